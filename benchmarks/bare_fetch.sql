@@ -1,4 +1,4 @@
--- The bare prototype that acknowledge_and_acquire is measured against: two statements, no rules. No locks that lapse, no
+-- The bare prototype that acknowledge and acquire are measured against: two statements, no rules. No locks that lapse, no
 -- members, no delivery counts, no fencing, no lost replies; one row per in-flight batch.
 create schema bare;
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# How a container begins: entry.sh FOLDER COMMAND… puts the password files of FOLDER together where libpq reads them
-# (PGPASSFILE), and becomes the command. A mounted secret may be read by a group or by all, and libpq takes no such file.
+# The entry point of a container: entry.sh FOLDER COMMAND… joins the password files of FOLDER into the file that libpq
+# reads (PGPASSFILE), and executes the command. Mounted secrets may be readable by others, and libpq refuses such files.
 set -eu
 folder=$1
 shift

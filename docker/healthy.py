@@ -1,6 +1,6 @@
-"""Does a request to this URL succeed? Exit code 0 when it does: the health check of our containers.
+"""Exit with 0 when a request to a URL succeeds: the health check of our containers.
 
-The slim image has neither curl nor wget, and a proxy that is set for the container must not be asked for it.
+The slim image has neither curl nor wget, and the check must not use a proxy that is set for the container.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ TIMEOUT_SECONDS = 4
 
 
 def main(url: str) -> int:
-    """Return the exit code; stderr has the reason when it is not 0."""
+    """Return the exit code; stderr has the reason if it is not 0."""
     address = urlsplit(url)
     connection = HTTPConnection(address.hostname or "", address.port, timeout=TIMEOUT_SECONDS)
     try:

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Make the passwords of the stack, once: docker/secrets/, a file for each login. A file that is there is kept.
+# Create the passwords of the stack, once: docker/secrets/ with one file for each login. Existing files are kept.
 #
-# Each is a password file of libpq with one line. The folder is closed to others. The files are not, because a container
-# sees its own ones only, and reads them as another user.
+# Each is a libpq password file with one line. Other users cannot enter the folder. The files themselves are readable,
+# because a container reads its own ones as another user.
 set -eu
 cd "$(dirname "$0")"
 umask 077
@@ -17,7 +17,7 @@ keep() { # NAME PREFIX
         printf '%s%s\n' "$2" "$(password)" > "secrets/$1.new"
         chmod 444 "secrets/$1.new"
         mv "secrets/$1.new" "secrets/$1"
-        echo "made docker/secrets/$1"
+        echo "created docker/secrets/$1"
     fi
 }
 

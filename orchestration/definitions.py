@@ -1,4 +1,4 @@
-"""What does Dagster load? Everything under ``defs/``, found by folder; nothing is added here."""
+"""The Dagster code location: everything under ``defs/``, found by folder, and nothing else."""
 
 from pathlib import Path
 
@@ -7,5 +7,5 @@ import dagster as dg
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """The code location ``sharequeue``."""
+    """Load the code location ``sharequeue``."""
     return dg.load_from_defs_folder(path_within_project=Path(__file__).parent)

@@ -1,8 +1,8 @@
-"""Takes pictures of Dagster's UI and of the report page, for the docs: `make pictures`.
+"""Take screenshots of Dagster's UI and of the report page, for the docs: `make pictures`.
 
-From a stack that runs (`sharequeue up --ui`) and has something to show; nothing is started or launched here. What the
-stack does not have (a failing check, a backfill, a cancelled run) is named, with what would make it, and the other
-pictures are taken. The browser is Chromium as the distribution has it.
+They show a running stack (`sharequeue up --ui`) with data; nothing is started or launched here. Missing items
+(a failing check, a backfill, a cancelled run) are reported, with the way to create them, and the other
+pictures are taken. The browser is the distribution's Chromium.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from orchestration.demo.queue import GROUP, NAME
 from sharequeue.local import ports
 from sharequeue.local.dagster_ui import WEBSERVER
 from sharequeue.local.home import Home
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_MS = 20_000
-"""Of the browser's own time: the UI asks for its data after the page is there."""
+"""In the browser's virtual time: the UI loads its data after the page."""
 
 _WORKSPACE = """query { workspaceOrError { ... on Workspace { locationEntries { name } } } }"""
 _RUNS = """query($status: [RunStatus!]) { runsOrError(filter: {statuses: $status}, limit: 20) {
@@ -43,12 +43,12 @@ _FAILED_CHECKS = """query($key: AssetKeyInput!) { assetNodeOrError(assetKey: $ke
 
 
 class Missing(Exception):
-    """There is nothing to take a picture of; the message says what would make it."""
+    """Nothing to take a picture of; the message has what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A page, and how large a window shows it."""
+    """A page and its window size."""
 
     name: str
     url: str
@@ -75,7 +75,7 @@ class Dagster:
         return name
 
     def cancelled_run(self) -> str:
-        """Return the id of the last run of the queue that was cancelled."""
+        """Return the id of the queue's last cancelled run."""
         runs = self.ask(_RUNS, status=["CANCELED"])["runsOrError"]["results"]
         if not runs:
             raise Missing("no run was cancelled: launch one in the UI, and terminate it")
@@ -91,19 +91,19 @@ class Dagster:
         return backfill
 
     def failed_check(self) -> tuple[str, str]:
-        """Return an asset and a check of it that has failed."""
+        """Return an asset and one of its failed checks."""
         for asset in ("dead_letters", "spso_and_lag", "accepted"):
             node = self.ask(_FAILED_CHECKS, key={"path": [NAME, asset]})["assetNodeOrError"]
             for check in node.get("assetChecksOrError", {}).get("checks", []):
                 if (check["executionForLatestMaterialization"] or {}).get("status") == "FAILED":
                     return asset, check["name"]
         raise Missing(
-            "no check fails: alter a dead letter, or set a bound that does not hold, and run the checks"
+            "no check fails: alter a dead letter, or set a limit that is exceeded, and run the checks"
         )
 
 
 def pictures(dagster: Dagster, service: str | None) -> Iterator[Picture | Missing]:
-    """What there is to take, in the order of the docs; in the place of what is missing, why it is."""
+    """Yield the pictures to take, in the order of the docs; for a missing one, the reason."""
     location = quote(dagster.location())
     yield Picture("graph", f"{dagster.url}/locations/{location}/asset-groups/{NAME}/lineage")
     yield Picture("report-asset", f"{dagster.url}/assets/{NAME}/spso_and_lag", height=1350)
@@ -116,7 +116,7 @@ def pictures(dagster: Dagster, service: str | None) -> Iterator[Picture | Missin
             NAME, *dagster.failed_check()
         ),
         "backfill": lambda: f"/runs/b/{dagster.backfill()}",
-        # One event: the others have the stack of Dagster's own, with paths of this machine.
+        # One event: others show the stack trace of Dagster, with paths of this machine.
         "cancelled-run": lambda: f"/runs/{dagster.cancelled_run()}?logs=type%3ARUN_CANCELING",
     }
     heights = {"backfill": 320, "cancelled-run": 560}
@@ -128,7 +128,7 @@ def pictures(dagster: Dagster, service: str | None) -> Iterator[Picture | Missin
 
 
 def take(browser: str, picture: Picture, folder: Path) -> Path:
-    """Take one picture. Raises Missing where the browser made none."""
+    """Take one picture. Raises Missing if the browser made none."""
     target = folder / f"{picture.name}.png"
     with tempfile.TemporaryDirectory() as profile:
         command = [
@@ -143,7 +143,7 @@ def take(browser: str, picture: Picture, folder: Path) -> Path:
 
 
 def main() -> int:
-    """Take all pictures that can be taken; 1 where one is missing."""
+    """Take all pictures that can be taken; return 1 if one is missing."""
     parser = argparse.ArgumentParser(prog="make pictures", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--folder", type=Path, default=FOLDER)
     folder: Path = parser.parse_args().folder
@@ -157,7 +157,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     left = 0
     try:
-        # As "Skip" in the dialog that a new instance shows.
+        # The same as "Skip" in the dialog of a new instance.
         dagster.ask("mutation { setNuxSeen }")
         for each in pictures(dagster, settings.service_url if settings.knows("service_url") else None):
             try:

@@ -1,1 +1,1 @@
-"""This project's own pipelines: handlers, as a user writes them."""
+"""This project's own pipelines: handlers as a user would write them."""

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
         WakeupException,
     )
     from sharequeue.database import Database
-    from sharequeue.errors import ShareError
     from sharequeue.groups.configs import GroupConfigs
     from sharequeue.groups.membership import Membership
-    from sharequeue.offsets import OffsetSet
-    from sharequeue.settings import Settings
     from sharequeue.state import State
-    from sharequeue.values import AcknowledgeType, Lease, SharePartition
+    from sharequeue.words.errors import ShareError
+    from sharequeue.words.offsets import OffsetSet
+    from sharequeue.words.settings import Settings
+    from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
 
 __version__ = "0.1.0"
 
@@ -54,17 +54,17 @@ __all__ = [
 
 _MODULES = {
     "AIOShareConsumer": "consumer",
-    "AcknowledgeType": "values",
+    "AcknowledgeType": "words.values",
     "Database": "database",
     "DeserializingShareConsumer": "consumer",
     "GroupConfigs": "groups.configs",
-    "Lease": "values",
+    "Lease": "words.values",
     "Membership": "groups.membership",
-    "OffsetSet": "offsets",
-    "Settings": "settings",
+    "OffsetSet": "words.offsets",
+    "Settings": "words.settings",
     "ShareConsumer": "consumer",
-    "ShareError": "errors",
-    "SharePartition": "values",
+    "ShareError": "words.errors",
+    "SharePartition": "words.values",
     "State": "state",
     "WakeupException": "consumer",
 }

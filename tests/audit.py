@@ -1,4 +1,4 @@
-"""Are there known faults in the packages of `requirements.lock`? `python -m tests.audit PIP_AUDIT`, for `make check`.
+"""Look for known faults in the packages of `requirements.lock`: `python -m tests.audit PIP_AUDIT`, for `make check`.
 
 pip-audit asks the index for advisories. Where that cannot be asked, or knows nothing of a package, pip-audit reports
 success all the same; this says plainly what was not looked at. Exit code 1 is for known faults only: a server of

@@ -20,8 +20,19 @@ KEPT = (
     "SHAREQUEUE_TEST_POSTGRES",
 )
 
-LONGEST_FIRST = ("e2e", "integration/spark", "integration/dagster", "chaos", "docs", "integration/local")
-"""Folders whose files take up to a minute and more; all others follow."""
+LONGEST_FIRST = (
+    *("e2e", "conformance/test_two_engines.py", "integration/spark/test_cluster.py", "integration/local"),
+    *(
+        "docs",
+        "integration/cli/test_cli.py",
+        "integration/dagster",
+        "integration/spark",
+        "chaos",
+        "conformance",
+    ),
+    *("integration/starter", "integration/service", "integration/state"),
+)
+"""Files, and folders of files, in the order of what a file of theirs takes; all others follow."""
 
 pytest_plugins = [
     f"tests.fixtures.{path.stem}" for path in sorted((Path(__file__).parent / "fixtures").glob("[a-z]*.py"))
@@ -70,8 +81,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     root = Path(__file__).parent
 
     def place(item: pytest.Item) -> int:
-        folder = item.path.relative_to(root).parent.as_posix()
-        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+        file = item.path.relative_to(root)
+        found = [
+            LONGEST_FIRST.index(name)
+            for name in map(Path.as_posix, (file, *file.parents))
+            if name in LONGEST_FIRST
+        ]
+        return min(found, default=len(LONGEST_FIRST))
 
     items.sort(key=place)
 

@@ -109,7 +109,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Function:
-    """A function that somebody else than the owner may call."""
+    """A function of the schema, as the catalogue has it."""
 
     name: str
     signature: str
@@ -117,6 +117,8 @@ class Function:
     volatile: bool
     immutable: bool
     """Computes from its arguments alone; granted because views call it, and not named an operation anywhere."""
+    granted: bool
+    """A role other than the owner may call it."""
 
     def call(self, given: Mapping[str, Any]) -> sa.TextClause:
         """A statement that calls it with the arguments named, each cast to its type."""
@@ -136,20 +138,25 @@ def hostile_values(argument: Argument, sane: Any) -> dict[str, Any]:
 
 
 def granted_functions(database: Database) -> list[Function]:
-    """Every function of the schema that is granted to anybody but its owner, trigger functions aside."""
+    """Return every function of the schema that is granted to anybody but its owner."""
+    return [function for function in functions(database) if function.granted]
+
+
+def functions(database: Database) -> list[Function]:
+    """Return every function of the schema but those of triggers."""
     rows = database.rows(
         sa.text(
             "select p.proname as name, cast(cast(p.oid as regprocedure) as text) as signature,"
-            " p.provolatile = 'v' as volatile, p.provolatile = 'i' as immutable,"
+            " p.provolatile = 'v' as volatile, p.provolatile = 'i' as immutable, exists (select"
+            " from aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) as a where a.grantee <> p.proowner)"
+            " as granted,"
             " p.pronargs - p.pronargdefaults as needed,"
             " array(select format_type(t, null) from unnest(cast(p.proargtypes as oid[])) with ordinality as a (t, n)"
             " order by n) as types, case when p.proargmodes is null then coalesce(p.proargnames, '{}')"
             " else array(select name from unnest(p.proargnames, p.proargmodes) with ordinality as a (name, mode, n)"
             " where mode in ('i', 'b', 'v') order by n) end as names"
             " from pg_proc p where p.pronamespace = to_regnamespace('sharequeue')"
-            " and p.prorettype <> cast('trigger' as regtype) and exists (select"
-            " from aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) as a where a.grantee <> p.proowner)"
-            " order by 2"
+            " and p.prorettype <> cast('trigger' as regtype) order by 2"
         )
     )
     return [
@@ -162,6 +169,7 @@ def granted_functions(database: Database) -> list[Function]:
             ),
             row["volatile"],
             row["immutable"],
+            row["granted"],
         )
         for row in rows
     ]

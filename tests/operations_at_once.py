@@ -1,5 +1,6 @@
 """All operations at once, from several connections on a few share-partitions: nobody may meet a deadlock.
 
+A step is a call of any function of `tests.operations` with drawn arguments, or calls as programs make them.
 Each connection draws its steps from a seed of its own. Refusals are results; a deadlock (40P01) is a failure, also
 where somebody repeats the call that met it: the database counts them.
 """
@@ -15,14 +16,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
-from sharequeue.errors import ShareError
-from sharequeue.groups.acls import Acl, AclFilter, Acls
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import (
     HeartbeatRequest,
@@ -34,15 +34,18 @@ from sharequeue.groups.heartbeats import (
 )
 from sharequeue.groups.replicas import hear_replica
 from sharequeue.kafka.topics import TopicInfo
-from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.service.coordinator.watched_topics import record_topics, recorded, start_grown
 from sharequeue.state import State
+from sharequeue.state.calls import LeaseAcknowledgement
 from sharequeue.state.journal import Journal
-from sharequeue.state.many import LeaseAcknowledgement
-from sharequeue.state.reports import Reports
 from sharequeue.state.rows import AcquireMode, Redelivery
-from sharequeue.values import AcknowledgeType, Lease, LeaseOutput, LogSeen, SharePartition
+from sharequeue.words.errors import ShareError
+from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.values import AcknowledgeType, Lease, LeaseOutput, LogSeen, SharePartition
+from tests import single
 from tests.fixtures.stack import LOCK_BOUNDS
+from tests.hostile import functions
+from tests.operations import OPERATIONS, sane
 
 GROUPS, TOPICS, PARTITIONS = ("g0", "g1"), ("t0", "t1"), (0, 1, 2)
 GONE = "gone"
@@ -84,15 +87,14 @@ class Actor:
         self.leases: list[Lease] = []
         self.step = "start"
         work: tuple[Callable[[], object], ...] = (
-            self.acquire, self.acknowledge, self.fetch, self.renew, self.release, self.give_back,
+            self.acquire, self.acknowledge, self.fetch, self.give_back,
         )  # fmt: skip
         rest: tuple[Callable[[], object], ...] = (
-            self.sweep, self.dead_letters, self.pause, self.resume, self.force, self.start, self.configure,
-            self.offsets, self.forget, self.delete, self.beat, self.group, self.topics, self.acls, self.compact,
-            self.journal, self.cluster, self.report, self.several, self.several,
-            self.many, self.many, self.gone,
+            self.dead_letters, self.start, self.configure, self.beat, self.group, self.topics, self.compact,
+            self.journal, self.several, self.several, self.many, self.many, self.gone,
         )  # fmt: skip
-        self.plan = work * 5 + rest
+        self.plan = work * 5 + rest + (self.operation,) * 20
+        self.functions = [each for each in functions(self.database) if each.name in OPERATIONS]
 
     def run(self, until: float) -> None:
         """Step after step until it is time to stop."""
@@ -146,12 +148,83 @@ class Actor:
     def held(self) -> Lease | None:
         return self.leases.pop(self.roll.randrange(len(self.leases))) if self.leases else None
 
+    # Any operation of the catalogue --------------------------------------------------------------------------------
+
+    def operation(self) -> None:
+        """One call of any function that a role may call, with what can be drawn for its arguments."""
+        function = self.roll.choice(self.functions)
+        self.step = function.name
+        drawn = self._arguments()
+        given = sane(function, {**drawn, "share_partition_id": self.roll.randint(1, 9), "snapshot": 0})
+        given |= {
+            each.name: drawn[each.name]
+            for each in function.arguments
+            if each.name in drawn and (each.name in given or self.roll.random() < 0.5)
+        }
+        self.database.rows(function.call(given), **given)
+
+    def _arguments(self) -> dict[str, Any]:
+        """Draw values by the names of arguments: of a lease that is held, or of any share-partition."""
+        lease = self.roll.choice(self.leases) if self.leases and self.roll.random() < 0.7 else None
+        at, limit = lease.share_partition if lease else self.drawn(), str(self.roll.randint(4, 8))
+        topics = self.roll.sample(
+            [(t, p) for t in TOPICS for p in PARTITIONS if (t, p) != (at.topic, at.partition)], 2
+        )
+        many = [(at.topic, at.partition), *topics]
+        first, end = self.roll.randint(0, 300), self.roll.randint(400, 4000)
+        token = str(lease.token if lease else uuid4())
+        return {
+            "token": token,
+            "lease_id": lease.lease_id if lease else 1,
+            "p_group_id": at.group_id,
+            "p_topic": at.topic,
+            "p_partition": at.partition,
+            "p_topic_id": f"id-{at.topic}",
+            "p_topics": [topic for topic, _ in many],
+            "p_partitions": [partition for _, partition in many],
+            "p_topic_ids": [f"id-{topic}" for topic, _ in many],
+            "p_state_epoch": None,
+            "p_state_epochs": [None for _ in many],
+            "p_member_id": self.member,
+            "p_request_id": str(uuid4()),
+            "p_token": token,
+            "p_tokens": [token, str(uuid4()), str(uuid4())],
+            "p_suspects": [False, False, False],
+            "p_accepts": [f"{{[{first},{end})}}", "{}", "{}"],
+            **{f"p_{kind}s": ["{}"] * 3 for kind in ("release", "reject", "gap")},
+            "p_outputs": "[]",
+            "p_not_befores": [None] * 3,
+            "p_mean_bytes": [10.0] * 3,
+            "p_log_end": end,
+            "p_last_stable_offset": end,
+            "p_log_starts": [0] * 3,
+            "p_log_ends": [end] * 3,
+            "p_last_stable_offsets": [end] * 3,
+            "p_start_offset": self.roll.randint(0, 50),
+            "p_start_offsets": [self.roll.randint(0, 50) for _ in many],
+            "p_max_records": self.roll.randint(1, 30),
+            "p_redelivery": self.roll.choice(REDELIVERIES),
+            "p_mode": self.roll.choice(MODES),
+            "p_cancelled": self.roll.random() < 0.3,
+            "p_offsets": f"{{[{first},{end})}}",
+            "p_act": self.roll.choice(("release", "dead_letter")),
+            "p_execute": self.roll.random() < 0.8,
+            "p_reason": self.roll.choice((None, None, "a test")),
+            "p_amount": "10 ms",
+            "p_limit": self.roll.randint(1, 50),
+            "p_resource_name": at.group_id,
+            "p_principal": f"User:{self.roll.choice('ab')}",
+            "p_operation": self.roll.choice(("READ", "ALTER", "DELETE")),
+            "p_configs": json.dumps({**LOCK_BOUNDS, "group.share.delivery.count.limit": limit}),
+        }
+
     # Workers -------------------------------------------------------------------------------------------------------
 
     def acquire(self) -> None:
         redelivery: Redelivery = self.roll.choice(REDELIVERIES)
         lock = self.roll.choice((None, 1000))
-        lease = self.state.acquire(
+        lease = single.acquire(
+            self.state,
             self.drawn(),
             self.member,
             None,
@@ -167,17 +240,19 @@ class Actor:
             outputs = (
                 [LeaseOutput("sink", f"/{uuid4()}", len(lease.offsets))] if self.roll.random() < 0.5 else []
             )
-            self.state.acknowledge(lease, self.offset_set(lease), outputs=outputs)
+            single.acknowledge(self.state, lease, self.offset_set(lease), outputs=outputs)
 
     def fetch(self) -> None:
         if lease := self.held():
             kind = self.roll.choice((ACCEPT, ACCEPT, ACCEPT, RELEASE, REJECT))
             mode: AcquireMode = self.roll.choice(MODES)
-            returned = self.state.fetches.acknowledge_and_acquire(
-                lease, {kind: lease.offsets}, 10, mode=mode, redelivery="kafka"
-            )
-            if returned.lease is not None:
-                self.leases.append(returned.lease)
+            with self.state.transaction() as (_, both):
+                single.acknowledge(both, lease, {kind: lease.offsets})
+                following = single.acquire(
+                    both, lease.share_partition, lease.member_id, None, 10, mode=mode, redelivery="kafka"
+                )
+            if following is not None:
+                self.leases.append(following)
 
     def many(self) -> None:
         """All share-partitions of a group in any order, a call for each operation."""
@@ -186,19 +261,19 @@ class Actor:
         self.roll.shuffle(at)
         ends = [self.roll.randint(400, 4000) for _ in at]
         starts = [self.roll.choice((0, 0, 0, 100)) for _ in at]
-        self.state.many.observe(
+        self.state.observe(
             [
                 LogSeen(*each)
                 for each in zip(at, [f"id-{a.topic}" for a in at], starts, ends, ends, strict=True)
             ]
         )
-        taken = self.state.many.acquire(at, self.member, None, self.roll.randint(1, 100), parts=3).leases
-        self.state.many.renew(taken)
+        taken = self.state.acquire(at, self.member, None, self.roll.randint(1, 100), parts=3).leases
+        self.state.renew(taken)
         half = len(taken) // 2
-        self.state.many.acknowledge(
+        self.state.acknowledge(
             [LeaseAcknowledgement(lease, self.offset_set(lease)) for lease in taken[:half]]
         )
-        self.state.many.release(taken[half:])
+        self.state.release(taken[half:])
 
     def several(self) -> None:
         """Several share-partitions in a transaction of the worker's own, in the order of their ids. It is a member:
@@ -220,30 +295,22 @@ class Actor:
         taken = []
         with self.state.transaction() as (_, state):
             for row in order:
-                lease = state.acquire(
-                    SharePartition(group, row["topic"], row["partition"]), self.member, None, 5
+                lease = single.acquire(
+                    state, SharePartition(group, row["topic"], row["partition"]), self.member, None, 5
                 )
                 if lease is not None:
                     taken.append(lease)
         self.leases = [*self.leases, *taken][-20:]
         heartbeat(self.database, HeartbeatRequest(group, self.member, -1))
 
-    def renew(self) -> None:
-        if self.leases:
-            self.state.renew(self.roll.choice(self.leases))
-
-    def release(self) -> None:
-        self.state.release(self.drawn_group, self.member, cancelled=self.roll.random() < 0.3)
-
     def give_back(self) -> None:
         if lease := self.held():
-            self.state.release_lease(lease)
+            single.release(self.state, lease)
 
     def dead_letters(self) -> None:
         at = self.drawn()
         letters = self.state.dead_letters.open(at, 100)
         if letters is not None:
-            self.state.dead_letters.attempts(at, letters.sequence)
             if self.roll.random() < 0.2:
                 self.state.dead_letters.hold(at, "a test")
             self.state.dead_letters.close(at, letters.sequence)
@@ -260,28 +327,6 @@ class Actor:
 
     # Operators -----------------------------------------------------------------------------------------------------
 
-    def pause(self) -> None:
-        at = self.drawn()
-        self.state.administration.pause(
-            at.group_id, "a test",
-            *self.roll.choice(((None, None), (at.topic, None), (at.topic, None), (at.topic, at.partition))),
-        )  # fmt: skip
-        self.state.administration.pause(at.group_id, None)
-
-    def resume(self) -> None:
-        at = self.drawn()
-        self.state.administration.pause(
-            at.group_id, None,
-            *self.roll.choice(((None, None), (at.topic, None), (at.topic, None), (at.topic, at.partition))),
-        )  # fmt: skip
-
-    def force(self) -> None:
-        at, chosen = self.drawn(), OffsetSet.of((self.roll.randint(0, 300), self.roll.randint(301, 600)))
-        act = self.roll.choice(
-            (self.state.administration.force_release, self.state.administration.force_dead_letter)
-        )
-        act(at, chosen, execute=self.roll.random() < 0.8)
-
     def configure(self) -> None:
         names = self.roll.sample(sorted(CONFIGS), 2)
         changes: dict[str, str | int | bool | None] = {
@@ -289,44 +334,6 @@ class Actor:
         }
         changes["share.delivery.count.limit"] = self.roll.randint(3, 9)
         alter_group_configs(self.database, self.drawn_group, changes)
-
-    def offsets(self) -> None:
-        at = self.drawn()
-        if self.roll.random() < 0.5:
-            self.state.administration.alter_offsets(at, f"id-{at.topic}", self.roll.randint(0, 50))
-        else:
-            starts = {(t, p): self.roll.randint(0, 50) for t in TOPICS for p in PARTITIONS}
-            ids = {t: f"id-{t}" for t in TOPICS}
-            self.state.administration.reset_offsets(at.group_id, starts, ids, execute=True)
-
-    def forget(self) -> None:
-        self.state.administration.delete_offsets(self.drawn_group, self.roll.choice(TOPICS))
-
-    def delete(self) -> None:
-        if self.roll.random() < 0.5:
-            self.state.administration.delete_group(self.drawn_group)
-
-    def acls(self) -> None:
-        acls, group = Acls(self.database), self.drawn_group
-        operation = self.roll.choice(("READ", "ALTER", "DELETE"))
-        acl = Acl(f"User:{self.roll.choice('ab')}", operation, "ALLOW", "LITERAL", group)
-        if self.roll.random() < 0.5:
-            acls.add(acl)
-        else:
-            acls.remove(AclFilter(resource_name=self.roll.choice((group, None))))
-
-    def cluster(self) -> None:
-        act = self.roll.choice(("epochs", "extend", "service", "service"))
-        if act == "epochs":
-            self.state.administration.raise_state_epochs()
-        elif act == "extend":
-            self.state.administration.extend_locks(timedelta(milliseconds=10))
-        else:
-            limit = str(self.roll.randint(4, 8))
-            configs = json.dumps({**LOCK_BOUNDS, "group.share.delivery.count.limit": limit})
-            self.database.rows(
-                sa.text("select sharequeue.set_service_configs(cast(:configs as jsonb))"), configs=configs
-            )
 
     # The service ---------------------------------------------------------------------------------------------------
 
@@ -339,7 +346,7 @@ class Actor:
                 at = SharePartition(group, topic, partition)
                 self.state.initialize(at, f"id-{topic}", 0, 1)
                 end = self.roll.randint(400, 4000)
-                self.state.observe(at, f"id-{topic}", self.roll.choice((0, 0, 0, 100)), end, end)
+                single.observe(self.state, at, f"id-{topic}", self.roll.choice((0, 0, 0, 100)), end, end)
 
     def gone(self) -> None:
         """A topic of several groups that the broker no longer has: its state goes, of one group or of all."""
@@ -351,9 +358,6 @@ class Actor:
         self.state.administration.remove_deleted_topics(
             timedelta(0), execute=True, group_id=self.roll.choice((None, None, self.drawn_group))
         )
-
-    def sweep(self) -> None:
-        self.state.sweep(self.roll.randint(1, 50))
 
     def beat(self) -> None:
         if self.roll.random() < 0.3:
@@ -394,9 +398,6 @@ class Actor:
 
     def journal(self) -> None:
         Journal(self.database).keep(updates_per_snapshot=self.roll.choice((1, 50)))
-
-    def report(self) -> None:
-        Reports(self.database).record(self.drawn_group)
 
 
 def run_at_once(database: Database, seed: int, seconds: float, actors: int = 8) -> Tally:

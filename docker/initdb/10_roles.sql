@@ -34,6 +34,6 @@ select 'create database sharequeue' where not exists (select from pg_database wh
 select 'create database dagster' where not exists (select from pg_database where datname = 'dagster') \gexec
 alter database sharequeue owner to sharequeue_owner;
 alter database dagster owner to dagster;
--- Else every login could connect to both, and make temporary tables there.
+-- Otherwise every login could connect to both, and create temporary tables there.
 revoke all on database sharequeue, dagster from public;
 grant connect on database sharequeue to sharequeue_service, sharequeue_worker, sharequeue_reader;

@@ -7,5 +7,5 @@ from sharequeue.dagster import share_group_resources
 
 @dg.definitions
 def resources() -> dg.Definitions:
-    """`settings`, `queue` (the state in Postgres) and `spark`."""
+    """Define `settings`, `queue` (the state in Postgres) and `spark`."""
     return share_group_resources()

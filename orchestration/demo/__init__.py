@@ -1,6 +1,6 @@
-"""The main job, shown: `python -m orchestration.demo`, which is what `make demo` runs.
+"""The demo of the main job: `python -m orchestration.demo`, which `make demo` runs.
 
-`position` says how far the group is, `runs` launches and watches, `waiting` waits for what dead runs still
-hold, `summary` prints what happened, `__main__` is the way through all of it. Nothing here does the queue's
+`position` reads the progress of the group, `runs` launches and watches runs, `waiting` waits for the locks of dead
+runs, `summary` prints the results, `__main__` combines them. The demo does not do the queue's
 work: a run of the Dagster job does, in a process of its own.
 """

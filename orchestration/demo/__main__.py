@@ -1,6 +1,6 @@
-"""The way through the demo: stack, input, group, runs until drained, summary.
+"""The steps of the demo: stack, input, group, runs until drained, summary.
 
-Every step looks first what is there already, so that a demo that was killed anywhere goes on where it was,
+Every step first checks what is done already, so that a demo that was killed at any point continues there,
 and a second one finds nothing to do.
 """
 
@@ -20,43 +20,43 @@ from orchestration.demo.queue import GROUP, NAME, QUEUE, TOPIC
 from orchestration.demo.runs import Launcher, RunOutcome, open_instance, sole_demo
 from orchestration.demo.waiting import Holder, Holders, wait_for_holders
 from sharequeue.database import Database
-from sharequeue.errors import BrokerNotAvailable, CoordinatorNotAvailable, ShareError
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import stack
 from sharequeue.local.home import Home
 from sharequeue.local.preflight import StackError
-from sharequeue.settings import SettingMissing, Settings
 from sharequeue.state import State
+from sharequeue.words.errors import BrokerNotAvailable, CoordinatorNotAvailable, ShareError
+from sharequeue.words.settings import SettingMissing, Settings
 
 FLIGHTS = 336_776
 WIDTH_OF_A_LOG = 110
 RUNS_WITHOUT_PROGRESS = 3
-"""So many runs in a row that fail, or move nothing, end the demo."""
+"""After this many runs in a row that fail, or make no progress, the demo ends."""
 
 
 RESTARTS = 3
-"""So often the demo begins again when a server goes away under it."""
+"""How often the demo starts again when a server goes away."""
 LOOK_AFTER_SECONDS = 2.0
 
 _SERVER_GONE = (DBAPIError, DagsterPostgresException, BrokerNotAvailable, CoordinatorNotAvailable)
 
 
 class NoProgress(Exception):
-    """Runs do not get on; the message says what the last one said, and where its log is."""
+    """Runs make no progress; the message has the last run's reason and its log."""
 
 
 @dataclass(slots=True)
 class Wanted:
-    """What is asked for: the first ``records`` flights, and ``more`` beyond what is there, once."""
+    """The requested input: the first ``records`` flights, and ``more`` beyond the existing ones, once."""
 
     records: int
     more: int
     seconds: float | None
-    """After which a run begins no round; None as the group's `defs.yaml` says."""
+    """The time after which a run starts no new round; None for the value in the group's `defs.yaml`."""
 
 
 class InputNotThere(Exception):
-    """The flights are not in the topic; the message says why."""
+    """The flights are not in the topic; the message has the reason."""
 
 
 class Demo:
@@ -74,15 +74,15 @@ class Demo:
         self._look_again_at = 0.0
 
     def say(self, line: str) -> None:
-        """One short line of progress."""
+        """Print one short line of progress."""
         _print(self.console, line)
 
     def look(self) -> Position:
-        """How far the group is."""
+        """Return the position of the group."""
         return look(self.state, self.topics, GROUP, TOPIC)
 
     def produce(self, wanted: Wanted) -> None:
-        """Bring the input topic to what is wanted."""
+        """Produce the flights that are missing in the input topic."""
         from pipelines.flights.records import NotProduced, TopicInUse, extra, produce
 
         began = time.monotonic()
@@ -104,7 +104,7 @@ class Demo:
         self.say(f"topic        {TOPIC}: {made.total:,} records{produced}")
 
     def drain(self, holders: Holders, max_seconds: float | None) -> tuple[int, float]:
-        """Launch runs until nothing is left; return their number and seconds. Raises NoProgress."""
+        """Launch runs until nothing is left; return their number and their seconds. Raises NoProgress."""
         launched, seconds, idle = 0, 0.0, 0
         while not (position := self._wait(holders)).done:
             launched += 1
@@ -114,7 +114,7 @@ class Demo:
             idle = 0 if outcome.succeeded and moved else idle + 1
             if idle >= RUNS_WITHOUT_PROGRESS:
                 why = outcome.reason or f"{self.look().lag:,} records do not move"
-                raise NoProgress(f"{idle} runs in a row did not get on: {why}. The last log: {outcome.log}")
+                raise NoProgress(f"{idle} runs in a row made no progress: {why}. The last log: {outcome.log}")
         return launched, seconds
 
     def _run(self, number: int, max_seconds: float | None) -> RunOutcome:
@@ -142,7 +142,7 @@ class Demo:
         return outcome
 
     def _look_after_the_stack(self) -> None:
-        """Start again what has died: the run's clients find it where it was."""
+        """Start stopped servers again: the run's clients reconnect to them."""
         if time.monotonic() < self._look_again_at:
             return
         died = [component.name for component in stack.status(self.settings.home) if component.state == "died"]
@@ -156,20 +156,20 @@ class Demo:
         return (after.lag, after.waiting, after.archiving) != (before.lag, before.waiting, before.archiving)
 
     def _wait(self, holders: Holders) -> Position:
-        said: set[str] = set()
+        printed: set[str] = set()
         with self.console.status("looking") as status:
 
             def say(found: list[Holder]) -> None:
                 for holder in found:
-                    if f"{holder.who} {holder.what}" not in said:
-                        said.add(f"{holder.who} {holder.what}")
+                    if f"{holder.who} {holder.what}" not in printed:
+                        printed.add(f"{holder.who} {holder.what}")
                         self.say(f"waiting      {holder}")
                 status.update(f"waiting: {max(found, key=lambda holder: holder.seconds)}")
 
             return wait_for_holders(self.look, holders, self.state.sweep, say)
 
     def show(self) -> None:
-        """The summary's tables."""
+        """Print the summary's tables."""
         figures = summary.Figures(
             position=self.look(),
             counts=tuple(c for c in self.state.figures.delivery_counts(GROUP) if c.topic == TOPIC),
@@ -180,7 +180,7 @@ class Demo:
 
 
 def run(console: Console, home: Path | None, wanted: Wanted) -> None:
-    """The whole demo."""
+    """Run the whole demo."""
     began = time.monotonic()
 
     def say(line: str) -> None:
@@ -223,18 +223,20 @@ def _print(console: Console, line: str, style: str | None = None) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Read the command line and run the demo; return the exit code."""
+    """Parse the command line and run the demo; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m orchestration.demo",
         description=f"Run the job {NAME} until share group {GROUP} is drained.",
     )
     parser.add_argument("--home", type=Path, help="data folder (default: SHAREQUEUE_HOME, or .sharequeue)")
-    parser.add_argument("--records", type=int, default=FLIGHTS, help="how many flights the topic should have")
-    parser.add_argument("--more", type=int, default=0, help="produce so many flights beyond what is there")
+    parser.add_argument("--records", type=int, default=FLIGHTS, help="number of flights in the topic")
+    parser.add_argument(
+        "--more", type=int, default=0, help="produce this many flights beyond the existing ones"
+    )
     parser.add_argument(
         "--seconds",
         type=float,
-        help="after so many seconds a run begins no round (default: as defs.yaml says)",
+        help="seconds after which a run starts no new round (default: the value in defs.yaml)",
     )
     given = parser.parse_args(arguments)
     wanted = Wanted(given.records, given.more, given.seconds)
@@ -250,7 +252,7 @@ def main(arguments: list[str] | None = None) -> int:
                 if attempt == RESTARTS:
                     raise
                 reason = str(error).strip().splitlines()[0]
-                _print(console, f"\nA server went away ({reason}). Beginning again with what is there.\n")
+                _print(console, f"\nA server went away ({reason}). Starting again from the current state.\n")
     except KeyboardInterrupt:
         console.print(
             "\nStopped. `make demo` carries on from here; `make down` stops the stack.", markup=False

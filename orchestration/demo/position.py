@@ -1,7 +1,7 @@
-"""How far is the group, by the state and by the broker together?
+"""The position of the group, from the state and the broker together.
 
-The state knows the log ends that were observed; records produced a moment ago are in the broker's response
-only. The group is drained when both agree that nothing is left.
+The state has the log ends that were observed; records produced a moment ago are only in the broker's
+response. The group is drained when both agree that nothing is left.
 """
 
 from collections.abc import Mapping
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.state import State
-from sharequeue.values import SharePartitionStatus
+from sharequeue.words.figures import SharePartitionStatus
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The share-partitions of one topic and the broker's log ends, taken one after the other."""
+    """The share-partitions of one topic and, read just before, the broker's log ends."""
 
     statuses: tuple[SharePartitionStatus, ...]
     logs: Mapping[int, LogOffsets]
 
     @property
     def unseen(self) -> int:
-        """Records in the logs that the state has not observed, or whose partition it does not know."""
+        """Records in the logs that the state has not observed, or whose partition is not initialised."""
         known = {status.partition: status.log_end for status in self.statuses}
         return sum(
             max(0, log.log_end - known.get(partition, log.log_start)) for partition, log in self.logs.items()
@@ -29,17 +29,17 @@ class Position:
 
     @property
     def lag(self) -> int:
-        """Records that have not ended: the state's lag, and what it has not observed."""
+        """Records that have not ended: the state's lag and the unobserved records."""
         return sum(status.lag for status in self.statuses) + self.unseen
 
     @property
     def waiting(self) -> int:
-        """Records a new run could take, and dead letters it could write."""
+        """Records that a new run could lease, and dead letters that it could write."""
         return sum(max(0, status.lag - status.acquired) for status in self.statuses) + self.unseen
 
     @property
     def archiving(self) -> int:
-        """Dead letters that are not written yet."""
+        """Dead letters that are not yet written."""
         return sum(status.archiving for status in self.statuses)
 
     @property
@@ -49,13 +49,13 @@ class Position:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to do, nor held by anybody."""
+        """Whether nothing is left to do and nothing is leased."""
         return self.lag == 0
 
 
 def look(state: State, topics: Topics, group_id: str, topic: str) -> Position:
-    """The group's position in ``topic`` as of now. Raises as ``Topics.offsets`` does."""
-    # The logs first: what is produced between the two questions is for the next look.
+    """Return the group's current position in ``topic``. Raises as ``Topics.offsets`` does."""
+    # The logs first: records produced between the two queries count in the next position.
     logs = topics.offsets(topic)
     statuses = tuple(status for status in state.figures.describe(group_id) if status.topic == topic)
     return Position(statuses, logs)

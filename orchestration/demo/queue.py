@@ -1,4 +1,4 @@
-"""The share group that the demo drains: what `orchestration/defs/flight_delays/defs.yaml` says."""
+"""The share group of the demo, read from `orchestration/defs/flight_delays/defs.yaml`."""
 
 from pathlib import Path
 

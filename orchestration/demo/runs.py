@@ -1,9 +1,9 @@
-"""How is a run launched, watched, and buried when it was killed?
+"""Launch runs, watch them, and end the records of killed ones.
 
-A run is made as the UI makes one, with the code location it is from, so that it is seen there and can be executed
-again; then it is executed in a process of its own, as Dagster's launcher does, and is ended as a whole by a signal.
-The demo holds a lock on a file, which the run's process inherits: whoever gets that lock knows that no run of an
-earlier demo is alive, whatever was killed, and may call those still marked as started dead.
+A run is created as the UI creates one, with its code location, so that the UI shows it and can execute it
+again. It is executed in a process of its own, as by Dagster's launcher, and a signal ends all of it.
+The demo holds a lock on a file, which the run's process inherits. Whoever gets that lock knows that no run of an
+earlier demo is alive, and may mark those still recorded as started as failed.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import dagster as dg
 
-# A run that the UI can execute again names where its code is, and Dagster has no public face for that (1.13).
+# For the UI to execute a run again, the run needs its code's origin, for which Dagster (1.13) has no public API.
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
 from dagster._core.origin import JobPythonOrigin
@@ -39,19 +39,19 @@ from sharequeue.dagster.lineage import ACCEPTED
 from sharequeue.dagster.sensors import AT_WORK
 from sharequeue.local import dagster_ui
 from sharequeue.local.home import Home
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 
 HOME_TAG = "sharequeue/demo-home"
 POLL_SECONDS = 0.25
 _LOCATION = {"module_name": "orchestration.definitions", "location_name": "sharequeue"}
-"""As `workspace.yaml` has it."""
+"""The name in `workspace.yaml`."""
 
 _STAGE = re.compile(r" - (?:\w+ - )?(round \d+: .+|STEP_START - Started execution of step \"\w+\")")
 
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """What became of a run. ``leased`` is None when it ended before its rounds did."""
+    """The result of a run. ``leased`` is None if it ended before its rounds did."""
 
     run_id: str
     succeeded: bool
@@ -71,7 +71,7 @@ class Launcher:
         self._lock = lock
 
     def bury(self) -> list[str]:
-        """Mark runs of earlier demos of this home as failed that are not alive, and return their ids."""
+        """Mark runs of earlier demos of this home that are no longer alive as failed, and return their ids."""
         tags = {HOME_TAG: str(self._settings.home)}
         dead = self._instance.get_runs(dg.RunsFilter(job_name=NAME, tags=tags, statuses=AT_WORK))
         for run in dead:
@@ -79,9 +79,9 @@ class Launcher:
         return [run.run_id for run in dead]
 
     def launch(self, max_seconds: float | None, watch: Callable[[str], None]) -> RunOutcome:
-        """Launch a run and wait for its end; ``watch`` hears its stage, again and again.
+        """Launch a run and wait for its end; ``watch`` is called repeatedly with its stage.
 
-        An interrupt goes to the run first, which then gives back what it holds.
+        An interrupt goes to the run first, which then releases its records.
         """
         run = self._create(max_seconds)
         folder = Home.at(self._settings.home).logs / "runs"
@@ -106,7 +106,7 @@ class Launcher:
                 },
                 cwd=dagster_ui.project(),
                 pass_fds=(self._lock,),
-                # Ctrl-C is for the demo, which passes it on once and waits.
+                # Ctrl-C goes to the demo, which passes it on once and waits.
                 start_new_session=True,
             )
         try:
@@ -117,7 +117,7 @@ class Launcher:
         return self._outcome(run.run_id, process.returncode, time.monotonic() - began, log)
 
     def _create(self, max_seconds: float | None) -> dg.DagsterRun:
-        """The run as a record of the instance, not begun yet."""
+        """Create the run as a record of the instance, not started yet."""
         bounds = {} if max_seconds is None else {"max_seconds": max_seconds}
         return self._instance.create_run_for_job(
             defs().get_repository_def().get_job(NAME),
@@ -125,7 +125,7 @@ class Launcher:
             tags={
                 **QUEUE.run_tags,
                 HOME_TAG: str(self._settings.home),
-                # The demo repeats a failed run itself; a daemon that did so too would only be in its way.
+                # The demo repeats a failed run itself; a daemon must not repeat it too.
                 "dagster/max_retries": "0",
             },
             remote_job_origin=_remote_origin(),
@@ -133,7 +133,7 @@ class Launcher:
         )
 
     def checks(self) -> list[dg.AssetCheckEvaluation]:
-        """The check results of the latest successful run."""
+        """Return the check results of the latest successful run."""
         runs = self._instance.get_runs(
             dg.RunsFilter(job_name=NAME, statuses=[dg.DagsterRunStatus.SUCCESS]), limit=1
         )
@@ -159,7 +159,7 @@ class Launcher:
         if run is None:
             return RunOutcome("", False, seconds, None, 0, "it was deleted while it ran", log)
         if run.status == dg.DagsterRunStatus.NOT_STARTED:
-            reason = f"it ended before it began: {_last_line(log)}"
+            reason = f"it ended before it started: {_last_line(log)}"
             self._instance.report_run_failed(run, reason)
             return RunOutcome(run_id, False, seconds, None, 0, reason, log)
         if not run.is_finished:
@@ -195,7 +195,7 @@ class Launcher:
 
 @contextmanager
 def open_instance(settings: Settings) -> Iterator[dg.DagsterInstance]:
-    """The Dagster instance of this stack, as the runs and the UI have it."""
+    """Open the Dagster instance of this stack, the same as in the runs and the UI."""
     folder = dagster_ui.prepare(Home.at(settings.home))
     given = os.environ.get("SHAREQUEUE_DAGSTER_URL")
     os.environ["SHAREQUEUE_DAGSTER_URL"] = settings.dagster_url
@@ -203,21 +203,21 @@ def open_instance(settings: Settings) -> Iterator[dg.DagsterInstance]:
         with dg.DagsterInstance.from_config(str(folder)) as instance:
             yield instance
     finally:
-        # Left behind it would pass for an address that somebody has set.
+        # Otherwise it would be read as an address that the user has set.
         if given is None:
             del os.environ["SHAREQUEUE_DAGSTER_URL"]
 
 
 @contextmanager
 def sole_demo(home: Home, say: Callable[[str], None]) -> Iterator[int]:
-    """Holds the demo's lock of this home, waiting for it if need be; return the descriptor a run inherits."""
+    """Hold the demo's lock of this home, after waiting for it if necessary; yield the descriptor for a run."""
     home.create()
     descriptor = os.open(home.job_lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("another demo, or a run that an earlier one launched, is still at work: waiting for its end")
+            say("another demo, or a run that an earlier one launched, is still running: waiting for its end")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
     finally:
@@ -225,7 +225,7 @@ def sole_demo(home: Home, say: Callable[[str], None]) -> Iterator[int]:
 
 
 def stage_of(line: str) -> str | None:
-    """What a line of a run's log says about where the run is; None when it says nothing of that."""
+    """Return the stage of the run in a line of its log; None if it has none."""
     found = _STAGE.search(line)
     if found is None:
         return None
@@ -234,7 +234,7 @@ def stage_of(line: str) -> str | None:
 
 
 def _origin() -> JobPythonOrigin:
-    """Where the run's process finds the job's code."""
+    """Return the location of the job's code for the run's process."""
     repository = ReconstructableRepository.for_module(
         _LOCATION["module_name"], "defs", str(dagster_ui.project())
     )
@@ -242,7 +242,7 @@ def _origin() -> JobPythonOrigin:
 
 
 def _remote_origin() -> RemoteJobOrigin:
-    """Where the UI finds the job: the code location of `workspace.yaml`."""
+    """Return the location of the job for the UI: the code location of `workspace.yaml`."""
     target = LoadableTargetOrigin(
         executable_path=sys.executable,
         module_name=_LOCATION["module_name"],
@@ -253,7 +253,7 @@ def _remote_origin() -> RemoteJobOrigin:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a run that nobody waits for any more; it gives back what it holds when it is given the time."""
+    """End a run that is no longer needed; it releases its records if it has the time."""
     process.send_signal(signal.SIGINT)
     try:
         process.wait(15)
@@ -264,4 +264,4 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 def _last_line(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it printed nothing"

@@ -1,5 +1,5 @@
-"""What happened, in one screen: per partition, by delivery count, by cause, the checks, and where to look
-next.
+"""The results in one screen: per partition, by delivery count, by cause, the checks, and the next
+commands.
 """
 
 import sys
@@ -14,14 +14,14 @@ from rich.table import Table
 
 from orchestration.demo.position import Position
 from orchestration.demo.queue import DEAD_LETTER_TOPIC, GROUP, NAME
-from sharequeue.dagster.reports import OUTCOMES, histogram
-from sharequeue.settings import Settings
-from sharequeue.values import ArchivedRun, DeliveryCount
+from sharequeue.dagster.reports import OUTCOMES
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import ArchivedRun, DeliveryCount
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Everything the summary shows of the group, ever, read at one time."""
+    """Everything that the summary shows of the group, for all time, read at once."""
 
     position: Position
     counts: tuple[DeliveryCount, ...]
@@ -38,7 +38,7 @@ def show(console: Console, figures: Figures) -> None:
 
 
 def show_places(console: Console, settings: Settings) -> None:
-    """Print where the outputs are and what to try next."""
+    """Print the location of the outputs and the next commands."""
     console.print(f"  outputs       {settings.output}")
     console.print(
         "                flights/ (Parquet by lease), flights-exceptions/ (with the reason of each),"
@@ -60,7 +60,7 @@ def show_places(console: Console, settings: Settings) -> None:
 
 
 def _programs() -> str:
-    """How to name this environment's programs from here."""
+    """Return the path prefix of this environment's programs, relative to the working directory if possible."""
     folder = Path(sys.executable).parent
     return f"{folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder}/"
 
@@ -86,7 +86,10 @@ def _partitions(figures: Figures) -> Table:
 
 
 def _deliveries(counts: Sequence[DeliveryCount]) -> Table:
-    by_outcome = histogram(counts)
+    by_outcome: dict[str, dict[int, int]] = {}
+    for count in counts:
+        heights = by_outcome.setdefault(count.outcome, {})
+        heights[count.delivery_count] = heights.get(count.delivery_count, 0) + count.records
     outcomes = [outcome for outcome in OUTCOMES if outcome in by_outcome]
     table = _table("delivered", *outcomes)
     for deliveries in sorted({d for heights in by_outcome.values() for d in heights}):

@@ -1,8 +1,8 @@
-"""What do dead runs still hold, and when do they lose it?
+"""Wait for dead runs: for the records that they hold and for their membership.
 
-A run that was killed holds its records until their lock lapses, and its place in the group until its session
-ends. Both are seconds by the database's clock. While either stands, a new run would get only part of the
-work: so the demo says who holds what for how long, and waits.
+A killed run holds its records until their lock expires, and stays a member of the group until its session
+expires. Both take seconds by the database's clock. Until then a new run would get only part of the
+work, so the demo prints the holders with their remaining time, and waits.
 """
 
 import time
@@ -16,10 +16,10 @@ from orchestration.demo.position import Position
 from sharequeue.dagster.assets.accepted import CLIENT_ID_PREFIX
 from sharequeue.database import Database
 from sharequeue.state import State
-from sharequeue.values import LeaseRow
+from sharequeue.words.values import LeaseRow
 
 POLL_SECONDS = 0.5
-# A view: a demo may be a reader of the database and no more.
+# A view: the demo may have only the reader role in the database.
 _MEMBERS = sa.text(
     "select member_id, client_id, session_expires_at from sharequeue.group_members where group_id = :group_id"
 )
@@ -43,9 +43,9 @@ def wait_for_holders(
     settle: Callable[[], object],
     say: Callable[[list[Holder]], None],
 ) -> Position:
-    """Wait while somebody holds what a new run would need; return the position when nobody does any more.
+    """Wait while a member holds what a new run needs; return the position after that.
 
-    ``settle`` takes lapsed locks away; the service does so too, but may be on its way up.
+    ``settle`` releases expired locks; the service does that too, but may still be starting.
     """
     while True:
         position = look()
@@ -58,7 +58,7 @@ def wait_for_holders(
 
 
 class Holders:
-    """Asks the state and the group who holds what, and the Dagster instance whether that run is over."""
+    """Reads the holders from the state and the group, and from the Dagster instance whether their run is over."""
 
     def __init__(self, database: Database, instance: dg.DagsterInstance, group_id: str) -> None:
         self._database = database
@@ -67,7 +67,7 @@ class Holders:
         self._group_id = group_id
 
     def __call__(self, position: Position) -> list[Holder]:
-        """Members of dead runs, and anybody's leases when they are all that is left."""
+        """Return members of dead runs, and the holders of leases if nothing else is left."""
         dead = self._dead_members()
         leases = self._state.figures.leases(self._group_id)
         ours = [_lease(row, dead.get(row.member_id)) for row in leases if row.member_id in dead]
@@ -77,7 +77,7 @@ class Holders:
         return [_lease(row, None) for row in leases]
 
     def _dead_members(self) -> dict[str, tuple[str, float]]:
-        """Members whose run is over, by member id: who that is, and the seconds its session still has."""
+        """Return the members whose run is over, by member id, with their name and remaining seconds."""
         now = self._state.now()
         dead = {}
         for member in self._database.rows(_MEMBERS, group_id=self._group_id):

@@ -1,1 +1,1 @@
-"""The example: a year of real flights as a queue. `records` fills the topic, `pipeline` works through it."""
+"""The example: a year of real flights as a queue. `records` fills the topic, `pipeline` processes it."""

@@ -1,9 +1,9 @@
-"""What becomes of a flight? The handler of the demo's share group, and its summary of delays.
+"""The handler of the demo's share group, and its summary of delays.
 
-A flight that arrived is accepted. One with no departure time was cancelled: rejected, a dead letter at once.
-One that left but has no arrival delay is released, because the arrival report may still come, and becomes a
-dead letter when its deliveries are used up. What is no flight at all is rejected with the reason. Only
-Catalyst expressions: the records never enter Python.
+A flight that arrived is accepted. A flight without a departure time was cancelled: it is rejected, and becomes a dead
+letter at once. A flight that departed but has no arrival delay is released, because the arrival report may still
+come, and becomes a dead letter when its deliveries are used up. A record that is not a flight is rejected with the
+reason. Only
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from pipelines.flights.records import TOPIC
 from sharequeue.spark import Summary, pipeline
-from sharequeue.spark.contract import ACCEPT, REJECT, RELEASE
 from sharequeue.spark.formats import json
+from sharequeue.spark.handler import ACCEPT, REJECT, RELEASE
 
 GROUP = "flight-delays"
 CANCELLED = "cancelled: no departure time"
 NO_ARRIVAL = "the arrival report may still come"
 DELAYED_MINUTES = 15
-"""A flight counts as delayed from so many minutes on, as the US Bureau of Transportation Statistics counts.
+"""A flight is delayed from this many minutes on, by the definition of the US Bureau of Transportation Statistics.
 """
 
 _TEXTS = ("carrier", "tailnum", "origin", "dest", "time_hour")
@@ -32,7 +32,7 @@ _NAMES = (
 )  # fmt: skip
 FLIGHT = StructType([StructField(name, StringType() if name in _TEXTS else IntegerType()) for name in _NAMES])
 REQUIRED = ("year", "month", "day", "carrier", "flight", "origin", "dest", "sched_dep_time")
-"""What a flight cannot be without."""
+"""Columns that every flight must have."""
 
 
 def delays_by_carrier_and_day(accepted: DataFrame) -> DataFrame:
@@ -65,11 +65,11 @@ DELAYS = Summary("delays", delays_by_carrier_and_day)
     sink="flights",
     summaries=(DELAYS,),
     headers=False,
-    # As many as the group allows: the demo is to show in one run what else takes five.
+    # As many as the group allows: the demo shows in one run what otherwise takes five.
     deliveries_per_run=5,
 )
 def flight_delays(records: DataFrame) -> DataFrame:
-    """Parse and validate the flights, and give each an outcome."""
+    """Parse and validate the flights, and set an outcome for each."""
     flights = json(records, FLIGHT).select(
         "topic",
         "partition",
@@ -94,7 +94,7 @@ def flight_delays(records: DataFrame) -> DataFrame:
 
 
 def _absent() -> Column:
-    """Return what a value lacks to be a flight; null when it is one."""
+    """Return the missing columns of a record that is not a flight; null for a flight."""
     absent = fn.concat_ws(", ", *(fn.when(fn.col(f"value.{name}").isNull(), name) for name in REQUIRED))
     any_absent = fn.col(f"value.{REQUIRED[0]}").isNull()
     for name in REQUIRED[1:]:

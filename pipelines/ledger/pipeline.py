@@ -1,7 +1,7 @@
-"""What becomes of a payment, or of a refund? A row of the ledger, in the transaction that acknowledges it.
+"""Payments and refunds become rows of a ledger, in the transaction that acknowledges them.
 
-Two topics in one group: a refund is a payment with the sign turned. An amount of 0 or less, another currency, or what
-is not JSON at all is rejected. Only Catalyst expressions.
+Two topics in one group: a refund is a payment with the opposite sign. An amount of 0 or less, another currency, and
+a record that is not JSON are rejected. Only Catalyst expressions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
 from sharequeue.spark import PostgresTable, pipeline
-from sharequeue.spark.contract import ACCEPT, REJECT
+from sharequeue.spark.handler import ACCEPT, REJECT
 
 GROUP = "ledger"
 PAYMENTS, REFUNDS = "payments", "refunds"
@@ -22,7 +22,7 @@ _ENTRY = "account string, amount decimal(12, 2), currency string"
 
 @pipeline(group=GROUP, topics=(PAYMENTS, REFUNDS), destination=PostgresTable(TABLE), headers=False)
 def ledger(records: DataFrame) -> DataFrame:
-    """Give each entry its sign, or the reason why it is none."""
+    """Give each entry its sign, or the reason why it is rejected."""
     entry = fn.from_json(fn.col("value").cast("string"), _ENTRY)
     entries = records.select("topic", "partition", "offset", "lease_id", "timestamp", entry.alias("e"))
     error = (

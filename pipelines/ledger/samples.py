@@ -1,5 +1,5 @@
-"""Sample entries: `python -m pipelines.ledger.samples 1000` makes table and topics where they are missing, and adds
-1,000 payments with their refunds.
+"""Sample entries: `python -m pipelines.ledger.samples 1000` creates the table and the topics if they are missing, and
+adds 1,000 payments with their refunds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ create table if not exists {TABLE} (
 
 
 def prepare(settings: Settings, partitions: int = 2) -> None:
-    """Make the table, the topics and the dead-letter topic, as far as they are missing."""
+    """Create the table, the topics and the dead-letter topic if they are missing."""
     with Database.open(settings) as database, database.transaction() as connection:
         connection.execute(sa.text(_TABLE))
     with Topics(settings) as topics:
@@ -42,7 +42,7 @@ def prepare(settings: Settings, partitions: int = 2) -> None:
 
 
 def produce(settings: Settings, count: int) -> None:
-    """Add so many payments; each tenth of them comes back, each fiftieth is in another currency."""
+    """Add `count` payments; every tenth is refunded, every fiftieth is in another currency."""
     producer = Producer(client_config(settings, enable_idempotence=True))
     for number in range(count):
         currency = "USD" if number % FOREIGN_EVERY == 0 else "EUR"
@@ -52,7 +52,7 @@ def produce(settings: Settings, count: int) -> None:
         if len(producer) > 50_000:
             producer.flush(30)
     if left := producer.flush(30):
-        raise SystemExit(f"{left} records were not produced. Does the broker run? See `sharequeue status`")
+        raise SystemExit(f"{left} records were not produced. Check the broker with `sharequeue status`.")
 
 
 if __name__ == "__main__":

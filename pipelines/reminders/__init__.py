@@ -1,1 +1,1 @@
-"""Reminders that are due at a time of their own: a handler in Python, record by record."""
+"""Reminders with their own due times: a handler in Python, record by record."""

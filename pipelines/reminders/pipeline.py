@@ -1,4 +1,4 @@
-"""What becomes of a reminder? It is written once it is due; until then it waits, and no run is spent on it."""
+"""Write a reminder once it is due; until then it waits, and no run is started for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GROUP, TOPIC = "reminders", "reminders"
 def remind(record: dict[str, Any]) -> dict[str, Any]:
     """Return the reminder to write.
 
-    One that is not due yet is released with `not_before`: it does not come sooner, and no run is asked for.
+    A reminder that is not yet due is released with `not_before`: it is not delivered earlier, and requests no run.
     """
     try:
         reminder = json.loads(bytes(record["value"]))

@@ -1,5 +1,5 @@
-"""Sample reminders: `python -m pipelines.reminders.samples 10` makes the topics where they are missing, and adds ten
-reminders, each due a minute after the one before.
+"""Sample reminders: `python -m pipelines.reminders.samples 10` creates the topics if they are missing, and adds ten
+reminders, each due a minute after the previous one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEAD_LETTER_TOPIC = "dlq.reminders"
 
 
 def prepare(settings: Settings) -> None:
-    """Make the topic and its dead-letter topic, as far as they are missing."""
+    """Create the topic and its dead-letter topic if they are missing."""
     with Topics(settings) as topics:
         if TOPIC not in topics.describe([TOPIC]):
             topics.create(TOPIC, 1)
@@ -28,12 +28,12 @@ def prepare(settings: Settings) -> None:
 
 
 def produce(settings: Settings, reminders: list[dict[str, str]]) -> None:
-    """Add these reminders: `whom`, `what`, and when they are `due` (ISO 8601, with a time zone)."""
+    """Add reminders: `whom`, `what`, and when they are `due` (ISO 8601, with a time zone)."""
     producer = Producer(client_config(settings, enable_idempotence=True))
     for reminder in reminders:
         producer.produce(TOPIC, json.dumps(reminder), key=reminder.get("whom", ""))
     if left := producer.flush(30):
-        raise SystemExit(f"{left} records were not produced. Does the broker run? See `sharequeue status`")
+        raise SystemExit(f"{left} records were not produced. Check the broker with `sharequeue status`.")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The `sharequeue` command: for operators, one noun a module.
+"""The `sharequeue` command for operators, with one module per noun.
 
 Results go to stdout, as text or JSON; warnings and errors go to stderr. Exit codes: 0 done, 1 refused or failed,
-2 the command line is wrong. Kafka's names of options and columns are kept where Kafka's tools have them. What all
+2 the command line is wrong. Options and columns have the names of Kafka's tools if those have them. Code that all
 commands share is in `options`, `output` and `failures`.
 """
 
@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.cli import (
     acls,
+    compact,
     configs,
     consuming,
     deadletters,
@@ -41,11 +42,11 @@ from sharequeue.cli.kafka import configs as kafka_configs
 from sharequeue.cli.kafka import groups as kafka_groups
 from sharequeue.database.migrations import SchemaBusy
 from sharequeue.database.schema_files import SchemaOutdated
-from sharequeue.errors import ShareError
-from sharequeue.extras import ExtraMissing
-from sharequeue.jvm.jar_sets import JarSetInvalid
 from sharequeue.local.preflight import StackError
-from sharequeue.settings import OutputInvalid, SettingMissing
+from sharequeue.words.errors import ShareError
+from sharequeue.words.extras import ExtraMissing
+from sharequeue.words.jar_sets import JarSetInvalid
+from sharequeue.words.settings import OutputInvalid, ServersInvalid, SettingMissing
 
 __all__ = ["command", "main"]
 
@@ -64,6 +65,7 @@ for module in (
     service,
     run,
     replay,
+    compact,
     consuming,
     schema,
     groups,
@@ -86,10 +88,10 @@ for module in (
 
 def main() -> None:
     """Run the command; expected errors become one line on stderr and exit code 1."""
-    # What Kafka's client says of each attempt is in the error that ends them; the service has a handler of its own.
+    # Kafka's client logs each attempt, but the final error has the reason; the service has its own log handler.
     logging.getLogger("sharequeue.librdkafka").addHandler(logging.NullHandler())
     try:
-        # Without click's own handling, an `Exit` comes back as its code.
+        # Without click's own handling, an `Exit` is returned as its code.
         sys.exit(command.main(standalone_mode=False) or 0)
     except (click.Abort, KeyboardInterrupt):
         _fail("", "stopped", 130)
@@ -105,7 +107,7 @@ def main() -> None:
     except SQLAlchemyError as error:
         refused = database_failure(error)
         _fail(refused.code, refused.format_message(), 1)
-    except (ValidationError, OutputInvalid, JarSetInvalid) as error:
+    except (ValidationError, OutputInvalid, JarSetInvalid, ServersInvalid) as error:
         refused = setting_failure(error)
         _fail(refused.code, refused.format_message(), 1)
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""`python -m sharequeue.cli`: the same command, where the script is not on PATH."""
+"""`python -m sharequeue.cli`: the same command, if the script is not on PATH."""
 
 from sharequeue.cli import main
 

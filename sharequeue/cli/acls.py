@@ -1,4 +1,4 @@
-"""`sharequeue acls`: who may do what with which group or topic, in the options of Kafka's `kafka-acls.sh`."""
+"""`sharequeue acls`: permissions on groups and topics, with the options of Kafka's `kafka-acls.sh`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Literal
 import click
 
 from sharequeue.cli.options import execute_option, settings_options
-from sharequeue.cli.output import Output, answers, flag, text
+from sharequeue.cli.output import Output, answers, flag, row_of, text
 from sharequeue.database import Database
 from sharequeue.groups.acls import OPERATIONS, PATTERN_TYPES, Acl, AclFilter, Acls
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 
 _answers = answers(
     text("RESOURCE-TYPE"),
@@ -27,8 +27,8 @@ _BY_KAFKAS_SPELLING = {spelt: name for name, spelt in OPERATIONS.items()}
 
 @click.group()
 def acls() -> None:
-    """Access control on groups and topics. A denial wins. A group or topic without ACLs is open unless the
-    authorizer is set otherwise."""
+    """Access control on groups and topics. A denial wins. A group or topic without ACLs is open, unless the
+    authorizer is configured otherwise."""
 
 
 def _resource(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,7 +43,7 @@ def _resource(command: Callable[..., Any]) -> Callable[..., Any]:
             "--resource-pattern-type",
             "pattern_type",
             type=click.Choice([name.lower() for name in PATTERN_TYPES]),
-            help="How --group and --topic are meant; literal by default when adding or removing, any when listing.",
+            help="The meaning of --group and --topic; default: literal when adding or removing, any when listing.",
         ),
         click.option("--allow-principal", multiple=True, help="User:<role> that is allowed; User:* for all."),
         click.option("--deny-principal", multiple=True, help="User:<role> that is denied."),
@@ -51,7 +51,7 @@ def _resource(command: Callable[..., Any]) -> Callable[..., Any]:
             "--operation",
             multiple=True,
             type=click.Choice(list(_BY_KAFKAS_SPELLING), case_sensitive=False),
-            help="May be repeated; All by default when adding, any when listing or removing.",
+            help="May be repeated; default: All when adding, any when listing or removing.",
         ),
         _answers,
         settings_options,
@@ -63,7 +63,7 @@ def _resource(command: Callable[..., Any]) -> Callable[..., Any]:
 @acls.command("list")
 @_resource
 def list_acls(settings: Settings, output: Output, **chosen: Any) -> None:
-    """List the ACLs that match."""
+    """List the matching ACLs."""
     with Database.open(settings) as database:
         found = {acl for each in _filters(**chosen) for acl in Acls(database).find(each)}
     _print(dict.fromkeys(sorted(found), "in force"), output)
@@ -73,10 +73,10 @@ def list_acls(settings: Settings, output: Output, **chosen: Any) -> None:
 @_resource
 @click.option("--dry-run", is_flag=True, help="Only show what would be added.")
 def add(settings: Settings, output: Output, dry_run: bool, **chosen: Any) -> None:
-    """Add ACLs: every principal × operation × group or topic that is named."""
+    """Add ACLs: one for each combination of principal, operation and group or topic."""
     filters = [each for each in _filters(**chosen) if each.permission is not None and each.resource_name]
     if not filters:
-        raise click.UsageError("Name a --group or a --topic, and an --allow-principal or a --deny-principal.")
+        raise click.UsageError("Give a --group or a --topic, and an --allow-principal or a --deny-principal.")
     wanted = [
         Acl(
             str(each.principal),
@@ -95,22 +95,24 @@ def add(settings: Settings, output: Output, dry_run: bool, **chosen: Any) -> Non
         else:
             added = [acl for acl in wanted if held.add(acl)]
     output.note(
-        f"{len(added)} {'would be ' if dry_run else ''}added, {len(wanted) - len(added)} there before"
+        f"{len(added)} {'would be ' if dry_run else ''}added, {len(wanted) - len(added)} existed before"
     )
     done = "dry run" if dry_run else "added"
-    _print({acl: done if acl in added else "there before" for acl in wanted}, output)
+    _print({acl: done if acl in added else "existed before" for acl in wanted}, output)
 
 
 @acls.command()
 @_resource
 @execute_option
 def remove(settings: Settings, output: Output, execute: bool, **chosen: Any) -> None:
-    """Remove the ACLs that match everything named; something must be."""
+    """Remove the ACLs that match all given options; at least one is required."""
     if chosen["group"] or chosen["topic"]:
         chosen["pattern_type"] = chosen["pattern_type"] or "literal"
     filters = _filters(**chosen)
     if filters == [AclFilter()]:
-        raise click.UsageError("Name what is to go: a --group, a --topic, a principal, or an --operation.")
+        raise click.UsageError(
+            "Nothing is selected: give a --group, a --topic, a principal, or an --operation."
+        )
     with Database.open(settings) as database:
         gone = {acl for each in filters for acl in Acls(database).remove(each, dry_run=not execute)}
     output.note(f"{'removed' if execute else 'would remove'} {len(gone)}")
@@ -122,7 +124,7 @@ def remove(settings: Settings, output: Output, execute: bool, **chosen: Any) -> 
 @answers(flag("ALLOW-EVERYONE-IF-NO-ACL-FOUND"), flag("BEFORE"), one=True)
 @click.option("--allow-everyone-if-no-acl-found", "allow", type=bool, required=True)
 def authorizer(settings: Settings, output: Output, allow: bool) -> None:
-    """Open (true) or close (false) the groups and topics that no ACL covers."""
+    """Open (true) or close (false) the groups and topics without ACLs."""
     with Database.open(settings) as database:
         before = Acls(database).allow_everyone_if_no_acl_found(allow)
     output.one_row(
@@ -139,7 +141,7 @@ def _filters(
     deny_principal: Sequence[str],
     operation: Sequence[str],
 ) -> list[AclFilter]:
-    """One filter for each combination of what was named."""
+    """Return one filter for each combination of the given values."""
     allow: Literal["ALLOW"] = "ALLOW"
     deny: Literal["DENY"] = "DENY"
     anybody: list[tuple[None, None]] = [(None, None)]
@@ -163,15 +165,7 @@ def _filters(
 
 def _print(found: Mapping[Acl, str], output: Output) -> None:
     output.rows(
-        {
-            "resource_type": acl.resource_type,
-            "resource": acl.resource_name,
-            "pattern_type": acl.pattern_type,
-            "principal": acl.principal,
-            "permission": acl.permission,
-            "operation": OPERATIONS[acl.operation],
-            "status": status,
-        }
+        row_of(acl, resource=acl.resource_name, operation=OPERATIONS[acl.operation], status=status)
         for acl, status in found.items()
     )
 

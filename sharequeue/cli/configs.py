@@ -1,4 +1,4 @@
-"""`sharequeue configs`: what groups, and the service, are configured to do."""
+"""`sharequeue configs`: the configs of groups and of the service."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from sharequeue.cli.options import (
 from sharequeue.cli.output import Output, answers, flag, text
 from sharequeue.cli.over_http import OVER_HTTP, Service, service_of
 from sharequeue.database import Database
-from sharequeue.deadletters.topic import inputs_of, warning_of_alter
-from sharequeue.errors import ShareError
+from sharequeue.deadletters.topic import warning_of_alter
 from sharequeue.groups.configs import (
     GroupConfigs,
     ServiceConfigs,
@@ -29,8 +28,9 @@ from sharequeue.groups.configs import (
 from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS
 from sharequeue.groups.configs.names import unknown_config
 from sharequeue.groups.configs.texts import as_text
-from sharequeue.groups.known import group_names, require_group
-from sharequeue.settings import Settings
+from sharequeue.groups.group_names import group_names, require_group
+from sharequeue.words.errors import ShareError
+from sharequeue.words.settings import Settings
 
 
 @click.group()
@@ -42,8 +42,8 @@ def configs() -> None:
 @settings_options
 @answers(text("GROUP"), text("NAME"), text("VALUE"), flag("OWN"), text("DEFAULT"), text("MEANING", wide=True))
 @groups_option(none=True)
-@click.option("--service", is_flag=True, help="The service's configs, as it published them when it started.")
-@click.option("--all", "everything", is_flag=True, help="Also what is not set.")
+@click.option("--service", is_flag=True, help="The service's configs, as published at its start.")
+@click.option("--all", "everything", is_flag=True, help="Also configs that are not set.")
 @click.option("--name", "names", multiple=True, help="Only this config; may be repeated.")
 def describe(
     settings: Settings,
@@ -53,9 +53,9 @@ def describe(
     everything: bool,
     names: Sequence[str],
 ) -> None:
-    """Show what groups have set themselves, or all that counts for them with --all."""
+    """Show the configs that groups have set, or with --all everything that applies to them."""
     if service == bool(named.names or named.every):
-        raise click.UsageError("Name a group with --group, take --all-groups, or take --service.")
+        raise click.UsageError("Give --group, --all-groups or --service.")
     for name in names:
         if name not in (known := SERVICE_CONFIGS if service else GROUP_CONFIGS):
             raise unknown_config(name, known)
@@ -90,7 +90,7 @@ def describe(
 @answers(text("GROUP"), text("NAME"), text("OLD"), text("NEW"), text("STATUS"))
 @groups_option()
 @click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="Set a config; may be repeated.")
-@click.option("--unset", multiple=True, metavar="NAME", help="Take the default again; may be repeated.")
+@click.option("--unset", multiple=True, metavar="NAME", help="Return to the default; may be repeated.")
 @create_group_option
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 def alter(
@@ -102,9 +102,9 @@ def alter(
     create_group: bool,
     dry_run: bool,
 ) -> None:
-    """Set configs of groups, at once: of each group all that is named or, on a mistake, nothing.
+    """Set configs of groups, at once. For each group all given configs are set or, after an error, none.
 
-    The service's configs are environment variables where it runs.
+    The service's configs are environment variables of the service.
     """
     changes: dict[str, str | int | bool | None] = {}
     for each in given:
@@ -117,7 +117,7 @@ def alter(
         _once(name, changes)
         changes[name] = None
     if not changes:
-        raise click.UsageError("Name what is to change: --set NAME=VALUE, or --unset NAME.")
+        raise click.UsageError("Nothing to change: give --set NAME=VALUE, or --unset NAME.")
     rows: list[dict[str, Any]] = []
     errors: list[ShareError] = []
     if (service := service_of(settings)) is not None:
@@ -145,9 +145,7 @@ def alter(
                 after, warning = alter_and_tell(database, group, changes, dry_run=dry_run)
                 if warning is not None:
                     output.warn(warning)
-                if (
-                    held := warning_of_alter(settings, after, published, changes, inputs_of(database, group))
-                ) is not None:
+                if (held := warning_of_alter(settings, database, after, changes)) is not None:
                     output.warn(held)
             except ShareError as error:
                 errors.append(error)
@@ -161,7 +159,7 @@ def alter(
 
 def _once(name: str, changes: Mapping[str, object]) -> None:
     if name in changes:
-        raise click.UsageError(f"{name} is named twice: it can have one value.")
+        raise click.UsageError(f"{name} is given twice: give one value.")
 
 
 def _loaded(
@@ -170,7 +168,10 @@ def _loaded(
     published: ServiceConfigs,
     refuse: Callable[[Database, str], None] | None,
 ) -> list[tuple[str, GroupConfigs]]:
-    """The configs of the groups named. An unknown one is refused, unless it was deleted: its configs stayed."""
+    """Return the configs of the named groups.
+
+    A group that does not exist is refused, unless it was deleted: its configs are kept.
+    """
     known = set(group_names(database))
     found = []
     for group in named.of(database, missing=True):
@@ -195,8 +196,8 @@ def _altered_over_http(
     before = service.configs(group)
     after = {name: None if value is None else str(value) for name, value in changes.items()}
     if not dry_run:
-        for said in service.alter_configs(group, changes):
-            output.warn(said)
+        for warning in service.alter_configs(group, changes):
+            output.warn(warning)
         after = {name: value for name, (value, _) in service.configs(group).items()}
     status = "dry run" if dry_run else "done"
     return [

@@ -1,13 +1,14 @@
-"""`sharequeue consume`: records of a topic on the screen, as Kafka's `kafka-console-share-consumer.sh` prints them.
+"""`sharequeue consume`: print records of a topic, as Kafka's `kafka-console-share-consumer.sh` does.
 
-Each is acknowledged once it is printed. With `--browse` nothing is leased: what the group has not done yet is read
-beside it, and no delivery is counted.
+Each is acknowledged once it is printed. With `--browse` nothing is leased: the unfinished records of the group are
+read without a membership, and no delivery is counted.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -16,30 +17,27 @@ import click
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
     AcknowledgeType,
-    Consumer,
-    KafkaError,
     KafkaException,
     Message,
-    TopicPartition,
 )
 
 from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import settings_options
 from sharequeue.cli.output import Output, answers, moment, nested, number, text
 from sharequeue.database import Database
-from sharequeue.errors import CoordinatorNotAvailable, UnknownTopicOrPartition
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.groups.known import awaited_share_partitions, require_group
-from sharequeue.kafka.clients import client_config
+from sharequeue.groups.group_names import awaited_share_partitions, require_group
+from sharequeue.kafka.reading import offset_of, place_of, scan
 from sharequeue.kafka.topics import Topics
-from sharequeue.names import nearest
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
+from sharequeue.reports.read import read_windows
 from sharequeue.state import State
-from sharequeue.state.group_report import read_windows
+from sharequeue.words.errors import CoordinatorNotAvailable, UnknownTopicOrPartition
+from sharequeue.words.names import nearest
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
 
 GROUP = "console-share-consumer"
-"""The group where none is named, as in Kafka."""
+"""The default group, as in Kafka."""
 _SHOWN = {
     "print.timestamp": False,
     "print.partition": False,
@@ -63,7 +61,7 @@ def _properties(context: click.Context, parameter: click.Parameter, given: Seque
     for each in given:
         name, equals, value = each.partition("=")
         if not equals or name not in found:
-            raise click.BadParameter(f"{each!r}: expected NAME=VALUE, and as NAME one of {', '.join(found)}")
+            raise click.BadParameter(f"{each!r}: expected NAME=VALUE, with NAME one of {', '.join(found)}")
         found[name] = value
     return found
 
@@ -83,11 +81,13 @@ def _properties(context: click.Context, parameter: click.Parameter, given: Seque
 )
 @click.option("--topic", "topics", multiple=True, required=True, help="The topic; may be repeated.")
 @click.option("--group", default=GROUP, show_default=True, help="The share group.")
-@click.option("--max-messages", type=click.IntRange(1), help="Records at most; until Ctrl-C if not given.")
-@click.option("--timeout-ms", type=click.IntRange(0), help="End when no record has come for so long.")
-@click.option("--release", is_flag=True, help="Release each record: it comes again, to somebody.")
+@click.option(
+    "--max-messages", type=click.IntRange(1), help="Maximum number of records; default: until Ctrl-C."
+)
+@click.option("--timeout-ms", type=click.IntRange(0), help="End after this time without a record.")
+@click.option("--release", is_flag=True, help="Release each record, for delivery to any member.")
 @click.option("--reject", is_flag=True, help="Reject each record: it becomes a dead letter.")
-@click.option("--browse", is_flag=True, help="Only look at what the group has not done: no lock, no count.")
+@click.option("--browse", is_flag=True, help="Only show unfinished records: no lock, no delivery count.")
 @click.option(
     "--formatter-property",
     "--property",
@@ -95,7 +95,7 @@ def _properties(context: click.Context, parameter: click.Parameter, given: Seque
     multiple=True,
     callback=_properties,
     metavar="NAME=VALUE",
-    help="How a record is printed: print.key=true, key.separator=: and so on, as in Kafka's tool.",
+    help="The format of a record: print.key=true, key.separator=: and so on, as in Kafka's tool.",
 )
 def consume(
     settings: Settings,
@@ -113,15 +113,15 @@ def consume(
 
     The options are those of Kafka's `kafka-console-share-consumer.sh` without those that name Java classes or
     configure the client: --formatter, --formatter-config, --key-deserializer, --value-deserializer, --command-config,
-    --command-property; keys and values are read as UTF-8. A new group starts where its
-    share.auto.offset.reset says, which is at the end unless it is set. Ctrl-C gives back what is not printed yet.
-    --browse ends where the log ends, and needs no right but that of looking at the group.
+    --command-property; keys and values are read as UTF-8. A new group starts at its share.auto.offset.reset,
+    by default at the end. Ctrl-C releases records that are not yet printed.
+    --browse ends at the end of the log, and needs only the permission to describe the group.
     """
     if sum((release, reject, browse)) > 1:
-        raise click.UsageError("--release, --reject, --browse: take one of them")
+        raise click.UsageError("--release, --reject, --browse: give only one of them")
     if output.format == "json" and not browse:
         raise click.UsageError(
-            "-o json prints one list at the end, when the records are acknowledged already: take -o jsonl"
+            "-o json prints one list at the end, when the records are already acknowledged: use -o jsonl"
         )
     kind = (
         AcknowledgeType.RELEASE if release else AcknowledgeType.REJECT if reject else AcknowledgeType.ACCEPT
@@ -161,15 +161,18 @@ def _consumed(
     most: int | None,
     wait_s: float | None,
 ) -> Generator[dict[str, Any], None, None]:
-    """Yield records, `most` at most. Each is acknowledged once the next is asked for; what nobody took goes back."""
-    # Imported here: the consumer is nothing to the other commands.
+    """Yield up to `most` records.
+
+    Each is acknowledged once the next is requested; the others are released.
+    """
+    # Imported here: other commands do not need the consumer.
     from sharequeue.consumer import ShareConsumer
 
     config = {
         "group.id": group,
         "client.id": GROUP,
         "share.acknowledgement.mode": "explicit",
-        # What is leased ahead would come back uncounted, but late, when it ends after so many.
+        # Records leased ahead would be released only at the end, after `most` records: late, though not counted.
         "sharequeue.prefetch.max.records": 0,
         "max.poll.records": min(most or 500, 500),
         "sharequeue.home": str(settings.home),
@@ -204,12 +207,12 @@ def _consumed(
                     heard = time.monotonic()
         if not consumer.metrics()["heartbeat-total"]:
             raise CoordinatorNotAvailable(
-                f"No heartbeat of group {group} was answered: the queue may have records, but nobody could be asked."
+                f"No heartbeat of group {group} succeeded, so no record could be leased: check the service."
             )
 
 
 def _browsed(settings: Settings, group: str, topics: Sequence[str]) -> Generator[dict[str, Any], None, None]:
-    """Yield the records of a group that are not done, up to the end of the log, and what each is at."""
+    """Yield the unfinished records of a group up to the end of the log, with their states."""
     with Database.open(settings) as database:
         require_group(database, group)
         found = {(each.topic, each.partition): each.spso for each in State(database).figures.describe(group)}
@@ -222,35 +225,11 @@ def _browsed(settings: Settings, group: str, topics: Sequence[str]) -> Generator
         windows = read_windows(database, group, dict.fromkeys(topics), most=None)
         states = {(window.topic, window.partition): window.states for window in windows}
         isolation = GroupConfigs.load(database, group).isolation_level
-    consumer = Consumer(
-        client_config(
-            settings,
-            group_id="sharequeue.browse",
-            enable_auto_commit=False,
-            enable_partition_eof=True,
-            auto_offset_reset="earliest",
-            isolation_level=isolation,
-            log_level=3,
-        )
-    )
-    try:
-        consumer.assign([TopicPartition(*at, start) for at, start in starts.items()])
-        left = set(starts)
-        while left:
-            message = consumer.poll(30)
-            if message is None:
-                raise Refused("the broker does not answer", "BROKER_NOT_AVAILABLE")
-            at = (str(message.topic()), int(message.partition() or 0))
-            if (error := message.error()) is not None:
-                if error.code() != KafkaError._PARTITION_EOF:
-                    raise KafkaException(error)
-                left.discard(at)
-                continue
-            state = _state(states.get(at, {}), int(message.offset() or 0))
+    with closing(scan(settings, isolation, starts)) as messages:
+        for message in messages:
+            state = _state(states.get(place_of(message), {}), offset_of(message))
             if state not in ("acknowledged", "archived"):
                 yield {**_row(message, None), "state": state}
-    finally:
-        consumer.close()
 
 
 def _state(states: Mapping[str, OffsetSet], offset: int) -> str:
@@ -278,7 +257,7 @@ def _text(content: Any) -> str | None:
 
 
 def _line(row: Mapping[str, Any], properties: Mapping[str, str]) -> str:
-    """A record as Kafka's tool prints it: what is asked for, in its order, with tabs between."""
+    """Format a record as Kafka's tool does: the requested parts, in its order, separated by tabs."""
     null = properties["null.literal"]
     pairs = (f"{name}:{null if value is None else value}" for name, value in row["headers"])
     headers = properties["headers.separator"].join(pairs)

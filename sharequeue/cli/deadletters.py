@@ -1,6 +1,6 @@
-"""`sharequeue dlq`: what ended in a dead-letter topic, and why.
+"""`sharequeue dlq`: the letters in a dead-letter topic, with their causes.
 
-The topic is read committed, record by record: offsets count transaction markers, so they are no measure.
+The topic is read committed, record by record: offsets include transaction markers, so they do not give the number.
 """
 
 from __future__ import annotations
@@ -18,17 +18,12 @@ import click
 
 from sharequeue.cli.exporting import opened, write_letters
 from sharequeue.cli.failures import Refused
-from sharequeue.cli.options import Moment, execute_option, group_option, settings_options
-from sharequeue.cli.output import Output, answers, number, text
+from sharequeue.cli.options import Finite, Moment, execute_option, group_option, settings_options
+from sharequeue.cli.output import Output, answers, number, row_of, text
 from sharequeue.database import Database
 from sharequeue.deadletters.letters import read_dead_letters
-from sharequeue.deadletters.writer import DeadLetterWriter
-from sharequeue.groups.configs import GroupConfigs
-from sharequeue.groups.known import group_names, require_group
-from sharequeue.kafka.topics import LogOffsets, Topics
-from sharequeue.offsets import OffsetSet
-from sharequeue.redrive.redrive import MAX_REDRIVES, Redrive
-from sharequeue.redrive.selection import (
+from sharequeue.deadletters.redrive.redrive import MAX_REDRIVES, MIN_RATE, Redrive
+from sharequeue.deadletters.redrive.selection import (
     LettersSeen,
     RedriveRefused,
     Selection,
@@ -36,8 +31,13 @@ from sharequeue.redrive.selection import (
     parse_header,
     parse_offsets,
 )
-from sharequeue.settings import Settings
+from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.groups.configs import GroupConfigs
+from sharequeue.groups.group_names import group_names, require_group
+from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.state import State
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
 
 
 def _offsets(
@@ -58,24 +58,26 @@ def _header(context: click.Context, parameter: click.Parameter, given: str | Non
 
 _CHOICES = (
     click.option("--cause", type=click.Choice(["rejected", "exceeded"]), help="Only letters of this cause."),
-    click.option("--since", type=Moment(), help="Only letters written from then on, UTC if unsaid."),
-    click.option("--until", type=Moment(), help="Only letters written before, UTC if unsaid."),
+    click.option(
+        "--since", type=Moment(), help="Only letters written at or after this time; UTC without a zone."
+    ),
+    click.option("--until", type=Moment(), help="Only letters written before this time; UTC without a zone."),
     click.option("--group", help="Only letters of this share group."),
     click.option("--source-topic", help="Only records of this topic."),
     click.option("--source-partition", type=click.IntRange(0), help="Only records of this partition."),
-    click.option("--header", callback=_header, metavar="NAME=VALUE", help="Only with this header."),
+    click.option("--header", callback=_header, metavar="NAME=VALUE", help="Only letters with this header."),
     click.option(
         "--offsets",
         multiple=True,
         callback=_offsets,
         metavar="P:FIRST-LAST",
-        help="Only at these offsets of the dead-letter topic; repeatable.",
+        help="Only letters at these offsets of the dead-letter topic; may be repeated.",
     ),
 )
 
 
 def _choosing(command: Callable[..., None]) -> Callable[..., None]:
-    """Options that choose letters; the command gets them as one `selection`."""
+    """Add the options that select letters; the command gets them as one `selection`."""
 
     @functools.wraps(command)
     def chosen(
@@ -126,35 +128,22 @@ def dlq() -> None:
     text("ERROR", cut=True),
 )
 @click.option(
-    "--limit", default=20, show_default=True, type=click.IntRange(0), help="How many; 0 is all of them."
+    "--limit", default=20, show_default=True, type=click.IntRange(0), help="Number of letters; 0 for all."
 )
 @_choosing
 @click.argument("topic")
 def list_letters(settings: Settings, output: Output, limit: int, selection: Selection, topic: str) -> None:
-    """List the dead letters in TOPIC: where each record came from, how often it was delivered, why it ended here."""
+    """List the dead letters in TOPIC: the origin of each record, its deliveries, and the reason."""
     logs = _logs(settings, topic, selection.offsets)
     seen = LettersSeen()
     found = seen.of(read_dead_letters(settings, topic, logs=logs))
     letters = (each for each in found if not each.foreign and selection.takes(each))
-    rows = [
-        {
-            "partition": letter.partition,
-            "offset": letter.offset,
-            "group": letter.group,
-            "source_topic": letter.source_topic,
-            "source_partition": letter.source_partition,
-            "source_offset": letter.source_offset,
-            "deliveries": letter.delivery_count,
-            "cause": letter.cause,
-            "error": letter.error,
-        }
-        for letter in islice(letters, limit or None)
-    ]
+    rows = [row_of(letter, deliveries=letter.delivery_count) for letter in islice(letters, limit or None)]
     if not rows:
         _check_selection(settings, seen, selection, topic)
     if seen.others:
         output.warn(
-            f"{seen.others:,} records of {topic} are no dead letters (they lack the headers), and are left out"
+            f"{seen.others:,} records of {topic} are not dead letters (they lack the headers), and are left out"
         )
     output.rows(rows)
 
@@ -166,10 +155,11 @@ def list_letters(settings: Settings, output: Output, limit: int, selection: Sele
 @click.argument("partition", type=click.IntRange(0))
 @click.argument("offset", type=click.IntRange(0))
 def show(settings: Settings, output: Output, topic: str, partition: int, offset: int) -> None:
-    """Show one dead letter of TOPIC whole: its headers, key and value."""
+    """Show one dead letter of TOPIC in full: its headers, key and value."""
     logs = _logs(settings, topic, {partition: OffsetSet.of((offset, offset + 1))})
-    letters = read_dead_letters(settings, topic, logs=logs)
-    letter = next((each for each in letters if (each.partition, each.offset) == (partition, offset)), None)
+    only = {partition: logs[partition]}
+    letters = read_dead_letters(settings, topic, {partition: offset}, only, {partition: offset + 1})
+    letter = next((each for each in letters if each.offset == offset), None)
     if letter is None:
         raise Refused(
             f"{topic}-{partition} has no dead letter at offset {offset}: see `dlq list`.", "NO_SUCH_LETTER"
@@ -188,15 +178,17 @@ def show(settings: Settings, output: Output, topic: str, partition: int, offset:
     required=True,
     help="A new file of JSON lines; `-` is stdout.",
 )
-@click.option("--base64", "as_base64", is_flag=True, help="Keys, values and headers in base64, to the byte.")
+@click.option(
+    "--base64", "as_base64", is_flag=True, help="Keys, values and headers in base64, byte for byte."
+)
 @_choosing
 @click.argument("topic")
 def export_letters(
     settings: Settings, output: Output, path: Path, as_base64: bool, selection: Selection, topic: str
 ) -> None:
-    """Write the dead letters in TOPIC whole, one JSON object a line: headers, key and value, and why."""
+    """Write the dead letters in TOPIC in full, one JSON object per line: headers, key, value and reason."""
     if str(path) == "-" and not output.text:
-        raise click.UsageError("--file - prints the letters themselves: leave out -o, or name a file")
+        raise click.UsageError("--file - prints the letters themselves: leave out -o, or give a file")
     logs = _logs(settings, topic, selection.offsets)
     seen = LettersSeen()
     found = seen.of(read_dead_letters(settings, topic, logs=logs))
@@ -210,7 +202,7 @@ def export_letters(
 
 
 def _check_selection(settings: Settings, seen: LettersSeen, selection: Selection, topic: str) -> None:
-    """Refuse a selection that has found nothing because it names what there is not."""
+    """Refuse a selection that has found nothing because it names things that do not exist."""
     with Database.open(settings) as database, Topics(settings) as broker:
         try:
             seen.check(selection, topic, lambda: group_names(database), broker)
@@ -219,7 +211,7 @@ def _check_selection(settings: Settings, seen: LettersSeen, selection: Selection
 
 
 def _logs(settings: Settings, topic: str, offsets: Mapping[int, OffsetSet]) -> dict[int, LogOffsets]:
-    """Where the partitions of a topic start and end. Refuses offsets that it has not."""
+    """Return the start and end of a topic's partitions. Refuses offsets outside of them."""
     with Topics(settings) as broker:
         partitions, logs = broker.info(topic).partitions, broker.offsets(topic)
     try:
@@ -244,12 +236,14 @@ def _text(content: bytes | None) -> str | None:
     number("GONE"),
 )
 @_choosing
-@click.option("--to", "target", help="Send to this topic; to each record's source without it.")
+@click.option("--to", "target", help="Send to this topic; default: each record's source.")
 @click.option("--only-group", help="Runs of every other share group skip the records.")
 @click.option(
-    "--by-key", is_flag=True, help="Place records by their keys; in the partitions they came from without it."
+    "--by-key",
+    is_flag=True,
+    help="Choose partitions by key; otherwise records return to their own partitions.",
 )
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records a second at most.")
+@click.option("--rate", type=Finite(min=MIN_RATE), help="Maximum records per second.")
 @click.option(
     "--max-redrives", default=MAX_REDRIVES, show_default=True, type=click.IntRange(1), help="The loop guard."
 )
@@ -267,7 +261,7 @@ def redrive(
     execute: bool,
     topic: str,
 ) -> None:
-    """Put dead letters of TOPIC back to work, each once. Without --execute it only shows what it would do."""
+    """Send dead letters of TOPIC back, each once. Without --execute, only show what would be done."""
     with Database.open(settings) as database:
         try:
             work = Redrive(
@@ -281,24 +275,32 @@ def redrive(
                 rate=rate,
                 max_redrives=max_redrives,
             )
-            if execute:
-                report = work.run(output.say)
-                row = {"sent": report.sent, "resumed": report.resumed, "gone": report.gone}
-                output.rows([row], ("SENT", "RESUMED", "GONE"))
-                return
             plan = work.plan()
+            report = work.run(plan, output.say) if execute else None
         except RedriveRefused as error:
             raise Refused(error) from error
+    if not (plan.groups or plan.letters or plan.sent_before or plan.looping or plan.gone):
+        output.warn(f"{topic} has no dead letters: check the topic's name")
+    if gone := plan.gone if report is None else report.gone:
+        output.warn(
+            f"{gone:,} dead letters have no copy of their record, and the record is no longer in its topic, so they "
+            f"cannot be sent. They stay in {topic}; `dlq show` prints what is known of each. The group config "
+            "errors.deadletterqueue.copy.record.enable=true adds a copy to each new letter"
+        )
+    if report is not None:
+        row = {"sent": report.sent, "resumed": report.resumed, "gone": report.gone}
+        output.rows([row], ("SENT", "RESUMED", "GONE"))
+        return
     rows = [
         {"target": name, "letters": count, "other_groups": ", ".join(plan.other_groups.get(name, ())) or None}
         for name, count in sorted(plan.targets.items())
     ]
     output.rows(rows, ("TARGET", "LETTERS", "OTHER-GROUPS"))
     for name, groups in plan.other_groups.items():
-        output.warn(f"{', '.join(groups)} will get what goes to {name} too; see --only-group")
+        output.warn(f"{', '.join(groups)} will also get what is sent to {name}; see --only-group")
     if plan.by_key:
         output.warn(
-            f"{plan.by_key} come from partitions that the topic they go to does not have: their keys place them"
+            f"{plan.by_key} come from partitions that their target topic does not have: they are placed by their keys"
         )
     output.note(f"{plan.sent_before} sent before, {plan.looping} held by the loop guard (--max-redrives)")
 
@@ -310,17 +312,17 @@ def redrive(
     number("PARTITION"),
     number("WAITING"),
     text("DEAD-LETTER-TOPIC"),
-    text("REMARK", cut=True),
+    text("REMARK"),
     number("WRITTEN"),
     number("RESUMED"),
     number("DROPPED"),
     number("HELD"),
-    text("REASON", cut=True),
+    text("REASON"),
 )
 @group_option
 @execute_option
 def drain(settings: Settings, output: Output, group: str, execute: bool) -> None:
-    """Write the waiting dead letters of a group, each exactly once. Without --execute it only shows what waits."""
+    """Write the waiting dead letters of a group, each exactly once. Without --execute, only show what waits."""
     with Database.open(settings) as database:
         require_group(database, group)
         state, configs = State(database), GroupConfigs.load(database, group)

@@ -1,4 +1,4 @@
-"""`sharequeue groups describe`, `members` and `offsets describe`: where groups stand, and who is in them."""
+"""`sharequeue groups describe`, `members` and `offsets describe`: the position and the members of groups."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ import click
 import sqlalchemy as sa
 from click.core import ParameterSource
 
+from sharequeue.cli import figures
 from sharequeue.cli.failures import Refused
-from sharequeue.cli.options import GroupsNamed, groups_option, parse_topics, settings_options
-from sharequeue.cli.output import Column, Output, age, answers, moment, number, printable, text
+from sharequeue.cli.options import Finite, GroupsNamed, groups_option, parse_topics, settings_options
+from sharequeue.cli.output import Column, Output, age, answers, moment, number, printable, row_of, text
 from sharequeue.cli.over_http import OVER_HTTP, Service, service_of
 from sharequeue.database import Database
-from sharequeue.errors import UnknownTopicOrPartition
 from sharequeue.groups.descriptions import MemberDescription, describe_group
-from sharequeue.groups.known import awaited_share_partitions
-from sharequeue.names import nearest
-from sharequeue.settings import Settings
+from sharequeue.groups.group_names import awaited_share_partitions
+from sharequeue.reports.read import read_figures
 from sharequeue.state import State
-from sharequeue.state.group_report import read_figures
-from sharequeue.values import SharePartitionStatus
+from sharequeue.words.errors import UnknownTopicOrPartition
+from sharequeue.words.figures import GroupFigures, SharePartitionStatus
+from sharequeue.words.names import nearest
+from sharequeue.words.settings import Settings
 
 MEMBERS: tuple[Column, ...] = (
     text("GROUP"),
@@ -44,22 +45,11 @@ STATES: tuple[Column, ...] = (
     number("#MEMBERS"),
     number("GROUP-EPOCH", wide=True),
     number("ASSIGNMENT-EPOCH", wide=True),
-    number("LAG"),
-    number("ACQUIRED"),
-    number("RATE"),
-    age("TIME-TO-DRAIN"),
-    age("OLDEST-AGE"),
-    number("STUCK-LEASES"),
+    *figures.columns(GroupFigures),
     moment("CREATED-AT", wide=True),
 )
 _NAME = ("GROUP", "TOPIC", "PARTITION")
-_NOW = (
-    *("START-OFFSET", "LAG", "END-OFFSET", "ACQUIRED", "AVAILABLE", "WAITING", "WAITING-UNTIL", "ARCHIVING"),
-    *("NEXT-EXPIRY", "OLDEST-OFFSET", "OLDEST-SINCE", "CREATED-AT", "LAST-WRITTEN-AT"),
-)
-_ENDED = ("ACCEPTED", "REJECTED", "EXHAUSTED", "GAP", "NO-DLQ", "DROPPED-LETTERS", "LOST-RECORDS")
 _WATCHED = ("START-OFFSET", "LAG", "ACQUIRED", "RATE", "TIME-TO-DRAIN")
-_CREATED = sa.text("select group_id, created_at from sharequeue.group_list")
 _TIMES = sa.text(
     "select topic, partition, created_at, written_at from sharequeue.share_partition_times where group_id = :group_id"
 )
@@ -71,29 +61,9 @@ _TIMES = sa.text(
     text("GROUP"),
     text("TOPIC"),
     number("PARTITION"),
-    number("START-OFFSET"),
-    number("LAG"),
-    number("END-OFFSET", wide=True),
-    number("ACQUIRED"),
-    number("AVAILABLE"),
-    number("WAITING"),
-    moment("WAITING-UNTIL", wide=True),
-    number("ARCHIVING"),
-    moment("NEXT-EXPIRY", wide=True),
-    number("OLDEST-OFFSET", wide=True),
-    moment("OLDEST-SINCE", wide=True),
+    *figures.columns(SharePartitionStatus),
     moment("CREATED-AT", wide=True),
     moment("LAST-WRITTEN-AT", wide=True),
-    number("ACCEPTED"),
-    number("REJECTED"),
-    number("EXHAUSTED"),
-    number("GAP"),
-    number("NO-DLQ"),
-    number("DROPPED-LETTERS", wide=True),
-    number("LOST-RECORDS"),
-    text("BLOCKED-BY", wide=True),
-    moment("BLOCKED-UNTIL", wide=True),
-    number("BLOCKED-OFFSET", wide=True),
     text("REMARK", wide=True),
     number("RATE"),
     age("TIME-TO-DRAIN"),
@@ -102,18 +72,16 @@ _TIMES = sa.text(
 @groups_option()
 @click.option("--offsets", is_flag=True, help="Show share-partitions, the default.")
 @click.option("--members", is_flag=True, help="Show the members instead.")
-@click.option("--state", is_flag=True, help="Show each group in one row instead: state, lag, rate.")
-@click.option(
-    "--watch", is_flag=True, help="Look again and again, until Ctrl-C; with rate and time to drain."
-)
+@click.option("--state", is_flag=True, help="Show one row for each group instead: state, lag, rate.")
+@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C; with rate and time to drain.")
 @click.option(
     "--every",
-    type=click.FloatRange(0.05),
+    type=Finite(0.05, 86_400),
     default=5.0,
     show_default=True,
-    help="Seconds between two looks of --watch.",
+    help="Seconds between two repetitions of --watch.",
 )
-@click.option("--times", type=click.IntRange(1), help="Looks of --watch at most.")
+@click.option("--times", type=click.IntRange(1), help="Maximum repetitions of --watch.")
 @click.pass_context
 def describe(
     context: click.Context,
@@ -128,21 +96,21 @@ def describe(
     every: float,
     times: int | None,
 ) -> None:
-    """Show the share-partitions of groups: where each starts, what lags, what is in flight, how its records ended.
+    """Show the share-partitions of groups: start, lag, records in flight, and how records ended.
 
-    What hinders a share-partition is said under the tables. `-` stands where it is not initialised yet. RATE is in
-    records that ended a second: with --watch between two looks, with --state since the first report of the last hour;
-    else it is not known.
+    Whatever blocks a share-partition is listed under the tables. `-` marks one that is not initialised yet. RATE is
+    the number of records that ended per second: with --watch between two repetitions, with --state since the first
+    report of the last hour; otherwise it is not known.
     """
     if sum((offsets, members, state)) > 1:
-        raise click.UsageError("--offsets, --members, --state: take one of them")
+        raise click.UsageError("--offsets, --members, --state: give only one of them")
     if watch and (members or state):
         raise click.UsageError("--watch shows share-partitions: leave out --members and --state")
     paced = context.get_parameter_source("every") is ParameterSource.COMMANDLINE
     if not watch and (paced or times is not None):
-        raise click.UsageError("--every and --times are of --watch")
+        raise click.UsageError("--every and --times need --watch")
     if watch and output.format == "json":
-        raise click.UsageError("--watch prints many results: take -o jsonl")
+        raise click.UsageError("--watch prints many results: use -o jsonl")
     if (service := service_of(settings)) is not None:
         if watch:
             raise Refused(OVER_HTTP, "NO_DATABASE")
@@ -170,7 +138,8 @@ def describe(
 
 
 def _show(output: Output, rows: Sequence[Mapping[str, Any]], now: datetime) -> None:
-    output.rows(rows, (*_NAME, *_NOW), (*_NAME, *_ENDED), now=now)
+    present = (*_NAME, *figures.names(ended=False), "CREATED-AT", "LAST-WRITTEN-AT")
+    output.rows(rows, present, (*_NAME, *figures.names(ended=True)), now=now)
     for row in rows:
         if row.get("remark"):
             at = f"{row['group']} {row['topic']}-{row['partition']}"
@@ -178,7 +147,7 @@ def _show(output: Output, rows: Sequence[Mapping[str, Any]], now: datetime) -> N
 
 
 def _watch(database: Database, output: Output, named: GroupsNamed, every: float, times: int | None) -> None:
-    """Print figures until somebody stops it. The rate is of what ended between two looks."""
+    """Print figures until interrupted. The rate is computed from the records that ended between two repetitions."""
     before: dict[tuple[str, str, int], int] = {}
     then, looks = time.monotonic(), 0
     while True:
@@ -203,19 +172,19 @@ def _watch(database: Database, output: Output, named: GroupsNamed, every: float,
 
 
 def _look(database: Database, named: GroupsNamed) -> list[dict[str, Any]]:
-    """The figures of the share-partitions of the groups, and the names of those that are not initialised."""
-    figures = State(database).figures
+    """Return the figures of the groups' share-partitions, and the names of uninitialised ones."""
     rows: list[dict[str, Any]] = []
     for group in named.of(database):
         times = {(row["topic"], row["partition"]): row for row in database.rows(_TIMES, group_id=group)}
         found = [
-            {
-                **_figures(each),
-                "created_at": times[each.topic, each.partition]["created_at"],
-                "last_written_at": times[each.topic, each.partition]["written_at"],
+            _row(each)
+            | {
+                "created_at": since["created_at"],
+                "last_written_at": since["written_at"],
+                "remark": each.remark,
             }
-            for each in figures.describe(group)
-            if (each.topic, each.partition) in times
+            for each in State(database).figures.describe(group)
+            if (since := times.get((each.topic, each.partition)))
         ]
         found += [
             {"group": group, "topic": topic, "partition": partition}
@@ -225,79 +194,36 @@ def _look(database: Database, named: GroupsNamed) -> list[dict[str, Any]]:
     return rows
 
 
-def _figures(each: SharePartitionStatus) -> dict[str, Any]:
-    return {
-        "group": each.group_id,
-        "topic": each.topic,
-        "partition": each.partition,
-        "start_offset": each.spso,
-        "lag": each.lag,
-        "end_offset": each.log_end,
-        "acquired": each.acquired,
-        "available": each.available,
-        "archiving": each.archiving,
-        "next_expiry": each.next_expiry,
-        "waiting": each.waiting,
-        "waiting_until": each.waiting_until,
-        "lost_records": each.lost_records,
-        "state_epoch": each.state_epoch,
-        "topic_id": each.topic_id,
-        "oldest_offset": each.oldest_offset,
-        "oldest_since": each.oldest_since,
-        "accepted": each.accepted,
-        "rejected": each.rejected,
-        "exhausted": each.exhausted,
-        "gap": each.gap,
-        "no_dlq": each.no_dlq,
-        "dropped_letters": each.dropped_letters,
-        "blocked_by": each.blocked_by,
-        "blocked_until": each.blocked_until,
-        "blocked_offset": each.blocked_offset,
-        "remark": each.remark,
-    }
+def _row(each: SharePartitionStatus) -> dict[str, Any]:
+    return {"group": each.group_id, "topic": each.topic, "partition": each.partition} | figures.cells(each)
 
 
 def _state_row(database: Database, group: str) -> dict[str, Any]:
-    found, figures = describe_group(database, group), read_figures(database, group)
-    created = {row["group_id"]: row["created_at"] for row in database.rows(_CREATED)}
-    drain, oldest = figures.time_to_drain_seconds, figures.oldest_age_seconds
+    found = describe_group(database, group)
     return {
-        "group": group,
-        "state": found.group_state,
-        "members": len(found.members),
-        "group_epoch": found.group_epoch,
-        "assignment_epoch": found.assignment_epoch,
-        "lag": figures.lag,
-        "acquired": figures.acquired,
-        "rate": None if figures.throughput is None else round(figures.throughput, 1),
-        "time_to_drain": None if drain is None else timedelta(seconds=drain),
-        "oldest_age": None if oldest is None else timedelta(seconds=oldest),
-        "stuck_leases": figures.stuck_leases,
-        "created_at": created.get(group),
+        **row_of(found, group=group, state=found.group_state, members=len(found.members)),
+        **figures.cells(read_figures(database, group)),
     }
 
 
 def member_rows(group: str, members: Iterable[MemberDescription]) -> list[dict[str, Any]]:
-    """Return a row for each member of a group."""
+    """Return one row for each member of a group."""
     return [
-        {
-            "group": group,
-            "consumer_id": each.member_id,
-            "host": each.client_host or None,
-            "client_id": each.client_id or None,
-            "partitions": each.partitions,
-            "member_epoch": each.member_epoch,
-            "assignment": each.assigned or None,
-            "subscription": ",".join(each.subscribed_topic_names),
-            "joined_at": each.joined_at,
-            "session_expires_at": each.session_expires_at,
-        }
+        row_of(
+            each,
+            group=group,
+            consumer_id=each.member_id,
+            host=each.client_host or None,
+            client_id=each.client_id or None,
+            assignment=each.assigned or None,
+            subscription=",".join(each.subscribed_topic_names),
+        )
         for each in members
     ]
 
 
 def _members(database: Database, named: GroupsNamed) -> list[dict[str, Any]]:
-    """Rows of the members of the groups that are named. Raises GroupIdNotFound."""
+    """Return rows of the members of the named groups. Raises GroupIdNotFound."""
     return [
         row
         for group in named.of(database)
@@ -306,10 +232,10 @@ def _members(database: Database, named: GroupsNamed) -> list[dict[str, Any]]:
 
 
 def _state_over_http(service: Service, named: GroupsNamed) -> list[dict[str, Any]]:
-    """Rows of the groups that are named; the rate and what hangs on it only the database knows."""
+    """Return rows of the named groups, without the rate and figures derived from it: they need the database."""
     rows = []
     for group in named.among(service.names):
-        found, figures = service.describe(group), service.figures(group)
+        found, partitions = service.describe(group), service.figures(group)
         rows.append(
             {
                 "group": group,
@@ -317,8 +243,8 @@ def _state_over_http(service: Service, named: GroupsNamed) -> list[dict[str, Any
                 "members": len(found["members"]),
                 "group_epoch": found["group_epoch"],
                 "assignment_epoch": found["assignment_epoch"],
-                "lag": sum(each["lag"] for each in figures),
-                "acquired": sum(each["acquired"] for each in figures),
+                "lag": sum(each["lag"] for each in partitions),
+                "acquired": sum(each["acquired"] for each in partitions),
             }
         )
     return rows
@@ -333,7 +259,7 @@ def _members_over_http(service: Service, named: GroupsNamed) -> list[dict[str, A
 @answers(*MEMBERS)
 @groups_option()
 def members(settings: Settings, output: Output, named: GroupsNamed) -> None:
-    """Show who is in groups, what each is assigned, and with --verbose until when its session lasts."""
+    """Show the members of groups, their assignments, and with --verbose when their sessions expire."""
     if (service := service_of(settings)) is not None:
         with service:
             output.rows(_members_over_http(service, named))
@@ -357,7 +283,7 @@ def members(settings: Settings, output: Output, named: GroupsNamed) -> None:
 @groups_option()
 @click.option("--topic", "topics", multiple=True, help="Only this topic, or topic:0,1; may be repeated.")
 def describe_offsets(settings: Settings, output: Output, named: GroupsNamed, topics: Sequence[str]) -> None:
-    """Show where groups start and end: `-` for a partition that is asked for and not initialised."""
+    """Show where groups start and end: `-` for a requested partition that is not initialised."""
     wanted = parse_topics(topics)
     awaited: set[str] = set()
     if (service := service_of(settings)) is not None:
@@ -365,9 +291,12 @@ def describe_offsets(settings: Settings, output: Output, named: GroupsNamed, top
             found = {group: service.figures(group) for group in named.among(service.names)}
     else:
         with Database.open(settings) as database:
-            figures = State(database).figures
             found = {
-                group: [_figures(each) for each in figures.describe(group)] for group in named.of(database)
+                group: [
+                    _row(each) | {"topic_id": each.topic_id}
+                    for each in State(database).figures.describe(group)
+                ]
+                for group in named.of(database)
             }
             for group in found:
                 awaited |= {topic for topic, _ in awaited_share_partitions(database, group)}
@@ -376,7 +305,7 @@ def describe_offsets(settings: Settings, output: Output, named: GroupsNamed, top
     for topic in wanted:
         if topic not in known:
             raise UnknownTopicOrPartition(
-                f"No share-partition of topic {topic} there. {nearest(topic, known, 'topics')}"
+                f"The group has no share-partition of topic {topic}. {nearest(topic, known, 'topics')}"
             )
     for group, partitions in found.items():
         there = {(row["topic"], row["partition"]): row for row in partitions}

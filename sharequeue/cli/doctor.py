@@ -1,4 +1,4 @@
-"""`sharequeue doctor`: is everything as it must be?"""
+"""`sharequeue doctor`: check this machine, the servers, the schema and the clock."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import asdict
 
 import click
 
-from sharequeue import doctor as examination
 from sharequeue.cli.options import settings_options
 from sharequeue.cli.output import Output, answers, text
-from sharequeue.settings import Settings
+from sharequeue.local import doctor as examination
+from sharequeue.words.settings import Settings
 
 _SIGNS = {examination.OK: "ok", examination.WARNING: "!!", examination.FAILURE: "XX"}
 

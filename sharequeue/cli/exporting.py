@@ -15,7 +15,7 @@ from sharequeue.deadletters.letters import DeadLetter
 
 
 def write_letters(letters: Iterable[DeadLetter], to: TextIO, *, as_base64: bool) -> int:
-    """Write each letter as an object on a line; return how many there were."""
+    """Write each letter as one JSON object per line; return the number of letters."""
     written = 0
     for letter in letters:
         to.write(json.dumps(letter_object(letter, as_base64=as_base64), ensure_ascii=False) + "\n")
@@ -24,7 +24,7 @@ def write_letters(letters: Iterable[DeadLetter], to: TextIO, *, as_base64: bool)
 
 
 def letter_object(letter: DeadLetter, *, as_base64: bool) -> dict[str, Any]:
-    """Return all that is known of a letter. Bytes are text with escapes for what is none, or base64."""
+    """Return all data of a letter. Bytes are text, with escapes if they are not UTF-8, or base64."""
 
     def content(given: bytes | None) -> str | None:
         if given is None:
@@ -51,15 +51,15 @@ def letter_object(letter: DeadLetter, *, as_base64: bool) -> dict[str, Any]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[TextIO]:
-    """Open the file to write, and remove it when the block fails: half a file looks like a whole one.
+    """Open the file to write, and remove it if the block fails, because an incomplete file looks complete.
 
-    Raises BadParameter where there is a file already: nothing is overwritten.
+    Raises BadParameter if the file exists: nothing is overwritten.
     """
     try:
         to = path.open("x", encoding="utf-8")
     except FileExistsError:
         raise click.BadParameter(
-            f"{path} is there already, and is not overwritten", param_hint="--file"
+            f"{path} exists, and is not overwritten: give another file", param_hint="--file"
         ) from None
     except OSError as error:
         raise click.BadParameter(f"{path}: {error.strerror}", param_hint="--file") from error

@@ -1,6 +1,6 @@
-"""`sharequeue groups`: which share groups there are, how far each has come, and whether they may go on.
+"""`sharequeue groups`: list share groups, their progress, and pause, resume or delete them.
 
-Columns are those of Kafka's `kafka-share-groups.sh --describe`, ours after them.
+The columns are those of Kafka's `kafka-share-groups.sh --describe`, followed by ours.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Any
 
 import click
-import sqlalchemy as sa
 
 from sharequeue.cli.describing import describe
 from sharequeue.cli.failures import raise_first, status_of, warn_of_letters
@@ -24,14 +23,11 @@ from sharequeue.cli.options import (
 from sharequeue.cli.output import Output, answers, moment, number, text
 from sharequeue.cli.over_http import service_of
 from sharequeue.database import Database
-from sharequeue.errors import GroupIdNotFound, NonEmptyGroup, ShareError
-from sharequeue.groups.known import group_names
-from sharequeue.settings import Settings
+from sharequeue.groups.group_names import group_names, listed_groups
 from sharequeue.state import State
+from sharequeue.words.errors import GroupIdNotFound, NonEmptyGroup, ShareError
+from sharequeue.words.settings import Settings
 
-_LIST = sa.text(
-    'select group_id as "group", state, members, created_at from sharequeue.group_list order by group_id'
-)
 _topic_option = click.option(
     "--topic", "topics", multiple=True, help="Only this topic, or topic:0,1; may be repeated."
 )
@@ -57,7 +53,7 @@ def groups() -> None:
     "states",
     multiple=True,
     callback=_states,
-    help="Only groups in this state: Empty, Stable or Dead (no group is ever), several with commas; may be repeated.",
+    help="Only groups in this state: Empty, Stable or Dead (which no group is), comma-separated; may be repeated.",
 )
 def list_groups(settings: Settings, output: Output, states: Sequence[str]) -> None:
     """List the share groups with their state and number of members."""
@@ -67,7 +63,7 @@ def list_groups(settings: Settings, output: Output, states: Sequence[str]) -> No
             found = service.groups()
     else:
         with Database.open(settings) as database:
-            found = [dict(row) for row in database.rows(_LIST)]
+            found = listed_groups(database)
             now = State(database).now()
     output.rows((row for row in found if not states or row["state"] in states), now=now)
 
@@ -77,7 +73,7 @@ def list_groups(settings: Settings, output: Output, states: Sequence[str]) -> No
 @answers(text("GROUP"), text("TOPIC"), number("PARTITION"), text("STATUS"))
 @groups_option()
 @_topic_option
-@click.option("--reason", required=True, help="Why; `describe` shows it.")
+@click.option("--reason", required=True, help="The reason, which `describe` shows.")
 def pause(settings: Settings, output: Output, named: GroupsNamed, topics: Sequence[str], reason: str) -> None:
     """Stop leasing from groups, or some of their share-partitions; leased records may still be acknowledged."""
     _pause(settings, output, named, topics, reason)
@@ -89,9 +85,9 @@ def pause(settings: Settings, output: Output, named: GroupsNamed, topics: Sequen
 @groups_option()
 @_topic_option
 def resume(settings: Settings, output: Output, named: GroupsNamed, topics: Sequence[str]) -> None:
-    """Lease again, after a pause or when the circuit breaker has stopped it.
+    """Lease again, after a pause or after the circuit breaker has stopped it.
 
-    Without --topic, share-partitions that were paused with --topic are resumed, too.
+    Without --topic, share-partitions that were paused with --topic are resumed too.
     """
     _pause(settings, output, named, topics, None)
 
@@ -122,7 +118,7 @@ def _pause(
             for topic, partition in chosen or [(None, None)]:
                 act(group, topic, partition)
             if reason is None and not chosen and rows[-1]["status"] == "resumed":
-                # What is paused still is paused for itself.
+                # Share-partitions that are still paused were paused individually.
                 for each in state.figures.describe(group):
                     if each.paused_reason is not None:
                         act(group, each.topic, each.partition)
@@ -136,7 +132,7 @@ def _pause(
 @groups_option()
 @execute_option
 def delete(settings: Settings, output: Output, named: GroupsNamed, execute: bool) -> None:
-    """Delete groups with all they have but their configs and ACLs; refused while one has members."""
+    """Delete groups with all their state except configs and ACLs; refused while a group has members."""
     if (service := service_of(settings)) is not None:
         with service:
             rows = _delete(service.groups(), named, service.delete_group if execute else None, output.planned)
@@ -146,7 +142,7 @@ def delete(settings: Settings, output: Output, named: GroupsNamed, execute: bool
             act = state.administration.delete_group
             for group in set(named.among(lambda: group_names(database), missing=True)):
                 warn_of_letters(state.figures.describe(group))
-            known = [dict(row) for row in database.rows(_LIST)]
+            known = listed_groups(database)
             rows = _delete(known, named, act if execute else None, output.planned)
     output.rows(rows)
     if any(row["status"].startswith("Error") for row in rows):
@@ -159,7 +155,7 @@ def _delete(
     act: Callable[[str], object] | None,
     planned: str,
 ) -> list[dict[str, str]]:
-    """Delete groups, or say what would be deleted; return what became of each."""
+    """Delete groups, or only show what would be deleted; return the result for each."""
     members = {row["group"]: row["members"] for row in known}
     rows = []
     for group in named.among(lambda: list(members), missing=True):

@@ -1,4 +1,4 @@
-"""`sharequeue init`: a project to begin with."""
+"""`sharequeue init`: create a starter project."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sharequeue.starter import NotEmpty, Starter
 @click.command()
 @answers(text("PATH"))
 @click.option("--group", default="orders", show_default=True, help="The share group's id.")
-@click.option("--topic", help="The topic that it reads; called like the group if not given.")
+@click.option("--topic", help="The topic that it reads; default: the group's id.")
 @click.option("--package", default="queues", show_default=True, help="The Python package of your code.")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path())
 def init(output: Output, group: str, topic: str | None, package: str, folder: Path) -> None:
     """Write a project with one queue into FOLDER: its handler, its dead letters, sample records, a test.
 
-    FOLDER is the working directory if not given. Nothing is overwritten: where a file is there already, nothing is
+    FOLDER is by default the working directory. Nothing is overwritten: if one of the files exists, nothing is
     written.
     """
     try:
@@ -36,7 +36,7 @@ def init(output: Output, group: str, topic: str | None, package: str, folder: Pa
         output.note(f"\ncd {shlex.quote(str(folder))}")
     output.note(
         f"\nsharequeue up                         start Postgres, Kafka and the service on this machine\n"
-        f"python -m {package}.samples 100         make the topics and 100 sample records\n"
+        f"python -m {package}.samples 100         create the topics and 100 sample records\n"
         "sharequeue up --ui                    start Dagster: its sensor launches a run within half a minute\n"
         "\nREADME.md has the rest."
     )

@@ -1,4 +1,4 @@
-"""`sharequeue state show` and `sharequeue audit`: what is in flight and who holds it, and who changed what."""
+"""`sharequeue state show` and `sharequeue audit`: records in flight with their holders, and the audit log."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import click
 import sqlalchemy as sa
 
 from sharequeue.cli.options import GroupsNamed, Moment, groups_option, parse_topics, settings_options
-from sharequeue.cli.output import Output, answers, moment, nested, number, text
+from sharequeue.cli.output import Output, answers, moment, nested, number, row_of, text
 from sharequeue.database import Database
-from sharequeue.offsets import OffsetSet
-from sharequeue.reporting.drawing import divided, said
-from sharequeue.settings import Settings
+from sharequeue.reports.drawing import divided, said
+from sharequeue.reports.read import Window, read_windows
 from sharequeue.state import State
-from sharequeue.state.group_report import Window, read_stuck, read_windows
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
 
 _CELLS = 80
 _LOOKS = {
@@ -26,17 +26,16 @@ _LOOKS = {
     "archiving": ("!", "magenta"),
     "archived": ("x", "red"),
 }
-"""The letter and the colour of a state in a strip."""
+"""The letter and the colour of each state in a strip."""
 _RUN = "dagster-run-"
-"""What the client id of a member begins with that is a run of Dagster's."""
+"""The prefix of the client id of a member that is a Dagster run."""
 ACTS = (
     *("add_acl", "allow_everyone_if_no_acl_found", "alter_group_config", "alter_offsets", "create_token"),
     *("delete_group", "delete_offsets", "extend_locks", "force_dead_letter", "force_release", "pause"),
     *("raise_state_epochs", "rebind_cluster", "remove_acl", "remove_deleted_topic"),
     *("replace_pipeline", "resume", "revoke_token", "set_service_configs"),
 )
-"""What is written to the audit log; `audit` takes no other name."""
-_CLIENTS = sa.text("select member_id, client_id from sharequeue.group_members where group_id = :group_id")
+"""The acts in the audit log; `audit` accepts no other name."""
 _AUDIT = sa.text(
     "select happened_at, principal, role_name, act, group_id, before, after from sharequeue.audit_trail"
     " where (cardinality(cast(:groups as text[])) = 0 or group_id = any (cast(:groups as text[])))"
@@ -64,10 +63,10 @@ _AUDIT = sa.text(
 @groups_option()
 @click.option("--topic", "topics", multiple=True, help="Only this topic, or topic:0,1; may be repeated.")
 def show(settings: Settings, output: Output, named: GroupsNamed, topics: Sequence[str]) -> None:
-    """Show what is in flight as a strip, and who holds what since when; what is stuck, and why.
+    """Show records in flight as a strip, with their holders since when; and stuck records, with the reason.
 
-    Each group has a table of its own.
-    RUN is the run of Dagster's that holds it, or the client id of another member; `-` once the member is gone.
+    Each group has its own table.
+    RUN is the Dagster run that holds them, or the client id of another member; `-` once the member is gone.
     """
     wanted = parse_topics(topics)
     everything: list[dict[str, Any]] = []
@@ -89,7 +88,7 @@ def show(settings: Settings, output: Output, named: GroupsNamed, topics: Sequenc
 
 
 def _print_group(output: Output, rows: list[dict[str, Any]], now: datetime) -> None:
-    """Print what is in flight in one group, below its strips."""
+    """Print the records in flight of one group, below its strips."""
     if rows:
         looks = (f"{click.style(letter, fg=colour)} {state}" for state, (letter, colour) in _LOOKS.items())
         output.note("  ".join(looks))
@@ -101,7 +100,7 @@ def _print_group(output: Output, rows: list[dict[str, Any]], now: datetime) -> N
 
 
 def strip(window: Window) -> str:
-    """Return the in-flight window from left to right by offset; a cell shows the state that most of it is in."""
+    """Return the in-flight window from left to right by offset; a cell shows the state of most of its offsets."""
     cells = []
     for counts in divided(window, _CELLS):
         state = max(counts, key=lambda name: counts[name]) if counts else None
@@ -111,7 +110,7 @@ def strip(window: Window) -> str:
 
 
 def _rows(group: str, window: Window) -> list[dict[str, Any]]:
-    """What is in flight and held by nobody."""
+    """Return the offsets in flight without a lease, one row for each state."""
     name = {"group": group, "topic": window.topic, "partition": window.partition}
     return [
         {**name, "state": state, "records": offsets.count, "offsets": listed(offsets)}
@@ -123,22 +122,17 @@ def _rows(group: str, window: Window) -> list[dict[str, Any]]:
 def _leases(
     database: Database, group: str, wanted: dict[str, tuple[int, ...] | None]
 ) -> list[dict[str, Any]]:
-    clients = {row["member_id"]: row["client_id"] for row in database.rows(_CLIENTS, group_id=group)}
-    stuck = {each.lease_id: each.reason for each in read_stuck(database, group)}
     return [
-        {
-            "group": group,
-            "topic": each.topic,
-            "partition": each.partition,
-            "state": "acquired",
-            "records": each.records,
-            "offsets": listed(each.offsets),
-            "consumer_id": each.member_id,
-            "run": clients.get(each.member_id, "").removeprefix(_RUN) or None,
-            "since": each.acquired_at,
-            "expires_at": each.expires_at,
-            "stuck": stuck.get(each.lease_id),
-        }
+        row_of(
+            each,
+            group=group,
+            state="acquired",
+            offsets=listed(each.offsets),
+            consumer_id=each.member_id,
+            run=(each.client_id or "").removeprefix(_RUN) or None,
+            since=each.acquired_at,
+            stuck=each.stuck_reason,
+        )
         for each in State(database).figures.leases(group)
         if not wanted
         or (each.topic in wanted and each.partition in (wanted[each.topic] or (each.partition,)))
@@ -146,7 +140,7 @@ def _leases(
 
 
 def listed(offsets: OffsetSet) -> str:
-    """Return offsets as they are typed: `5,7-9`."""
+    """Return offsets in the form of the command line: `5,7-9`."""
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in offsets.runs())
 
 
@@ -163,8 +157,10 @@ def listed(offsets: OffsetSet) -> str:
 )
 @groups_option(default_all=True)
 @click.option("--act", "acts", multiple=True, type=click.Choice(ACTS), help="Only this act; may be repeated.")
-@click.option("--since", type=Moment(), help="Only from then on, UTC if unsaid.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
+@click.option("--since", type=Moment(), help="Only from this time on; UTC without a time zone.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of entries."
+)
 def audit(
     settings: Settings,
     output: Output,
@@ -173,7 +169,7 @@ def audit(
     since: datetime | None,
     limit: int,
 ) -> None:
-    """Show who changed what, newest first. A group that is deleted is still found by its name."""
+    """Show the audit log, newest first. It also has deleted groups."""
     with Database.open(settings) as database:
         found = database.rows(
             _AUDIT,

@@ -1,4 +1,4 @@
-"""`sharequeue jars`: sets of jars for Spark that only some users need."""
+"""`sharequeue jars`: optional sets of jars for Spark."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import click
 
 from sharequeue.cli.options import home_option
 from sharequeue.cli.output import Output, answers, text
-from sharequeue.jvm.jar_sets import DESCRIPTIONS, folder_of
 from sharequeue.local import optional_jars
-from sharequeue.settings import Settings
+from sharequeue.words.jar_sets import DESCRIPTIONS, folder_of
+from sharequeue.words.settings import Settings
 
 _COLUMNS = (text("NAME"), text("STATE"), text("WHAT"), text("FOLDER", wide=True))
 
 
 @click.group()
 def jars() -> None:
-    """Sets of jars for Spark that only some need. SHAREQUEUE_SPARK_JARS says which ones a session gets."""
+    """Manage optional sets of jars for Spark. SHAREQUEUE_SPARK_JARS selects the sets of a session."""
 
 
 @jars.command()
@@ -25,7 +25,7 @@ def jars() -> None:
 @answers(*_COLUMNS)
 @click.argument("names", nargs=-1, required=True, type=click.Choice(list(DESCRIPTIONS)), metavar="NAME...")
 def fetch(home: Path | None, output: Output, names: tuple[str, ...]) -> None:
-    """Fetch sets, once, with checksums: s3a, delta, iceberg, avro. Harmless when they are there."""
+    """Fetch sets, unless they are there, and check their checksums: s3a, delta, iceberg, avro."""
     settings = Settings.load(home)
     optional_jars.ensure(settings, names, output.note)
     output.rows(_row(settings, name) for name in names)

@@ -1,4 +1,4 @@
-"""`sharequeue journal`: what happened to a share-partition, day by day and change by change; and keeping it short."""
+"""`sharequeue journal`: the history of share-partitions by day and by change, and the journal's maintenance."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import timedelta
 import click
 
 from sharequeue.cli.options import (
+    Finite,
     GroupsNamed,
     execute_option,
     group_option,
@@ -14,31 +15,31 @@ from sharequeue.cli.options import (
     parse_share_partition,
     settings_options,
 )
-from sharequeue.cli.output import Output, answers, moment, nested, number, text
+from sharequeue.cli.output import Output, answers, moment, nested, number, row_of, text
 from sharequeue.database import Database
-from sharequeue.errors import UnknownTopicOrPartition
-from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.state.journal import RETENTION, UPDATES_PER_SNAPSHOT, Journal
-from sharequeue.values import SharePartition
+from sharequeue.words.errors import UnknownTopicOrPartition
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import SharePartition
 
 
 @click.group()
 def journal() -> None:
-    """The journal of share-partition state: read it, check it, keep it short."""
+    """Read, check and shorten the journal of share-partition state."""
 
 
 @journal.command()
 @settings_options
 @answers(number("CHANGE"), moment("AT"), text("KIND"), nested("VALUES", cut=True))
 @group_option
-@click.option("--topic", required=True, help="The share-partition, as topic:0.")
-@click.option("--after", type=int, default=0, help="Only what came after this change.")
+@click.option("--topic", required=True, help="The share-partition, such as topic:0.")
+@click.option("--after", type=int, default=0, help="Only changes after this one.")
 @click.option(
-    "--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many changes."
+    "--limit", type=click.IntRange(1), default=100, show_default=True, help="Maximum number of changes."
 )
 def changes(settings: Settings, output: Output, group: str, topic: str, after: int, limit: int) -> None:
-    """Show what happened to a share-partition, oldest first."""
+    """Show the changes of a share-partition, oldest first."""
     at = SharePartition(group, *parse_share_partition(topic))
     with Database.open(settings) as database:
         reader = Journal(database)
@@ -46,13 +47,7 @@ def changes(settings: Settings, output: Output, group: str, topic: str, after: i
         if not found and not reader.snapshots(at):
             raise UnknownTopicOrPartition(f"Group {group} has no share-partition {at}.")
         now = State(database).now()
-    output.rows(
-        (
-            {"change": change.journal_id, "at": change.at, "kind": change.kind, "values": change.values}
-            for change in found
-        ),
-        now=now,
-    )
+    output.rows((row_of(change, change=change.journal_id) for change in found), now=now)
 
 
 @journal.command()
@@ -71,24 +66,10 @@ def changes(settings: Settings, output: Output, group: str, topic: str, after: i
 )
 @groups_option()
 def days(settings: Settings, output: Output, named: GroupsNamed) -> None:
-    """Show what share-partitions did, day by day (UTC), also where the journal itself is gone."""
+    """Show the figures of share-partitions day by day (UTC), also for days whose journal was dropped."""
     with Database.open(settings) as database:
         found = [(group, day) for group in named.of(database) for day in Journal(database).days(group)]
-    output.rows(
-        {
-            "group": group,
-            "day": day.day,
-            "topic": day.topic,
-            "partition": day.partition,
-            "entered": day.entered,
-            "accepted_first": day.accepted_first,
-            "leases": day.leases,
-            "lost_records": day.lost_records,
-            "spso": day.spso,
-            "speo": day.speo,
-        }
-        for group, day in found
-    )
+    output.rows(row_of(day, group=group) for group, day in found)
 
 
 @journal.command()
@@ -96,7 +77,7 @@ def days(settings: Settings, output: Output, named: GroupsNamed) -> None:
 @answers(text("DIFFERENCE"))
 @groups_option(default_all=True)
 def verify(settings: Settings, output: Output, named: GroupsNamed) -> None:
-    """Replay every share-partition from its latest snapshot; exit code 1 where that is not the present state."""
+    """Replay every share-partition from its latest snapshot; exit code 1 if the current state differs."""
     with Database.open(settings) as database:
         reader = Journal(database)
         chosen: list[str | None] = [None] if named.every else list(named.of(database))
@@ -107,15 +88,15 @@ def verify(settings: Settings, output: Output, named: GroupsNamed) -> None:
         output.note(each)
     if differences:
         raise click.exceptions.Exit(1)
-    output.note("replay gives the present state")
+    output.note("replay gives the current state")
 
 
 @journal.command()
 @settings_options
-@answers(text("ACT"), text("DAY"), number("SNAPSHOTS"), text("REASON", cut=True))
+@answers(text("ACT"), text("DAY"), number("SNAPSHOTS"), text("REASON"))
 @click.option(
     "--retention-days",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(min=0, max=36_500, min_open=True),
     default=RETENTION / timedelta(days=1),
     show_default=True,
     help="Days older than this are dropped.",
@@ -129,7 +110,7 @@ def verify(settings: Settings, output: Output, named: GroupsNamed) -> None:
 )
 @execute_option
 def keep(settings: Settings, output: Output, retention_days: float, updates: int, execute: bool) -> None:
-    """Do one round of what the coordinator does by itself: snapshots, partitions, rollups, dropping."""
+    """Do one maintenance round, as the coordinator does automatically: snapshots, partitions, rollups, dropping."""
     retention = timedelta(days=retention_days)
     with Database.open(settings) as database:
         if not execute:

@@ -1,4 +1,4 @@
-"""`sharequeue offsets`: see where groups are, begin one anew at other offsets, or forget them.
+"""`sharequeue offsets`: show the offsets of groups, restart groups at other offsets, or delete offsets.
 
 The options are those of Kafka's `kafka-share-groups.sh`.
 
@@ -31,21 +31,20 @@ from sharequeue.cli.options import (
 from sharequeue.cli.output import Output, answers, number, text
 from sharequeue.cli.over_http import service_of
 from sharequeue.database import Database
-from sharequeue.errors import NonEmptyGroup, ShareError, UnknownTopicOrPartition
-from sharequeue.groups.known import require_among
+from sharequeue.groups.group_names import listed_groups, require_among
 from sharequeue.kafka.offset_resets import OffsetResets, Start, of_file
 from sharequeue.kafka.topics import Topics
-from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.values import ResetRow
+from sharequeue.words.errors import NonEmptyGroup, ShareError, UnknownTopicOrPartition
+from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import ResetRow
 
 _FINISHED = sa.text(
     "select w.topic, w.partition, cast(range_agg(each) as text) as offsets"
     " from sharequeue.in_flight_windows w cross join unnest(w.offsets) as each"
     " where w.group_id = :group_id and w.state in ('acknowledged', 'archived') group by w.topic, w.partition"
 )
-_MEMBERS = sa.text("select group_id, members from sharequeue.group_list")
 
 
 @click.group()
@@ -62,24 +61,26 @@ def offsets() -> None:
     number("NEW-OFFSET"),
     number("OLD-OFFSET"),
     number("PASSED-OVER"),
-    text("STATUS", cut=True),
+    text("STATUS"),
 )
 @group_option
 @create_group_option
 @click.option("--topic", "topics", multiple=True, help="A topic, or topic:0,1 for some of its partitions.")
-@click.option("--all-topics", is_flag=True, help="Every topic that the group has offsets of.")
+@click.option("--all-topics", is_flag=True, help="Every topic with offsets of the group.")
 @click.option("--to-earliest", is_flag=True, help="The start of the log.")
 @click.option("--to-latest", is_flag=True, help="The end of the log.")
-@click.option("--to-current", is_flag=True, help="Where the group stands; the end of the log if nowhere yet.")
+@click.option(
+    "--to-current", is_flag=True, help="The group's current start; the end of the log if it has none."
+)
 @click.option("--to-offset", type=int, help="This offset, moved into the log.")
 @click.option(
     "--to-datetime",
     type=Moment(),
     metavar="TIME",
-    help="The first record at or after YYYY-MM-DDTHH:mm:SS.sss, UTC if unsaid.",
+    help="The first record at or after YYYY-MM-DDTHH:mm:SS.sss, UTC without a time zone.",
 )
 @click.option(
-    "--by-duration", callback=duration, help="The same, so long ago: an ISO-8601 duration, as PT1H."
+    "--by-duration", callback=duration, help="The same, this long ago: an ISO-8601 duration, such as PT1H."
 )
 @click.option("--from-file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--from-consumer-group", help="The committed offsets of this consumer group of the broker.")
@@ -96,15 +97,13 @@ def reset(
     execute: bool,
     **ways: Any,
 ) -> None:
-    """Begin --group anew; what it had in flight is dropped, and holders from before are fenced.
+    """Restart --group at other offsets; its records in flight are dropped, and earlier holders are fenced.
 
-    --from-file takes lines of topic,partition,offset, as `kafka-share-groups.sh --reset-offsets --to-current
-    --dry-run --export` prints them of a share group of the broker.
+    --from-file reads lines of topic,partition,offset, as `kafka-share-groups.sh --reset-offsets --to-current
+    --dry-run --export` prints them for a share group of the broker.
     """
     if export and not output.text:
-        raise click.UsageError(
-            "--export prints lines of topic,partition,offset; leave it out, or leave out -o"
-        )
+        raise click.UsageError("--export prints lines of topic,partition,offset: leave out --export or -o")
     chosen = [name for name, value in ways.items() if value not in (None, False)]
     if len(chosen) != 1:
         raise click.UsageError("give exactly one --to-…, --by-… or --from-… option")
@@ -112,11 +111,11 @@ def reset(
     if way == "by_duration":
         way, ways["to_datetime"] = "to_datetime", datetime.now(UTC) - ways[way]
     if topics and all_topics:
-        raise click.UsageError("name topics with --topic, or take --all-topics, not both")
+        raise click.UsageError("give --topic or --all-topics, not both")
     if way == "from_file" and (topics or all_topics):
-        raise click.UsageError("--from-file says which topics: leave out --topic and --all-topics")
+        raise click.UsageError("--from-file has the topics: leave out --topic and --all-topics")
     if not (topics or all_topics) and way not in ("from_file", "from_consumer_group"):
-        raise click.UsageError("name topics with --topic, or take --all-topics")
+        raise click.UsageError("give --topic or --all-topics")
     with Database.open(settings) as database, Topics(settings) as broker:
         State(database).administration.check_cluster(broker.cluster_id())
         if not create_group:
@@ -128,12 +127,17 @@ def reset(
         if all_topics:
             wanted = dict.fromkeys(topic for topic, _ in stored)
             if not wanted:
-                raise UnknownTopicOrPartition(f"Group {group} has no offsets yet: name topics with --topic.")
+                raise UnknownTopicOrPartition(f"Group {group} has no offsets yet: give topics with --topic.")
         warn_of_letters(each for each in statuses if each.topic in wanted or not wanted)
         start = _start(OffsetResets(broker, wanted), way, ways[way], stored)
         for warning in start.warnings:
             output.warn(warning)
         finished = _finished(database, group)
+        gone = {
+            (each.topic, each.partition): each.lag
+            for each in statuses
+            if start.topic_ids.get(each.topic, each.topic_id) != each.topic_id
+        }
         rows = state.administration.reset_offsets(group, start.offsets, start.topic_ids, execute=execute)
     if export:
         for row in rows:
@@ -146,7 +150,7 @@ def reset(
             "partition": row.partition,
             "new_offset": row.start_offset,
             "old_offset": row.before,
-            "passed_over": _passed_over(row, finished),
+            "passed_over": _passed_over(row, finished, gone),
             "status": f"{row.error.name}: {row.error}"
             if row.error
             else "done"
@@ -158,26 +162,28 @@ def reset(
     if way == "to_datetime":
         output.note(f"the first records at or after {ways[way].isoformat(timespec='milliseconds')}")
     output.rows(shown)
-    if passed := sum(_passed_over(row, finished) or 0 for row in rows):
-        output.warn(f"{passed:,} records that are not finished are passed over: the group never gets them")
-    # The table cuts a status that is too long.
-    refused = {f"{row.error.name}: {row.error}": None for row in rows if row.error}
-    for reason in refused:
-        output.warn(reason)
-    if refused:
+    if passed := sum(_passed_over(row, finished, gone) or 0 for row in rows):
+        output.warn(f"{passed:,} unfinished records are skipped: the group will never get them")
+    if any(row.error for row in rows):
         raise click.exceptions.Exit(1)
 
 
 def _finished(database: Database, group: str) -> dict[tuple[str, int], OffsetSet]:
-    """Return what is finished of each share-partition behind its start."""
+    """Return the finished records of each share-partition after its start."""
     rows = database.rows(_FINISHED, group_id=group)
     return {(row["topic"], row["partition"]): OffsetSet.parse(row["offsets"]) for row in rows}
 
 
-def _passed_over(row: ResetRow, finished: Mapping[tuple[str, int], OffsetSet]) -> int | None:
-    """Count the records between the two starts that are not finished; None where there was no start."""
+def _passed_over(
+    row: ResetRow, finished: Mapping[tuple[str, int], OffsetSet], gone: Mapping[tuple[str, int], int]
+) -> int | None:
+    """Count the unfinished records between the two starts; None without an earlier start. If the topic was
+    created again, these are all that its former records lacked.
+    """
     if row.before is None or row.error:
         return None
+    if (row.topic, row.partition) in gone:
+        return gone[row.topic, row.partition]
     if row.start_offset <= row.before:
         return 0
     between = OffsetSet.of((row.before, row.start_offset))
@@ -208,7 +214,7 @@ def _start(resets: OffsetResets, way: str, value: Any, stored: dict[tuple[str, i
 @click.option("--topic", "topics", multiple=True, required=True, help="A topic; may be repeated.")
 @execute_option
 def delete(settings: Settings, output: Output, group: str, topics: Sequence[str], execute: bool) -> None:
-    """Forget what --group has of the topics: a later subscription starts by the reset policy again."""
+    """Delete the --group's state of the topics: a later subscription starts by the reset policy again."""
     rows: list[dict[str, object]] = []
     with ExitStack() as opened:
         service = service_of(settings)
@@ -219,7 +225,7 @@ def delete(settings: Settings, output: Output, group: str, topics: Sequence[str]
             known = {row["topic"] for row in service.figures(group)}
         else:
             database = opened.enter_context(Database.open(settings))
-            members = {row["group_id"]: row["members"] for row in database.rows(_MEMBERS)}
+            members = {each["group"]: each["members"] for each in listed_groups(database)}
             require_among(list(members), group)
             state = State(database)
             statuses = state.figures.describe(group)

@@ -1,13 +1,14 @@
-"""The options that commands share: where the servers are, which groups are meant, whether to do it.
+"""The options that commands share: addresses of servers, selected groups, `--execute`.
 
-One grammar for all of them. A setting comes from its option, else from the environment, else from `stack.json` in
-the data folder. What deletes, moves or sends again is a dry run without `--execute`. With it, it asks on a terminal,
-and is refused where nobody can be asked (no terminal, or `-o json`), unless `--yes` is given.
+All commands use the same rules. A setting comes from its option, else from the environment, else from `stack.json` in
+the data folder. Commands that delete, move or send records again are dry runs without `--execute`. With it, they ask
+on a terminal, and are refused if nobody can be asked (no terminal, or `-o json`), unless `--yes` is given.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -25,12 +26,13 @@ from sqlalchemy.exc import ArgumentError
 from sharequeue.cli.failures import setting_failure
 from sharequeue.cli.output import Output
 from sharequeue.database import Database
-from sharequeue.errors import GroupIdNotFound, InvalidConfig
 from sharequeue.groups.configs.texts import reset_duration
-from sharequeue.groups.known import group_names, require_among, require_group
-from sharequeue.settings import Settings
+from sharequeue.groups.group_names import group_names, require_among, require_group
+from sharequeue.words.errors import GroupIdNotFound, InvalidConfig
+from sharequeue.words.settings import Settings
 
 __all__ = [
+    "Finite",
     "GroupsNamed",
     "Moment",
     "create_group_option",
@@ -46,21 +48,23 @@ __all__ = [
     "settings_options",
 ]
 
+_LONGEST = timedelta(days=36_500)
+"""The longest duration of an option. The database allows time spans of up to 100 years."""
 _ZONE = re.compile(r":\d[\d.]* *[A-Za-z]{2,}[\w/+-]*$")
-"""The name of a zone at the end of a time: CET, Europe/Berlin."""
+"""The name of a time zone at the end of a time: CET, Europe/Berlin."""
 _ADDRESSES = (
     click.option(
         "--home",
         type=click.Path(path_type=Path, file_okay=False),
         envvar="SHAREQUEUE_HOME",
         show_envvar=True,
-        help="The data folder; .sharequeue in the working directory by default.",
+        help="The data folder; default: .sharequeue in the working directory.",
     ),
     click.option(
         "--database-url",
         envvar="SHAREQUEUE_DATABASE_URL",
         show_envvar=True,
-        help="The Postgres database. Other users of this machine can read it in the list of processes.",
+        help="The Postgres database. Other users of this machine can see it in the list of processes.",
     ),
     click.option(
         "--bootstrap-server",
@@ -86,20 +90,31 @@ _ADDRESSES = (
 
 
 def _check_database(settings: Settings) -> None:
-    """Refuse an address or options of the database that cannot be used, before anything is done."""
+    """Refuse an invalid address or invalid options of the database before anything is done."""
     try:
         if make_url(settings.database_url).get_backend_name() != "postgresql":
-            raise ArgumentError("it is not one of Postgres")
+            raise ArgumentError("expected a Postgres URL")
         _ = settings.database
     except (ArgumentError, ValueError) as error:
         raise setting_failure(error) from error
 
 
+class Finite(click.FloatRange):
+    """A number within limits: not NaN, which no limit refuses, and not infinite."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
 class Moment(click.DateTime):
-    """A time: ISO-8601, UTC where no zone is said."""
+    """A time: ISO-8601, UTC without a time zone."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """Return the moment in UTC."""
+        """Return the time in UTC."""
         if isinstance(value, datetime):
             return value
         try:
@@ -108,13 +123,13 @@ class Moment(click.DateTime):
         except (ValueError, OverflowError):
             if _ZONE.search(value):
                 self.fail(
-                    f"{value!r}: write a zone as its difference from UTC, such as +02:00, or as Z; its name does not "
-                    "say whether it is summer time",
+                    f"{value!r}: write the time zone as its difference from UTC, such as +02:00, or as Z; its name "
+                    "does not show whether it is summer time",
                     param,
                     ctx,
                 )
             self.fail(
-                f"{value!r}: expected YYYY-MM-DDTHH:mm:SS.sss, with +02:00 or Z if it is a zone's", param, ctx
+                f"{value!r}: expected YYYY-MM-DDTHH:mm:SS.sss, with +02:00 or Z for a time zone", param, ctx
             )
 
 
@@ -155,19 +170,18 @@ def settings_options(command: Callable[..., None]) -> Callable[..., None]:
 def execute_option(command: Callable[..., None]) -> Callable[..., None]:
     """Add `--execute`, `--dry-run` (the default) and `--yes`; the command gets `execute`.
 
-    On a terminal what would be done is shown first, then the question. It stands below `@answers`, whose `output` it
-    needs.
+    On a terminal it first shows what would be done, then asks. Put it below `@answers`, whose `output` it needs.
     """
 
     @functools.wraps(command)
     def called(*, output: Output, execute: bool, yes: bool, **given: Any) -> None:
         if execute and not yes:
             if not output.text or not (sys.stdin.isatty() and sys.stderr.isatty()):
-                why = "there is no terminal" if output.text else f"-o {output.format} asks nothing"
-                raise click.UsageError(f"Nobody can be asked ({why}): give --yes with --execute.")
-            # What --export prints goes to a file, once.
+                why = "there is no terminal" if output.text else f"-o {output.format} does not ask"
+                raise click.UsageError(f"The question cannot be asked ({why}): give --yes with --execute.")
+            # The output of --export goes to a file, once.
             shown = redirect_stdout(sys.stderr) if given.get("export") else nullcontext()
-            # Where a part is refused, the rest can still be done, as with --yes.
+            # If a part is refused, the rest can still be done, as with --yes.
             with shown, suppress(click.exceptions.Exit):
                 command(output=output.planning("to be done"), execute=False, **given)
             if not click.confirm("Do this?", err=True):
@@ -178,9 +192,9 @@ def execute_option(command: Callable[..., None]) -> Callable[..., None]:
 
     for option in (
         click.option(
-            "--execute/--dry-run", default=False, help="Do it; without, only show what would be done."
+            "--execute/--dry-run", default=False, help="Do it; by default only show what would be done."
         ),
-        click.option("--yes", "-y", is_flag=True, help="Do not ask; needed where there is no terminal."),
+        click.option("--yes", "-y", is_flag=True, help="Do not ask; required without a terminal."),
     ):
         called = option(called)
     return called
@@ -192,7 +206,7 @@ def _complete_group(
     try:
         with Database.open(Settings.load(context.params.get("home")), pool_size=1) as database:
             return [CompletionItem(name) for name in group_names(database) if name.startswith(incomplete)]
-    except Exception:  # while somebody types there is nobody to read an error
+    except Exception:  # completion has no place to show an error
         return []
 
 
@@ -204,33 +218,33 @@ def group_option(command: Callable[..., None]) -> Callable[..., None]:
 
 
 create_group_option = click.option(
-    "--create-group", is_flag=True, help="Make the group if there is none of this name."
+    "--create-group", is_flag=True, help="Create the group if it does not exist."
 )
 
 
 def require_group_or_flag(database: Database, group: str) -> None:
-    """Raise GroupIdNotFound, which says how to make the group, when there is no share group of this name."""
+    """Raise GroupIdNotFound, with how to create the group, if it does not exist."""
     try:
         require_group(database, group)
     except GroupIdNotFound as error:
-        raise GroupIdNotFound(f"{error} --create-group makes a group of this name.") from None
+        raise GroupIdNotFound(f"{error} --create-group creates it.") from None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupsNamed:
-    """The groups that a command line means."""
+    """The groups that a command line selects."""
 
     names: tuple[str, ...]
     regex: bool
     every: bool
 
     def of(self, database: Database, *, missing: bool = False) -> list[str]:
-        """Return their names. Raises GroupIdNotFound where an expression matches no group, or a name has none; with
-        `missing` such a name is returned too."""
+        """Return their names. Raises GroupIdNotFound if an expression matches no group, or a named group does not
+        exist; with `missing` such a name is returned too."""
         return self.among(lambda: group_names(database), missing=missing)
 
     def among(self, groups: Callable[[], list[str]], *, missing: bool = False) -> list[str]:
-        """As `of`, where the names of all groups come from elsewhere."""
+        """Return names as `of` does, from another source of all groups' names."""
         if self.regex:
             known = groups()
             found = [name for name in known if any(re.fullmatch(pattern, name) for pattern in self.names)]
@@ -251,16 +265,16 @@ def groups_option(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add `--group` (repeatable), `--regex` and `--all-groups`; the command gets them as `named`.
 
-    Without a name it is every group with `default_all`, and no group with `none`.
+    Without a name it selects every group with `default_all`, and no group with `none`.
     """
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def called(*, group: tuple[str, ...], regex: bool, all_groups: bool, **given: Any) -> None:
             if group and all_groups:
-                raise click.UsageError("Name groups with --group, or take --all-groups, not both.")
+                raise click.UsageError("Give --group or --all-groups, not both.")
             if not group and (regex or not (all_groups or default_all or none)):
-                raise click.UsageError("Name a group with --group, or take --all-groups.")
+                raise click.UsageError("Give --group or --all-groups.")
             if regex:
                 for each in group:
                     _check_expression(each)
@@ -274,7 +288,7 @@ def groups_option(
                 "--group",
                 multiple=True,
                 shell_complete=_complete_group,
-                help="A share group; may be repeated." + (" All of them by default." if default_all else ""),
+                help="A share group; may be repeated." + (" Default: all of them." if default_all else ""),
             ),
         ):
             called = option(called)
@@ -288,36 +302,36 @@ def _check_expression(pattern: str) -> None:
         re.compile(pattern)
     except re.error as error:
         raise click.BadParameter(
-            f"{pattern!r} is no regular expression: {error}", param_hint="--group"
+            f"{pattern!r} is not a regular expression: {error}", param_hint="--group"
         ) from None
 
 
 def parse_topics(given: Sequence[str]) -> dict[str, tuple[int, ...] | None]:
-    """Topics with their partitions, from `topic` or `topic:0,1`; None stands for all partitions."""
+    """Parse topics with their partitions, from `topic` or `topic:0,1`; None means all partitions."""
     wanted: dict[str, tuple[int, ...] | None] = {}
     for each in given:
         topic, colon, numbers = each.partition(":")
         try:
             parts = tuple(int(number) for number in numbers.split(",")) if colon else None
         except ValueError:
-            raise click.UsageError(f"{each!r}: partitions are numbers, as in {topic}:0,1") from None
+            raise click.UsageError(f"{each!r}: partitions must be numbers, such as {topic}:0,1") from None
         before = wanted.get(topic, ())
-        # Named twice, it is both; without partitions it is all of them.
+        # A topic given twice has both lists; without partitions it is all of them.
         wanted[topic] = None if parts is None or before is None else tuple(dict.fromkeys((*before, *parts)))
     return wanted
 
 
 def parse_share_partition(given: str) -> tuple[str, int]:
-    """One topic and one partition of it, from `topic:0`."""
+    """Parse one topic and one partition of it, from `topic:0`."""
     named = [(name, parts) for name, parts in parse_topics([given]).items() if parts and len(parts) == 1]
     if not named:
-        raise click.UsageError("name one share-partition, as --topic flights:0")
+        raise click.UsageError("give one share-partition, such as --topic flights:0")
     ((name, parts),) = named
     return name, (parts or (0,))[0]
 
 
 def parse_offsets(given: str) -> list[tuple[int, int]]:
-    """Half-open ranges from `5,7-9`: single offsets, and runs with both ends inclusive."""
+    """Parse half-open ranges from `5,7-9`: single offsets, and runs with both ends inclusive."""
     ranges = []
     for each in given.split(","):
         first, dash, last = each.strip().partition("-")
@@ -325,18 +339,23 @@ def parse_offsets(given: str) -> list[tuple[int, int]]:
             ranges.append((int(first), int(last if dash else first) + 1))
         except ValueError:
             raise click.BadParameter(
-                f"{each!r} is no offset and no run of offsets: write 5 or 7-9", param_hint="--offsets"
+                f"{each!r} is not an offset or a range of offsets: write 5 or 7-9", param_hint="--offsets"
             ) from None
     return ranges
 
 
 def duration(context: click.Context, parameter: click.Parameter, given: str | None) -> timedelta | None:
-    """Return the duration of an option, from an ISO-8601 one such as PT10M."""
+    """Parse the duration of an option, an ISO-8601 one such as PT10M."""
     if given is None:
         return None
     try:
-        return reset_duration(f"by_duration:{given}") or timedelta()
+        found = reset_duration(f"by_duration:{given}") or timedelta()
     except InvalidConfig:
         raise click.BadParameter(
-            f"{given!r} is no ISO-8601 duration that is not negative: write PT10M for 10 minutes"
+            f"{given!r} is not an ISO-8601 duration of 0 or more: write PT10M for 10 minutes"
         ) from None
+    if found > _LONGEST:
+        raise click.BadParameter(
+            f"{given!r} is too long: expected {_LONGEST.days:,} days (P{_LONGEST.days}D) at most"
+        )
+    return found

@@ -1,8 +1,8 @@
-"""How a result is written: a table for people, JSON for programs, with the same columns in both.
+"""Write results: a table for people, JSON for programs, with the same columns in both.
 
 A command declares its columns once (`@answers(text("GROUP"), number("LAG"))`). The table's head, the keys of the
 JSON objects and the published schema (`--response-schema`) come from that declaration, so they cannot differ.
-Results go to stdout; progress does too in text, and to stderr where stdout carries JSON; warnings go to stderr.
+Results go to stdout; so does progress with text, while with JSON it goes to stderr; warnings go to stderr.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = [
     "Column",
@@ -28,14 +31,15 @@ __all__ = [
     "number",
     "printable",
     "response_schema",
+    "row_of",
     "text",
 ]
 
 FORMATS: Final = ("text", "json", "jsonl")
 WIDTH: Final = 100
-"""Rows of usual names are no longer than this without `--verbose`."""
+"""Rows with ordinary names are not longer than this without `--verbose`."""
 _LEAST: Final = 16
-"""A text that is cut keeps so many characters."""
+"""The number of characters that a shortened text keeps."""
 _KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "text": {"type": ["string", "null"]},
     "number": {"type": ["number", "null"]},
@@ -48,7 +52,10 @@ _KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a result. Without `--verbose`, text has no `wide` ones, and `cut` ones are shortened."""
+    """A column of a result. Without `--verbose`, text has no `wide` ones, and `cut` ones are shortened.
+
+    A column with a refusal or a reason to wait is not shortened: somebody has to act on it.
+    """
 
     name: str
     kind: str = "text"
@@ -57,11 +64,11 @@ class Column:
 
     @property
     def key(self) -> str:
-        """Its name in JSON: START-OFFSET is start_offset."""
+        """The name in JSON: START-OFFSET is start_offset."""
         return re.sub(r"[^a-z0-9]+", "_", self.name.lower()).strip("_")
 
     def plain(self, value: object) -> object:
-        """Return the value as JSON has it."""
+        """Return the value for JSON."""
         if isinstance(value, timedelta):
             return value.total_seconds()
         if self.kind == "moment" and isinstance(value, datetime):
@@ -69,7 +76,7 @@ class Column:
         return value if value is None or self.kind in ("number", "flag", "age", "nested") else str(value)
 
     def shown(self, value: object, now: datetime, *, exact: bool) -> str:
-        """Return the value as a person reads it; `-` where it is missing, as in Kafka's tools."""
+        """Return the value for a person; `-` if it is missing, as in Kafka's tools."""
         if value is None:
             return "-"
         if isinstance(value, datetime):
@@ -84,32 +91,32 @@ class Column:
 
 
 def text(name: str, *, wide: bool = False, cut: bool = False) -> Column:
-    """A column of texts."""
+    """Return a column of texts."""
     return Column(name, "text", wide, cut)
 
 
 def number(name: str, *, wide: bool = False) -> Column:
-    """A column of numbers."""
+    """Return a column of numbers."""
     return Column(name, "number", wide)
 
 
 def flag(name: str, *, wide: bool = False) -> Column:
-    """A column of yes or no."""
+    """Return a column of yes or no."""
     return Column(name, "flag", wide)
 
 
 def moment(name: str, *, wide: bool = False) -> Column:
-    """A column of times: "12 s ago" for people, milliseconds since 1970 for programs."""
+    """Return a column of times: "12 s ago" for people, milliseconds since 1970 for programs."""
     return Column(name, "moment", wide)
 
 
 def age(name: str, *, wide: bool = False) -> Column:
-    """A column of durations: "3 min" for people, seconds for programs."""
+    """Return a column of durations: "3 min" for people, seconds for programs."""
     return Column(name, "age", wide)
 
 
 def nested(name: str, *, wide: bool = False, cut: bool = False) -> Column:
-    """A column of what JSON can hold."""
+    """Return a column of JSON values."""
     return Column(name, "nested", wide, cut)
 
 
@@ -129,8 +136,15 @@ def _ago(at: datetime, now: datetime) -> str:
     return f"in {span(away)}" if away > timedelta(0) else f"{span(away)} ago"
 
 
+def row_of(found: DataclassInstance, **more: object) -> dict[str, Any]:
+    """Return the fields and properties of a dataclass as a row, with `more` cells or others in their place."""
+    names = [each.name for each in fields(found)]
+    names += [name for name, each in vars(type(found)).items() if isinstance(each, property)]
+    return {name: getattr(found, name) for name in names if name not in more} | more
+
+
 class Output:
-    """Where a command writes its result. Made by `@answers`."""
+    """The writer of a command's result. Made by `@answers`."""
 
     def __init__(
         self,
@@ -151,11 +165,11 @@ class Output:
 
     @property
     def text(self) -> bool:
-        """Whether a person reads it."""
+        """Whether a person reads the output."""
         return self.format == "text"
 
     def planning(self, planned: str) -> Output:
-        """Return the same output with another status for what is only planned than `dry run`."""
+        """Return the same output with another status for planned changes than `dry run`."""
         return Output(
             self.columns,
             format=self.format,
@@ -166,7 +180,7 @@ class Output:
         )
 
     def view(self, option: str) -> Output:
-        """Return an output with the columns that this option of the command has instead."""
+        """Return an output with the columns of this option of the command."""
         return Output(self.views[option], format=self.format, verbose=self.verbose)
 
     def rows(
@@ -175,9 +189,9 @@ class Output:
         *tables: Sequence[str],
         now: datetime | None = None,
     ) -> None:
-        """Print rows: one table, or several of the same rows with the columns that are named; or JSON.
+        """Print rows: as one table, as several tables with the named columns of the same rows, or as JSON.
 
-        A row's keys are those of the columns. `now` is what times are compared with, the machine's clock by default.
+        A row's keys are those of the columns. `now` is the reference for times, by default the machine's clock.
         """
         rows = list(rows)
         if self.text:
@@ -198,20 +212,20 @@ class Output:
         else:
             click.echo(json.dumps(plain, default=_as_text, indent=2))
 
-    def one_row(self, row: Mapping[str, Any], said: str) -> None:
-        """Print a result that is one row: in words for people, as an object for programs."""
+    def one_row(self, row: Mapping[str, Any], sentence: str) -> None:
+        """Print a result of one row: as a sentence for people, as an object for programs."""
         if self.text:
-            click.echo(said)
+            click.echo(sentence)
         else:
             self.rows([row])
 
     def note(self, line: str) -> None:
-        """Print a line for people alone, beside the result."""
+        """Print a line for people only, in addition to the result."""
         if self.text:
             click.echo(line)
 
     def say(self, line: str) -> None:
-        """Print a line of progress, at once."""
+        """Print a line of progress immediately."""
         click.echo(line, err=not self.text)
 
     @staticmethod
@@ -250,11 +264,11 @@ def answers(
     """Add `-o`, `--verbose` and `--response-schema`; the command gets an `Output` as `output`.
 
     With `one` the result is a single object, in JSON not in a list. `views` are other columns, by the option of the
-    command that chooses them. Raises ValueError for two columns of one name.
+    command that selects them. Raises ValueError for two columns with the same name.
     """
     twice = [each.name for index, each in enumerate(columns) if each.key in {c.key for c in columns[:index]}]
     if twice:
-        raise ValueError(f"two columns are called {twice[0]}")
+        raise ValueError(f"two columns have the name {twice[0]}")
 
     def declare(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
@@ -268,7 +282,7 @@ def answers(
                 type=click.Choice(FORMATS),
                 default="text",
                 show_default=True,
-                help="How the result is written.",
+                help="The format of the result.",
             ),
             click.option("--verbose", is_flag=True, help="All columns, whole texts and exact times."),
             click.option(
@@ -277,11 +291,11 @@ def answers(
                 is_eager=True,
                 expose_value=False,
                 callback=functools.partial(_print_schema, columns, one, views or {}),
-                help="Only print the JSON Schema of what `-o json` prints.",
+                help="Only print the JSON Schema of the output of `-o json`.",
             ),
         ):
             called = option(called)
-        # Read by the pages of the reference.
+        # Read by the generator of the reference pages.
         called.columns = {"": columns, **(views or {})}  # type: ignore[attr-defined]
         return called
 
@@ -330,7 +344,7 @@ def _print_schema(
 
 
 def printable(text: str) -> str:
-    """Escape what would break the table, or what a terminal would obey: newlines, escape sequences."""
+    """Escape characters that break a table or control a terminal: newlines, escape sequences."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -1,8 +1,8 @@
-"""What commands ask the coordinator service where Postgres cannot be reached.
+"""Commands over the coordinator service, without access to Postgres.
 
-A command does so by itself where the settings have the service's address and none of a database. It then sees and
-does what the service's own rules allow the principal of its token, or Kafka's `User:ANONYMOUS` without one. What only
-the database knows is `-`.
+A command uses the service if the settings have its address and no address of a database. It then may do
+what the service allows the principal of its token, or Kafka's `User:ANONYMOUS` without one. Values that only the
+database has are shown as `-`.
 """
 
 from __future__ import annotations
@@ -12,28 +12,29 @@ from datetime import datetime
 from typing import Any, Self
 from urllib.parse import quote
 
-from sharequeue.errors import CoordinatorNotAvailable, error_for
-from sharequeue.groups.assignments import assigned_topics
+from sharequeue.cli.figures import key
 from sharequeue.groups.descriptions import MemberDescription
 from sharequeue.groups.tokens import authorization
-from sharequeue.settings import ServiceAddress, Settings
+from sharequeue.words.errors import CoordinatorNotAvailable, error_for
+from sharequeue.words.figures import Figure, SharePartitionStatus, figures_of
+from sharequeue.words.settings import ServiceAddress, Settings
 
 __all__ = ["OVER_HTTP", "Service", "service_of"]
 
 OVER_HTTP = "only the database has these figures, and its address is not known: give --database-url"
-"""Why something cannot be had from the service."""
+"""The reason why the service cannot return something."""
 _TIMEOUT_S = 30.0
 
 
 def service_of(settings: Settings) -> Service | None:
-    """Return the service that is to be asked instead of the database; None where the database's address is known."""
+    """Return the service to use instead of the database; None if the database's address is known."""
     if settings.knows("database_url") or not settings.knows("service_url"):
         return None
     return Service(settings.service)
 
 
 class Service:
-    """The coordinator service, over HTTP. A refusal is raised as the error of its number."""
+    """The coordinator service, over HTTP. A refusal is raised as the error with its number."""
 
     def __init__(self, address: ServiceAddress) -> None:
         self._url = address.url
@@ -47,7 +48,7 @@ class Service:
         self._client.close()
 
     def groups(self) -> list[dict[str, Any]]:
-        """Return a row for each group: its name, state and number of members."""
+        """Return one row for each group: its name, state and number of members."""
         return [
             {"group": each["group_id"], "state": each["group_state"], "members": each["members"]}
             for each in self._ask("GET", "/v1/groups")["groups"]
@@ -58,22 +59,17 @@ class Service:
         return [each["group"] for each in self.groups()]
 
     def figures(self, group: str) -> list[dict[str, Any]]:
-        """Return a row for each share-partition of a group."""
+        """Return one row for each share-partition of a group."""
         found = self._ask("GET", f"/v1/groups/{quote(group)}")["offsets"]
+        shown = [each for each in figures_of(SharePartitionStatus) if each.http]
         return [
             {
                 "group": group,
                 "topic": each["topic_name"],
                 "partition": each["partition_index"],
-                "start_offset": each["start_offset"],
-                "end_offset": each["log_end_offset"],
-                "lag": each["lag"],
-                "acquired": each["acquired"],
-                "available": each["available"],
-                "archiving": each["archiving"],
-                "state_epoch": each["state_epoch"],
                 "topic_id": each["topic_id"],
                 "remark": each["remark"],
+                **{key(figure): _value(figure, each[figure.http]) for figure in shown},
             }
             for each in found
         ]
@@ -87,22 +83,22 @@ class Service:
                     "subscribed_topic_names": tuple(each["subscribed_topic_names"]),
                     "joined_at": datetime.fromisoformat(each["joined_at"]),
                     "session_expires_at": datetime.fromisoformat(each["session_expires_at"]),
-                    "assignment": assigned_topics(each["assignment"]["topic_partitions"]),
+                    "assignment": each["assignment"]["topic_partitions"],
                 }
             )
             for each in self.describe(group)["members"]
         ]
 
     def describe(self, group: str) -> dict[str, Any]:
-        """Return ShareGroupDescribe's answer of one group. Raises its error."""
+        """Return the response of ShareGroupDescribe for one group. Raises its error."""
         return self._one(self.post("share-group-describe", group_ids=[group])["groups"])
 
     def delete_group(self, group: str) -> None:
-        """Delete a group with all it has."""
+        """Delete a group with all its state."""
         self._one(self.post("delete-groups", groups_names=[group])["results"])
 
     def delete_offsets(self, group: str, topic: str) -> None:
-        """Forget what a group has of a topic."""
+        """Delete a group's state of a topic."""
         found = self.post("delete-share-group-offsets", group_id=group, topics=[{"topic_name": topic}])
         self._one(found["responses"])
 
@@ -117,7 +113,7 @@ class Service:
         return [str(each) for each in found["warnings"]]
 
     def post(self, path: str, **body: Any) -> dict[str, Any]:
-        """Ask for an admin operation. Raises the error that concerns it as a whole."""
+        """Request an admin operation. Raises an error that concerns all of it."""
         return self._ask("POST", f"/v1/{path}", json=body)
 
     def _ask(self, method: str, path: str, **given: Any) -> dict[str, Any]:
@@ -129,7 +125,9 @@ class Service:
         except (httpx.HTTPError, ValueError) as error:
             raise CoordinatorNotAvailable(f"The service at {self._url} does not answer ({error}).") from error
         if not isinstance(answer, dict) or (response.is_error and "error_code" not in answer):
-            raise CoordinatorNotAvailable(f"What answers at {self._url} is no service of ours.")
+            raise CoordinatorNotAvailable(
+                f"The server at {self._url} is not a coordinator service of sharequeue."
+            )
         _raise(answer)
         return answer
 
@@ -138,6 +136,10 @@ class Service:
         (answer,) = answers
         _raise(answer)
         return answer
+
+
+def _value(figure: Figure, given: Any) -> Any:
+    return datetime.fromisoformat(given) if figure.unit == "time" and given is not None else given
 
 
 def _raise(answer: Mapping[str, Any]) -> None:

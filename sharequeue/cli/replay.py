@@ -1,4 +1,4 @@
-"""`sharequeue replay` and `publish`: a handler once more on records of the past, beside the live group."""
+"""`sharequeue replay` and `publish`: process past records again with a handler, apart from the live group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import execute_option, settings_options
 from sharequeue.cli.output import Output, answers, flag, nested, number, text
 from sharequeue.cli.run import load_job
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 
 T = TypeVar("T")
 
@@ -43,8 +43,8 @@ T = TypeVar("T")
 )
 @click.option("--day", help="Records with timestamps of this day, such as 2013-01-01.")
 @click.option("--timezone", default="UTC", show_default=True, help="The time zone of the day.")
-@click.option("--since", help="Records with timestamps from then on (ISO 8601; UTC without a zone).")
-@click.option("--until", help="Records with timestamps before (ISO 8601; UTC without a zone).")
+@click.option("--since", help="Records with timestamps at or after this time (ISO 8601; UTC without a zone).")
+@click.option("--until", help="Records with timestamps before this time (ISO 8601; UTC without a zone).")
 @click.option(
     "--offsets",
     multiple=True,
@@ -56,16 +56,16 @@ T = TypeVar("T")
     "leases",
     multiple=True,
     metavar="ID",
-    help="What these leases had accepted, such as 7 or 3-5,9, as a run's tag sharequeue/leases has them.",
+    help="Records that these leases accepted, such as 7 or 3-5,9, as in a run's tag sharequeue/leases.",
 )
 @click.option(
-    "--member", help="What the leases of this member had accepted; a run's tag sharequeue/member names it."
+    "--member", help="Records that the leases of this member accepted; see a run's tag sharequeue/member."
 )
-@click.option("--name", help="What the replay, and its folder, is called; made up of the choice by default.")
+@click.option("--name", help="The name of the replay and of its folder; by default made from the selection.")
 @click.option(
-    "--allow-missing", is_flag=True, help="Replay what is left where retention has removed records."
+    "--allow-missing", is_flag=True, help="Replay the remaining records if retention has removed some."
 )
-@click.option("--dry-run", is_flag=True, help="Only find the records: how many there are, and where.")
+@click.option("--dry-run", is_flag=True, help="Only find the records: their number and location.")
 @click.argument("job", metavar="MODULE:JOB")
 def replay(
     settings: Settings,
@@ -82,25 +82,18 @@ def replay(
     dry_run: bool,
     job: str,
 ) -> None:
-    """Run a pipeline's handler again on records of the past, such as `sharequeue replay my_module:orders --day …`.
+    """Run a pipeline's handler again on past records, such as `sharequeue replay my_module:orders --day …`.
 
-    Nothing of the live group is touched: no lease, no delivery count, no SPSO, no dead letter. What the handler
-    returns is written to <output>/replays/<group>/<sink>/<name>, which is replaced as a whole when it is replayed
-    again. The working directory can be imported from.
+    The live group is not changed: no lease, no delivery count, no SPSO, no dead letter. The handler's rows
+    are written to <output>/replays/<group>/<sink>/<name>, which is replaced as a whole by the next replay of that
+    name. Modules in the working directory can be imported.
     """
-    # Imported here: Spark is nothing to the other commands.
-    from sharequeue.spark import (
-        HandlerError,
-        OutputNotReachable,
-        OutputNotShared,
-        RegistryNotAvailable,
-        SparkNotReady,
-    )
-    from sharequeue.spark.output.parquet import ColumnChanged
-    from sharequeue.spark.replays.wanted import Window, checked_name, moment, parse_leases, parse_offsets
+    # Imported here: other commands do not need Spark.
+    from sharequeue.spark.handler import PipelineError
+    from sharequeue.spark.replays.selection import Window, checked_name, moment, parse_leases, parse_offsets
 
     if day is not None and (since is not None or until is not None):
-        raise click.UsageError("name a day, or since and until, not both")
+        raise click.UsageError("give --day, or --since and --until, not both")
     window = _read("--day", lambda: Window.of_day(day, timezone)) if day is not None else None
     given: dict[str, Any] = {
         "since": window.since if window else since and _read("--since", lambda: moment(since)),
@@ -113,22 +106,15 @@ def replay(
     chosen = [given["since"] or given["until"], given["offsets"], given["leases"], member]
     if sum(bool(each) for each in chosen) != 1:
         raise click.UsageError(
-            "name what to replay: --day, --since and --until, --offsets, --lease, or --member"
+            "nothing is selected: give --day, --since and --until, --offsets, --lease, or --member"
         )
     try:
-        # What the user's code prints is no figure.
+        # Output of the user's code is not a result.
         with nullcontext() if output.text else redirect_stdout(sys.stderr):
             report = load_job(job).replay(settings, **given, allow_missing=allow_missing, dry_run=dry_run)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    except (
-        ColumnChanged,
-        HandlerError,
-        OutputNotReachable,
-        OutputNotShared,
-        RegistryNotAvailable,
-        SparkNotReady,
-    ) as error:
+    except PipelineError as error:
         raise Refused(error) from error
     output.one_row(report.plain(), str(report))
 
@@ -152,36 +138,26 @@ def replay(
 @click.argument("job", metavar="MODULE:JOB")
 @click.argument("name")
 def publish(settings: Settings, output: Output, execute: bool, job: str, name: str) -> None:
-    """Put the replay NAME into the live output of a pipeline, in the place of the rows of the same records.
+    """Move the replay NAME into the live output of a pipeline, in place of the rows of the same records.
 
     A reader finds each record once, before and after: files move in one commit of the manifest, rows of a Postgres
-    table in one transaction. Published twice, the output is the same.
+    table in one transaction. Publishing again gives the same output.
     """
-    from sharequeue.spark import HandlerError, OutputNotReachable, OutputNotShared, SinkRefused, SparkNotReady
-    from sharequeue.spark.output.compaction import CompactionFailed
-    from sharequeue.spark.output.parquet import ColumnChanged
+    from sharequeue.spark.handler import PipelineError
 
     try:
         with nullcontext() if output.text else redirect_stdout(sys.stderr):
             report = load_job(job).publish(name, settings, execute=execute)
-    except (
-        ColumnChanged,
-        CompactionFailed,
-        HandlerError,
-        OutputNotReachable,
-        OutputNotShared,
-        SinkRefused,
-        SparkNotReady,
-    ) as error:
+    except PipelineError as error:
         raise Refused(error) from error
     output.one_row(asdict(report), str(report))
 
 
 def _read(option: str, parse: Callable[[], T]) -> T:
-    """Return what an option says. Raises BadParameter that names it."""
+    """Return the value of an option. Raises BadParameter with the option's name."""
     try:
         return parse()
-    except (ValueError, KeyError) as error:  # KeyError: a time zone that nobody knows
+    except (ValueError, KeyError) as error:  # KeyError: an unknown time zone
         raise click.BadParameter(str(error), param_hint=option) from error
 
 

@@ -1,4 +1,4 @@
-"""`sharequeue report`: where a group stands and how it came there, as one page."""
+"""`sharequeue report`: the position of a group and its history, as one page."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import click
 from sharequeue.cli.options import group_option, settings_options
 from sharequeue.cli.output import Output, answers, text
 from sharequeue.database import Database
-from sharequeue.groups.known import require_group
-from sharequeue.reporting.files import replace_text, write_page
-from sharequeue.reporting.page import page
-from sharequeue.settings import Settings
-from sharequeue.state.group_report import read_report
-from sharequeue.state.reports import Reports
+from sharequeue.groups.group_names import require_group
+from sharequeue.reports.files import replace_text, write_page
+from sharequeue.reports.history import Reports
+from sharequeue.reports.page import page
+from sharequeue.reports.read import read_report
+from sharequeue.words.settings import Settings
 
 _BEGINS = b"<!doctype html>"
-"""A file that begins so may be an earlier page, and is written anew."""
+"""A file that begins with this may be an earlier page, and is overwritten."""
 
 
 @click.command()
@@ -28,20 +28,20 @@ _BEGINS = b"<!doctype html>"
     "--file",
     "path",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The file to write; `<output>/reports/<group>/<day>.html` by default, and `-` is stdout.",
+    help="The file to write; default: `<output>/reports/<group>/<day>.html`; `-` is stdout.",
 )
 @click.option(
     "--record/--no-record",
     default=False,
-    help="Add the present figures to the history first, from which lag and throughput are drawn.",
+    help="First add the current figures to the history, from which lag and throughput are drawn.",
 )
 def report(settings: Settings, output: Output, group: str, path: Path | None, record: bool) -> None:
-    """Write a page on a group: lag, throughput, delivery counts, what is in flight, dead letters, stuck leases.
+    """Write a page on a group: lag, throughput, delivery counts, records in flight, dead letters, stuck leases.
 
-    The page is one HTML file that needs nothing else. Its path is printed.
+    The page is one self-contained HTML file. Its path is printed.
     """
     if str(path) == "-" and not output.text:
-        raise click.UsageError("--file - prints the page itself: leave out -o, or name a file")
+        raise click.UsageError("--file - prints the page itself: leave out -o, or give a file")
     with Database.open(settings) as database:
         require_group(database, group)
         if record:
@@ -55,7 +55,8 @@ def report(settings: Settings, output: Output, group: str, path: Path | None, re
     else:
         if path.exists() and not path.read_bytes().startswith(_BEGINS):
             raise click.BadParameter(
-                f"{path} is there already, is no page, and is not overwritten", param_hint="--file"
+                f"{path} exists, is not a page, and is not overwritten: give another file",
+                param_hint="--file",
             )
         replace_text(path, page(found))
     output.one_row({"group": group, "path": path}, str(path))

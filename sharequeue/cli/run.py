@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sharequeue.cli.failures import Refused
-from sharequeue.cli.options import settings_options
+from sharequeue.cli.options import Finite, settings_options
 from sharequeue.cli.output import Output, answers, flag, nested, number, text
 from sharequeue.database import Database
-from sharequeue.names import nearest
-from sharequeue.settings import Settings
 from sharequeue.state import State
+from sharequeue.words.names import nearest
+from sharequeue.words.settings import Settings
 
 if TYPE_CHECKING:
     from sharequeue.spark import Pipeline, RunReport
 
 TRIED = 100
-"""Records that `--dry-run` reads by default."""
+"""The default number of records for `--dry-run`."""
 NO_SUCH_JOB = "NO_SUCH_JOB"
 WORK_LEFT = 3
-"""The exit code of a run that has done its part, and has left records to a later one."""
+"""The exit code of a run that did its work and left records for a later one."""
 
 
 @click.command()
@@ -64,28 +64,28 @@ WORK_LEFT = 3
 @click.option(
     "--max-rounds",
     type=click.IntRange(1),
-    help="Rounds of lease, write and acknowledge; no bound if not given.",
+    help="Maximum number of rounds of lease, write and acknowledge; default: no limit.",
 )
 @click.option(
-    "--max-records", type=click.IntRange(1), help="Records leased in a round; 10,000,000 by default."
+    "--max-records", type=click.IntRange(1), help="Maximum records leased in a round; default: 10,000,000."
 )
 @click.option(
     "--max-bytes",
     type=click.IntRange(0),
-    help="Bytes leased in a round; by default as set for the job or its group.",
+    help="Maximum bytes leased in a round; default: the value of the job or its group.",
 )
-@click.option("--max-seconds", type=click.FloatRange(0), help="No round begins after so many seconds.")
+@click.option("--max-seconds", type=Finite(0), help="Seconds after which no new round begins.")
 @click.option(
     "--partition",
     "partitions",
     multiple=True,
     metavar="TOPIC-N",
-    help="Lease from this partition alone, such as orders-0, if it is assigned to the run; may be repeated.",
+    help="Lease only from this partition, such as orders-0, if it is assigned to the run; may be repeated.",
 )
 @click.option(
     "--follow",
     is_flag=True,
-    help="Go on: wait for records, and run whenever there are any, until stopped or out of bounds.",
+    help="Keep running: wait for records, and process them as they arrive, until stopped or at a limit.",
 )
 @click.option(
     "--dry-run",
@@ -93,12 +93,12 @@ WORK_LEFT = 3
     help="Only try the handler on the next records: nothing is leased, written or acknowledged.",
 )
 @click.option(
-    "--records", type=click.IntRange(1), help=f"How many records `--dry-run` tries; {TRIED} by default."
+    "--records", type=click.IntRange(1), help=f"Number of records that `--dry-run` tries; default: {TRIED}."
 )
 @click.option(
     "--replaces",
     metavar="PIPELINE",
-    help="The pipeline that worked on the group before, if this one takes its place.",
+    help="The pipeline that worked on the group before, if this one replaces it.",
 )
 @click.option("--progress/--no-progress", default=True, show_default=True, help="Show progress on stderr.")
 @click.argument("job", metavar="MODULE:JOB")
@@ -121,34 +121,23 @@ def run(
 ) -> None:
     """Run a pipeline until nothing is left to lease, such as `sharequeue run my_module:orders`.
 
-    The working directory can be imported from, as with `python -m`. Ctrl-C ends the run as cancelled: what it holds
-    is given back, and no record pays for it.
+    Modules in the working directory can be imported, as with `python -m`. Ctrl-C ends the run as cancelled: its
+    records are released without a counted delivery.
 
-    With `--follow` it keeps its Spark session and its membership, and waits for records without asking for them; an
-    outage of a server is waited out. With `-o json`, stdout then has a line for each run that did something.
+    With `--follow` it keeps its Spark session and its membership, and waits for notifications of records; it
+    survives an outage of a server. With `-o json`, stdout then has a line for each run that did something.
 
-    Exit codes: 0 drained; 3 records are left to a later run; 1 failed; 130 stopped by Ctrl-C, 143 by SIGTERM; 2 the
-    command line is wrong. Without `--follow`, `-o json` writes one line of figures and nothing else to stdout.
+    Exit codes: 0 drained; 3 records are left for a later run; 1 failed; 130 stopped by Ctrl-C, 143 by SIGTERM; 2 the
+    command line is wrong. Without `--follow`, `-o json` writes only one line of figures to stdout.
     """
-    # Imported here: Spark is nothing to the other commands.
-    from sharequeue.spark import (
-        GroupTaken,
-        HandlerError,
-        LockLost,
-        MostFailed,
-        OutputNotReachable,
-        OutputNotShared,
-        RegistryNotAvailable,
-        SinkRefused,
-        SinkTaken,
-        SparkNotReady,
-    )
+    # Imported here: other commands do not need Spark.
+    from sharequeue.spark.handler import PipelineError
     from sharequeue.spark.leasing.budget import MAX_RECORDS
 
     if records is not None and not dry_run:
-        raise click.UsageError("--records says how many records `--dry-run` tries; a run has --max-records")
+        raise click.UsageError("--records needs --dry-run; a run has --max-records")
     if follow and dry_run:
-        raise click.UsageError("--follow goes on running, and --dry-run only tries: give one of them")
+        raise click.UsageError("--follow keeps running, but --dry-run only tries: give one of them")
     bounds: dict[str, Any] = {
         "max_rounds": max_rounds,
         "max_records": max_records or MAX_RECORDS,
@@ -160,32 +149,21 @@ def run(
     }
     results = sys.stdout
     try:
-        # What the user's code prints is no figure.
+        # Output of the user's code is not a result.
         with nullcontext() if output.text else redirect_stdout(sys.stderr):
             found = load_job(job)
             if follow:
 
                 def on_run(report: RunReport) -> None:
                     with redirect_stdout(results):
-                        _tell(output, report)
+                        _print_report(output, report)
 
                 followed = found.follow(settings, **bounds, on_run=on_run)
             elif not dry_run:
                 report = found.run(settings, **bounds)
             else:
                 trial = found.try_on(records or TRIED, settings)
-    except (
-        GroupTaken,
-        HandlerError,
-        LockLost,
-        MostFailed,
-        OutputNotReachable,
-        OutputNotShared,
-        RegistryNotAvailable,
-        SinkRefused,
-        SinkTaken,
-        SparkNotReady,
-    ) as error:
+    except PipelineError as error:
         raise Refused(error) from error
     if dry_run:
         output.one_row(asdict(trial), str(trial))
@@ -195,21 +173,21 @@ def run(
         return
     left = _left(settings, found, report)
     output.one_row({**_plain(report), "left": left}, str(report))
-    if left or not (report.drained or report.rounds):  # who was assigned nothing does not know what is left
+    if left or not (report.drained or report.rounds):  # without an assignment, it is not known what is left
         context.exit(WORK_LEFT)
 
 
-def _tell(output: Output, report: RunReport) -> None:
-    """Print what one of many runs did, at once: programs read it as it comes."""
+def _print_report(output: Output, report: RunReport) -> None:
+    """Print the result of one of many runs immediately, for programs that read it as a stream."""
     if not output.text:
         output.one_row(_plain(report), "")
         sys.stdout.flush()
 
 
 def _left(settings: Settings, job: Pipeline, report: RunReport) -> int:
-    """Count the records that a later run has to do with: not done, or dead letters that this one could not write.
+    """Count the records for a later run: unfinished ones, and dead letters that this run could not write.
 
-    Dead letters that a service is writing are none of them.
+    Dead letters that a service writes do not count.
     """
     with Database.open(settings) as database:
         found = [each for each in State(database).figures.describe(job.group) if each.topic in job.topics]
@@ -218,13 +196,13 @@ def _left(settings: Settings, job: Pipeline, report: RunReport) -> int:
 
 
 def load_job(named: str) -> Pipeline:
-    """Import MODULE:JOB. Raises Refused where there is none, BadParameter for another form."""
+    """Import MODULE:JOB. Raises Refused if the job does not exist, BadParameter for another form."""
     from sharequeue.spark import Pipeline
 
     name, _, attribute = named.partition(":")
     if not name or not attribute:
         raise click.BadParameter(
-            f"{named!r} is not of that form, such as my_module:orders", param_hint="MODULE:JOB"
+            f"{named!r} does not have the form MODULE:JOB, such as my_module:orders", param_hint="MODULE:JOB"
         )
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -233,7 +211,7 @@ def load_job(named: str) -> Pipeline:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise Refused(
-                f"there is no module {error.name}, neither in {Path.cwd()} nor among what is installed",
+                f"there is no module {error.name}, neither in {Path.cwd()} nor installed",
                 NO_SUCH_JOB,
             ) from error
         raise Refused(f"module {name} cannot be imported: {error}", NO_SUCH_JOB) from error
@@ -250,14 +228,14 @@ def load_job(named: str) -> Pipeline:
             f"module {name} has no job {attribute}. {nearest(attribute, jobs, 'jobs')}", NO_SUCH_JOB
         )
     raise Refused(
-        f"{named} is no job, but of type {type(found).__name__}: make one with `@sharequeue.spark.pipeline(…)`. "
+        f"{named} is not a job, but of type {type(found).__name__}: make one with `@sharequeue.spark.pipeline(…)`. "
         f"{nearest(attribute, jobs, 'jobs')}",
         NO_SUCH_JOB,
     )
 
 
 def _plain(report: RunReport) -> dict[str, object]:
-    """What JSON has of a report."""
+    """Return a report as JSON values."""
     names = ("group", "leased", "accepted", "released", "rejected", "gaps", "exhausted", "dropped", "lost")
     letters = report.dead_letters
     return {

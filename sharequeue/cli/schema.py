@@ -1,4 +1,4 @@
-"""`sharequeue migrate` and `sharequeue verify`: the schema, and the invariants of what it holds."""
+"""`sharequeue migrate` and `sharequeue verify`: the schema, and the invariants of the state."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sharequeue.cli.output import Output, answers, text
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate as apply_migrations
 from sharequeue.database.schema_dump import DumpFailed, print_schema
-from sharequeue.settings import Settings
 from sharequeue.state import State
+from sharequeue.words.settings import Settings
 
 
 @click.command()
@@ -19,19 +19,21 @@ from sharequeue.state import State
 @answers(text("FILE"), text("STATUS"))
 @click.option("--dry-run", is_flag=True, help="Only show what would be applied.")
 @click.option(
-    "--roles", is_flag=True, help="Make the missing roles, hand the schema to the owner, grant the rest."
+    "--roles",
+    is_flag=True,
+    help="Create missing roles, make the owner role own the schema, grant the others.",
 )
 @click.option(
     "--print-schema",
     "show",
     is_flag=True,
-    help="Only print the schema as it is now: tables whole, functions and views as signatures.",
+    help="Only print the current schema: tables in full, functions and views as signatures.",
 )
 def migrate(settings: Settings, output: Output, dry_run: bool, roles: bool, show: bool) -> None:
-    """Bring the database's schema up to date, in one transaction; several at once are harmless.
+    """Bring the database's schema up to date in one transaction; several calls at the same time are harmless.
 
-    With --roles once, and again after a change of their names (SHAREQUEUE_DATABASE_OWNER_ROLE, _SERVICE_ROLE,
-    _WORKER_ROLE, _READER_ROLE); roles that are there already are only granted to.
+    Use --roles once, and again after a change of the names (SHAREQUEUE_DATABASE_OWNER_ROLE, _SERVICE_ROLE,
+    _WORKER_ROLE, _READER_ROLE); existing roles only get permissions.
     """
     if show and not output.text:
         raise click.UsageError("--print-schema prints SQL: leave out -o")
@@ -60,7 +62,7 @@ def migrate(settings: Settings, output: Output, dry_run: bool, roles: bool, show
 @answers(text("VIOLATION"))
 @groups_option(default_all=True)
 def verify(settings: Settings, output: Output, named: GroupsNamed) -> None:
-    """Check every invariant of the state; exit code 1 when one is violated."""
+    """Check every invariant of the state; exit code 1 if one is violated."""
     with Database.open(settings) as database:
         figures = State(database).figures
         chosen: list[str | None] = [None] if named.every else list(named.of(database))

@@ -8,7 +8,7 @@ import click
 
 from sharequeue.cli.options import settings_options
 from sharequeue.cli.output import Output, answers, text
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 
 _PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -24,19 +24,19 @@ _PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--require-token/--allow-unauthenticated",
     "require_token",
     default=None,
-    help="Whether who shows no token is refused. By default it is, unless --host is a loopback address.",
+    help="Whether requests without a token are refused. Default: refused, unless --host is a loopback address.",
 )
 @click.option("--ssl-certificate", type=_PEM, help="PEM file: the service's certificate, with its chain.")
 @click.option("--ssl-key", type=_PEM, help="PEM file: its key.")
 @click.option(
     "--ssl-client-ca",
     type=_PEM,
-    help="PEM file: the authority of clients' certificates. Who shows one is its subject, and needs no token.",
+    help="PEM file: the authority of clients' certificates. A client with one acts as its subject, without a token.",
 )
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
-    help="How the log on stderr is written: a line of text, or a JSON object, for each message. Default: text.",
+    help="The format of the log on stderr: a line of text, or a JSON object, for each message. Default: text.",
 )
 def serve(
     settings: Settings,
@@ -53,13 +53,13 @@ def serve(
 
     With `-o json` its address is printed before it listens. Its log goes to stderr.
     """
-    # Imported here: the web server's modules are nothing to the other commands.
+    # Imported here: other commands do not need the web server.
     from sharequeue.service import Tls
     from sharequeue.service import serve as run
     from sharequeue.service.edge.hosts import is_loopback
 
     if (ssl_certificate is None) is not (ssl_key is None) or (ssl_client_ca and ssl_certificate is None):
-        raise click.UsageError("TLS needs --ssl-certificate and --ssl-key, --ssl-client-ca needs both.")
+        raise click.UsageError("TLS needs --ssl-certificate and --ssl-key; --ssl-client-ca needs both.")
     tls = Tls(ssl_certificate, ssl_key, ssl_client_ca) if ssl_certificate and ssl_key else None
     if require_token is None:
         require_token = not is_loopback(host)

@@ -14,7 +14,7 @@ from sharequeue.cli.output import Output, answers, moment, number, text
 from sharequeue.local import dagster_ui, stack
 from sharequeue.local.home import Home
 from sharequeue.local.preflight import StackError
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 
 
 @click.command()
@@ -29,15 +29,15 @@ from sharequeue.settings import Settings
     one=True,
 )
 @click.option("--ui", is_flag=True, help="Start Dagster's webserver and daemon too, and print the URL.")
-@click.option("--no-service", is_flag=True, help="Leave the coordinator service out.")
+@click.option("--no-service", is_flag=True, help="Do not start the coordinator service.")
 def up(home: Path | None, output: Output, ui: bool, no_service: bool) -> None:
-    """Start Postgres, Kafka and the coordinator service, as far as they do not run.
+    """Start Postgres, Kafka and the coordinator service, unless they are running.
 
-    What an environment variable points to (SHAREQUEUE_DATABASE_URL, SHAREQUEUE_BOOTSTRAP_SERVERS,
-    SHAREQUEUE_SERVICE_URL) is used and not started. Harmless when everything runs.
+    Servers with an address in an environment variable (SHAREQUEUE_DATABASE_URL, SHAREQUEUE_BOOTSTRAP_SERVERS,
+    SHAREQUEUE_SERVICE_URL) are used and not started.
     """
     info = stack.up(home, output.say, service=not no_service)
-    # The addresses with passwords are no columns.
+    # Addresses with passwords are not columns.
     found = {**asdict(info), "created_at": datetime.fromisoformat(info.created_at)}
     if ui:
         found["dagster"] = dagster_ui.start(Settings.load(info.home), output.say)
@@ -50,7 +50,7 @@ def up(home: Path | None, output: Output, ui: bool, no_service: bool) -> None:
 @home_option
 @answers(text("NAME"), text("STATE"))
 def down(home: Path | None, output: Output) -> None:
-    """Stop the embedded stack. The data stay; nobody else's process is touched."""
+    """Stop the embedded stack. Its data are kept; no other process is stopped."""
     stopped = stack.down(home, output.say)
     if not output.text:
         output.rows({"name": name, "state": "stopped"} for name in stopped)
@@ -62,7 +62,7 @@ def down(home: Path | None, output: Output) -> None:
 @home_option
 @answers(text("NAME"), text("STATE"), number("PID"), text("ADDRESS"), text("LOG", wide=True))
 def status(home: Path | None, output: Output) -> None:
-    """Show for each component whether it runs, and where. Exit code 1 when one has died."""
+    """Show the status and address of each component. Exit code 1 if one has died."""
     found = stack.status(home)
     output.note(f"data folder  {Settings.load(home).home}")
     output.rows(asdict(each) for each in found)
@@ -98,9 +98,9 @@ def reset(home: Path | None, output: Output, execute: bool) -> None:
 @home_option
 @answers(text("NAME"), text("VALUE"))
 def env(home: Path | None, output: Output) -> None:
-    """Print what Dagster's own commands need, for a shell: `eval "$(sharequeue env)"`, then `dg list defs`.
+    """Print the environment of Dagster's own commands, for a shell: `eval "$(sharequeue env)"`, then `dg list defs`.
 
-    It has the password of Dagster's database in it.
+    It includes the password of Dagster's database.
     """
     settings = Settings.load(home)
     dagster_ui.prepare(Home.at(settings.home))

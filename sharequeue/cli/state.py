@@ -1,6 +1,6 @@
-"""`sharequeue state`: who holds what, and stuck records moved by hand.
+"""`sharequeue state`: leases, and manual changes of stuck records.
 
-What changes something does so only with `--execute`, and is written to the audit log.
+Commands that change something do so only with `--execute`, and write to the audit log.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from sharequeue.cli.options import (
     parse_share_partition,
     settings_options,
 )
-from sharequeue.cli.output import Output, age, answers, moment, number, text
+from sharequeue.cli.output import Output, age, answers, moment, number, row_of, text
 from sharequeue.database import Database
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.state.administration import Administration
-from sharequeue.values import ForcedRun, SharePartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import ForcedRun, SharePartition
 
 
 @click.group()
 def state() -> None:
-    """The state of share-partitions: locks, and records moved by hand."""
+    """Manage the state of share-partitions: locks, and manual changes of records."""
 
 
 @state.command()
@@ -51,24 +51,20 @@ def state() -> None:
 )
 @groups_option()
 def leases(settings: Settings, output: Output, named: GroupsNamed) -> None:
-    """Show who holds what, since when and until when; soonest to lapse first."""
+    """Show leases with their holders and times; the next one to expire first."""
     with Database.open(settings) as database:
         held = State(database)
         found = [(group, row) for group in named.of(database) for row in held.figures.leases(group)]
         now = held.now()
     output.rows(
         (
-            {
-                "group": group,
-                "topic": row.topic,
-                "partition": row.partition,
-                "consumer_id": row.member_id,
-                "records": row.records,
-                "offsets": listed(row.offsets),
-                "deliveries": row.highest_delivery_count,
-                "acquired_at": row.acquired_at,
-                "expires_at": row.expires_at,
-            }
+            row_of(
+                row,
+                group=group,
+                consumer_id=row.member_id,
+                offsets=listed(row.offsets),
+                deliveries=row.highest_delivery_count,
+            )
             for group, row in found
         ),
         now=now,
@@ -78,8 +74,8 @@ def leases(settings: Settings, output: Output, named: GroupsNamed) -> None:
 def _forced(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         execute_option,
-        click.option("--offsets", required=True, help="Offsets and runs of them, as 5,7-9."),
-        click.option("--topic", required=True, help="The share-partition, as topic:0."),
+        click.option("--offsets", required=True, help="Offsets and ranges of offsets, such as 5,7-9."),
+        click.option("--topic", required=True, help="The share-partition, such as topic:0."),
         group_option,
         answers(
             text("OFFSETS"),
@@ -87,7 +83,7 @@ def _forced(command: Callable[..., Any]) -> Callable[..., Any]:
             text("STATUS"),
             number("DELIVERIES"),
             text("CONSUMER-ID", cut=True),
-            text("REASON", cut=True),
+            text("REASON"),
         ),
         settings_options,
     ):
@@ -98,14 +94,14 @@ def _forced(command: Callable[..., Any]) -> Callable[..., Any]:
 @state.command()
 @_forced
 def release(**given: Any) -> None:
-    """Make chosen offsets available now, whoever holds them or whatever they wait for."""
+    """Make these offsets available now, even if they are leased or wait for a time."""
     _force(Administration.force_release, **given)
 
 
 @state.command("dead-letter")
 @_forced
 def dead_letter(**given: Any) -> None:
-    """Send chosen offsets to the dead-letter topic as rejected, whoever holds them."""
+    """Send these offsets to the dead-letter topic as rejected, even if they are leased."""
     _force(Administration.force_dead_letter, **given)
 
 
@@ -125,7 +121,7 @@ def _force(
         {
             "offsets": listed(run.offsets),
             "act": run.act,
-            "status": "left as it is"
+            "status": "not changed"
             if run.act in ("none", "refuse")
             else "done"
             if execute
@@ -148,11 +144,11 @@ def _force(
     "longer",
     required=True,
     callback=duration,
-    help="How much longer: an ISO-8601 duration, as PT10M.",
+    help="The additional time: an ISO-8601 duration, such as PT10M.",
 )
 @execute_option
 def extend_locks(settings: Settings, output: Output, longer: timedelta, execute: bool) -> None:
-    """Make every lock there is last longer: before or after an outage that the service could not see."""
+    """Extend all current locks: before or after an outage that the service could not notice."""
     with Database.open(settings) as database:
         if not execute:
             output.one_row({"by": longer}, f"would extend every lock by {longer}")
@@ -166,12 +162,12 @@ def extend_locks(settings: Settings, output: Output, longer: timedelta, execute:
 @answers(number("SHARE-PARTITIONS"), text("STATUS"), one=True)
 @execute_option
 def raise_epochs(settings: Settings, output: Output, execute: bool) -> None:
-    """After a restore of the database from a backup: fence every holder from before, in every group."""
+    """Fence every earlier holder, in every group, after a restore of the database from a backup."""
     with Database.open(settings) as database:
         held = State(database)
         count = held.administration.raise_state_epochs() if execute else len(held.figures.describe())
-    said = f"{'raised' if execute else 'would raise'} the state epochs of {count} share-partitions"
-    output.one_row({"share_partitions": count, "status": "done" if execute else output.planned}, said)
+    sentence = f"{'raised' if execute else 'would raise'} the state epochs of {count} share-partitions"
+    output.one_row({"share_partitions": count, "status": "done" if execute else output.planned}, sentence)
 
 
 @state.command("remove-deleted-topics")
@@ -189,32 +185,25 @@ def raise_epochs(settings: Settings, output: Output, execute: bool) -> None:
     default="PT15M",
     show_default=True,
     callback=duration,
-    help="How long the topic must have been gone: ISO-8601.",
+    help="How long the topic must have been gone: an ISO-8601 duration.",
 )
 @execute_option
 def remove_deleted_topics(settings: Settings, output: Output, gone_for: timedelta, execute: bool) -> None:
-    """Remove what groups have of topics that are gone from the broker, now and for so long.
+    """Remove the state of groups for topics that have been gone from the broker for this time.
 
-    The service asks the broker, and does the same by itself after `deleted.topics.retention.ms`.
+    The service asks the broker, and does the same automatically after `deleted.topics.retention.ms`.
     """
     with Database.open(settings) as database:
         found = State(database).administration.remove_deleted_topics(gone_for, execute=execute)
     if not output.text:
         output.rows(
-            {
-                "group": each.group_id,
-                "topic": each.topic,
-                "topic_id": each.topic_id,
-                "share_partitions": each.share_partitions,
-                "gone_since": each.gone_since,
-                "status": "removed" if execute else output.planned,
-            }
+            row_of(each, group=each.group_id, status="removed" if execute else output.planned)
             for each in found
         )
     for each in found:
         output.note(
             f"{'removed' if execute else 'would remove'} {each.share_partitions} share-partitions of group "
-            f"{each.group_id}: topic {each.topic} (id {each.topic_id}) is gone since {each.gone_since}"
+            f"{each.group_id}: topic {each.topic} (id {each.topic_id}) has been gone since {each.gone_since}"
         )
     if not found:
         output.note(f"no topic has been gone from the broker for {gone_for}")

@@ -1,4 +1,4 @@
-"""`sharequeue tokens`: bearer tokens for the service's HTTP API, by which a caller is somebody."""
+"""`sharequeue tokens`: bearer tokens for the service's HTTP API, which identify a caller."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import click
 
 from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import duration, execute_option, settings_options
-from sharequeue.cli.output import Column, Output, answers, moment, text
+from sharequeue.cli.output import Column, Output, answers, moment, row_of, text
 from sharequeue.database import Database
 from sharequeue.groups.tokens import SCOPES, Token, Tokens
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 
 _NEVER = "never"
 
@@ -33,7 +33,7 @@ def _columns(last: str) -> tuple[Column, ...]:
 
 @click.group()
 def tokens() -> None:
-    """Bearer tokens for the service's HTTP API. What the principal of a token may do is said by ACLs."""
+    """Bearer tokens for the service's HTTP API. ACLs decide what the principal of a token may do."""
 
 
 def _lifetime(context: click.Context, parameter: click.Parameter, given: str) -> timedelta | None:
@@ -45,23 +45,23 @@ def _lifetime(context: click.Context, parameter: click.Parameter, given: str) ->
 @answers(
     text("TOKEN"), text("ID"), text("PRINCIPAL"), text("SCOPE"), moment("EXPIRES"), text("NOTE"), one=True
 )
-@click.option("--principal", required=True, help="As whom its bearer acts: User:<name>.")
+@click.option("--principal", required=True, help="The principal of requests with the token: User:<name>.")
 @click.option(
     "--expires",
     "lifetime",
     default="P90D",
     show_default=True,
     callback=_lifetime,
-    help="After which time it is refused, such as P90D; or never.",
+    help="The time after which it is refused, such as P90D; or never.",
 )
 @click.option(
     "--scope",
     "scopes",
     multiple=True,
     type=click.Choice(SCOPES),
-    help="What it is good for; may be repeated. Without, for whatever its principal may do.",
+    help="Operations that it allows; may be repeated. Default: all that its principal may do.",
 )
-@click.option("--note", help="What it is for, for people to read.")
+@click.option("--note", help="Its purpose, as a note for people.")
 def create(
     settings: Settings,
     output: Output,
@@ -70,26 +70,26 @@ def create(
     scopes: tuple[str, ...],
     note: str | None,
 ) -> None:
-    """Make a token, and print it: this once, and alone on stdout. The database keeps its SHA-256 only."""
+    """Create a token and print it, only this once and alone on stdout. The database stores only its SHA-256."""
     with Database.open(settings) as database:
         token, secret = Tokens(database).create(principal, lifetime, note, scopes)
     until = (
         "for ever" if token.expires_at is None else f"until {token.expires_at.isoformat(timespec='seconds')}"
     )
     limited = f", good for {', '.join(token.scopes)} alone" if token.scopes else ""
-    click.echo(f"token {token.token_id} of {principal}{limited}, {until}; it is shown this once", err=True)
+    click.echo(f"token {token.token_id} of {principal}{limited}, {until}; it is shown only once", err=True)
     output.one_row({"token": secret, **_row(token)}, secret)
 
 
 @tokens.command("list")
 @settings_options
 @answers(*_columns("STATE"))
-@click.option("--principal", help="Of whom; of all by default.")
+@click.option("--principal", help="Only tokens of this principal; default: all.")
 def list_tokens(settings: Settings, output: Output, principal: str | None) -> None:
-    """List tokens, also expired and revoked ones. Their secrets are nowhere."""
+    """List tokens, including expired and revoked ones. Their secrets are not stored."""
     with Database.open(settings) as database:
         found = Tokens(database).find(principal)
-    output.rows({**_row(each), "state": each.state} for each in found)
+    output.rows(_row(each) for each in found)
 
 
 @tokens.command()
@@ -103,12 +103,12 @@ def revoke(
 ) -> None:
     """Revoke tokens: the service refuses them from its next request on."""
     if token_id is None and principal is None:
-        raise click.UsageError("Name what is to go: --id or --principal.")
+        raise click.UsageError("Nothing is selected: give --id or --principal.")
     with Database.open(settings) as database:
         held = Tokens(database)
         gone = held.revoke(token_id, principal, dry_run=not execute)
         if not gone and not _known(held.find(principal), token_id):
-            # In an emergency a misspelt name must not look like success.
+            # In an emergency a misspelt name must not look like a success.
             raise Refused("There is no such token: `sharequeue tokens list` shows all.", "TOKEN_NOT_FOUND")
     output.note(f"{'revoked' if execute else 'would revoke'} {len(gone)}")
     output.rows({**_row(each), "status": "revoked" if execute else output.planned} for each in gone)
@@ -119,15 +119,14 @@ def _known(found: Iterable[Token], token_id: UUID | None) -> bool:
 
 
 def _row(token: Token) -> dict[str, object]:
-    return {
-        "id": token.token_id,
-        "principal": token.principal,
-        "scope": ", ".join(token.scopes) if token.scopes else "all",
-        "created": token.created_at,
-        "expires": token.expires_at,
-        "revoked": token.revoked_at,
-        "note": token.note,
-    }
+    return row_of(
+        token,
+        id=token.token_id,
+        scope=", ".join(token.scopes) if token.scopes else "all",
+        created=token.created_at,
+        expires=token.expires_at,
+        revoked=token.revoked_at,
+    )
 
 
 COMMANDS = (tokens,)

@@ -1,9 +1,9 @@
-"""How does a person's program consume a share group, without Spark?
+"""A share consumer for programs without Spark.
 
 ``ShareConsumer`` has the interface of ``confluent_kafka.ShareConsumer``. Membership, leases and acknowledgements
 are this project's. The records are read from Kafka with confluent-kafka's ordinary Consumer. Read
-``share_consumer`` first, then ``desk``, ``fetcher`` and ``sender`` (what goes on behind the calls), ``holdings``,
-``shelf``, ``sending``, ``reader``, ``log_ends``, ``member``, ``configs``.
+``share_consumer`` first, then ``handover``, ``fetcher`` and ``acknowledgement_sender`` (the work behind the calls),
+``held_leases``, ``lease_queue``, ``acknowledgements``, ``reader``, ``log_ends``, ``member``, ``configs``.
 """
 
 from sharequeue.consumer.aio import AIOShareConsumer

@@ -1,7 +1,7 @@
-"""The same consumer, awaitable.
+"""The share consumer for asyncio.
 
-A thin layer: each call runs in one thread of its own, so that the event loop goes on. A poll that is cancelled
-loses nothing: what it was about to return comes with the next one.
+A thin layer: all calls run in one separate thread, so that they do not block the event loop. A cancelled poll loses
+nothing: the next poll returns its records.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, Self, TypeVar
 
 from confluent_kafka import IllegalStateException, KafkaException, Message, Messages, TopicPartition
 
-from sharequeue.consumer.calls import AcknowledgementCommitCallback
+from sharequeue.consumer.call_guard import AcknowledgementCommitCallback
 from sharequeue.consumer.errors import WakeupException
 from sharequeue.consumer.share_consumer import ShareConsumer
-from sharequeue.values import AcknowledgeType
+from sharequeue.words.values import AcknowledgeType
 
 _T = TypeVar("_T")
 
@@ -31,9 +31,9 @@ class AIOShareConsumer:
         self._consumer = consumer_class(*args, **kwargs)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="share-consumer")
         self._polling: asyncio.Future[Messages] | None = None
-        """A poll that was cancelled and may not have ended."""
+        """A cancelled poll that may not have ended."""
         self._unseen: asyncio.Future[Messages] | None = None
-        """It, once it has ended: what it returned comes with the next poll."""
+        """The cancelled poll, once it has ended: the next poll returns its records."""
         self._closing: asyncio.Future[None] | None = None
 
     async def subscribe(self, topics: list[str]) -> None:
@@ -51,7 +51,7 @@ class AIOShareConsumer:
         return await self._call(self._consumer.subscription)
 
     async def poll(self, timeout: float = -1) -> Messages:
-        """As ``ShareConsumer.poll``. May be cancelled; what had come by then is returned by the next poll."""
+        """As ``ShareConsumer.poll``. May be cancelled; the next poll returns the records that had arrived."""
         await self._settle()
         unseen, self._unseen = self._unseen, None
         if unseen is not None and len(left := unseen.result()):
@@ -102,13 +102,13 @@ class AIOShareConsumer:
         await self._call(self._consumer.set_acknowledgement_commit_callback, callback)
 
     async def close(self, timeout: float | None = None) -> None:
-        """As ``ShareConsumer.close``. A poll or commit of another task that waits ends with ``WakeupException``."""
-        if self._consumer._elsewhere:
+        """As ``ShareConsumer.close``. A waiting poll or commit of another task ends with ``WakeupException``."""
+        if self._consumer._guard.elsewhere:
             return
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close(timeout))
             self._consumer.wakeup()
-        # It goes on where this is cancelled: another close waits for it.
+        # It continues if this call is cancelled; another close waits for it.
         await asyncio.shield(self._closing)
 
     async def _close(self, timeout: float | None) -> None:
@@ -116,7 +116,7 @@ class AIOShareConsumer:
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._consumer.close, timeout)
         finally:
-            self._consumer._restore_signals()  # which the consumer's thread may not
+            self._consumer._restore_signals()  # the consumer's thread may not do this
             self._thread.shutdown(wait=False)
 
     async def lock_remaining(self, message: Message) -> float:
@@ -163,7 +163,7 @@ class AIOShareConsumer:
         self._consumer.stop_on_signal(*signals, timeout=timeout)
 
     async def _settle(self) -> bool:
-        """Wait for the end of a poll that was cancelled; whether it has returned what nobody has seen."""
+        """Wait for a cancelled poll to end; return whether it returned records that are still unseen."""
         self._check_open()
         await self._end_polling()
         self._check_open()
@@ -173,11 +173,11 @@ class AIOShareConsumer:
 
     async def _end_polling(self) -> None:
         if self._polling is not None:
-            # Where this is cancelled, the next call waits for it.
+            # If this call is cancelled, the next one waits for it.
             await asyncio.wait([self._polling])
             ended, self._polling = self._polling, None
             if not isinstance(ended.exception(), WakeupException):
-                # It had ended already: the call that was to end it is still to be used up.
+                # It had ended before the wakeup, which must not end the next poll.
                 self._consumer.forget_wakeup()
                 self._unseen = ended
 
@@ -185,12 +185,12 @@ class AIOShareConsumer:
         self._check_open()
 
         def called() -> _T:
-            self._check_open()  # it may have waited for another call's end
+            self._check_open()  # the consumer may have been closed while this call waited
             return call(*args)
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, called)
 
     def _check_open(self) -> None:
-        self._consumer._check_open()
+        self._consumer._guard.check_open()
         if self._closing is not None:
             raise IllegalStateException("Share consumer closed")

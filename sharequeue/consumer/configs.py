@@ -1,8 +1,8 @@
-"""What is a share consumer configured to do, and which configs does it refuse?
+"""The configs of a share consumer, and those that it refuses.
 
-The names are Kafka's, as ``confluent_kafka.ShareConsumer`` takes them; what it refuses is refused here in its words
-(KIP-932: what makes no sense for a share consumer, or is a config of the group). Names of our own begin with
-``sharequeue.``. Everything else is handed to the client that reads the records, which knows what it takes.
+The names are Kafka's, as ``confluent_kafka.ShareConsumer`` takes them. Configs that it refuses are refused here with
+the same messages (KIP-932: those that make no sense for a share consumer, and those of the group). Names of our own
+begin with ``sharequeue.``. Everything else is passed to the client that reads the records, which checks it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 
 IMPLICIT, EXPLICIT = "implicit", "explicit"
 
@@ -35,7 +35,7 @@ NOT_APPLICABLE = frozenset(
 )
 OF_THE_GROUP = frozenset({"heartbeat.interval.ms", "session.timeout.ms"})
 
-# Taken, and without effect: they are about offsets that are committed, which a share consumer does not do.
+# Accepted without effect: they are about committed offsets, which a share consumer does not have.
 _WITHOUT_EFFECT = (
     "auto.commit.interval.ms",
     "enable.auto.offset.store",
@@ -53,29 +53,28 @@ class ConsumerConfig:
     settings: Settings
     explicit: bool = False
     max_poll_records: int = 500
-    """Records that one poll returns at most; kept to exactly."""
+    """The maximum number of records that a poll returns; never exceeded."""
     max_poll_interval_ms: int = 300_000
-    """A member that does not poll for so long leaves the group."""
+    """A member that does not poll for this time leaves the group."""
     fetch_min_bytes: int = 1
-    """A poll waits for so many bytes, but no longer than ``fetch_max_wait_ms``."""
+    """A poll waits for this many bytes, but no longer than ``fetch_max_wait_ms``."""
     fetch_max_wait_ms: int = 500
     fetch_max_bytes: int = 52_428_800
-    """Bytes of keys and values that are leased and read ahead of the polls at most; one record may be larger."""
+    """Maximum bytes of keys and values that are leased and read ahead of the polls; one record may be larger."""
     prefetch_max_records: int = 5_000
-    """Records that are leased ahead of the polls at most; 0 turns leasing ahead off."""
+    """Maximum number of records that are leased ahead of the polls; 0 turns leasing ahead off."""
     client_id: str = "sharequeue"
     client_rack: str | None = None
     service_url: str | None = None
     reading: Mapping[str, Any] = field(default_factory=dict)
-    """What the client that reads the records is given."""
+    """The configs of the client that reads the records."""
 
 
 def consumer_config(config: Mapping[str, Any], extras: Mapping[str, Any]) -> ConsumerConfig:
-    """Check a share consumer's configuration; ``extras`` are keyword arguments as ``logger``.
+    """Check a share consumer's configuration; ``extras`` are keyword arguments, for example ``logger``.
 
-    Raises what confluent's raises: ValueError for a config that a share consumer refuses and for a missing
-    ``group.id``, KafkaException with _INVALID_ARG for a value that cannot be. SettingMissing when an address is not
-    known.
+    Raises the same errors as confluent's: ValueError for a config that a share consumer refuses and for a missing
+    ``group.id``, KafkaException with _INVALID_ARG for an invalid value. SettingMissing if an address is not known.
     """
     given = {**config, **extras}
     if "on_commit" in given:
@@ -87,7 +86,7 @@ def consumer_config(config: Mapping[str, Any], extras: Mapping[str, Any]) -> Con
     for name in _WITHOUT_EFFECT:
         given.pop(name, None)
     mode = _one_of(given, "share.acknowledgement.mode", IMPLICIT, (IMPLICIT, EXPLICIT))
-    # Every lease is cut exactly at its number of records: the log's batches are not known here. Both modes are one.
+    # Both modes do the same: a lease is limited by its number of records, as the log's batches are not known here.
     _one_of(given, "share.acquire.mode", "batch_optimized", ("batch_optimized", "record_limit"))
     max_poll_records = _whole(given, "max.poll.records", 500, 1)
     wait = _whole(given, "fetch.wait.max.ms", 500, 0, 300_000)
@@ -126,7 +125,7 @@ def _refuse(name: str) -> None:
 
 
 def _settings(given: dict[str, Any]) -> Settings:
-    """Where everything is: the environment and the stack file, and what the config says otherwise."""
+    """Return the settings of the environment and the stack file, overridden by the values of the config."""
     overrides: dict[str, Any] = {}
     home = given.pop("sharequeue.home", None)
     if url := given.pop("sharequeue.database.url", None):
@@ -145,7 +144,7 @@ def _settings(given: dict[str, Any]) -> Settings:
         name: str(value).lower() if value in (True, False) else str(value) for name, value in security.items()
     }
     settings = loaded.replace(kafka={**loaded.kafka, **texts})
-    # Asked for now, so that a program without addresses stops here and not in its first poll.
+    # Read now, so that a program without addresses fails here and not in its first poll.
     _ = settings.database_url, settings.bootstrap_servers
     return settings
 
@@ -158,7 +157,7 @@ def _reading(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def invalid(reason: str) -> KafkaException:
-    """Return the error that confluent raises for a config that cannot be."""
+    """Return the error that confluent raises for an invalid config."""
     return KafkaException(KafkaError(KafkaError._INVALID_ARG, reason))
 
 

@@ -1,8 +1,8 @@
-"""How do a consumer's keys and values become objects, and what becomes of a record of which they do not?
+"""Deserialize keys and values, and release or reject records that cannot be deserialized.
 
 As ``confluent_kafka.DeserializingShareConsumer``: a record that cannot be decoded is returned with its raw bytes
-and an error. It is released unless the program says otherwise (KIP-932): so it comes again until its deliveries are
-used up, and then is a dead letter. confluent's accepts it in implicit mode.
+and an error. It is released unless the program acknowledges it otherwise (KIP-932). So it is delivered again until
+its deliveries are used up, and then becomes a dead letter. confluent's class accepts it in implicit mode.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, Message, Messages
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from sharequeue.consumer.share_consumer import ShareConsumer
-from sharequeue.values import AcknowledgeType
+from sharequeue.words.values import AcknowledgeType
 
 Deserializer = Callable[[bytes | None, SerializationContext], Any]
 
@@ -36,7 +36,7 @@ class DeserializingShareConsumer(ShareConsumer):
         """
         messages = super().poll(timeout)
         for message in messages:
-            # A record whose lock was renewed comes as it was returned before.
+            # A renewed record is returned as it was before.
             if message.error() is None and not self._renewed(message):
                 self._decode(message)
         return messages

@@ -1,9 +1,9 @@
-"""Where is it kept why a record failed, until its dead letter is written?
+"""Store the error of a failed record until its dead letter is written.
 
-As by a batch run: in Parquet files of offset and error under the settings' ``output``, which the acknowledgement
-names as an output of its lease. The writer of dead letters reads them there and puts class and message into the
-letter's headers; where it cannot read them, the letter goes without. There is a folder for each day, and who writes
-removes those that are older than ``KEPT``.
+Errors are stored as by a batch run: in Parquet files of offset and error under the settings' ``output``. The
+acknowledgement names their folder as an output of its lease. The writer of dead letters reads the files and puts
+class and message into the letter's headers; if it cannot read them, the letter has no error. There is a folder for
+each day. Folders older than ``KEPT`` are removed when new errors are written.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from sharequeue.consumer.holdings import Holding
-from sharequeue.errors import first_line
-from sharequeue.settings import Settings
-from sharequeue.values import LeaseOutput
+from sharequeue.consumer.held_leases import HeldLease
+from sharequeue.words.errors import first_line
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import LeaseOutput
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -31,31 +31,31 @@ SINK = "share-consumer-exceptions"
 FOLDER = "share-consumer-exceptions"
 KEPT = timedelta(days=30)
 PATIENCE_S = 3.0
-"""An acknowledgement waits so long at most for its errors to be written, or for a tenth of its lock."""
+"""How long an acknowledgement waits for its errors to be written; a tenth of its lock if that is shorter."""
 
 
 def error_text(error: BaseException | str) -> str:
-    """An error as a dead letter's headers have it: class and message."""
+    """Return an error in the form of a dead letter's headers: class and message."""
     if isinstance(error, str):
         return error
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 class Failures:
-    """Writes errors, in a thread beside the fetcher's: locks lapse while an acknowledgement waits.
+    """Writes errors in a thread of their own, because locks may lapse while an acknowledgement waits.
 
-    Never fails. What cannot be written, or not in time, the letters go without; while a write hangs, nothing waits
-    for another.
+    Never fails. If errors cannot be written in time, the letters have no error. While one write hangs, no other is
+    started.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._late: threading.Event | None = None
-        """Of the last write, where nothing waits for it any more."""
+        """Set when the last write ends, if the acknowledgement no longer waits for it."""
         self._cleared: date | None = None
 
-    def output(self, holding: Holding, errors: Mapping[int, str]) -> LeaseOutput | None:
-        """Write the errors of some records of a lease; return what its acknowledgement is to name, if anything."""
+    def output(self, holding: HeldLease, errors: Mapping[int, str]) -> LeaseOutput | None:
+        """Write the errors of some records of a lease; return the output for its acknowledgement, if any."""
         if not errors:
             return None
         location = holding.errors_at[0] if holding.errors_at else self._folder(holding)
@@ -68,13 +68,13 @@ class Failures:
         holding.errors_at.append(location)
         return LeaseOutput(SINK, location, len(errors))
 
-    def _folder(self, holding: Holding) -> str:
+    def _folder(self, holding: HeldLease) -> str:
         group = re.sub(r"[^A-Za-z0-9._-]", "_", holding.lease.share_partition.group_id)
         day = datetime.now(UTC).date()
         return f"{self._settings.output}/{FOLDER}/{group}/{day}/{holding.lease.token}"
 
     def _write(self, location: str, errors: Mapping[int, str], patience: float) -> str | None:
-        """Have them written; return what came between, None when they are."""
+        """Write the errors; return what went wrong, None if they are written."""
         if self._late is not None and not self._late.is_set():
             return f"{location} waits for a folder that does not answer"
         problem: str | None = None
@@ -99,7 +99,7 @@ class Failures:
         return f"{location} was not written in {patience:.1f} s"
 
     def _clear(self, filesystem: FileSystem, path: str) -> None:
-        """Remove what is too old, once a day."""
+        """Remove folders that are too old, once a day."""
         today = datetime.now(UTC).date()
         if self._cleared == today:
             return
@@ -122,7 +122,7 @@ def _is_day_before(name: str, day: date) -> bool:
 
 
 def _place(location: str) -> tuple[FileSystem, str]:
-    # Only here: importing it takes longer than all else that a consumer imports.
+    # Imported only here: it takes longer than all other imports of a consumer.
     from pyarrow import fs
 
     if "://" in location or location.startswith("file:"):

@@ -1,8 +1,8 @@
-"""Where do the logs of a consumer's share-partitions end now, and can the broker be read?
+"""The log ends of a consumer's share-partitions, and whether the broker can be read.
 
-The service's watch looks every two seconds. A consumer that waits sees a new record at once, because it reads at
-the log's end anyway; it then tells the state where the log ends, as the watch would, and leases. So a record is
-delivered a moment after it was produced, and nobody has to ask the broker more often.
+The service's watch checks every two seconds. A waiting consumer sees a new record at once, because it reads at the
+log's end anyway. It then reports the log end to the state, as the watch would, and leases. So a record is delivered a
+moment after it was produced, without more requests to the broker.
 """
 
 from __future__ import annotations
@@ -13,54 +13,57 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from sharequeue.consumer.reader import Key, Reader
-from sharequeue.errors import ShareError
 from sharequeue.kafka.topics import Topics
-from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.values import LogSeen, SharePartition
+from sharequeue.words.errors import ShareError
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import LogSeen, SharePartition
 
 _log = logging.getLogger(__name__)
 
 BROKER_TIMEOUT_S = 2.0
 BETWEEN_LOOKS_S = 0.05
-"""Of records that come one by one, and that others lease, not each is worth a look."""
+"""Shortest time between two checks: records may arrive one by one, and other consumers may lease them."""
 LONGEST_WAIT_S = 10.0
 LOOK_AGAIN_S = 0.5
-"""How long is waited before something is looked at again that cannot be read."""
+"""How long to wait before something unreadable is checked again."""
 
 
 class LogEnds:
-    """What this consumer knows of its logs' ends."""
+    """The log ends that this consumer knows."""
 
     def __init__(self, settings: Settings, state: State, token: Callable[[str], Any] | None = None) -> None:
         self._state = state
         self._topics = Topics(settings, BROKER_TIMEOUT_S, token)
         self.set_sasl_credentials = self._topics.set_sasl_credentials
         self._ids: dict[str, str] = {}
-        """Of each topic the id that the broker returned last."""
+        """The id of each topic that the broker returned last."""
         self._observed: dict[Key, int] = {}
         self._unreadable: dict[Key, tuple[float, float]] = {}
-        """When a partition is looked at again, and how long was waited before."""
+        """When a partition is checked again, and how long the last wait was."""
         self._looked_at = 0.0
         self._right_cluster = False
 
     def check_cluster(self) -> None:
-        """Make sure, once, that the broker is of the cluster that the state is of: offsets of another one would be
-        acknowledged as gaps. Raises InconsistentClusterId, BrokerNotAvailable."""
+        """Check once that the broker belongs to the cluster of the state.
+
+        Offsets of another cluster would be acknowledged as gaps. Raises InconsistentClusterId,
+        BrokerNotAvailable.
+        """
         if not self._right_cluster:
             self._state.administration.check_cluster(self._topics.cluster_id())
             self._right_cluster = True
 
     def forget(self) -> None:
-        """Look at all of them anew."""
+        """Forget all ends, so that all are read again."""
         self._observed.clear()
 
     def unknown(self, assignment: Mapping[SharePartition, str]) -> dict[SharePartition, str]:
-        """Those that were never looked at."""
+        """Return the share-partitions whose log end was never read."""
         return {at: topic_id for at, topic_id in assignment.items() if key_of(at) not in self._observed}
 
     def grown(self, assignment: Mapping[SharePartition, str], reader: Reader) -> dict[SharePartition, str]:
-        """Those of which a record has come from behind the end that the state was told."""
+        """Return the share-partitions with a record past the log end that the state knows."""
         if time.monotonic() < self._looked_at + BETWEEN_LOOKS_S:
             return {}
         ends = reader.seen_ends()
@@ -71,13 +74,13 @@ class LogEnds:
         }
 
     def cannot_be_read(self, key: Key) -> None:
-        """Nothing could be read of a partition: it is not leased before the broker answers for it again."""
+        """Mark a partition as unreadable: it is not leased until the broker responds for it again."""
         _, before = self._unreadable.get(key, (0.0, LOOK_AGAIN_S / 2))
         wait = min(2 * before, LONGEST_WAIT_S)
         self._unreadable[key] = time.monotonic() + wait, wait
 
     def readable(self, assignment: Mapping[SharePartition, str], reader: Reader) -> list[SharePartition]:
-        """The share-partitions that may be leased from, in order; the broker is asked first for some."""
+        """Return the share-partitions that may be leased from, in order; check unreadable ones first."""
         for at, topic_id in assignment.items():
             again, _ = self._unreadable.get(key_of(at), (None, 0.0))
             if again is not None and again <= time.monotonic():
@@ -88,7 +91,7 @@ class LogEnds:
         return sorted(at for at in assignment if key_of(at) not in self._unreadable)
 
     def observe(self, share_partitions: Mapping[SharePartition, str], reader: Reader) -> bool:
-        """Tell the state where these logs end now, and have the reader wait there; return whether all are known."""
+        """Report these logs' ends to the state, and have the reader wait there; return whether all are known."""
         sizes: dict[str, int] = {}
         for at in share_partitions:
             sizes[at.topic] = max(sizes.get(at.topic, 0), at.partition + 1)
@@ -100,7 +103,7 @@ class LogEnds:
         except ShareError as error:
             _log.warning("the ends of the logs are not known: %s", error)
             before, logs, after = {}, {}, {}
-        # A topic that was made again meanwhile: nobody knows of which one the offsets are.
+        # If a topic was created again meanwhile, it is unknown which of the two the offsets belong to.
         ids = {name: topic_id for name, topic_id in after.items() if before.get(name) == topic_id}
         seen = [
             LogSeen(at, ids[at.topic], log.log_start, log.log_end, log.last_stable_offset)
@@ -109,19 +112,22 @@ class LogEnds:
         ]
         self._looked_at = time.monotonic()
         if seen:
-            self._state.many.observe(seen)
+            self._state.observe(seen)
         for each in seen:
             self._observed[key_of(each.share_partition)] = each.log_end
             reader.watch(key_of(each.share_partition), each.log_end)
         return len(seen) == len(share_partitions)
 
     def _ask(self, names: Collection[str]) -> dict[str, str]:
-        """The ids of these topics now. One that had the same id earlier had it all the time between."""
+        """Ask the broker for the current ids of these topics.
+
+        A topic whose id is the same as before had that id all the time in between.
+        """
         known = {name: topic.topic_id for name, topic in self._topics.ask(names).known.items()}
         self._ids = {name: topic_id for name, topic_id in self._ids.items() if name not in names} | known
         return known
 
 
 def key_of(at: SharePartition) -> Key:
-    """Topic and partition."""
+    """Return topic and partition."""
     return at.topic, at.partition

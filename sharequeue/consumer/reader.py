@@ -1,9 +1,9 @@
-"""How are the records of leased offsets read, exactly these and none besides?
+"""Read exactly the records of leased offsets from Kafka.
 
-Over confluent-kafka's ordinary Consumer, assigned by hand: it joins no group and commits nothing. It reads ahead,
-within a bound; what it has read ahead is not leased and is kept here until it is. An offset counts as a gap (a
-control record, a hole of compaction, an aborted transaction) only when the reading has passed it: a later record of
-the same partition came, or the broker reported the end of the log behind it. Silence is never a gap.
+This uses confluent-kafka's ordinary Consumer, assigned by hand: it joins no group and commits nothing. It reads ahead
+up to a limit, and keeps these records until they are leased. An offset counts as a gap (a control record, a hole of
+compaction, an aborted transaction) only when reading has passed it: a later record of the same partition arrived, or
+the broker reported the end of the log behind it. Silence never makes a gap.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from sharequeue.kafka.clients import client_config, credentials
-from sharequeue.kafka.records import passes
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
+from sharequeue.kafka.reading import READING, open_consumer, passes
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
 
 _log = logging.getLogger(__name__)
 
@@ -29,16 +29,16 @@ Key = tuple[str, int]
 """Topic and partition."""
 
 _BAD_RECORD = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION})
-"""Errors that are a record's, and not the partition's."""
+"""Errors of a record, not of its partition."""
 AT_ONCE = 1000
 PARTITION_BYTES = 1 << 18
-"""Of one partition in one fetch. What comes of the others is kept until it is leased, and keeping much is slow:
-Python looks through it for garbage."""
+"""Bytes of one partition in one fetch. Records of the others are kept until they are leased, and keeping many is
+slow: Python's garbage collector scans them."""
 NEAR_BYTES = 4 << 20
-"""So much is read over to come to the next lease: a seek throws away what the client has fetched."""
+"""Up to this distance the next lease is reached by reading on: a seek discards what the client has fetched."""
 AHEAD_RECORDS = 50_000
-"""Records of all partitions together that are kept, read ahead and not leased. A partition that has its part of them
-is paused, which throws away what the client has fetched of it: a fetch's megabyte of small records is to fit in."""
+"""Maximum number of unleased records that are kept, over all partitions. A partition that has its part of them is
+paused, which discards what the client has fetched of it: so a fetch of one megabyte of small records must fit in."""
 FETCH_WAIT_MS = 100
 """How long the broker holds a fetch at the log's end. The end is reported after it, and a seek waits for it."""
 SLICE_S = 0.05
@@ -46,21 +46,21 @@ SLICE_S = 0.05
 
 @dataclass(slots=True)
 class _Log:
-    """Where the reading stands in one partition."""
+    """The progress of reading in one partition."""
 
     position: int
     """Everything below it has been passed."""
     ahead: list[Message] = field(default_factory=list)
-    """Came, and was not asked for yet; ascending."""
+    """Messages that arrived and were not requested yet, ascending."""
     paused: bool = False
     error: KafkaError | None = None
     end: int = 0
-    """The end of the log as the broker reported it: everything below it has come."""
+    """The end of the log as the broker reported it: everything below it has arrived."""
     seen_end: int = 0
-    """One past the last record that came, whether leased or not."""
+    """One past the last record that arrived, whether leased or not."""
 
     def drop_first(self, count: int) -> None:
-        """So many of those ahead have been passed."""
+        """Drop the first `count` records of those ahead: they have been passed."""
         if count > 0:
             self.position = _offset(self.ahead[count - 1]) + 1
             del self.ahead[:count]
@@ -68,7 +68,7 @@ class _Log:
 
 @dataclass(slots=True)
 class Part:
-    """What was read of some leased offsets: the records, and which offsets are decided, with a record or without."""
+    """The result of reading leased offsets: the records, and the passed offsets, with a record or without."""
 
     messages: list[Message]
     passed: OffsetSet
@@ -86,11 +86,9 @@ class Reader:
             "client.id": "sharequeue",
             "max.partition.fetch.bytes": PARTITION_BYTES,
             **given,
+            **READING,
             "group.id": "sharequeue.share-consumer",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
             "isolation.level": isolation_level,
-            "auto.offset.reset": "error",
             "fetch.wait.max.ms": FETCH_WAIT_MS,
             "queued.min.messages": AHEAD_RECORDS,
             # A full queue is empty again in milliseconds; by default the client would wait a second.
@@ -101,32 +99,32 @@ class Reader:
         self._settings, self._credentials = settings, credentials(settings)
         self.isolation_level = isolation_level
         self._ahead_bytes = ahead_bytes
-        self._consumer = Consumer(config)
+        self._consumer = open_consumer(config)
         self._logs: dict[Key, _Log] = {}
         self.mean_bytes: dict[str, float] = {}
-        """Mean size of a topic's records as they came of late."""
+        """Mean size of the recent records of each topic."""
 
     def close(self) -> None:
-        """Let go of the client."""
+        """Close the client."""
         self._consumer.close()
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """New credentials for the next time it authenticates."""
+        """Set new credentials for the next time that the reader authenticates."""
         self._consumer.set_sasl_credentials(username, password)
 
     @property
     def outdated(self) -> bool:
-        """Whether a file with the password, the key or the certificates has changed since it was made."""
+        """Whether a file with the password, the key or the certificates has changed since the client was made."""
         return credentials(self._settings) != self._credentials
 
     def watch(self, key: Key, position: int) -> None:
-        """Have records come from this position on, unless the partition is being read already."""
+        """Start to read a partition at this position, unless it is being read already."""
         if key not in self._logs:
             self._consumer.incremental_assign([TopicPartition(*key, position)])
             self._logs[key] = _Log(position, seen_end=position)
 
     def watches(self, key: Key) -> bool:
-        """Whether the partition is being read."""
+        """Return whether the partition is being read."""
         return key in self._logs
 
     def keep_only(self, keys: Collection[Key]) -> None:
@@ -140,11 +138,11 @@ class Reader:
             self._drop(key)
 
     def seen_ends(self) -> dict[Key, int]:
-        """Of each partition one past the last record that came."""
+        """Return one past the last record that arrived, by partition."""
         return {key: log.seen_end for key, log in self._logs.items()}
 
     def wait(self, seconds: float) -> None:
-        """Take in what comes; wait for the first that comes, so long at most."""
+        """Poll; wait for the first record for up to `seconds`."""
         if not self._logs:
             time.sleep(seconds)
             return
@@ -152,9 +150,9 @@ class Reader:
         self._pump(AT_ONCE, 0)
 
     def move_to(self, positions: Mapping[Key, int]) -> None:
-        """Have the records of all these come before the first is waited for.
+        """Move to all these positions before waiting for the first record.
 
-        The broker holds a fetch at the log's end: partitions that are moved to one by one would wait one by one.
+        The broker holds a fetch at the log's end: if partitions were moved one by one, they would wait one by one.
         """
         for key, position in positions.items():
             self._move_to(key, position)
@@ -162,8 +160,10 @@ class Reader:
     def read(
         self, key: Key, wanted: OffsetSet, max_bytes: int, patience: float, stop: Callable[[], bool]
     ) -> Part:
-        """Read these offsets, in order: all of them, or what comes until ``max_bytes`` are read, nothing has come for
-        ``patience`` seconds, or ``stop`` is true.
+        """Read these offsets, in order.
+
+        It stops before the end when ``max_bytes`` are read, when nothing has arrived for ``patience`` seconds, or
+        when ``stop`` returns true.
         """
         messages: list[Message] = []
         read_bytes = 0
@@ -175,7 +175,7 @@ class Reader:
             while log.position < end:
                 if log.ahead:
                     below = _index(log.ahead, end)
-                    passed = below < len(log.ahead)  # what is there is all there is below the end
+                    passed = below < len(log.ahead)  # a later record: below the end all is there
                     found = _of(log.ahead, of_pass)
                     sizes = list(accumulate(map(len, found), initial=read_bytes))
                     if sizes[-1] >= max_bytes:
@@ -210,7 +210,7 @@ class Reader:
         return Part(messages, wanted)
 
     def log_start(self, key: Key, timeout: float) -> int | None:
-        """Where the partition's log starts, by the broker; None when it does not answer in time."""
+        """Return the start of the partition's log from the broker; None if it does not respond in time."""
         try:
             start, _ = self._consumer.get_watermark_offsets(TopicPartition(*key), timeout=timeout)
         except KafkaException:
@@ -242,8 +242,8 @@ class Reader:
         self._consumer.incremental_unassign([TopicPartition(*key)])
 
     def _pump(self, most: int, seconds: float, wanted: Key | None = None) -> None:
-        """Take in what the client has read; partitions that are not wanted now are paused when they have enough."""
-        # By partition, and in it by topic: no line of this is run for each record.
+        """Add the messages that the client has read; pause partitions that have enough and are not wanted now."""
+        # Grouped by partition, then by topic, so that no line of Python runs for each record.
         for partition, of_partitions in groupby(self._consumer.consume(most, seconds), Message.partition):
             for topic, messages in groupby(of_partitions, Message.topic):
                 log = self._logs.get((topic, partition))  # type: ignore[arg-type]
@@ -255,7 +255,7 @@ class Reader:
                 log.paused = True
 
     def _take_in(self, topic: str, log: _Log, messages: list[Message]) -> None:
-        """Add what came of one partition to what is ahead; take in what the broker says of its log."""
+        """Add messages of one partition to those read ahead, and note what the broker reports of its log."""
         if any(map(Message.error, messages)):
             records = []
             for message in messages:
@@ -282,17 +282,17 @@ class Reader:
 
 def _offset(message: Message) -> int:
     offset = message.offset()
-    assert offset is not None  # noqa: S101  (whatever a consumer returns has one)
+    assert offset is not None  # noqa: S101  (every message of a consumer has one)
     return offset
 
 
 def _index(messages: Sequence[Message], offset: int) -> int:
-    """How many of these, which ascend, are below an offset."""
+    """Return how many messages of an ascending list are below an offset."""
     return bisect_left(messages, offset, key=_offset)
 
 
 def _of(messages: list[Message], wanted: OffsetSet) -> list[Message]:
-    """Those of these, which ascend, that are wanted."""
+    """Return the wanted messages of an ascending list."""
     found: list[Message] = []
     for first, end in wanted.ranges:
         found += messages[_index(messages, first) : _index(messages, end)]

@@ -1,16 +1,17 @@
 """A share group in Dagster: assets, checks, a sensor, a schedule and jobs, from a `defs.yaml`.
 
-What a code location needs, by what it is for:
+For a code location:
 
 - a queue: `ShareGroupComponent` in a `defs.yaml`; or, without YAML, `share_group_defs` of a `ShareGroup`;
-- what its definitions take: the resources `SettingsResource`, `StateResource`, `SparkResource`, which
-  `share_group_resources` gives together;
-- to change a run or the looks of assets: `Processing`, which `ShareGroupComponent.execute` gets, and `AssetData`.
+- the resources of its definitions: `SettingsResource`, `StateResource`, `SparkResource`, which
+  `share_group_resources` returns together;
+- to change a run or the appearance of assets: `Processing`, the argument of `ShareGroupComponent.execute`, and
+  `AssetData`.
 
-Needs the extra `dagster`. Importing it loads Dagster, and neither Spark nor Great Expectations.
+Needs the extra `dagster`. Importing it loads Dagster, but neither Spark nor Great Expectations.
 """
 
-from sharequeue.extras import require
+from sharequeue.words.extras import require
 
 require("dagster", "dagster", "great_expectations")
 

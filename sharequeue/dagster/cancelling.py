@@ -1,7 +1,7 @@
-"""How does a run end that somebody cancels?
+"""End a cancelled run with one sentence.
 
-As cancelled, with one sentence. A signal interrupts Spark in the middle of a call to its JVM, and the stack of that
-call says nothing about the run.
+A signal interrupts Spark in the middle of a call to its JVM, and the stack trace of that
+call gives no information about the run.
 """
 
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ import dagster as dg
 
 @contextmanager
 def cancelled_plainly(
-    consequence: str = "what it held is given back, and no record is at fault",
+    consequence: str = "its records are released, and no record is at fault",
 ) -> Iterator[None]:
-    """End a block that Dagster interrupts by its exception, without the stack of where it was, and with what became
-    of the block's work."""
+    """End a block that Dagster interrupts with its exception, without the stack trace, and with the consequence for
+    the block's work."""
     try:
         yield
     except dg.DagsterExecutionInterruptedError:

@@ -1,12 +1,12 @@
-"""Which asset checks does a share group have on its dead letters?
+"""The asset checks of a share group on its dead letters.
 
-One for each expectation of the suites, ours and the user's, and the reconciliation with Postgres. Each goes on in the
-topic (read_committed) where it ended; those that ended at the same place read together. From Postgres alone: whether
-anything is held, and whether this week's letters are like last week's. What the state itself must be is checked in
-`state_checks`.
+There is one for each expectation of the suites, ours and the user's, and the reconciliation with Postgres. Each
+continues in the topic (read_committed) where it ended; those that ended at the same position read together. Two use
+Postgres alone: whether letters are held, and whether this week's letters are like last week's. The state itself is
+checked in `state_checks`.
 
-An error does not block unless `dead_letters.blocking` says so: a run reports where the group stands, and then checks,
-also when something is wrong with its letters.
+An error does not block unless `dead_letters.blocking` is set: a run writes its reports, and then checks,
+even if something is wrong with its letters.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,65 +16,65 @@ import dagster as dg
 from pydantic import Field
 
 from sharequeue.dagster.quality import dead_letters
+from sharequeue.dagster.quality.archived import ArchivedLetters
 from sharequeue.dagster.quality.context import QualityContext
 from sharequeue.dagster.quality.drift import drift_of
 from sharequeue.dagster.quality.examination import Examination, Examined, Found, examine, finding
 from sharequeue.dagster.quality.expectations import Expectation, check_specs, severity_of, suite_of
-from sharequeue.dagster.quality.findings import SHOWN, Cursor, Finding, table, together
+from sharequeue.dagster.quality.findings import SHOWN, Cursor, Finding, table_of_findings, together
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup
-from sharequeue.deadletters.archived import ArchivedLetters
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics
-from sharequeue.settings import Settings
 from sharequeue.state import State
+from sharequeue.words.settings import Settings
 
 RECONCILED = "reconciled_with_state"
 NONE_HELD = "none_held"
 DRIFT = "like_last_week"
 CONTEXTS = "great_expectations"
-"""The folder of the data folder that has the groups' contexts."""
+"""The folder in the data folder with the groups' contexts."""
 
 _RECONCILIATION = Expectation(
     check=RECONCILED,
-    description="The topic holds exactly the records that Postgres has as archived, each once, but for those that "
+    description="The topic has exactly the records that Postgres has archived, each once, except those that "
     "the topic's retention has removed.",
     kind="",
 )
 
 
 class Examining(dg.Config):
-    """How much of the topic a run of the checks reads."""
+    """The part of the topic that a run of the checks reads."""
 
     full: bool = Field(default=False, description="Begin at the topic's start, not where the last run ended.")
     max_letters: int | None = Field(
-        default=None, ge=1, description="Letters to read; if not given, as the yaml says."
+        default=None, ge=1, description="Letters to read; default: the value in the yaml."
     )
     accept: bool = Field(
         default=False,
-        description="Take what was found before as known: it does not fail the checks any more.",
+        description="Acknowledge the earlier findings, so that they no longer fail the checks.",
     )
 
 
 def dead_letter_checks(
     group: ShareGroup, asset: dg.AssetKey, after: Sequence[dg.AssetKey]
 ) -> dg.AssetChecksDefinition:
-    """The checks on the dead letters of `group`, made after the assets `after` in a run.
+    """Build the checks on the dead letters of `group`, executed after the assets `after` in a run.
 
-    Raises SuiteUnreadable when the user's suite is none.
+    Raises SuiteUnreadable if the user's suite cannot be read.
     """
     given = group.dead_letters
-    # What blocks cannot wait for what it blocks.
+    # A blocking check cannot wait for an asset that it blocks.
     after = () if given.blocking else after
     built_in = dead_letters.expectations()
     user_suite = None if given.suite is None else Path(given.suite).absolute()
     users = () if user_suite is None else suite_of(user_suite)[1]
     read = (*built_in, *users, _RECONCILIATION)
     from_state = (
-        Expectation(NONE_HELD, "No dead letter waits for its topic to be writable.", "", severity="warning"),
+        Expectation(NONE_HELD, "No dead letter waits until its topic is writable.", "", severity="warning"),
         Expectation(
             DRIFT,
-            "This week's dead letters are as many as last week's, and for the same causes.",
+            "The number and the causes of this week's dead letters are similar to last week's.",
             "",
             severity="warning",
         ),
@@ -121,7 +121,7 @@ def _read_checks(
     expectations: Sequence[Expectation],
     gx: QualityContext,
 ) -> Iterator[dg.AssetCheckResult]:
-    """The results of the checks that read the topic."""
+    """Yield the results of the checks that read the topic."""
     topic = GroupConfigs.load(queue.database, group.group).dead_letter_topic
     cursors = {
         each.check: Cursor.of(context.instance, dg.AssetCheckKey(asset, each.check), group.group)
@@ -213,7 +213,9 @@ def _result(
     if expectation.altered:
         metadata["not_compared_records"] = examined.not_compared
     if findings:
-        metadata["found"] = table(findings, topic, shown_only=expectation.altered or expectation.doubled)
+        metadata["found"] = table_of_findings(
+            findings, topic, shown_only=expectation.altered or expectation.doubled
+        )
     if found.problem:
         metadata["problem"] = found.problem
     metadata["cursor"] = after.metadata()
@@ -237,11 +239,9 @@ def _what_failed(expectation: Expectation, found: Found, before: int, unlisted: 
         letters = "1 letter breaks" if found.unexpected == 1 else f"{found.unexpected:,} letters break"
         sentences.append(f"{letters} it.")
     if before:
-        sentences.append(f"{before} that were found before are still there.")
+        sentences.append(f"{before} earlier findings are still there.")
     if unlisted:
-        sentences.append(
-            f"{unlisted:,} more were found before and not listed: read them again with `full: true`."
-        )
+        sentences.append(f"{unlisted:,} earlier findings are not listed: read them again with `full: true`.")
     return " ".join([*sentences, f"Expected: {expectation.description}"])
 
 
@@ -259,7 +259,7 @@ def _reconciled(examined: Examined) -> Found:
 def _without_topic(
     queue: StateResource, group_id: str, asset: dg.AssetKey, topic: str, expectations: Sequence[Expectation]
 ) -> Iterator[dg.AssetCheckResult]:
-    """The results where there is nothing to read: right, unless Postgres has letters as written to the topic."""
+    """Yield the results if there is no topic: passed, unless Postgres has recorded letters as written to it."""
     archived = ArchivedLetters(queue.database, group_id)
     written = sum(
         batch.offsets.count
@@ -275,16 +275,21 @@ def _without_topic(
             asset_key=asset,
             check_name=each.check,
             severity=severity_of(each),
-            description=f"{why}, and Postgres has {lost:,} letters as written to it" if lost else why,
+            description=f"{why}, but Postgres has recorded {lost:,} letters as written to it"
+            if lost
+            else why,
             metadata={"unexpected_records": lost},
         )
 
 
 def _none_held(asset: dg.AssetKey, state: State, group_id: str) -> dg.AssetCheckResult:
-    """Whether anything waits for its topic, and why: the reason of the last drain stays until a batch is written."""
+    """Check whether dead letters are held, and why.
+
+    The reason of the last drain stays until a batch is written.
+    """
     waiting = sum(status.archiving for status in state.figures.describe(group_id))
     reasons = sorted({held.reason for held in state.dead_letters.held(group_id)})
-    why = "; ".join(reasons) or "no drain has been at them yet"
+    why = "; ".join(reasons) or "no drain has tried to write them yet"
     return dg.AssetCheckResult(
         passed=waiting == 0,
         check_name=NONE_HELD,

@@ -1,4 +1,4 @@
-"""A share group as a Dagster component: a `defs.yaml` says which, `share_group_defs` makes its definitions."""
+"""A share group as a Dagster component: its `defs.yaml` becomes definitions with `share_group_defs`."""
 
 from typing import Annotated
 
@@ -31,7 +31,7 @@ class ShareGroupComponent(ShareGroup, dg.Component):
       configs: {share.auto.offset.reset: earliest, errors.deadletterqueue.topic.name: dlq.orders}
     ```
 
-    Make a class of your own to change how assets look (`get_asset_spec`) or what a run does (`execute`):
+    Make your own subclass to change the appearance of assets (`get_asset_spec`) or the work of a run (`execute`):
 
     ```python
     class AuditedShareGroup(ShareGroupComponent):
@@ -48,14 +48,14 @@ class ShareGroupComponent(ShareGroup, dg.Component):
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
-        """What `dg list components` and Dagster's documentation pages show."""
+        """Return the description for `dg list components` and Dagster's documentation pages."""
         return dg.ComponentTypeSpec(
             description="A Kafka share group as a batch queue for Spark, with dead letters, checks and reports.",
             tags=["kafka", "spark", "queue"],
         )
 
     def get_asset_spec(self, spec: dg.AssetSpec, data: AssetData) -> dg.AssetSpec:
-        """Return the spec of an asset as it shall be; `spec` is what it would be, `data.name` which one it is."""
+        """Return the final spec of an asset; `spec` is the default one, `data.name` the asset's name."""
         return spec if self.translation is None else self.translation(spec, data)
 
     def execute(self, run: Processing) -> "dg.MaterializeResult[None]":
@@ -63,14 +63,14 @@ class ShareGroupComponent(ShareGroup, dg.Component):
         return process(run)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Return the definitions. Raises NameCollision when another share group would be called the same, ValueError
-        when another `defs.yaml` has this one too.
+        """Return the definitions. Raises NameCollision if another share group has the same name in Dagster, and
+        ValueError if another `defs.yaml` has this group too.
         """
         beside = [each.group for each in context.component_tree.get_all_components(ShareGroupComponent)]
         dagster_names(beside)
         if beside.count(self.group) > 1:
-            raise ValueError(f"share group {self.group!r} is defined twice: keep one defs.yaml of it")
-        # Beside the defs.yaml, whatever the working directory is.
+            raise ValueError(f"share group {self.group!r} is defined twice: keep one defs.yaml for it")
+        # Next to the defs.yaml, whatever the working directory is.
         for field in ("suite", "data_docs"):
             if (given := getattr(self.dead_letters, field)) is not None:
                 setattr(self.dead_letters, field, str(context.path / given))

@@ -1,8 +1,8 @@
-"""How does a run reach Dagster's own database?
+"""The connections of a run to Dagster's own database.
 
-Dagster's storages in Postgres make a connection for each event, and a run of a share group writes some 250 of them:
-a second, and more on a busy machine. A run keeps its connections instead, as Dagster's webserver does. Each is asked
-whether it lives before it is used again, so that a Postgres that was started anew is found.
+Dagster's storages in Postgres open a connection for each event, and a run of a share group writes some 250 of them:
+that takes a second, and more on a busy machine. A run keeps its connections instead, as Dagster's webserver does.
+Each is tested before it is used again, so that a restart of Postgres is noticed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["keep_connections"]
 
 
 def keep_connections(instance: dg.DagsterInstance) -> None:
-    """Have the storages of an instance keep their connections; those that are in no Postgres are left as they are."""
+    """Let the storages of an instance keep their connections; storages outside of Postgres are not changed."""
     if not any(isinstance(engine.pool, sa.NullPool) for engine in _engines(instance)):
         return
     instance.optimize_for_webserver(statement_timeout=0, pool_recycle=-1, max_overflow=-1)
@@ -34,7 +34,7 @@ def _engines(instance: dg.DagsterInstance) -> list[sa.Engine]:
 
 
 def _ask(connection: Any, record: Any, proxy: Any) -> None:
-    """Ask a connection whether it lives. Where it does not, the pool makes another one."""
+    """Test a connection. If it is dead, the pool opens another one."""
     try:
         with connection.cursor() as cursor:
             cursor.execute("select 1")

@@ -1,7 +1,7 @@
-"""What does a share group become in Dagster? Assets, checks, a sensor, a schedule and jobs, from one value.
+"""The Dagster definitions of a share group: assets, checks, a sensor, a schedule and jobs, from one value.
 
-A plain function: `ShareGroupComponent` calls it with what a `defs.yaml` says, and a program that has no YAML calls it
-by itself.
+It is a plain function: `ShareGroupComponent` calls it with the content of a `defs.yaml`, and a program without YAML
+calls it directly.
 """
 
 from typing import Any
@@ -36,9 +36,9 @@ from sharequeue.dagster.state_checks import state_checks
 def share_group_defs(
     group: ShareGroup, *, execute: Execute = process, translate: Translate = lambda spec, data: spec
 ) -> dg.Definitions:
-    """Everything that `group` has in Dagster. It takes the resources `settings`, `queue` and `spark`.
+    """Return all definitions of `group` for Dagster. They need the resources `settings`, `queue` and `spark`.
 
-    `execute` does the work of the asset `accepted`; `translate` turns our spec of each asset into the user's.
+    `execute` does the work of the asset `accepted`; `translate` changes our spec of each asset into the user's.
     """
     lineage = Lineage(group, translate)
     name, reported = group.name, [lineage.key(SPSO_AND_LAG), lineage.key(DELIVERY_COUNTS)]
@@ -46,24 +46,24 @@ def share_group_defs(
     job = dg.define_asset_job(
         name,
         selection=dg.AssetSelection.assets(*lineage.of_a_run),
-        # One process for all of a run: its assets share one JVM, and a kill of the run is a kill of all it does.
+        # One process for the whole run: its assets share one JVM, and killing the run ends all of its work.
         executor_def=dg.in_process_executor,
         tags=group.run_tags,
-        description=f"Works through share group {group.group}, then writes dead letters, reports and checks.",
+        description=f"Processes share group {group.group}, then writes dead letters, reports and checks.",
     )
     redrive_job = dg.define_asset_job(
         f"{name}_redrive",
         selection=dg.AssetSelection.assets(redriven),
         executor_def=dg.in_process_executor,
         tags=group.run_tags,
-        description=f"Puts dead letters of share group {group.group} back to work; a dry run by default.",
+        description=f"Sends dead letters of share group {group.group} back; a dry run by default.",
     )
     checks_job = dg.define_asset_job(
         f"{name}_checks",
         selection=dg.AssetSelection.assets(lineage.key(DEAD_LETTERS)),
         executor_def=dg.in_process_executor,
         tags=group.run_tags,
-        description=f"Reports the dead letters of share group {group.group} and checks them: no Spark.",
+        description=f"Reports the dead letters of share group {group.group} and checks them, without Spark.",
     )
     checks = [
         dead_letter_checks(group, asset=lineage.key(DEAD_LETTERS), after=reported),
@@ -98,7 +98,7 @@ def _replay_job(group: ShareGroup, asset: dg.AssetsDefinition) -> Any:
         f"{group.name}_replay",
         selection=dg.AssetSelection.assets(asset),
         executor_def=dg.in_process_executor,
-        description=f"Replays records of share group {group.group} by day or hour; the live group stays as it is.",
+        description=f"Replays records of share group {group.group} by day or hour; the live group is not changed.",
     )
 
 
@@ -111,7 +111,7 @@ def _schedule(group: ShareGroup, given: Schedule) -> dg.ScheduleDefinition:
         default_status=dg.DefaultScheduleStatus.RUNNING
         if given.enabled
         else dg.DefaultScheduleStatus.STOPPED,
-        description=f"Works through share group {group.group} at set times, whatever the lag.",
+        description=f"Processes share group {group.group} at set times, whatever the lag.",
     )
 
 

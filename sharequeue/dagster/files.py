@@ -1,4 +1,4 @@
-"""How is a small derived table replaced, so that a reader sees the old one or the new, never a half?"""
+"""Replace a small derived table atomically: a reader sees the old one or the new one."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def replace_parquet(frame: "pd.DataFrame", path: Path) -> Path:
-    """Write ``frame`` as one Parquet file at ``path``, replacing what is there; return the path."""
+    """Write ``frame`` as one Parquet file at ``path``, replacing an existing one; return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.name}.{os.getpid()}")
     frame.to_parquet(staged, index=False)

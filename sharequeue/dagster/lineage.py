@@ -1,13 +1,13 @@
-"""Which assets does a share group have, and what is made from what?
+"""The assets of a share group, and their dependencies.
 
     kafka/<topic> → accepted → each summary
                     accepted → dead_letters → dead_letter_topic → redriven
                     accepted, dead_letters → spso_and_lag, delivery_counts
-    kafka/<topic> → replayed, and spso_and_lag → history, where backfills are wanted
+    kafka/<topic> → replayed, and spso_and_lag → history, if backfills are configured
 
-The source topics are external assets that nobody has to define: Dagster shows what depends on them, and whoever
-fills them may define them under the same key. Every other key begins with the group's prefix, so that two groups
-never meet, even on a shared topic.
+The source topics are external assets that need no definition: Dagster shows what depends on them, and their
+producers may define them with the same key. Every other key begins with the group's prefix, so that two groups
+never have the same key, even on a shared topic.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from sharequeue.dagster.names import GROUP_TAG, asset_tag_value
 from sharequeue.dagster.share_group import ShareGroup
 
 TOPIC_PREFIX = "kafka"
-"""What the key of an external asset for a topic begins with."""
+"""The prefix of the key of a topic's external asset."""
 
 ACCEPTED, DEAD_LETTERS, DEAD_LETTER_TOPIC, REDRIVEN = (
     "accepted",
@@ -35,7 +35,7 @@ DEAD_LETTER_TOPIC_CONFIG = "errors.deadletterqueue.topic.name"
 
 @dataclass(frozen=True, slots=True)
 class AssetData:
-    """What a translation gets to know of an asset: its name here, and its group."""
+    """An asset, for a translation: its internal name and its group."""
 
     name: str
     """`accepted`, `dead_letters`, …, or a summary's name."""
@@ -43,7 +43,7 @@ class AssetData:
 
 
 Translate = Callable[[dg.AssetSpec, AssetData], dg.AssetSpec]
-"""From our spec of an asset to the user's: another key, further tags, another group."""
+"""Changes our spec of an asset into the user's: another key, further tags, another group."""
 
 
 class Lineage:
@@ -57,21 +57,21 @@ class Lineage:
         }
 
     def __getitem__(self, name: str) -> dg.AssetSpec:
-        """The spec of an asset by its name here."""
+        """Return the spec of an asset by its internal name."""
         spec = self._translated[name]
         deps = [self.key(dep) for dep in _DEPS.get(name, (ACCEPTED,))]
         if name in (ACCEPTED, REPLAYED):
             deps = [dg.AssetKey([TOPIC_PREFIX, topic]) for topic in self.group.topics]
-        # What a translation has added stays.
+        # Whatever a translation has added is kept.
         return spec.replace_attributes(deps=[*deps, *spec.deps])
 
     def key(self, name: str) -> dg.AssetKey:
-        """The key of an asset by its name here."""
+        """Return the key of an asset by its internal name."""
         return self._translated[name].key
 
     @property
     def of_a_run(self) -> list[dg.AssetKey]:
-        """What a run of the group's job makes."""
+        """Return the keys of the assets that a run of the group's job makes."""
         made = (ACCEPTED, *self.group.summaries, DEAD_LETTERS, SPSO_AND_LAG, DELIVERY_COUNTS)
         return [self.key(name) for name in made]
 
@@ -87,24 +87,24 @@ _DEPS = {
 
 
 def _about(group: ShareGroup) -> dict[str, tuple[str, set[str]]]:
-    """What each asset is, and its kinds."""
+    """Return the description and the kinds of each asset."""
     topics = ", ".join(group.topics)
     letters = group.configs.get(DEAD_LETTER_TOPIC_CONFIG)
     return {
         ACCEPTED: (
-            f"Records of {topics} that share group `{group.group}` has accepted. They count once their "
-            "acknowledgement has committed, each once.",
+            f"Records of {topics} that share group `{group.group}` has accepted. Each counts once, from the commit "
+            "of its acknowledgement on.",
             {"kafka", "spark"},
         ),
         **{
             name: (
-                f"The summary `{name}` of what `{group.group}` has accepted, merged from all leases that count.",
+                f"The summary `{name}` of the records that `{group.group}` has accepted, merged from all leases.",
                 {"spark", "parquet"},
             )
             for name in group.summaries
         },
         DEAD_LETTERS: (
-            f"Records that `{group.group}` gave up, rejected or delivered too often, written to the dead-letter "
+            f"Records that `{group.group}` rejected, or that were delivered too often, written to the dead-letter "
             "topic, each exactly once.",
             {"kafka"},
         ),
@@ -113,26 +113,26 @@ def _about(group: ShareGroup) -> dict[str, tuple[str, set[str]]]:
             {"kafka"},
         ),
         REDRIVEN: (
-            f"Dead letters of `{group.group}` put back to work, each once; a dry run unless `execute` is set.",
+            f"Dead letters of `{group.group}` sent back, each once; a dry run unless `execute` is set.",
             {"kafka"},
         ),
         SPSO_AND_LAG: (
-            f"SPSO, lag and what is in flight, for each share-partition of `{group.group}`; kept in Postgres.",
+            f"SPSO, lag and records in flight of each share-partition of `{group.group}`; stored in Postgres.",
             {"postgres"},
         ),
         DELIVERY_COUNTS: (
-            f"How many records of `{group.group}` ended how, after how many deliveries, since the group began.",
+            f"Records of `{group.group}` by outcome and number of deliveries, since the group began.",
             {"postgres"},
         ),
         **(
             {
                 REPLAYED: (
-                    f"Records of {topics} by the time of their timestamps, once more through the handler of "
-                    f"`{group.group}`, into folders of their own. Nothing of the live group is touched.",
+                    f"Records of {topics} by their timestamps, processed again by the handler of "
+                    f"`{group.group}`, into separate folders. The live group is not changed.",
                     {"kafka", "spark", "parquet"},
                 ),
                 HISTORY: (
-                    f"What each day that is over brought to `{group.group}`, counted anew from the journal.",
+                    f"The figures of each past day of `{group.group}`, counted again from the journal.",
                     {"postgres"},
                 ),
             }
@@ -157,7 +157,7 @@ def _base(group: ShareGroup, name: str, description: str, kinds: set[str]) -> dg
 
 
 def _commands(group: ShareGroup, name: str) -> Mapping[str, Any]:
-    """The group, and the command that shows or does the same from a shell."""
+    """Return the group, and the command that shows or does the same in a shell."""
     topic = group.configs.get(DEAD_LETTER_TOPIC_CONFIG)
     commands = {
         ACCEPTED: f"sharequeue run {group.pipeline}",

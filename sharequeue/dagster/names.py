@@ -1,9 +1,9 @@
-"""How is a share group called in Dagster?
+"""The names of a share group's definitions in Dagster.
 
 Kafka allows any non-empty text as a group id; Dagster allows letters, digits and underscores in the names of
-jobs, sensors, schedules, groups and checks, and refuses Python's keywords and a few words of its own. The
-encoding is for people: it keeps the name readable and is not reversible, so two groups can meet at one name;
-``dagster_names`` refuses that at load. The group id itself always travels in the tag ``sharequeue/group`` and
+jobs, sensors, schedules, groups and checks, and refuses Python's keywords and some other words. The
+encoding keeps the name readable and is not reversible, so two groups can get the same name;
+``dagster_names`` refuses that at load. The group id itself is always in the tag ``sharequeue/group`` and
 in metadata, unencoded.
 """
 
@@ -11,14 +11,14 @@ import keyword
 import re
 from collections.abc import Iterable
 
-from sharequeue.offsets import OffsetSet
+from sharequeue.words.offsets import OffsetSet
 
 GROUP_TAG = "sharequeue/group"
 MEMBER_TAG = "sharequeue/member"
 LEASES_TAG = "sharequeue/leases"
-"""On a run: its group, the member it was, and the ids of its leases. The group's is on its assets too."""
+"""On a run: its group, its member, and the ids of its leases. The group's tag is on its assets too."""
 REPLAY_TAG = "sharequeue/replay"
-"""On a run that replays records of a group, instead of the group's tag: it is no run of the group's."""
+"""On a run that replays records of a group, in place of the group's tag: it is not a run of the group."""
 
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_]")
 _RESERVED_BY_DAGSTER = frozenset(
@@ -33,30 +33,30 @@ _MOST_LEASE_RUNS = 20
 
 
 class NameCollision(ValueError):
-    """Two share groups would have the same name in Dagster; rename one of them."""
+    """Two share groups have the same name in Dagster; rename one of them."""
 
     def __init__(self, name: str, first: str, second: str) -> None:
         super().__init__(
-            f"the share groups {first!r} and {second!r} are both called {name!r} in Dagster, which allows "
-            f"only letters, digits and underscores; give one of them another name"
+            f"the share groups {first!r} and {second!r} both get the name {name!r} in Dagster, which allows "
+            f"only letters, digits and underscores: give one of them another name"
         )
         self.name, self.first, self.second = name, first, second
 
 
 def dagster_name(group_id: str) -> str:
-    """The name of ``group_id`` in Dagster: what is not a letter, digit or underscore becomes an underscore.
+    """Return the name of ``group_id`` in Dagster: letters, digits and underscores, with `_` for all others.
 
-    A reserved word gets an underscore at its end. Raises ``ValueError`` for an empty group id, which Kafka
-    refuses too.
+    A reserved word gets an underscore at its end. Raises ``ValueError`` for an empty group id, which Kafka refuses
+    too.
     """
     if not group_id:
-        raise ValueError("a share group's name is not empty")
+        raise ValueError("group.id must not be empty")
     name = _NOT_ALLOWED.sub("_", group_id)
     return f"{name}_" if keyword.iskeyword(name) or name in _RESERVED_BY_DAGSTER else name
 
 
 def dagster_names(group_ids: Iterable[str]) -> dict[str, str]:
-    """The Dagster name of each group; raises ``NameCollision`` with both names when two would be one."""
+    """Return the Dagster name of each group; raises ``NameCollision`` with both ids if two names are the same."""
     taken: dict[str, str] = {}
     for group_id in group_ids:
         owner = taken.setdefault(dagster_name(group_id), group_id)
@@ -66,15 +66,15 @@ def dagster_names(group_ids: Iterable[str]) -> dict[str, str]:
 
 
 def asset_tag_value(group_id: str) -> str:
-    """A group's id as the value of an asset's tag, for which Dagster bounds length and characters.
+    """Return a group's id as an asset tag's value, for which Dagster limits length and characters.
 
-    A run's tag has no such bounds, and carries the id as it is.
+    A run's tag has no such limits, and has the id unchanged.
     """
     return _NOT_ALLOWED_IN_TAGS.sub("_", group_id)[:_LONGEST_TAG_VALUE]
 
 
 def lease_tag_value(lease_ids: Iterable[int]) -> str:
-    """The ids of a run's leases as a tag: `3-7,9`. Of very many the first ones, and that there are more."""
+    """Return the ids of a run's leases as a tag: `3-7,9`. For too many, the first ones and the total."""
     ids = sorted(set(lease_ids))
     runs = [
         f"{first}-{last}" if last > first else str(first)

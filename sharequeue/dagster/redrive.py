@@ -1,8 +1,8 @@
-"""How are dead letters put back to work from Dagster?
+"""Redrive dead letters from Dagster.
 
-An asset of its own, in no job that runs by itself: somebody who has removed the cause launches it with a config that
-chooses the letters. Without `execute` it only shows what it would do. `sharequeue.redrive` does the rest, with the
-same guarantees as on the command line: each letter is sent once, even if others redrive at the same time or a run is
+It is an asset of its own, in no automatic job: launch it after the cause is removed, with a config that
+selects the letters. Without `execute` it only shows what it would do. It gives the same guarantees as the command,
+which `sharequeue.redrive` implements: each letter is sent once, even if others redrive at the same time or a run is
 killed.
 """
 
@@ -15,43 +15,52 @@ from pydantic import Field
 
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup
+from sharequeue.dagster.tables import table
+from sharequeue.deadletters.redrive.redrive import MAX_REDRIVES, MIN_RATE, Redrive, RedrivePlan, RedriveReport
+from sharequeue.deadletters.redrive.selection import RedriveRefused, Selection, parse_header, parse_offsets
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.redrive.redrive import MAX_REDRIVES, Redrive, RedrivePlan, RedriveReport
-from sharequeue.redrive.selection import RedriveRefused, Selection, parse_header, parse_offsets
 
 
 class Redriving(dg.Config):
-    """Which letters, where to, and whether they are sent. A condition that is left out holds for all letters."""
+    """The letters, the target, and whether to send them. Without any condition all letters are selected."""
 
     execute: bool = Field(
-        default=False, description="Send them; without this the run only shows what it would do."
+        default=False, description="Send the letters; without this the run only shows what it would do."
     )
-    cause: str | None = Field(default=None, description="Only letters of this cause: rejected or exceeded.")
-    since: str | None = Field(default=None, description="Only letters written from then on (ISO 8601; UTC).")
-    until: str | None = Field(default=None, description="Only letters written before (ISO 8601; UTC).")
+    cause: str | None = Field(default=None, description="Only letters with this cause: rejected or exceeded.")
+    since: str | None = Field(
+        default=None, description="Only letters written at or after this time (ISO 8601; UTC)."
+    )
+    until: str | None = Field(
+        default=None, description="Only letters written before this time (ISO 8601; UTC)."
+    )
     source_topic: str | None = Field(default=None, description="Only records of this topic.")
     source_partition: int | None = Field(default=None, ge=0, description="Only records of this partition.")
-    header: str | None = Field(default=None, description="Only with this header: NAME=VALUE.")
+    header: str | None = Field(default=None, description="Only letters with this header: NAME=VALUE.")
     offsets: list[str] = Field(
         default=[], description="Only at these offsets of the dead-letter topic: PARTITION:FIRST-LAST."
     )
     target: str | None = Field(
-        default=None, description="The topic to send to; without it each record's source."
+        default=None, description="The target topic; default: each record's source topic."
     )
     only_group: bool = Field(
-        default=False, description="For this group alone: runs of other share groups skip the records."
+        default=False, description="For this group only: runs of other share groups skip the records."
     )
     by_key: bool = Field(
         default=False,
-        description="Place records by their keys; in the partitions they came from without it.",
+        description="Choose partitions by the records' keys; otherwise the records return to their own partitions.",
     )
-    rate: float | None = Field(default=None, gt=0, description="Records a second at most.")
+    rate: float | None = Field(
+        default=None, ge=MIN_RATE, allow_inf_nan=False, description="Maximum records per second."
+    )
     max_redrives: int = Field(
-        default=MAX_REDRIVES, ge=1, description="Records put back so often already are not put back again."
+        default=MAX_REDRIVES,
+        ge=1,
+        description="Records that were sent back this often are not sent back again.",
     )
 
     def selection(self, group_id: str) -> Selection:
-        """The letters of ``group_id`` that are meant. Raises ``dg.Failure`` that names what cannot be read."""
+        """Return the selected letters of ``group_id``. Raises ``dg.Failure`` with the field that cannot be read."""
         if self.cause not in (None, "rejected", "exceeded"):
             raise dg.Failure(f"cause: {self.cause!r}: expected rejected or exceeded", allow_retries=False)
         try:
@@ -70,7 +79,7 @@ class Redriving(dg.Config):
 
 
 def redrive_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefinition:
-    """The asset `redriven`: dead letters of `group` put back."""
+    """Build the asset `redriven`: dead letters of `group` sent back."""
     group_id = group.group
 
     @dg.multi_asset(specs=[spec], name=f"{group.name}_redriven")
@@ -80,7 +89,7 @@ def redrive_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefinition:
         settings: SettingsResource,
         queue: StateResource,
     ) -> Any:
-        """Dead letters put back to work, each once; a dry run unless the config says `execute`."""
+        """Dead letters sent back, each once; a dry run unless the config has `execute`."""
         topic = GroupConfigs.load(queue.database, group_id).dead_letter_topic
         if not topic:
             raise dg.Failure(f"group {group_id} has no dead-letter topic", allow_retries=False)
@@ -98,9 +107,9 @@ def redrive_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefinition:
                 max_redrives=config.max_redrives,
             )
             plan = work.plan()
-            report = work.run(context.log.info) if config.execute else None
+            report = work.run(plan, context.log.info) if config.execute else None
         except RedriveRefused as error:
-            # Nothing that trying again in a moment would change, and what was sent is known.
+            # An immediate retry would not help, and what was sent is recorded.
             raise dg.Failure(str(error), allow_retries=False) from error
         if report is None:
             context.log.info(f"a dry run: {plan.letters:,} letters would be sent; set execute to send them")
@@ -112,7 +121,7 @@ def redrive_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefinition:
 def metadata(
     topic: str, selection: Selection, plan: RedrivePlan, report: RedriveReport | None
 ) -> dict[str, Any]:
-    """What was chosen and what was sent, in letters; keys and units are the same for a dry run."""
+    """Return what was selected and what was sent, in letters; keys and units are the same for a dry run."""
     return {
         "dead_letter_topic": topic,
         "selection": str(selection),
@@ -120,7 +129,7 @@ def metadata(
         "chosen_records": plan.letters,
         "sent_records": report.sent if report else 0,
         "resumed_records": report.resumed if report else 0,
-        "gone_records": report.gone if report else 0,
+        "gone_records": report.gone if report else plan.gone,
         "sent_before_records": plan.sent_before,
         "held_by_loop_guard_records": plan.looping,
         "redrive_seconds": round(report.seconds, 3) if report else 0.0,
@@ -132,10 +141,7 @@ def metadata(
 
 
 def _counts(name: str, counts: Mapping[str, int]) -> dg.TableMetadataValue:
-    return dg.MetadataValue.table(
-        records=[dg.TableRecord({name: key, "letters": count}) for key, count in sorted(counts.items())],
-        schema=dg.TableSchema(columns=[dg.TableColumn(name, "string"), dg.TableColumn("letters", "int")]),
-    )
+    return table({name: "string", "letters": "int"}, sorted(counts.items()))
 
 
 def _time(text: str | None) -> datetime | None:

@@ -1,7 +1,7 @@
-"""What do assets, checks and sensors share: settings, the queue's state, and Spark?
+"""The resources that assets, checks and sensors share: settings, the queue's state, and Spark.
 
-Each resource opens what it stands for when a run first needs it and closes it when the run ends. Spark takes
-seconds to start, so its session is made at the first touch: a run that finds nothing to do never pays for it.
+Each resource opens its connection or session when a run first needs it, and closes it when the run ends. Spark takes
+seconds to start, so its session is created on first use: a run that finds nothing to do does not need it.
 """
 
 from collections.abc import Mapping
@@ -12,36 +12,37 @@ from pydantic import Field, PrivateAttr
 
 from sharequeue.dagster.connections import keep_connections
 from sharequeue.database import Database
-from sharequeue.settings import Settings
+from sharequeue.reports.history import Reports
 from sharequeue.state import State
-from sharequeue.state.reports import Reports
+from sharequeue.words.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 class SettingsResource(dg.ConfigurableResource[Any]):
-    """Where everything is: environment, then the data folder's ``stack.json``, then defaults."""
+    """The settings: environment, then the data folder's ``stack.json``, then defaults."""
 
     home: str | None = Field(
         default=None, description="The data folder; SHAREQUEUE_HOME or .sharequeue if not given."
     )
 
     def load(self) -> Settings:
-        """The settings as of now; a missing address raises when it is asked for, with what to set."""
+        """Load the current settings; a missing address raises when it is read, with what to set."""
         return Settings.load(self.home)
 
 
 class StateResource(dg.ConfigurableResource[Any]):
-    """The share groups' state in Postgres, and the reports on it, over one pool per run."""
+    """The share groups' state in Postgres, and its reports, with one pool per run."""
 
     settings: dg.ResourceDependency[SettingsResource]
     _in_use: bool = PrivateAttr(default=False)
     _database: Database | None = PrivateAttr(default=None)
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Make no pool yet: where an address is missing, whoever asks for it says so in a way of its own. A run keeps
-        its connections to Dagster's database.
+        """Create no pool yet: if an address is missing, the code that uses it reports that.
+
+        The run keeps its connections to Dagster's database.
         """
         self._in_use = True
         if context.run is not None and context.instance is not None:
@@ -56,9 +57,9 @@ class StateResource(dg.ConfigurableResource[Any]):
 
     @property
     def database(self) -> Database:
-        """The pool of this run, made at the first touch; it connects at the first question.
+        """The pool of this run, created on first use; it connects with the first query.
 
-        Raises SettingMissing when the settings have no address.
+        Raises SettingMissing if the settings have no address.
         """
         if not self._in_use:
             raise RuntimeError("the state resource is used outside of a run")
@@ -68,7 +69,7 @@ class StateResource(dg.ConfigurableResource[Any]):
 
     @property
     def state(self) -> State:
-        """What happened to which record."""
+        """The state of the share groups."""
         return State(self.database)
 
     @property
@@ -78,17 +79,17 @@ class StateResource(dg.ConfigurableResource[Any]):
 
 
 class SparkResource(dg.ConfigurableResource[Any]):
-    """One Spark session per run, made at the first touch, stopped at the end of the run.
+    """One Spark session per run, created on first use, stopped at the end of the run.
 
-    A session that the process has already is used, and left as it is.
+    If the process already has a session, that one is used, and is not stopped.
 
-    `conf` is Spark's own (memory, packages, credentials by `dg.EnvVar`) and wins over ours; `master` is the settings'
-    when None.
+    `conf` is Spark's own configuration (memory, packages, credentials with `dg.EnvVar`) and overrides ours; `master`
+    of None is the settings' master.
     """
 
     settings: dg.ResourceDependency[SettingsResource]
     master: str | None = Field(
-        default=None, description="Spark's master, such as `local[2]`; as the settings say if not given."
+        default=None, description="Spark's master, such as `local[2]`; default: the settings' master."
     )
     conf: dict[str, str] = Field(
         default={}, description="Spark's own configuration, such as `spark.driver.memory: 2g`."
@@ -97,7 +98,7 @@ class SparkResource(dg.ConfigurableResource[Any]):
     _ours: bool = PrivateAttr(default=False)
 
     def session(self, app_name: str) -> "SparkSession":
-        """The run's session; ``app_name`` counts at the first call."""
+        """Return the run's session; ``app_name`` is used at the first call."""
         if self._session is None:
             from pyspark.sql import SparkSession as Session
 
@@ -112,7 +113,7 @@ class SparkResource(dg.ConfigurableResource[Any]):
         return session
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """Stop the session when this run has made one."""
+        """Stop the session if this run has created it."""
         if self._session is not None and self._ours:
             self._session.stop()
         self._session = None
@@ -121,9 +122,10 @@ class SparkResource(dg.ConfigurableResource[Any]):
 def share_group_resources(
     *, home: str | None = None, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> dg.Definitions:
-    """What the definitions of share groups take, for a whole code location; `conf` and `master` are Spark's.
+    """Return the resources that the definitions of share groups need, for a whole code location.
 
-    All steps of a run share one process, and so one Spark session: also when somebody materializes assets in the UI.
+    `conf` and `master` are Spark's. All steps of a run share one process and one Spark session, even if assets
+    are materialized in the UI.
     """
     settings = SettingsResource(home=home)
     return dg.Definitions(

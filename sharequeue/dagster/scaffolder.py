@@ -9,28 +9,24 @@ from sharequeue.starter import Starter
 
 
 class Params(BaseModel):
-    """What the queue is about; all of it can be changed afterwards."""
+    """The parameters of the queue; all of them can be changed later."""
 
-    group: str | None = Field(
-        default=None, description="The share group's id; the folder's name if not given."
-    )
-    topic: str | None = Field(
-        default=None, description="The topic it reads; called like the group if not given."
-    )
+    group: str | None = Field(default=None, description="The share group's id; default: the folder's name.")
+    topic: str | None = Field(default=None, description="The topic that it reads; default: the group's id.")
 
 
 class ShareGroupScaffolder(dg.Scaffolder[Params]):
-    """Writes a `defs.yaml` and, beside `defs/`, the module of a sample handler."""
+    """Writes a `defs.yaml` and, next to `defs/`, the module of a sample handler."""
 
     @classmethod
     def get_scaffold_params(cls) -> type[Params]:
-        """What may be given."""
+        """Return the model of the parameters."""
         return Params
 
     def scaffold(self, request: dg.ScaffoldRequest[Params]) -> None:
-        """Write both; a module that is there already is left as it is.
+        """Write both files; an existing module is not changed.
 
-        Raises ValueError for a name that cannot be used, and for another format than YAML.
+        Raises ValueError for a name that cannot be used, and for a format other than YAML.
         """
         if request.scaffold_format != "yaml":
             raise ValueError(
@@ -47,7 +43,7 @@ class ShareGroupScaffolder(dg.Scaffolder[Params]):
 
 
 def _package(target: Path) -> Path:
-    """The folder of the project's package: what `defs/` stands in."""
+    """Return the folder of the project's package: the one with `defs/`."""
     for folder in target.parents:
         if folder.name == "defs":
             return folder.parent

@@ -1,7 +1,7 @@
-"""Which asset checks does a share group have on where it stands?
+"""The asset checks of a share group on its state.
 
-On its SPSO-and-lag report: the invariants of the state itself, no lease that nobody brings to an end, no lag below
-zero; and, where the yaml has a bound, how much waits and how old the oldest of it is. An age is that of the record in
+On its SPSO-and-lag report: the invariants of the state, no lease that never ends, no lag below
+zero; and, if the yaml has a limit, how many records wait and how old the oldest is. The age is that of the record in
 its topic.
 """
 
@@ -11,19 +11,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
-import sqlalchemy as sa
 from confluent_kafka import KafkaException
 
-from sharequeue.dagster.reports import table
+from sharequeue.dagster.reports import STUCK_COLUMNS
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup, duration
-from sharequeue.database import Database
-from sharequeue.errors import ShareError
-from sharequeue.kafka.records import Originals
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
-from sharequeue.state.group_report import StuckLease
-from sharequeue.values import SharePartitionStatus
+from sharequeue.dagster.tables import table_of
+from sharequeue.kafka.reading import RecordReader
+from sharequeue.words.errors import ShareError
+from sharequeue.words.figures import SharePartitionStatus
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import LeaseRow
 
 STATE_VERIFIED = "state_verified"
 LAG_NOT_NEGATIVE = "lag_not_negative"
@@ -33,24 +32,24 @@ LAG_BOUNDED = "lag_bounded"
 AGE_BOUNDED = "oldest_record_bounded"
 
 SETTLE_SECONDS = 6.0
-"""How long a share-partition may be ahead of its log before the check fails. The service looks every 2 s."""
+"""How long a share-partition may be ahead of its log before the check fails. The service refreshes it every 2 s."""
 _LOOKED_THROUGH = 100
-"""Offsets that are looked through for the oldest record; a few can be markers of transactions."""
+"""Offsets that are searched for the oldest record; a few can be transaction markers."""
 
 
 def state_checks(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinition:
-    """The checks of the state of `group`, on the asset `asset`; each can be made alone."""
+    """Build the checks of the state of `group`, on the asset `asset`; each can be executed alone."""
     group_id, bounds = group.group, group.checks
     described = {
         STATE_VERIFIED: "Every invariant of the group's state holds: no offset has two leases, …",
         LAG_NOT_NEGATIVE: "The group has not processed more than the log holds.",
-        NONE_STUCK: "No lease is long past its lock, and none is of a member that is gone.",
+        NONE_STUCK: "No lease is long past its lock, and none is held by a member that is gone.",
         NONE_LOST: f"Retention has removed at most {bounds.max_lost:,} records before they were processed.",
     }
     if bounds.max_lag is not None:
         described[LAG_BOUNDED] = f"At most {bounds.max_lag:,} records wait."
     if bounds.max_age is not None:
-        described[AGE_BOUNDED] = f"No record that waits is older than {bounds.max_age}."
+        described[AGE_BOUNDED] = f"No waiting record is older than {bounds.max_age}."
 
     @dg.multi_asset_check(
         name=f"{group.name}_state_invariants",
@@ -64,7 +63,9 @@ def state_checks(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinit
         made: dict[str, Callable[[], dg.AssetCheckResult]] = {
             STATE_VERIFIED: lambda: _verified(asset, queue.state.figures.verify(group_id)),
             LAG_NOT_NEGATIVE: lambda: _not_negative(asset, statuses),
-            NONE_STUCK: lambda: _none_stuck(asset, queue.database, group_id),
+            NONE_STUCK: lambda: _none_stuck(
+                asset, queue.state.figures.leases(group_id, stuck=True), group_id
+            ),
             NONE_LOST: lambda: _none_lost(asset, statuses, bounds.max_lost),
             LAG_BOUNDED: lambda: _lag(asset, statuses, bounds.max_lag or 0),
             AGE_BOUNDED: lambda: _age(asset, statuses, bounds.max_age or "", settings.load()),
@@ -89,8 +90,10 @@ def _verified(asset: dg.AssetKey, violations: Sequence[str]) -> dg.AssetCheckRes
 
 
 def settled(read: Callable[[], Sequence[SharePartitionStatus]]) -> Sequence[SharePartitionStatus]:
-    """Where the group stands. The service asks the broker for log ends beside the runs, so an older answer may
-    overtake a newer one; its next look, within seconds, corrects it. A log that was truncated stays as it is.
+    """Return the group's position.
+
+    The service reads log ends from the broker while runs do the same, so an older response may replace a newer one;
+    its next request, within seconds, corrects it. A truncated log stays as it is.
     """
     statuses, until = read(), time.monotonic() + SETTLE_SECONDS
     while any(map(_is_ahead, statuses)) and time.monotonic() < until:
@@ -112,38 +115,21 @@ def _not_negative(asset: dg.AssetKey, statuses: Sequence[SharePartitionStatus]) 
         "no share-partition is ahead of its log",
         {
             "lag_records": sum(s.lag for s in statuses),
-            "ahead": table(ahead, {"topic": "string", "partition": "int", "spso": "int", "log_end": "int"}),
+            "ahead": table_of(
+                {"topic": "string", "partition": "int", "spso": "int", "log_end": "int"}, ahead
+            ),
         },
     )
 
 
-def _none_stuck(asset: dg.AssetKey, database: Database, group_id: str) -> dg.AssetCheckResult:
-    stuck = [
-        StuckLease(**row)
-        for row in database.rows(
-            sa.text(
-                "select lease_id, topic, partition, member_id, records, held_seconds, reason"
-                " from sharequeue.stuck_leases where group_id = :group_id order by held_seconds desc, lease_id"
-            ),
-            group_id=group_id,
-        )
-    ]
-    columns = {
-        "lease_id": "int",
-        "topic": "string",
-        "partition": "int",
-        "member_id": "string",
-        "records": "int",
-        "held_seconds": "float",
-        "reason": "string",
-    }
+def _none_stuck(asset: dg.AssetKey, stuck: Sequence[LeaseRow], group_id: str) -> dg.AssetCheckResult:
     problem = (
         f"{len(stuck)} leases are stuck: see `sharequeue state leases --group {group_id}`; a run, or the service, "
-        "settles lapsed locks"
+        "releases expired locks"
         if stuck
         else ""
     )
-    metadata = {"stuck_leases": len(stuck), "stuck": table(stuck[:20], columns)}
+    metadata = {"stuck_leases": len(stuck), "stuck": table_of(STUCK_COLUMNS, stuck[:20])}
     return _warning(asset, NONE_STUCK, problem, "no lease is stuck", metadata)
 
 
@@ -154,7 +140,7 @@ def _none_lost(
     where = [status for status in statuses if status.lost_records]
     problem = (
         f"{lost:,} records were removed by retention before they were processed: give their topics a longer "
-        f"retention, or run more often. `checks: {{max_lost: {lost}}}` says that these are known"
+        f"retention, or run more often. `checks: {{max_lost: {lost}}}` acknowledges them"
     )
     return dg.AssetCheckResult(
         passed=lost <= most,
@@ -168,7 +154,7 @@ def _none_lost(
         else "no record was lost",
         metadata={
             "lost_records": lost,
-            "lost": table(where, {"topic": "string", "partition": "int", "lost_records": "int"}),
+            "lost": table_of({"topic": "string", "partition": "int", "lost_records": "int"}, where),
         },
     )
 
@@ -202,20 +188,22 @@ def _age(
 
 
 def _oldest(seconds: float | None, unknown: int) -> str:
-    known = None if seconds is None else f"the oldest record that waits is {seconds:,.0f} s old"
+    known = None if seconds is None else f"the oldest waiting record is {seconds:,.0f} s old"
     if not unknown:
         return known or "nothing waits"
-    where = f"no age is known in {unknown:,} share-partitions: their records cannot be read"
+    where = f"the age in {unknown:,} share-partitions is unknown: their records cannot be read"
     return f"{known}; {where}" if known else where
 
 
 def _age_seconds(status: SharePartitionStatus, offset: int, settings: Settings) -> float | None:
-    """How old the record at an offset, or the next one, is; None when there is none there, or it cannot be read: the
-    topic was deleted, the broker is away or refuses."""
+    """Return the age of the record at an offset, or of the next one, in seconds.
+
+    None if there is no such record, or it cannot be read: the topic was deleted, or the broker is away or refuses.
+    """
     wanted = OffsetSet.of((offset, offset + _LOOKED_THROUGH))
     try:
-        with Originals(settings, status.topic) as records:
-            for record in records.read(status.partition, wanted):
+        with RecordReader(settings) as records:
+            for record in records.read(status.topic, status.partition, wanted):
                 _, milliseconds = record.timestamp()
                 return max(0.0, datetime.now(UTC).timestamp() - milliseconds / 1000)
     except (KafkaException, ShareError):
@@ -226,7 +214,7 @@ def _age_seconds(status: SharePartitionStatus, offset: int, settings: Settings) 
 def _warning(
     asset: dg.AssetKey, name: str, problem: str, right: str, metadata: dict[str, Any]
 ) -> dg.AssetCheckResult:
-    """A check that passes unless there is something to tell."""
+    """Return a check result that passes if there is no problem, and is a warning otherwise."""
     return dg.AssetCheckResult(
         passed=not problem,
         check_name=name,

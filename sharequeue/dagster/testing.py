@@ -1,4 +1,4 @@
-"""For the tests of a project: a share group loaded as Dagster does, and everything that its `defs.yaml` names."""
+"""Help for a project's tests: load a share group as Dagster does, with everything that its `defs.yaml` names."""
 
 from os import PathLike
 from pathlib import Path
@@ -7,14 +7,14 @@ import dagster as dg
 
 from sharequeue.dagster.assets.accepted import pipeline_of
 from sharequeue.dagster.component import ShareGroupComponent
-from sharequeue.references import NoSuchObject, Reference
+from sharequeue.dagster.references import NoSuchObject, Reference
 
 
 def load_share_group(project: str | PathLike[str], queue: str) -> ShareGroupComponent:
-    """Load the component in `defs/<queue>` of a project, import its pipeline and summaries, and hold them against it.
+    """Load the component in `defs/<queue>` of a project, import its pipeline and summaries, and compare them with it.
 
-    `project` is the folder of `pyproject.toml`. Raises what Dagster raises for a `defs.yaml` that is wrong, and
-    AssertionError where the pipeline is missing or made for another group or other topics, or a summary is not the
+    `project` is the folder of `pyproject.toml`. Raises Dagster's error for an invalid `defs.yaml`, and
+    AssertionError if the pipeline is missing or for another group or other topics, or a summary is not the
     pipeline's.
     """
     component = dg.ComponentTree.for_project(Path(project)).load_component(Path(queue), ShareGroupComponent)

@@ -1,4 +1,4 @@
-"""How Postgres is reached, and how its schema gets there."""
+"""The connection to Postgres, and the migration of its schema."""
 
 from sharequeue.database.pool import Database
 

@@ -1,8 +1,8 @@
-"""How does the schema get into a database?
+"""Apply the schema to a database.
 
-All in one transaction under an advisory lock, as the schema's owner. Which files there are is in `schema_files`,
-who may use what is ``sql/functions/99_permissions.sql``'s; which roles there are is asked for by :class:`RoleNames`
-(``sharequeue migrate --roles``).
+Everything is applied in one transaction under an advisory lock, as the schema's owner. The files are listed by
+`schema_files`, permissions are in ``sql/functions/99_permissions.sql``, and the roles are those of
+:class:`RoleNames` (``sharequeue migrate --roles``).
 """
 
 from __future__ import annotations
@@ -13,33 +13,34 @@ from sharequeue.database import schema_files
 from sharequeue.database.pool import Database
 from sharequeue.database.schema_files import VERSIONED, Migration, SchemaNewer, SchemaOutdated, applied
 from sharequeue.database.upgrades import SchemaBusy, Upgrade, patiently
-from sharequeue.errors import UnsupportedVersion
-from sharequeue.settings import RoleNames
+from sharequeue.words.errors import UnsupportedVersion
+from sharequeue.words.settings import RoleNames
 
 __all__ = ["OLDEST_POSTGRES", "SchemaBusy", "may_migrate", "migrate", "pending"]
 
 OLDEST_POSTGRES = 15
-"""The oldest major version that has all that the functions use: range_agg over multiranges is new in 15."""
+"""The oldest supported major version: the functions use range_agg over multiranges, new in 15."""
 
 _MIGRATION_LOCK = 7_264_519_032_117
-"""Key of the advisory lock under which one process at a time migrates; any constant does."""
+"""Key of the advisory lock that lets one process at a time migrate; the value is arbitrary."""
 
 
 def pending(database: Database) -> list[str]:
-    """The names of the files that :func:`migrate` would apply, in order. Raises SchemaOutdated as it does."""
+    """Return the names of the files that :func:`migrate` would apply, in order. Raises SchemaOutdated as it does."""
     with database.engine.begin() as connection:
         _become_owner(connection)
         return [migration.name for migration in _pending(connection)]
 
 
 def migrate(database: Database, *, dry_run: bool = False, roles: RoleNames | None = None) -> list[str]:
-    """Bring the schema up to date, all in one transaction; return the names of the files applied.
+    """Bring the schema up to date in one transaction; return the names of the files applied.
 
-    With ``dry_run`` nothing changes and the names are those that would be applied. With ``roles`` the roles of those
-    names are made where they are missing, the schema is handed to the owner's, and the others are granted what is
-    theirs. Raises SchemaOutdated when an applied numbered migration has another text now, or the database has one
-    that this code does not know (a newer release), SchemaBusy when others were in the way for the database's
-    lock time-out (workers go on meanwhile), and UnsupportedVersion for a Postgres that is too old.
+    With ``dry_run`` nothing is changed and the names are those that would be applied. With ``roles``, create the
+    missing roles of those names, make the owner role the schema's owner, and grant the others their permissions.
+    Raises SchemaOutdated if an applied numbered migration has another text now, or the database has one
+    that this code does not know (from a newer release, or from before the first), SchemaBusy if other sessions held
+    locks for the database's lock timeout (workers continue meanwhile), and UnsupportedVersion for a Postgres that is
+    too old.
     """
     return patiently(database, lambda upgrade: _migrate(upgrade, dry_run, roles))
 
@@ -47,7 +48,7 @@ def migrate(database: Database, *, dry_run: bool = False, roles: RoleNames | Non
 def _migrate(upgrade: Upgrade, dry_run: bool, roles: RoleNames | None) -> list[str]:
     connection = upgrade.connection
     _refuse_old_postgres(connection)
-    # Moving a large table takes as long as it takes; waiting for one does not.
+    # Moving a large table may take any time; waiting for a lock may not.
     connection.exec_driver_sql("set local statement_timeout = 0")
     connection.execute(sa.text("select pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
     if roles is not None and not dry_run:
@@ -59,13 +60,13 @@ def _migrate(upgrade: Upgrade, dry_run: bool, roles: RoleNames | None) -> list[s
         return [migration.name for migration in todo]
     if todo:
         _prepare(connection)
-        # A function may name one that a later file makes. All of them are checked once they are there.
+        # A function may use one from a later file. All of them are checked once they exist.
         connection.exec_driver_sql("set local check_function_bodies = off")
         for migration in todo:
             _apply(upgrade, migration)
         connection.exec_driver_sql("set local check_function_bodies = on")
         connection.execute(_CHECKED)
-        # Files that are gone; what they made was dropped by a numbered migration.
+        # Removed files; a numbered migration has dropped their objects.
         connection.execute(
             sa.text("delete from sharequeue.schema_migrations where not name = any(:names)"),
             {"names": [f.name for f in schema_files.migrations()]},
@@ -76,7 +77,7 @@ def _migrate(upgrade: Upgrade, dry_run: bool, roles: RoleNames | None) -> list[s
 
 
 def may_migrate(connection: sa.Connection) -> bool:
-    """Whether the login may migrate: there is no schema yet, or the schema's owner is one of its roles."""
+    """Return whether the login may migrate: the schema does not exist yet, or the login is a member of its owner."""
     owned = sa.text("select pg_has_role(nspowner, 'MEMBER') from pg_namespace where nspname = 'sharequeue'")
     return connection.scalar(owned) is not False
 
@@ -85,19 +86,27 @@ def _pending(connection: sa.Connection) -> list[Migration]:
     done = applied(connection)
     files = schema_files.migrations()
     unknown = sorted(name for name in done.keys() - {f.name for f in files} if name.startswith(VERSIONED))
+    if unknown and unknown[-1] < files[0].name:
+        raise SchemaOutdated(
+            f"the database has {unknown[-1]}: it was made before the first release, and cannot be upgraded. Nothing "
+            "was changed. With the program that made it, let the groups finish their leases and export their offsets "
+            "(`sharequeue offsets reset --to-current --export`). Then remove the state (`drop schema "
+            "sharequeue, sharequeue_internal cascade`; for the local stack: `sharequeue reset`), run `sharequeue "
+            "migrate`, and import the offsets (`sharequeue offsets reset --from-file`)."
+        )
     if unknown:
         raise SchemaNewer(
-            f"the database has {unknown[-1]}, which this version does not know: it was migrated by a newer release. "
+            f"the database has {unknown[-1]}, which this version does not know: a newer release migrated it. "
             "Upgrade sharequeue here."
         )
     for f in files:
         if not f.repeatable and done.get(f.name, f.checksum) != f.checksum:
             raise SchemaOutdated(
-                f"{f.name} was applied with another text than it has now. Numbered migrations never change once "
+                f"{f.name} was applied with another text than it has now. A numbered migration must not change once "
                 "applied: restore the file and write a new one."
             )
     first_changed = next((i for i, f in enumerate(files) if done.get(f.name) != f.checksum), len(files))
-    # A repeatable file may use any that stands before it: from the first change on, all of them are applied
+    # A repeatable file may use any earlier one: from the first change on, all of them are applied
     # again.
     return [f for i, f in enumerate(files) if i >= first_changed and (f.repeatable or f.name not in done)]
 
@@ -108,13 +117,13 @@ def _refuse_old_postgres(connection: sa.Connection) -> None:
     ).one()
     if int(number) // 10_000 < OLDEST_POSTGRES:
         raise UnsupportedVersion(
-            f"This is PostgreSQL {version}; the schema needs {OLDEST_POSTGRES} or later. Nothing was changed. Use a "
-            "newer server, or upgrade this one by pg_upgrade."
+            f"This is PostgreSQL {version}, but the schema needs {OLDEST_POSTGRES} or later. Nothing was changed. "
+            "Use a newer server, or upgrade this one with pg_upgrade."
         )
 
 
 _CHECKED = sa.text(
-    # As `create function` checks it, for which the check was switched off.
+    # The same check as in `create function`, where it was switched off.
     "select case lanname when 'sql' then pg_catalog.fmgr_sql_validator(p.oid)"
     " else pg_catalog.plpgsql_validator(p.oid) end"
     " from pg_proc p join pg_language l on l.oid = p.prolang"
@@ -149,7 +158,7 @@ def _apply(upgrade: Upgrade, migration: Migration) -> None:
 
 
 def _become_owner(connection: sa.Connection) -> None:
-    """What is made belongs to whom the schema belongs to, whichever of its members runs this."""
+    """Switch to the schema's owner, so that new objects belong to it whichever member runs this."""
     owner = connection.scalar(
         sa.text(
             "select quote_ident(pg_get_userbyid(nspowner)) from pg_namespace where nspname = 'sharequeue'"
@@ -163,7 +172,7 @@ def _become_owner(connection: sa.Connection) -> None:
 
 
 def _make_roles(connection: sa.Connection, roles: RoleNames) -> None:
-    """Make the group roles that are missing; those that are there already are left as they are."""
+    """Create the missing group roles; existing ones are not changed."""
     for name in roles:
         quoted = connection.scalar(sa.text("select quote_ident(:name)"), {"name": name})
         if connection.scalar(sa.text("select to_regrole(:quoted)"), {"quoted": quoted}) is None:
@@ -171,7 +180,7 @@ def _make_roles(connection: sa.Connection, roles: RoleNames) -> None:
 
 
 def _hand_over(upgrade: Upgrade, owner: str) -> None:
-    """Make ``owner`` the owner of the schema and all that is in it."""
+    """Make ``owner`` the owner of the schema and of all its objects."""
     connection = upgrade.connection
     quoted = connection.scalar(sa.text("select quote_ident(:name)"), {"name": owner})
     if not connection.scalar(sa.text("select pg_has_role(to_regrole(:r), 'USAGE')"), {"r": quoted}):
@@ -179,7 +188,7 @@ def _hand_over(upgrade: Upgrade, owner: str) -> None:
     if not connection.scalar(
         sa.text("select has_database_privilege(:name, current_database(), 'CREATE')"), {"name": owner}
     ):
-        # Postgres asks for it of the new owner of a schema.
+        # Postgres requires it of the new owner of a schema.
         database = connection.scalar(sa.text("select quote_ident(current_database())"))
         connection.exec_driver_sql(f"grant create on database {database} to {quoted}")
     if connection.scalar(sa.text("select to_regnamespace('sharequeue')")) is None:

@@ -1,10 +1,10 @@
-"""How do we reach Postgres?
+"""The pool of connections to Postgres.
 
-Connections, transactions, one retry rule for lost replies. Nothing here outlives a transaction on the server's
-side, so that PgBouncer may use another server connection for every transaction: no startup options, no session
-settings, no prepared statements; isolation level, time zone and timeouts are set by each transaction for
-itself. How the schema gets there is in `migrations`; what the calls mean is in ``sharequeue.state`` and its
-neighbours.
+Connections, transactions, one retry rule for lost replies. No server-side state outlives a transaction,
+so that PgBouncer may use another server connection for every transaction: no startup options, no session
+settings, no prepared statements; each transaction sets its own isolation level, time zone and timeouts.
+The schema is applied by `migrations`; the calls are defined in ``sharequeue.state`` and similar
+packages.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import sqlalchemy as sa
 from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError, ProgrammingError
 
-from sharequeue import traces
 from sharequeue.database.schema_files import SchemaOutdated, schema_mismatch
-from sharequeue.errors import error_for
-from sharequeue.settings import DatabaseOptions, Settings
+from sharequeue.words import traces
+from sharequeue.words.errors import error_for
+from sharequeue.words.settings import DatabaseOptions, Settings
 
 __all__ = ["Database", "Joined"]
 
@@ -33,37 +33,37 @@ CONNECTION_DEFAULTS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""libpq's parameters of a connection, where its URL does not say otherwise. A server that vanished without a word (a
-cable, a firewall) is noticed after half a minute; the system's own defaults wait a quarter of an hour for a reply,
+"""libpq's connection parameters, unless the URL sets them. A server that vanished without closing its connections (a
+cable, a firewall) is noticed after half a minute; with the system's defaults after a quarter of an hour for a reply,
 and two hours when idle. Seconds, the last one milliseconds.
 """
 
 _IDLE_SECONDS = 1.0
-"""A pooled connection idle for longer is tested before it is handed out. Testing every time cost each call one round
-trip of two."""
+"""A pooled connection idle for longer is tested before use. Testing every time made two round trips of each
+call's one."""
 
 _NOT_THERE = frozenset(("42883", "42P01", "42703", "42704", "3F000"))
 """SQLSTATEs for a function, table, column, type or schema that does not exist."""
 
 _DEADLOCK = "40P01"
 _DEADLOCKS = 2
-"""How often one call is repeated for deadlocks. There are none among our own operations, which take their locks in
+"""How often one call is repeated after deadlocks. Our own operations cause none, because they take their locks in
 one order; a transaction of the user's own may take others."""
 
 _ERROR_STATE = "SQ"
-"""SQLSTATEs of our own begin so; Kafka's error number follows."""
+"""SQLSTATEs of our own begin with this; Kafka's error number follows."""
 
 
 class Database:
     """A pool of connections to one Postgres, directly or through PgBouncer in transaction mode.
 
-    ``url`` is an SQLAlchemy URL for psycopg2. Every transaction runs at READ COMMITTED, which the state asks for,
-    whatever the server's or the role's default is, with time zone UTC and with the statement and lock timeouts of
-    ``options``; a connection that has been idle is tested before it is handed out, so that a
+    ``url`` is an SQLAlchemy URL for psycopg2. Every transaction runs at READ COMMITTED, which the state requires,
+    whatever the default of the server or role is, with time zone UTC and with the statement and lock timeouts of
+    ``options``. A connection that has been idle is tested before use, so that a
     restarted server costs one retry, not an error.
 
-    A statement that asks for what the schema does not have raises SchemaOutdated, whose message names which of the
-    two is older. A refusal that a function raises comes as the error of Kafka's name from ``sharequeue.errors``.
+    A statement that uses objects missing in the schema raises SchemaOutdated, whose message says which of the
+    two is older. A refusal by a function is raised as the error of Kafka's name from ``sharequeue.words.errors``.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Database:
             url,
             pool_size=size,
             max_overflow=size,
-            # The one used last: it needs no test, and those that nobody needs stay idle.
+            # The connection used last: it needs no test, and surplus ones stay idle.
             pool_use_lifo=True,
             connect_args=connection_defaults(url),
         )
@@ -93,20 +93,19 @@ class Database:
 
     @classmethod
     def open(cls, settings: Settings, *, pool_size: int | None = None) -> Database:
-        """The database that the settings point to. Raises SettingMissing when they point to none."""
+        """Open the database of the settings. Raises SettingMissing if they have none."""
         return cls(settings.database_url, pool_size=pool_size, options=settings.database)
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
-        """One transaction: committed at the end of the block, rolled back by any exception."""
+        """Open a transaction: committed at the end of the block, rolled back by any exception."""
         with self._explained(), self.engine.begin() as connection:
             yield connection
 
     def rows(self, query: sa.TextClause, **parameters: Any) -> list[sa.RowMapping]:
-        """The rows of one statement in a transaction of its own. For calls that are harmless to repeat or
-        read only.
+        """Return the rows of one statement in a transaction of its own. It must be idempotent or read only.
 
-        Done again where Postgres ended it as one of several that waited for each other: it has done nothing then.
+        The statement is repeated if Postgres ended it because of a deadlock: it has had no effect then.
         """
         for _ in range(_DEADLOCKS):
             try:
@@ -118,11 +117,11 @@ class Database:
 
     def _rows(self, query: sa.TextClause, parameters: dict[str, Any]) -> list[sa.RowMapping]:
         # One round trip: sent outside a transaction, together with its settings, which makes the message one
-        # transaction of its own. By the driver's own switch: SQLAlchemy's isolation level AUTOCOMMIT sends a SET for
-        # the session each time it is given back.
+        # transaction. With the driver's own switch: SQLAlchemy's isolation level AUTOCOMMIT sends a SET for
+        # the session each time the connection is returned.
         with self._explained(), self.engine.connect() as connection:
             driver: Any = connection.connection.dbapi_connection
-            # Leaving autocommit with a level of its own would cost a round trip; the preamble sets it here.
+            # Leaving autocommit with another isolation level would cost a round trip; the preamble sets it here.
             driver.isolation_level = None
             driver.autocommit = True
             try:
@@ -132,9 +131,9 @@ class Database:
                     driver.autocommit = False
 
     def call(self, query: sa.TextClause, **parameters: Any) -> list[sa.RowMapping]:
-        """As :meth:`rows`, for a call that may be repeated: done again, once, when its reply was lost on the way.
+        """Return rows as :meth:`rows`, and repeat the call once if its reply was lost.
 
-        The function behind it knows the call by its request id, or has the same effect done twice as once.
+        The function must be idempotent, or recognise the call by its request id.
         """
         try:
             return self.rows(query, **parameters)
@@ -155,7 +154,7 @@ class Database:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn an error that Postgres has no better word for into ours."""
+        """Translate Postgres's errors into ours."""
         try:
             yield
         except DBAPIError as error:
@@ -178,8 +177,8 @@ class Database:
         context: Any,
         executemany: bool,
     ) -> tuple[str, Any]:
-        """Put the transaction's settings in front of its first statement, in the same message; and the trace in front
-        of each."""
+        """Add the transaction's settings before its first statement, in the same message, and the trace before
+        each statement."""
         traced = traces.comment() + statement
         if not connection.info.pop("begun", False):
             return traced, parameters
@@ -190,15 +189,15 @@ class Database:
 
 
 def connection_defaults(url: str) -> dict[str, Any]:
-    """Return the parameters of a connection that its URL leaves open."""
+    """Return the default parameters of a connection that its URL does not set."""
     given = sa.make_url(url).query
     return {name: value for name, value in CONNECTION_DEFAULTS.items() if name not in given}
 
 
 class Joined(Database):
-    """A transaction that somebody else has begun, as a database: every call is a part of it.
+    """An open transaction of a caller, as a database: every call is a part of it.
 
-    Nothing is repeated here: a reply that was lost has taken the whole transaction with it.
+    Nothing is repeated here: a lost reply means that the whole transaction is lost.
     """
 
     def __init__(self, connection: sa.Connection) -> None:
@@ -206,11 +205,11 @@ class Joined(Database):
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
-        """The same transaction: it ends where it was begun."""
+        """Yield the same transaction: its caller ends it."""
         yield self._connection
 
     def rows(self, query: sa.TextClause, **parameters: Any) -> list[sa.RowMapping]:
-        """The rows of one statement of the transaction."""
+        """Return the rows of one statement of the transaction."""
         return list(self._connection.execute(query, parameters).mappings())
 
     def call(self, query: sa.TextClause, **parameters: Any) -> list[sa.RowMapping]:
@@ -218,14 +217,14 @@ class Joined(Database):
         return self.rows(query, **parameters)
 
     def close(self) -> None:
-        """Nothing: the connection is its owner's."""
+        """Do nothing: the connection belongs to the caller."""
 
 
 def _begun(connection: sa.Connection) -> None:
     connection.info["begun"] = True
     driver: Any = connection.connection.dbapi_connection
     if not driver.autocommit:
-        # Of the driver's own BEGIN: whoever takes a cursor of the driver's sends no preamble.
+        # With the driver's own BEGIN: code that uses the driver's cursor sends no preamble.
         driver.isolation_level = ISOLATION_LEVEL_READ_COMMITTED
 
 

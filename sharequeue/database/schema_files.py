@@ -1,7 +1,7 @@
-"""Which SQL files make the schema, in which order, and is the database's schema the one that they make?
+"""The SQL files of the schema, their order, and the comparison with a database.
 
-Tables are made by numbered files that only go forward; functions and views by files that are applied again
-whenever their text, or that of a file before them, changed. How they are applied is in `migrations`.
+Tables are made by numbered files, each applied once; functions and views by files that are applied again
+whenever their text, or that of an earlier file, has changed. `migrations` applies them.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ __all__ = [
 ]
 
 VERSIONED = "migrations/"
-"""Names of the numbered files begin so."""
+"""The prefix of numbered files."""
 
 
 class SchemaOutdated(Exception):
-    """The database's schema is not the one this code was written for. Run ``sharequeue migrate``."""
+    """The database's schema is not the one that this code needs. Run ``sharequeue migrate``."""
 
 
 class SchemaNewer(SchemaOutdated):
-    """The database's schema is of a newer release than this code."""
+    """The database's schema is from a newer release than this code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One SQL file: a numbered one is applied once, a repeatable one whenever its text changed."""
+    """One SQL file: a numbered one is applied once, a repeatable one whenever its text has changed."""
 
     name: str
     text: str
@@ -52,20 +52,20 @@ class Migration:
 
 
 def sql_root() -> Path:
-    """The folder of the SQL files: beside the package in a checkout, inside it in an installed wheel."""
+    """Return the folder of the SQL files: next to the package in a checkout, inside it in an installed wheel."""
     package = Path(__file__).resolve().parents[1]
     for root in (package.parent / "sql", package / "_sql"):
         if (root / "migrations").is_dir():
             return root
     raise FileNotFoundError(
-        f"no SQL files beside or inside {package}: the installation is incomplete, install it again"
+        f"no SQL files next to or inside {package}: the installation is incomplete, install it again"
     )
 
 
 def migrations() -> list[Migration]:
     """Return every SQL file in the order of application: the numbered ones, then ``functions/``, by path.
 
-    The number of a folder of ``functions/`` is the order. Inside a folder the order does not matter: no file
+    The number of a folder of ``functions/`` gives the order. Inside a folder the order does not matter: no file
     needs another file of its folder to be applied first.
     """
     root = sql_root()
@@ -78,49 +78,45 @@ def migrations() -> list[Migration]:
 
 
 def schema_mismatch(connection: sa.Connection) -> str | None:
-    """Return how the database's schema differs from this code's, for a caller whose statement failed; None where it
-    does not differ, or that is not known.
+    """Return the difference between the database's schema and this code's, for a caller whose statement failed; None
+    if there is none or it cannot be determined.
 
-    Asks ``sharequeue.schema_version``, which every role may; before there was one, the table behind it.
+    Uses ``sharequeue.schema_version``, which every role may call.
     """
     files = migrations()
-    ours = max(f.name for f in files if not f.repeatable)
+    expected = max(f.name for f in files if not f.repeatable)
     try:
         if connection.scalar(sa.text("select to_regnamespace('sharequeue')")) is None:
             return "The database has no schema `sharequeue`: run `sharequeue migrate`."
-        if connection.scalar(sa.text("select to_regproc('sharequeue.schema_version')")) is None:
-            names = applied(connection)
-            theirs, digest = max((n for n in names if n.startswith(VERSIONED)), default="nothing"), ""
-        else:
-            theirs, digest = connection.execute(sa.text("select * from sharequeue.schema_version()")).one()
+        deployed, digest = connection.execute(sa.text("select * from sharequeue.schema_version()")).one()
     except DBAPIError:
         return None
-    if theirs > ours:
+    if deployed > expected:
         return (
-            f"The database's schema is newer than this program: it is at {theirs}, the program knows {ours}. "
+            f"The database's schema is newer than this program: it is at {deployed}, the program at {expected}. "
             "Upgrade sharequeue here."
         )
-    if theirs < ours:
+    if deployed < expected:
         return (
-            f"The database's schema is older than this program: it is at {theirs}, the program needs {ours}. "
+            f"The database's schema is older than this program: it is at {deployed}, the program needs {expected}. "
             "Run `sharequeue migrate` as the schema's owner."
         )
     if digest != schema_digest(files):
         return (
-            f"The database's functions are of another release than this program (both at {ours}). "
+            f"The database's functions are of another release than this program (both at {expected}). "
             "Run `sharequeue migrate` as the schema's owner, or upgrade sharequeue here."
         )
     return None
 
 
 def schema_digest(files: list[Migration]) -> str:
-    """One fingerprint of all files, as ``sharequeue.schema_version`` computes it from what was applied."""
+    """Return one checksum of all files, as ``sharequeue.schema_version`` computes it from the applied ones."""
     listed = ",".join(f"{f.name} {f.checksum}" for f in sorted(files, key=lambda f: f.name))
     return hashlib.sha256(listed.encode()).hexdigest()
 
 
 def applied(connection: sa.Connection) -> Mapping[str, str]:
-    """The checksums of the files that were applied to the database, by name."""
+    """Return the checksums of the applied files, by name."""
     if connection.scalar(sa.text("select to_regclass('sharequeue.schema_migrations')")) is None:
         return {}
     rows = connection.execute(sa.text("select name, checksum from sharequeue.schema_migrations"))

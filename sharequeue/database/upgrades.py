@@ -1,10 +1,10 @@
-"""How does an upgrade keep out of the way of those who work?
+"""Upgrade the schema without blocking sessions at work.
 
 New text of functions takes no lock that a worker could wait for. Triggers, views and tables do, so they are changed
-only where they differ. Before the first such change all tables of the schema are locked, in one statement: what comes
-after it waits for nobody, and so cannot be in a deadlock. That statement waits a fraction of a second, because
-everybody who comes later queues behind it; then the whole transaction is given up and tried again a little later,
-until the time is over and the error names who was in the way. Which files there are, and in which order, is
+only if they differ. Before the first such change all tables of the schema are locked in one statement; later
+statements then wait for nothing, and so cannot deadlock. The lock statement waits a fraction of a second, because
+new sessions queue behind it. If it fails, the whole transaction is rolled back and tried again a little later,
+until the time limit; the error then names the blocking session. The files and their order are in
 ``sharequeue.database.schema_files``.
 """
 
@@ -24,33 +24,33 @@ from sharequeue.database.pool import Database
 __all__ = ["SchemaBusy", "Upgrade", "patiently"]
 
 _WAIT_MS = 200
-"""Longest wait for one lock. Workers may queue behind it for as long."""
+"""The longest wait for one lock. Workers may queue behind it for that time."""
 
 _ALL_WAIT_MS = 400
-"""The same for all of them together; well below Postgres's ``deadlock_timeout`` of a second, after which one of two
-that wait for each other is ended, and it could be a worker."""
+"""The same for all locks together; well below Postgres's ``deadlock_timeout`` of a second, after which Postgres ends
+one of two sessions that wait for each other, and it could be a worker."""
 
 _PAUSE_SECONDS = (0.1, 0.5)
-"""Between two tries, in which those who queued get on; drawn, so that two upgrades do not keep step."""
+"""The pause between two attempts, in which queued sessions continue; random, so that two upgrades do not coincide."""
 
 _MADE_WAY = frozenset(("55P03", "40P01"))
-"""SQLSTATEs of a lock that could not be had in time, and of a deadlock."""
+"""SQLSTATEs of a lock that was not available in time, and of a deadlock."""
 
 _Answer = TypeVar("_Answer")
 
 
 class SchemaBusy(Exception):
-    """The schema cannot be changed while others hold it. Nothing was changed; end them, or try again later."""
+    """The schema cannot be changed while others have locked it. Nothing was changed; end them, or try again later."""
 
 
 class _TookTooLong(Exception):
-    """Not all locks could be had in time."""
+    """Not all locks were available in time."""
 
 
 def patiently(database: Database, work: Callable[[Upgrade], _Answer]) -> _Answer:
-    """Do ``work`` in one transaction; again, from its beginning, as long as somebody is in the way.
+    """Do ``work`` in one transaction; repeat it from the beginning while another transaction blocks it.
 
-    Raises SchemaBusy once that has lasted for the database's lock time-out (0: never).
+    Raises SchemaBusy after the database's lock timeout (0: never).
     """
     began = time.monotonic()
     while True:
@@ -63,8 +63,8 @@ def patiently(database: Database, work: Callable[[Upgrade], _Answer]) -> _Answer
             waited = time.monotonic() - began
             if 0 < database.lock_timeout_ms <= waited * 1000:
                 raise SchemaBusy(
-                    f"The schema was not changed: for {waited:.0f} s somebody held what has to be locked for it. "
-                    f"{_who(database)}"
+                    f"The schema was not changed: for {waited:.0f} s another session held locks that it needs. "
+                    f"{_blocking_session(database)}"
                 ) from error
         time.sleep(random.uniform(*_PAUSE_SECONDS))  # noqa: S311
 
@@ -77,7 +77,7 @@ class Upgrade:
         self._locked = False
 
     def lock(self) -> None:
-        """Lock all tables of the schema against everybody, unless that is done already."""
+        """Lock all tables of the schema exclusively, unless they are locked already."""
         if self._locked:
             return
         names = self.connection.scalars(_LOCKABLE).all()
@@ -93,15 +93,15 @@ class Upgrade:
         self._locked = True
 
     def run(self, text: str, *, repeatable: bool) -> None:
-        """Apply a file. Of a repeatable one, triggers and views that are there in just that form are left alone."""
+        """Apply a file. If it is repeatable, skip triggers and views that exist in the same form."""
         if not repeatable:
             self.lock()
-        # A statement that waits for a row is cancelled as well.
+        # The timeout also applies to row locks.
         self.connection.exec_driver_sql(f"set local lock_timeout = {_WAIT_MS}")
         done = 0
         for found in _TRIGGER_OR_VIEW.finditer(text) if repeatable else ():
             self._execute(text[done : found.start()])
-            # Triggers are on tables: no need to look where those are locked.
+            # Triggers are on tables: skip the comparison if those are locked.
             if (self._locked and found["trigger"]) or not self._is_there(found):
                 self.lock()
                 self._execute(found[0])
@@ -109,8 +109,10 @@ class Upgrade:
         self._execute(text[done:])
 
     def _is_there(self, found: re.Match[str]) -> bool:
-        """Whether a trigger or view is in the database as in the statement: made under another name, both are asked
-        for what they are."""
+        """Return whether a trigger or view in the database is the same as in the statement.
+
+        It creates the statement's object under another name and compares the definitions.
+        """
         view, trigger, table = found["view"], found["trigger"], found["table"]
         if view is not None:
             there = self.connection.scalar(
@@ -139,7 +141,7 @@ class Upgrade:
             return
         cursor = self.connection.connection.cursor()
         try:
-            # Straight to the driver, without parameters, so that a percent sign or a colon in a file is just text.
+            # With the driver and without parameters, so that a percent sign or a colon in a file is plain text.
             cursor.execute(text)
         finally:
             cursor.close()
@@ -154,7 +156,7 @@ _TRIGGER_OR_VIEW = re.compile(
 )
 
 _LOCKABLE = sa.text(
-    # First where nearly every operation begins: those under way end, the next ones wait there and hold nothing.
+    # First the tables where nearly every operation begins: later operations wait there and hold no lock.
     "select format('%I.%I', 'sharequeue', relname) from pg_class"
     " where relnamespace = to_regnamespace('sharequeue') and relkind in ('r', 'p') and not relispartition"
     " order by relname <> 'share_partitions', relname <> 'group_settings', oid"
@@ -168,7 +170,7 @@ _SAME_TRIGGER = sa.text(
     " where tgrelid in (to_regclass(:table), to_regclass(:probe)) and tgname = :name"
 )
 _IN_THE_WAY = sa.text(
-    # The oldest transaction that holds anything of the schema, or is changing it too.
+    # The oldest transaction that holds a lock on the schema, or is changing it too.
     "select a.pid, a.usename, a.application_name, a.state, coalesce(a.query, '') as query,"
     " extract(epoch from clock_timestamp() - a.xact_start) as seconds"
     " from pg_stat_activity a where a.pid <> pg_backend_pid() and exists ("
@@ -187,7 +189,7 @@ def _replaced(found: re.Match[str], group: str, name: str) -> str:
 
 def _made_way(error: Exception) -> bool:
     original: Any = getattr(error, "orig", error)
-    # A row of the catalogue that somebody else changed at the same moment has no SQLSTATE of its own.
+    # A catalogue row that another session changed at the same time has no SQLSTATE of its own.
     return (
         isinstance(error, _TookTooLong)
         or getattr(original, "pgcode", None) in _MADE_WAY
@@ -195,11 +197,11 @@ def _made_way(error: Exception) -> bool:
     )
 
 
-def _who(database: Database) -> str:
+def _blocking_session(database: Database) -> str:
     with database.engine.connect() as connection:
         found = connection.execute(_IN_THE_WAY).mappings().one_or_none()
     if found is None:
-        return "It is gone now: try again."
+        return "That session has ended: try again."
     seconds = "" if found["seconds"] is None else f" for {found['seconds']:.0f} s"
     return (
         f"Session {found['pid']} (user {found['usename']}, {found['application_name'] or 'no name'}) is in a "

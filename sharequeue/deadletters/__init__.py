@@ -1,1 +1,1 @@
-"""Records that were given up: how each reaches the dead-letter topic exactly once, and what its letter contains."""
+"""Dead letters: their content, their writing to the dead-letter topic exactly once, their reading and redrive."""

@@ -1,10 +1,10 @@
-"""Why did the handler give a record up, and who tried it when?
+"""The headers of a dead letter about its failed attempts.
 
-Our headers contain what Kafka's dead letters do not have: class and message of the handler's exception, when the
-record was first and last tried, by which run and member. Who tried it is in Postgres, one row per failed lease
+They contain what Kafka's dead letters do not have: class and message of the handler's exception, the times of the
+first and the last attempt, and its run and member. The attempts are in Postgres, one row per failed lease
 (``sql/functions/40_dead_letters/attempts.sql``). The error is in the Parquet files of the run's exceptions sink,
-which the acknowledgement named as an output of its lease: so acknowledging costs nothing more, and only the error of
-a record that was given up is looked up. If the files cannot be read, the letter is written without the error.
+which the acknowledgement named as an output of its lease: so acknowledging costs nothing more, and only the errors of
+archived records are read. If the files cannot be read, the letter is written without the error.
 """
 
 from __future__ import annotations
@@ -14,59 +14,61 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from sharequeue.deadletters.letters import EXCEPTION_CLASS, EXCEPTION_MESSAGE, Header, Headers
-from sharequeue.values import Attempt
+from sharequeue.deadletters.letters import EXCEPTION_CLASS, EXCEPTION_MESSAGE, Headers
+from sharequeue.deadletters.outbox import Header
+from sharequeue.words.values import Attempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import fs
 
 FIRST_ATTEMPT = "sharequeue.attempt.first"
-"""When the record was first delivered to somebody who failed at it: milliseconds since the epoch."""
+"""When the record was first delivered in an attempt that failed: milliseconds since the epoch."""
 LAST_ATTEMPT = "sharequeue.attempt.last"
 RUN = "sharequeue.run.id"
-"""What the last member to try called itself (Dagster's runs: `dagster-run-` and the run's id), else its member id."""
+"""The client id of the last member that tried the record (Dagster's runs: `dagster-run-` and the run's id), else its
+member id."""
 MEMBER = "sharequeue.member.id"
 
 MOST_MESSAGE_BYTES = 1_000
-"""A message may quote the record; the record is in the letter when the group wants it there."""
+"""A message may quote the record; the record itself is in the letter only if the group's config asks for a copy."""
 
 _CLASS = re.compile(r"((?:\w+\.)*_*[A-Z]\w*)(?:: (.*))?", re.DOTALL)
 
 _log = logging.getLogger(__name__)
 
 HeadersOf = Callable[[int], Headers]
-"""The headers that explain an offset."""
+"""A function that returns the headers for an offset."""
 
 
 def nothing(offset: int) -> Headers:
-    """Return no headers: no attempt is known."""
+    """Return no headers, because no attempt is known."""
     return ()
 
 
 def exception_headers(error: str, *, messages: bool = True) -> Headers:
-    """Return the headers of a handler's `error`: "Class: message" as `by_row` writes it, or any text, which is a
-    message alone; without `messages` the class alone."""
+    """Return the headers of a handler's `error`: "Class: message" as `by_row` writes it, or any other text, which is
+    only a message; without `messages` only the class."""
     found = _CLASS.fullmatch(error)
     name, message = (found[1], found[2] or "") if found else ("", error)
     headers: list[Header] = [(EXCEPTION_CLASS, name.encode())] if name else []
     if message and messages:
-        # Cut between characters: a half one would make the header unreadable.
+        # Cut between characters: an incomplete one would make the header unreadable.
         cut = message.encode()[:MOST_MESSAGE_BYTES].decode(errors="ignore")
         headers.append((EXCEPTION_MESSAGE, cut.encode()))
     return tuple(headers)
 
 
 class Explanations:
-    """Explains the records of one share-partition's batches, with the messages of exceptions or without. Each file of
-    errors is read once for batches in a row."""
+    """The headers for the records of one share-partition's batches, with or without the messages of exceptions. Each
+    file of errors is read once for successive batches."""
 
     def __init__(self, *, messages: bool = True) -> None:
         self._messages = messages
         self._tables: dict[str, pa.Table | None] = {}
 
     def of(self, attempts: Sequence[Attempt]) -> HeadersOf:
-        """Return a function from an offset of a batch with these attempts, in their order, to its headers."""
+        """Return a function from an offset of a batch to its headers, given the batch's attempts in order."""
         if not attempts:
             return nothing
         first: dict[int, int] = {}
@@ -77,7 +79,7 @@ class Explanations:
         for number, attempt in reversed(list(enumerate(attempts))):
             for bounds in attempt.offsets.ranges:
                 first.update(dict.fromkeys(range(*bounds), number))
-        # Only the last attempt's error is the reason; one that ended without an acknowledgement has none.
+        # Only the last attempt's error is the reason; an attempt that ended without an acknowledgement has no error.
         named = {a.exceptions for a in attempts if a.exceptions}
         self._tables = {location: table for location, table in self._tables.items() if location in named}
         errors = [self._errors(attempt) for attempt in attempts]
@@ -87,7 +89,7 @@ class Explanations:
             number = last.get(offset)
             if number is None:
                 return ()
-            # The same tuple for what is the same: its letters differ in their offset only.
+            # Equal headers share one tuple: their letters differ only in the offset.
             what = (first[offset], number, errors[number].get(offset, ()))
             headers = made.get(what)
             if headers is None:
@@ -97,7 +99,7 @@ class Explanations:
         return explain
 
     def _errors(self, attempt: Attempt) -> dict[int, Headers]:
-        """Return the handler's errors by offset, as headers, which are made once per text."""
+        """Return the handler's errors by offset, as headers, which are created once per text."""
         if attempt.exceptions is None:
             return {}
         if attempt.exceptions not in self._tables:
@@ -123,7 +125,7 @@ def _headers_between(table: pa.Table, first: int, end: int, *, messages: bool) -
 
 
 def attempt_headers(first: Attempt, last: Attempt) -> Headers:
-    """When it was tried, and by whom last."""
+    """Return the headers with the times of the attempts and the last member."""
     return (
         (FIRST_ATTEMPT, _milliseconds(first)),
         (LAST_ATTEMPT, _milliseconds(last)),
@@ -133,8 +135,8 @@ def attempt_headers(first: Attempt, last: Attempt) -> Headers:
 
 
 def read_errors(location: str) -> pa.Table | None:
-    """Offsets and errors of an attempt's exceptions; None when the files are not there, or hold no errors."""
-    # Only here: importing them takes longer than all else that the command line imports.
+    """Return offsets and errors of an attempt's exceptions; None if the files are missing or have no errors."""
+    # Imported only here: these imports take longer than all others of the command line.
     import pyarrow as pa
     import pyarrow.dataset as ds
 
@@ -154,7 +156,7 @@ def _filesystem_of(location: str) -> tuple[fs.FileSystem, str]:
     from pyarrow import fs
 
     if "://" in location or location.startswith("file:"):
-        # Hadoop's name for what everybody else calls s3.
+        # Hadoop's name for s3.
         found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(location.replace("s3a://", "s3://", 1))
         return found
     return fs.LocalFileSystem(), location
@@ -165,6 +167,6 @@ def _milliseconds(attempt: Attempt) -> bytes:
 
 
 def without_explanation(headers: Iterable[Header]) -> list[Header]:
-    """Return a letter's headers without those of this module, for a topic that takes no record so large."""
+    """Return a letter's headers without those of this module, for a topic whose limit the letter would exceed."""
     explaining = (EXCEPTION_CLASS, EXCEPTION_MESSAGE, FIRST_ATTEMPT, LAST_ATTEMPT, RUN, MEMBER)
     return [header for header in headers if header[0] not in explaining]

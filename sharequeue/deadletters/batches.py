@@ -1,26 +1,28 @@
-"""What of an open batch is still to be written, and how is it written?
+"""The batches of dead letters of one share-partition, as the outbox writes them.
 
-The inside of a drain, for one share-partition under one fence: open a batch, ask whether it was written already,
-produce what is absent with the marker in one transaction, close it, open the next. What happens when it cannot be
-written, or another writer takes over, is `deadletters`' matter; the transaction is `deadletters.transactions`'.
+This module finds what is already written of a batch, builds its letters, and chooses their partition. The content of
+a letter is in `deadletters.letters`, the writing to Kafka in `deadletters.outbox`.
+
+The marker is lost when the broker removes it (`offsets.retention.minutes`, 7 days after the last batch by default) or
+the source topic is deleted. Then, and if it belongs to a deleted group of the same name, the letters themselves are
+read and only the missing ones are written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from functools import cached_property
 from itertools import repeat
-from typing import Literal
+from typing import Any
+from urllib.parse import quote
 
-from confluent_kafka import KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from sharequeue.deadletters.attempts import Explanations, without_explanation
 from sharequeue.deadletters.letters import (
     BATCH,
     MISSING,
     NOTHING,
-    Header,
     Letter,
     LetterWriting,
     RecordCopy,
@@ -30,229 +32,165 @@ from sharequeue.deadletters.letters import (
     record_bytes,
     without_content,
 )
+from sharequeue.deadletters.outbox import Fenced, Header, Marker, Record
 from sharequeue.deadletters.topic import DeadLetterTopic, refusal, unanswered
-from sharequeue.deadletters.transactions import LetterProducer, Marker, Markers
-from sharequeue.errors import ShareError
-from sharequeue.kafka.records import Originals
+from sharequeue.kafka.reading import RecordReader, offset_of
 from sharequeue.kafka.topics import Topics
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
+from sharequeue.kafka.transactions import FENCED
 from sharequeue.state import State
-from sharequeue.values import DeadLetterBatch, SharePartition
-
-PRODUCED_STEP = 1_000
-"""The step `producing` is called after so many letters; in a smaller batch, after its half."""
+from sharequeue.words.errors import ShareError
+from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import DeadLetterBatch, SharePartition
 
 LARGEST_LETTER_BYTES = 8_192
-"""More than a letter without a copy can take; only a topic that takes less has to be measured against."""
-
-Step = Literal["initialised", "opened", "begun", "producing", "marked", "committed", "closed"]
-OnStep = Callable[[Step, SharePartition], None]
+"""The maximum size of a letter without a copy; letters are measured only if the topic's limit is lower."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchDone:
-    """A batch that was closed, in records: written now, or found written by an earlier drain."""
+def marker_group(group_id: str) -> str:
+    """Return the consumer group under which the markers of a share group are committed.
 
-    sequence: int
-    written: int
-    resumed: int
-
-
-@dataclass(frozen=True, slots=True)
-class BatchBounds:
-    """What is done at a time, so that a transaction ends well inside its time-out whatever the records hold."""
-
-    records: int
-    """Records of a batch at most."""
-    transaction_bytes: int
-    """A transaction that copies is committed once it holds so much, and the batch goes on in another."""
+    The client refuses to commit for a group whose name is not printable ASCII. Such a name is URL-encoded, after a
+    prefix that no other group has.
+    """
+    if all(" " <= each <= "~" for each in group_id):
+        return f"sharequeue.dlq.{group_id}"
+    return f"sharequeue.dlq-encoded.{quote(group_id, safe='')}"
 
 
-class BatchWriter:
-    """Writes the batches of one share-partition to a topic that was found fit for them."""
+class LetterBatches:
+    """The dead letters of one share-partition: a `Source` of the outbox.
+
+    `originals` reads the source records if the letters are copies. With `messages`, letters have the messages of
+    exceptions. `max_records` limits a batch.
+    """
 
     def __init__(
         self,
         settings: Settings,
         state: State,
-        source: SharePartition,
+        share_partition: SharePartition,
         topic: DeadLetterTopic,
-        markers: Markers,
+        originals: RecordReader,
         *,
         copying: bool,
         messages: bool,
-        bounds: BatchBounds,
-        on_step: OnStep,
+        max_records: int,
     ) -> None:
+        at = share_partition
         self._settings = settings
-        self._state = state
-        self._source = source
+        self._letters = state.dead_letters
+        self._at = at
         self._topic = topic
-        self._markers = markers
+        self._originals = originals
         self._copying = copying
-        self._messages = messages
-        self._bounds = bounds
-        self._on_step = on_step
+        self._explanations = Explanations(messages=messages)
+        self._max_records = max_records
+        self.transactional_id = f"sharequeue.dlq.{at.group_id}.{at.topic}.{at.partition}"
+        self.place = at.topic, at.partition
+        self.producer: dict[str, Any] = {
+            # Not compressed, as the broker's own dead letters.
+            "compression_type": "none",
+            # The client's own limit must not be lower than the topic's; its minimum is 1000.
+            "message_max_bytes": max(topic.max_message_bytes, 1000),
+            # A batch never exceeds the topic's limit.
+            "batch_size": max(1, min(1_000_000, topic.max_message_bytes)),
+            # Large source records wait on the broker's disk, not in memory here.
+            "queue_buffering_max_kbytes": 64 * 1024,
+        }
 
-    def write(self) -> Iterator[BatchDone]:
-        """Write every batch that waits, one after the other; yield each when it is closed.
+    def open(self) -> DeadLetterBatch | None:
+        """Return the open batch, or a new one of the lowest waiting offsets."""
+        return self._letters.open(self._at, self._max_records)
 
-        Raises `Fenced` when another writer took over, `CannotWrite` when the broker does not let it; the batch that
-        was at work is then still open, and nothing of it is visible unless all of it is.
-        """
-        with ExitStack() as open_clients:
-            producer = open_clients.enter_context(
-                LetterProducer(self._settings, self._source, self._topic, self._markers)
-            )
-            self._step("initialised")
-            source_id = self._source_topic_id()
-            originals: Originals | None = None
-            explanations = Explanations(messages=self._messages)
-            # Opened only under the fence: nobody else's commit can come between what we read here and what we write.
-            batch = self._open()
-            asked = False
-            while batch is not None:
-                self._step("opened")
-                marker = Marker.of(batch, self._topic)
-                # Once we have written one ourselves, nobody but us can have written the next.
-                absent = _records(batch) if asked else self._absent(batch, marker, source_id is not None)
-                asked = True
-                if absent:
-                    if self._copying and source_id == batch.topic_id and originals is None:
-                        originals = open_clients.enter_context(Originals(self._settings, self._source.topic))
-                    explain = explanations.of(self._state.dead_letters.attempts(self._source, batch.sequence))
-                    writing = LetterWriting(batch, explain)
-                    placed = marker if source_id is not None else None
-                    if self._copying or self._topic.max_message_bytes < LARGEST_LETTER_BYTES:
-                        copies = self._copies(
-                            batch, absent, originals if source_id == batch.topic_id else None
-                        )
-                        self._transact(producer, writing, absent, copies, placed)
-                    else:
-                        self._transact_all(producer, writing, absent, placed)
-                closed = self._state.dead_letters.close(self._source, batch.sequence)
-                self._step("closed")
-                written = min(absent.count, closed)
-                yield BatchDone(batch.sequence, written, closed - written)
-                batch = self._open()
+    def close(self, batch: DeadLetterBatch, *, dropped: bool = False) -> int:
+        """Close a batch: its records become ARCHIVED."""
+        return self._letters.close(self._at, batch.sequence, dropped=dropped)
 
-    def _open(self) -> DeadLetterBatch | None:
-        return self._state.dead_letters.open(self._source, self._bounds.records)
+    def marker(self, batch: DeadLetterBatch) -> Marker | None:
+        """Return the batch's marker; None if the source partition, for which it is committed, no longer exists."""
+        if self._source_topic_id is None:
+            return None
+        return Marker(batch.sequence, batch.identity, self._topic.name, self._topic.topic_id)
 
-    def _step(self, step: Step) -> None:
-        self._on_step(step, self._source)
-
-    def _source_topic_id(self) -> str | None:
-        """The source topic's id now; None when the partition is gone, and with it the marker."""
-        topic = self._source.topic
-        try:
-            info = Topics(self._settings).describe([topic]).get(topic)
-        except ShareError as error:
-            raise unanswered(error, f"grant DESCRIBE on topic `{topic}`") from error
-        return info.topic_id if info is not None and self._source.partition < info.partitions else None
-
-    def _absent(self, batch: DeadLetterBatch, marker: Marker, markable: bool) -> OffsetSet:
-        """What of a batch is not in the topic yet."""
-        records = _records(batch)
-        found = self._markers.of(self._source) if markable else None
-        if found is not None and found.is_of(marker.sequence, marker.batch):
-            # A topic deleted and made again since has lost what was written. One of another name still has it.
-            lost = found.topic == marker.topic and found.topic_id != marker.topic_id
-            return records if lost else records - OffsetSet.of((0, found.through + 1))
-        if found is not None and found.sequence < marker.sequence:
-            return records
-        if found is None and markable and marker.sequence == 1:
-            return records
-        # No marker, or one of another history: the letters themselves are asked.
-        return records - self._present(marker)
-
-    def _present(self, marker: Marker) -> OffsetSet:
+    def written(self, batch: DeadLetterBatch, found: Marker | None) -> OffsetSet:
+        """Return the offsets of a batch that are in the topic: none if the marker is older, else read the letters."""
+        markable = self._source_topic_id is not None
+        if markable and (batch.sequence == 1 if found is None else found.sequence < batch.sequence):
+            return EMPTY
+        identity = batch.identity
         try:
             offsets = {
                 letter.source_offset
                 for letter in read_dead_letters(self._settings, self._topic.name)
-                if letter.source_offset is not None and letter.header(BATCH) == marker.batch
+                if letter.source_offset is not None and letter.header(BATCH) == identity
             }
         except ShareError as error:
             raise unanswered(error, f"grant READ on topic `{self._topic.name}`") from error
         return OffsetSet.from_offsets(offsets)
 
-    def _transact_all(
-        self, producer: LetterProducer, writing: LetterWriting, absent: OffsetSet, marker: Marker | None
-    ) -> None:
-        """Write what is absent in one transaction: nothing is copied, and every letter fits."""
-        every = _told_every(absent)
-        producer.begin()
-        self._step("begun")
-        for number, headers in enumerate(writing.without_copies(absent), start=1):
-            producer.write(None, None, headers)
-            if number % every == 0:
-                self._step("producing")
-        self._commit(producer, marker, absent.end - 1)
-
-    def _transact(
-        self,
-        producer: LetterProducer,
-        writing: LetterWriting,
-        absent: OffsetSet,
-        copies: Iterable[tuple[Letter, RecordCopy]],
-        marker: Marker | None,
-    ) -> None:
-        """Write what is absent, each letter no larger than the topic takes; in one transaction, unless copies make it
-        too large for one.
-        """
-        every = _told_every(absent)
-        last = absent.end - 1
-        limit = self._topic.max_message_bytes
-        produced_bytes = 0
-        for number, (letter, copy) in enumerate(copies, start=1):
-            if not producer.in_transaction:
-                producer.begin()
-                self._step("begun")
-            headers = writing.headers(letter, copy.headers)
-            size = record_bytes(copy.key, copy.value, headers)
+    def records(self, batch: DeadLetterBatch, wanted: OffsetSet) -> Iterator[Record]:
+        """Yield the letters of these offsets, ascending, each within the topic's size limit."""
+        writing = LetterWriting(batch, self._explanations.of(batch.attempts))
+        name, limit = self._topic.name, self._topic.max_message_bytes
+        partition = self._topic.partition_for(self._at.partition)
+        if not self._copying and limit >= LARGEST_LETTER_BYTES:
+            # Nothing is copied, and every letter fits.
+            for offset, headers in zip(wanted.iter_offsets(), writing.without_copies(wanted), strict=True):
+                yield Record(offset, name, partition, None, None, headers)
+            return
+        for letter, copy in self._copies(batch, wanted):
+            whole = writing.headers(letter, copy.headers)
+            size = record_bytes(copy.key, copy.value, whole)
             if size > limit:
-                copy, headers = _fitting(writing, letter, copy, limit)
-            else:
-                produced_bytes += size
-            producer.write(copy.key, copy.value, headers)
-            if number % every == 0:
-                self._step("producing")
-            if letter.offset == last or produced_bytes >= self._bounds.transaction_bytes:
-                self._commit(producer, marker, letter.offset)
-                produced_bytes = 0
+                copy, whole = _fitting(writing, letter, copy, limit)
+                size = 0
+            yield Record(letter.offset, name, partition, copy.key, copy.value, whole, size)
 
-    def _commit(self, producer: LetterProducer, marker: Marker | None, through: int) -> None:
-        if marker is not None:
-            producer.mark(replace(marker, through=through).committed_at(self._source))
-            self._step("marked")
-        producer.commit()
-        self._step("committed")
+    def failure(self, error: KafkaException) -> Exception:
+        """Return `Fenced` if another writer took over, else `CannotWrite` with what to do."""
+        cause: Any = error.args[0]
+        if cause.code() in FENCED:
+            return Fenced(cause.str())
+        if cause.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
+            what = f"raise `max.message.bytes` of topic `{self._topic.name}`, now {self._topic.max_message_bytes}"
+        else:
+            what = (
+                f"grant WRITE on topic `{self._topic.name}` and on transactional id `{self.transactional_id}`, and "
+                f"READ on group `{marker_group(self._at.group_id)}` and topic `{self._at.topic}`"
+            )
+        return refusal(error, what)
 
-    def _copies(
-        self, batch: DeadLetterBatch, absent: OffsetSet, originals: Originals | None
-    ) -> Iterator[tuple[Letter, RecordCopy]]:
-        """Every letter to write with what it takes over of its original; originals come as they are read."""
-        letters = letters_of(batch, absent)
+    @cached_property
+    def _source_topic_id(self) -> str | None:
+        """The source topic's current id; None if the partition no longer exists."""
+        topic = self._at.topic
+        try:
+            info = Topics(self._settings).describe([topic]).get(topic)
+        except ShareError as error:
+            raise unanswered(error, f"grant DESCRIBE on topic `{topic}`") from error
+        return info.topic_id if info is not None and self._at.partition < info.partitions else None
+
+    def _copies(self, batch: DeadLetterBatch, wanted: OffsetSet) -> Iterator[tuple[Letter, RecordCopy]]:
+        """Yield every letter to write with its copy of the original; originals are read as needed."""
+        letters = letters_of(batch, wanted)
         if not self._copying:
             yield from zip(letters, repeat(NOTHING))
             return
-        found = self._read(originals, absent)
+        # A topic that was created again holds other records.
+        found = self._read(wanted) if self._source_topic_id == batch.topic_id else iter(())
         original = next(found, None)
         for letter in letters:
-            if original is not None and original.offset() == letter.offset:
+            if original is not None and offset_of(original) == letter.offset:
                 yield letter, copy_of(original)
                 original = next(found, None)
             else:
                 yield letter, MISSING
 
-    def _read(self, originals: Originals | None, offsets: OffsetSet) -> Iterator[Message]:
-        if originals is None:
-            return
-        grant = f"grant READ on topic `{self._source.topic}`"
+    def _read(self, offsets: OffsetSet) -> Iterator[Message]:
+        grant = f"grant READ on topic `{self._at.topic}`"
         try:
-            yield from originals.read(self._source.partition, offsets)
+            yield from self._originals.read(*self.place, offsets)
         except ShareError as error:
             raise unanswered(error, grant) from error
         except KafkaException as error:
@@ -262,18 +200,10 @@ class BatchWriter:
 def _fitting(
     writing: LetterWriting, letter: Letter, copy: RecordCopy, limit: int
 ) -> tuple[RecordCopy, list[Header]]:
-    """A letter that the topic takes: without the record's content, and if need be without what explains it."""
+    """Return a letter that fits the topic: without the record's content, and if necessary without the attempts'
+    headers."""
     copy = without_content(copy) if copy.headers else copy
     headers = writing.headers(letter, copy.headers)
     if record_bytes(copy.key, copy.value, headers) > limit:
         headers = without_explanation(headers)
     return copy, headers
-
-
-def _told_every(absent: OffsetSet) -> int:
-    """After how many letters the step `producing` is called."""
-    return max(1, min(PRODUCED_STEP, absent.count // 2))
-
-
-def _records(batch: DeadLetterBatch) -> OffsetSet:
-    return OffsetSet.of(*(bounds for run in batch.letters for bounds in run.offsets.ranges))

@@ -1,8 +1,7 @@
-"""Which dead letters are the newest, and which come before them?
+"""Pages of dead letters, newest first.
 
-A dead-letter topic is read from its ends backwards, a little at a time, for whoever looks at it: for some seconds at
-most, and of large records only their beginning is kept. What was looked through is where the next page begins. How a
-topic is read forwards is `reading`'s question.
+A dead-letter topic is read backwards from its ends, in small steps, for some seconds at most; of large records only
+the beginning is kept. The next page begins where the reading stopped. `reading` reads a topic forwards.
 """
 
 from __future__ import annotations
@@ -15,28 +14,28 @@ from threading import BoundedSemaphore, Thread
 from types import MappingProxyType
 
 from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
-from sharequeue.errors import ShareError, UnknownTopicOrPartition
 from sharequeue.kafka.topics import LogOffsets, Topics
-from sharequeue.settings import Settings
+from sharequeue.words.errors import ShareError, UnknownTopicOrPartition
+from sharequeue.words.settings import Settings
 
 SECONDS = 3.0
 """How long a topic is read for one page."""
 KEPT_BYTES, KEPT_BYTES_OF_ONE = 4_096, 65_536
-"""Of each key, value and header: of one letter among many, and of one that is looked at alone."""
+"""The bytes kept of each key, value and header: in a list of letters, and for a single letter."""
 _MOST_HEADERS = 100
 _FIRST, _TIMES, _LARGEST = 5, 4, 5_000
-"""Offsets of each partition that are read at first, and how many times more after that."""
+"""The number of offsets of each partition in the first step, and the factor for each next step."""
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 _LATE = "The topic was read for {:g} s, and did not answer in time."
 
 _readers = BoundedSemaphore(2)
-"""A client that waits for a broker cannot be interrupted: so many may wait, whoever goes on asking."""
+"""A client that waits for a broker cannot be interrupted: the maximum number of clients that may wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A dead letter, of which long parts are cut, and how long key and value are. None is null."""
+    """A dead letter with long parts cut, and the lengths of key and value. None is null."""
 
     letter: DeadLetter
     key_bytes: int | None
@@ -45,13 +44,13 @@ class Seen:
 
 @dataclass(slots=True)
 class Browsed:
-    """Dead letters, the newest first; and what was in the way of finding more."""
+    """Dead letters, newest first; and the reason if not all were found."""
 
     letters: list[Seen] = field(default_factory=list)
     older: dict[int, int] = field(default_factory=dict)
-    """Where the page before these ends, by partition; empty where there is nothing older."""
+    """The end offsets of the next older page, by partition; empty if there is nothing older."""
     offsets: int = 0
-    """How many offsets were looked through."""
+    """The number of offsets that were read."""
     remark: str = ""
 
 
@@ -64,15 +63,15 @@ def browse(
     most: int = 20,
     seconds: float = SECONDS,
 ) -> Browsed:
-    """Return the newest letters that are taken, of those before some offsets. Raises nothing: the remark has why
-    there are no more."""
+    """Return the newest selected letters before the given offsets. Raises nothing: if there are no more, the remark
+    has the reason."""
     return _within(seconds, lambda deadline: _browse(settings, topic, takes, before, most, deadline))
 
 
 def letter_at(
     settings: Settings, topic: str, partition: int, offset: int, seconds: float = SECONDS
 ) -> Browsed:
-    """Return the letter at an offset, if there is one. Raises nothing, as `browse`."""
+    """Return the letter at an offset, if there is one. Raises nothing, like `browse`."""
 
     def look(deadline: float) -> Browsed:
         logs = _logs(settings, topic, deadline)
@@ -100,11 +99,11 @@ def _within(seconds: float, look: Callable[[float], Browsed]) -> Browsed:
         try:
             found = look(deadline)
         except UnknownTopicOrPartition:
-            # Without names that are like it: who looks may not be allowed to see them.
+            # Without similar names: the caller may not be allowed to see them.
             found = Browsed(remark="There is no topic of this name on the broker, or not yet.")
         except ShareError as error:
             found = Browsed(remark=error.message)
-        except Exception as error:  # of the client: whoever looks is told
+        except Exception as error:  # an error of the client: it is in the remark
             found = Browsed(remark=f"The topic could not be read: {error}")
         finally:
             _readers.release()
@@ -162,9 +161,8 @@ def _read(
     deadline: float,
     keep: int = KEPT_BYTES,
 ) -> list[Seen] | None:
-    """Return the letters taken between these offsets, in their order; None where there was no time for all."""
-    bounded = {at: replace(log, last_stable_offset=end[at]) for at, log in logs.items()}
-    letters = read_dead_letters(settings, topic, first, bounded)
+    """Return the selected letters between these offsets, in order; None if there was no time for all."""
+    letters = read_dead_letters(settings, topic, first, logs, end)
     found: list[Seen] = []
     try:
         for letter in letters:
@@ -178,7 +176,10 @@ def _read(
 
 
 def _newest(found: Mapping[int, list[Seen]]) -> list[Seen]:
-    """The letters of all partitions by time; within one always by offset, whatever the clocks of its writers were."""
+    """Return the letters of all partitions, newest first.
+
+    Within a partition they are ordered by offset, because the clocks of its writers may differ.
+    """
     ordered: list[tuple[datetime, int, Seen]] = []
     for each in found.values():
         at = datetime.max.replace(tzinfo=UTC)

@@ -1,10 +1,10 @@
-"""Who writes dead letters where no job does?
+"""Write dead letters from the service, if no job does.
 
-The service, by itself, so that no group stands still because nobody drained it: every few seconds it looks for
-share-partitions with dead letters that wait, and writes them within the bounds below. One replica drains a
-share-partition at a time, under a lease of its own in Postgres; a drain from elsewhere (Dagster's asset, a job)
-fences it and goes first, as two drains always do. A share-partition that could not be written is tried again on its
-own, later and later, so that it delays no other. How letters are written, exactly once, is in `deadletters.writer`.
+Every few seconds the service looks for share-partitions with waiting dead letters, and writes them within the limits
+below, so that no group stops because nothing drains it. One replica at a time drains a share-partition, under a
+separate lease in Postgres; another drain (Dagster's asset, a job) fences it and goes first, as always with two
+drains. A share-partition that could not be written is tried again separately, with growing pauses, so that it delays
+no other. How letters are written exactly once is in `deadletters.writer`.
 """
 
 from __future__ import annotations
@@ -16,39 +16,36 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from sqlalchemy import text
-
 from sharequeue.database import Database
-from sharequeue.deadletters.batches import Step
-from sharequeue.deadletters.transactions import Fenced
+from sharequeue.deadletters.outbox import Fenced, Step
 from sharequeue.deadletters.writer import DeadLetterReport, DeadLetterWriter, Held
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
 from sharequeue.groups.service_leases import ServiceLease
-from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import SharePartition
 
 _log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
-"""Between two looks at what waits."""
+"""Seconds between two searches for waiting letters."""
 TURN_SECONDS = 10.0
-"""A group's turn ends with the batch at which it is after this time; the next look goes on."""
+"""A group's turn ends with the current batch after this time; the next turn goes on."""
 TURN_RECORDS = 200_000
-"""The same for letters written in a turn."""
+"""The same limit as a number of letters written in a turn."""
 BATCH_RECORDS = 5_000
-"""Letters of a batch: a turn ends between two of them."""
+"""The maximum number of letters in a batch: a turn ends between two batches."""
 AT_ONCE = 4
-"""Turns at a time."""
+"""The number of concurrent turns."""
 LEASE_SECONDS = 60.0
-"""How long a drainer that was stopped keeps the others from its share-partition. Longer than a call may take."""
+"""How long a stopped drainer blocks the others from its share-partition. Longer than a call may take."""
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 120.0
-"""Between two tries of what cannot be written, doubled each time."""
+"""Seconds between two attempts after a failure, doubled each time."""
 
 
 class DeadLetterDrainer:
-    """The drains of one replica, in threads of their own."""
+    """The drains of one replica, in separate threads."""
 
     def __init__(self, settings: Settings, database: Database, configs: ServiceConfigs, replica: str) -> None:
         self._settings = settings
@@ -57,14 +54,16 @@ class DeadLetterDrainer:
         self._replica = replica
         self._lock = threading.Lock()
         self._at_work: set[SharePartition] = set()
-        self._pauses: dict[SharePartition, tuple[float, float]] = {}  # (not before, the pause then)
+        self._pauses: dict[
+            SharePartition, tuple[float, float]
+        ] = {}  # (time of the next attempt, pause after it)
         self._logged: dict[SharePartition, str] = {}
         self.failed: Counter[str] = Counter()
-        """How often a share-partition's letters could not be written, by group."""
+        """The number of failed attempts to write a share-partition's letters, by group."""
         self._stop = threading.Event()
 
     def run(self, stop: threading.Event, reporting: Callable[[Callable[[], None]], None]) -> None:
-        """Look again and again until `stop` is set; each look is made through `reporting`."""
+        """Repeat turns until `stop` is set; each search runs through `reporting`."""
         self._stop = stop
         with ThreadPoolExecutor(AT_ONCE, "sharequeue-dead-letters") as pool:
             while not stop.is_set():
@@ -72,19 +71,12 @@ class DeadLetterDrainer:
                 stop.wait(LOOK_SECONDS)
 
     def waiting(self) -> list[SharePartition]:
-        """The share-partitions with dead letters that are not written, of all groups."""
-        rows = self._database.rows(
-            text(
-                "select sp.group_id, sp.topic, sp.partition from sharequeue.share_partitions sp"
-                " where exists (select from sharequeue.in_flight_batches b"
-                " where b.share_partition_id = sp.share_partition_id and b.state = 3)"
-                " order by sp.group_id, sp.topic, sp.partition"
-            )
-        )
-        return [SharePartition(row["group_id"], row["topic"], row["partition"]) for row in rows]
+        """Return the share-partitions with dead letters that are not written, of all groups."""
+        return list(State(self._database).dead_letters.waiting())
 
     def drain(self, sources: Iterable[SharePartition]) -> DeadLetterReport | None:
-        """One turn for share-partitions of a group, without those that another replica has; None if none is left."""
+        """Do one turn for a group's share-partitions, except those that another replica drains; None if none is
+        left."""
         leases = {source: self._lease(source) for source in sources}
         leases = {source: lease for source, lease in leases.items() if lease.take()}
         try:
@@ -103,10 +95,14 @@ class DeadLetterDrainer:
         began = time.monotonic()
         done = threading.Event()
         written: dict[SharePartition, int] = {}
+        taken = dict.fromkeys(leases, -LEASE_SECONDS)
 
         def on_step(step: Step, source: SharePartition) -> None:
-            if not leases[source].take():
-                raise Fenced("another replica drains it now")
+            # Once per batch, and while a large batch is written.
+            if step == "opened" or time.monotonic() - taken[source] > LEASE_SECONDS / 4:
+                if not leases[source].take():
+                    raise Fenced("another replica drains it now")
+                taken[source] = time.monotonic()
             if step == "closed":
                 written[source] = written.get(source, 0) + BATCH_RECORDS
             late = time.monotonic() - began > TURN_SECONDS
@@ -122,7 +118,7 @@ class DeadLetterDrainer:
             on_step=on_step,
             only=leases,
             stop=done,
-            # Whoever takes over was asked to drain now; we have time.
+            # A drain that takes over was requested explicitly and goes first.
             takeovers=0,
             try_again_seconds=0,
         )
@@ -140,7 +136,7 @@ class DeadLetterDrainer:
                 if source not in self._pauses:
                     turns.setdefault(source.group_id, []).append(source)
                 elif self._pauses[source][0] <= now:
-                    # On its own: what could not be written may keep us waiting again.
+                    # Tried separately, because it may block again.
                     turns[str(source) + source.group_id + " again"] = [source]
             for sources in turns.values():
                 self._at_work.update(sources)
@@ -171,7 +167,7 @@ class DeadLetterDrainer:
                     failed |= {each.share_partition for each in report.partitions if each.takeovers}
                     self._log_held(report.held)
         except Exception as error:
-            # Whatever failed, it concerns these share-partitions only, and what was open is resumed.
+            # Any error concerns these share-partitions only, and open batches are resumed.
             failed = set(sources)
             reason = str(error).splitlines()[0]
             _log.warning(

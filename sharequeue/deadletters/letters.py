@@ -1,33 +1,30 @@
-"""What does a dead letter contain, and how is it read back?
+"""The content of a dead letter, and its parsing.
 
-A dead letter is a Kafka record whose headers name where the record it stands for lies and why it was given
-up. First come Kafka 4.4's own six, in Kafka's order and to the byte (KIP-1191; Kafka's
-`ShareGroupDLQRecord`), then ours under the prefix ``sharequeue.``. Which topic takes it is
-`deadletters.topic`'s question, that it gets there exactly once `deadletters`'. Reading is always
-read_committed, and letters are counted by reading: the markers of transactions take offsets too, so
-differences of offsets count nothing.
+A dead letter is a Kafka record whose headers have the position of its source record and the reason why it was
+archived. First come the six headers of Kafka 4.4, in Kafka's order and identical to the byte (KIP-1191; Kafka's
+`ShareGroupDLQRecord`), then ours with the prefix ``sharequeue.``. The topic is chosen in `deadletters.topic`;
+`outbox` writes each letter exactly once. Readers always use read_committed, and letters are counted by reading:
+transaction markers take offsets too, so a difference of offsets is not a number of letters.
 """
 
 from __future__ import annotations
 
-import hashlib
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Message
 
-from sharequeue.errors import BrokerNotAvailable
-from sharequeue.kafka.clients import client_config
+from sharequeue.deadletters.outbox import Header
+from sharequeue.kafka.reading import TIMEOUT_SECONDS, offset_of, place_of, scan
 from sharequeue.kafka.topics import LogOffsets, Topics
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
-from sharequeue.values import DeadLetterBatch
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import READ_COMMITTED, DeadLetterBatch
 
-Header = tuple[str, bytes | None]
 Headers = tuple[Header, ...]
 
 TOPIC = "__dlq.errors.topic"
@@ -42,17 +39,17 @@ KAFKA_HEADERS = (TOPIC, PARTITION, OFFSET, GROUP, DELIVERY_COUNT, MESSAGE)
 SEQUENCE = "sharequeue.dead.letter.sequence"
 """The number of the batch that wrote the letter, per group and source partition."""
 BATCH = "sharequeue.dead.letter.batch"
-"""The identity of that batch: the same for all letters of one attempt at it, and no other batch has it."""
+"""The identity of that batch: the same for all letters of the batch, and different for every other batch."""
 EXCEPTION_CLASS = "sharequeue.exception.class"
 EXCEPTION_MESSAGE = "sharequeue.exception.message"
 ORIGINAL_TIMESTAMP = "sharequeue.original.timestamp"
-"""Milliseconds since the epoch, as the source topic had it; there when the original was read."""
+"""The timestamp in the source topic, in milliseconds since the epoch; present if the original was read."""
 ORIGINAL_HEADER = "sharequeue.original.header."
-"""The prefix under which copied headers of the original stand, in their order, doubles included."""
+"""The prefix of the copied headers of the original, which are in their order, with duplicates."""
 RECORD_MISSING = "sharequeue.record.missing"
-"""``true``: a copy was asked for, and the original was not in the log any more."""
+"""``true``: a copy was requested, but the original was no longer in the log."""
 RECORD_OVERSIZED = "sharequeue.record.oversized"
-"""``true``: a copy was asked for, and it would have been larger than the topic takes."""
+"""``true``: a copy was requested, but it would have exceeded the topic's size limit."""
 
 MESSAGES = {
     "rejected": "Offset rejected by client.",
@@ -60,19 +57,16 @@ MESSAGES = {
 }
 """Kafka's two messages, by cause."""
 
-READ_TIMEOUT_SECONDS = 30.0
-POLL_SECONDS = 0.05
-"""A poll ends only when it is full or its time is up, so the last one of a reading takes this long."""
 _BATCH_OVERHEAD_BYTES = 61
 """A record batch's own header (Kafka's message format 2)."""
 _RECORD_OVERHEAD_BYTES = 32
-"""The most that a record's length, attributes, deltas and counts take as varints."""
+"""The maximum bytes of a record's length, attributes, deltas and counts as varints."""
 _FIELD_OVERHEAD_BYTES = 5
-"""The most that the length in front of a key, a value, a header's key or its value takes."""
+"""The maximum bytes of the length in front of a key, a value, a header's key or its value."""
 
 
 class Letter(NamedTuple):
-    """One offset of a batch: a record that was given up, and why."""
+    """One offset of a batch: an archived record, and the reason."""
 
     offset: int
     delivery_count: int
@@ -81,7 +75,7 @@ class Letter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record of a dead-letter topic. A header that is absent or not readable leaves its field None."""
+    """A record of a dead-letter topic. The field of a missing or unreadable header is None."""
 
     partition: int
     offset: int
@@ -93,11 +87,12 @@ class DeadLetter:
 
     @classmethod
     def of(cls, message: Message) -> Self:
-        """The letter that a consumed message is."""
+        """Return the letter in a consumed message."""
         _, milliseconds = message.timestamp()
+        _, partition = place_of(message)
         return cls(
-            partition=_known(message.partition()),
-            offset=_known(message.offset()),
+            partition=partition,
+            offset=offset_of(message),
             key=_bytes(message.key()),
             value=_bytes(message.value()),
             headers=headers_of(message),
@@ -106,62 +101,67 @@ class DeadLetter:
 
     @property
     def source_topic(self) -> str | None:
-        """The topic that the record given up lies in."""
+        """The topic of the source record."""
         return self.header(TOPIC)
 
     @property
     def source_partition(self) -> int | None:
-        """Its partition there."""
+        """The partition of the source record."""
         return _number(self.header(PARTITION))
 
     @property
     def source_offset(self) -> int | None:
-        """Its offset there."""
+        """The offset of the source record."""
         return _number(self.header(OFFSET))
 
     @property
     def group(self) -> str | None:
-        """The share group that gave it up."""
+        """The share group that archived the record."""
         return self.header(GROUP)
 
     @property
     def delivery_count(self) -> int | None:
-        """How often it was delivered."""
+        """The number of deliveries of the record."""
         return _number(self.header(DELIVERY_COUNT))
 
     @property
     def message(self) -> str | None:
-        """Kafka's sentence on why."""
+        """Kafka's message with the reason."""
         return self.header(MESSAGE)
 
     @property
     def cause(self) -> str | None:
-        """``rejected`` or ``exceeded``, by the message; None when it is neither of Kafka's two."""
+        """``rejected`` or ``exceeded``, by the message; None if it is neither of Kafka's two messages."""
         return next((cause for cause, message in MESSAGES.items() if message == self.message), None)
 
     @property
     def foreign(self) -> bool:
-        """Whether it is no dead letter at all: it names neither a group nor a topic."""
+        """Whether it is not a dead letter: it names neither a group nor a topic."""
         return self.group is None and self.source_topic is None
 
     @property
+    def is_copy(self) -> bool:
+        """Whether it contains the record: our copies have the original's timestamp, a broker's have content."""
+        return self.value is not None or self.header(ORIGINAL_TIMESTAMP) is not None
+
+    @property
     def exception_class(self) -> str | None:
-        """The class of what its handler raised at the last attempt."""
+        """The class of the handler's exception at the last attempt."""
         return self.header(EXCEPTION_CLASS)
 
     @property
     def exception_message(self) -> str | None:
-        """The message of what its handler raised at the last attempt."""
+        """The message of the handler's exception at the last attempt."""
         return self.header(EXCEPTION_MESSAGE)
 
     @property
     def error(self) -> str | None:
-        """Both, on one line; None when there is neither."""
+        """Class and message on one line; None if there is neither."""
         parts = [part for part in (self.exception_class, self.exception_message) if part]
         return " ".join(": ".join(parts).split()) or None
 
     def header(self, name: str) -> str | None:
-        """The text of the first header of that name; None when there is none, or it is null or not UTF-8."""
+        """Return the text of the first header with that name; None if it is missing, null or not UTF-8."""
         content = next((value for key, value in self.headers if key == name), None)
         try:
             return None if content is None else content.decode()
@@ -169,27 +169,15 @@ class DeadLetter:
             return None
 
 
-def header_texts(letter: DeadLetter) -> dict[str, str | None]:
-    """What `header` returns for each name that the letter has; for whoever asks for many."""
-    found: dict[str, str | None] = {}
-    for name, content in letter.headers:
-        if name not in found:
-            try:
-                found[name] = None if content is None else content.decode()
-            except UnicodeDecodeError:
-                found[name] = None
-    return found
-
-
 def letters_of(batch: DeadLetterBatch, wanted: OffsetSet) -> Iterator[Letter]:
-    """The records of a batch whose offsets are wanted, ascending."""
+    """Yield the records of a batch with these offsets, ascending."""
     for first, end, delivery_count, cause in _alike(batch, wanted):
         for offset in range(first, end):
             yield Letter(offset, delivery_count, cause)
 
 
 def _alike(batch: DeadLetterBatch, wanted: OffsetSet) -> list[tuple[int, int, int, str]]:
-    """Ranges of offsets, ascending, with their delivery count and cause."""
+    """Return ranges of offsets, ascending, with their delivery count and cause."""
     return sorted(
         (first, end, run.delivery_count, run.cause)
         for run in batch.letters
@@ -197,22 +185,8 @@ def _alike(batch: DeadLetterBatch, wanted: OffsetSet) -> list[tuple[int, int, in
     )
 
 
-def batch_identity(batch: DeadLetterBatch) -> str:
-    """A text that is the same for every attempt at this batch and for no other batch.
-
-    The sequence number alone is not enough: it begins again at 1 when a group is deleted and made anew, while
-    the broker still holds the marker and the letters of the group's earlier life. What the batch holds and when it
-    was opened, to the microsecond, tell them apart.
-    """
-    source = batch.share_partition
-    parts = [source.group_id, source.topic, source.partition, batch.topic_id, batch.sequence, batch.opened_at]
-    for run in batch.letters:
-        parts += [run.cause, run.delivery_count, str(run.offsets)]
-    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
-
-
 class LetterWriting:
-    """Makes the headers of one batch's letters; what they have in common is made once."""
+    """The headers of one batch's letters; their common part is built once."""
 
     def __init__(self, batch: DeadLetterBatch, explain: Callable[[int], Headers] | None = None) -> None:
         self.batch = batch
@@ -222,7 +196,7 @@ class LetterWriting:
         self._group: Header = (GROUP, source.group_id.encode())
         self._batch: Headers = (
             (SEQUENCE, str(batch.sequence).encode()),
-            (BATCH, batch_identity(batch).encode()),
+            (BATCH, batch.identity.encode()),
         )
         self._causes: dict[tuple[int, str], Headers] = {
             (run.delivery_count, run.cause): (
@@ -235,7 +209,7 @@ class LetterWriting:
         self._explain = explain or (lambda offset: ())
 
     def headers(self, letter: Letter, ours: Iterable[Header] = ()) -> list[Header]:
-        """A letter's headers: Kafka's six, the batch's sequence and identity, what explains it, then `ours`."""
+        """Return a letter's headers: Kafka's six, the batch's sequence and identity, its explanation, then `ours`."""
         offset, delivery_count, cause = letter
         return [
             self._topic,
@@ -248,10 +222,10 @@ class LetterWriting:
         ]
 
     def without_copies(self, wanted: OffsetSet) -> Iterator[dict[str, bytes | None]]:
-        """The headers of all wanted letters, ascending, as `headers` has them; no name is there twice.
+        """Yield the headers of all wanted letters, ascending, as in `headers`; no name occurs twice.
 
-        One dict for all, good until the next is asked for, in which only the offset changes where the rest is as
-        before: with `produce`, which takes from a dict what it sends, half the time of a list for each.
+        All letters share one dict, valid until the next letter; only the offset changes if the rest is the same. With
+        `produce`, which copies the dict, this takes half the time of one list per letter.
         """
         explain = self._explain
         for first, end, delivery_count, cause in _alike(self.batch, wanted):
@@ -267,7 +241,7 @@ class LetterWriting:
 
 @dataclass(frozen=True, slots=True)
 class RecordCopy:
-    """What a letter takes over of its original; nothing when no copy is asked for or can be had."""
+    """The copied parts of a letter's original; empty if no copy is requested or the original no longer exists."""
 
     key: bytes | None = None
     value: bytes | None = None
@@ -275,13 +249,13 @@ class RecordCopy:
 
 
 NOTHING = RecordCopy()
-"""Where no copy is asked for."""
+"""If no copy is requested."""
 MISSING = RecordCopy(headers=((RECORD_MISSING, b"true"),))
-"""Of an original that is not in the log any more."""
+"""For an original that is no longer in the log."""
 
 
 def copy_of(original: Message) -> RecordCopy:
-    """Key and value as they are, the timestamp and the headers under our prefix."""
+    """Return key and value unchanged, the timestamp, and the headers with our prefix."""
     _, milliseconds = original.timestamp()
     copied = tuple((ORIGINAL_HEADER + name, value) for name, value in headers_of(original))
     return RecordCopy(
@@ -292,13 +266,13 @@ def copy_of(original: Message) -> RecordCopy:
 
 
 def without_content(copy: RecordCopy) -> RecordCopy:
-    """What is left of a copy that is larger than the topic takes: its timestamp, and that it was too large."""
+    """Return the rest of a copy that exceeds the topic's size limit: its timestamp, and that it was too large."""
     kept = tuple(header for header in copy.headers if header[0] == ORIGINAL_TIMESTAMP)
     return RecordCopy(headers=(*kept, (RECORD_OVERSIZED, b"true")))
 
 
 def record_bytes(key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> int:
-    """The most bytes that a record can take alone in a batch; what `max.message.bytes` limits."""
+    """Return the maximum bytes of a record alone in a batch; `max.message.bytes` limits them."""
     fields = [key or b"", value or b""]
     for header in headers:
         fields += [header[0].encode(), header[1] or b""]
@@ -310,7 +284,7 @@ def record_bytes(key: bytes | None, value: bytes | None, headers: Iterable[Heade
 
 
 def headers_of(message: Message) -> Headers:
-    """A consumed message's headers in their order, none left out."""
+    """Return all headers of a consumed message in their order."""
     return tuple((header[0], _bytes(header[1])) for header in message.headers() or ())
 
 
@@ -319,68 +293,25 @@ def read_dead_letters(
     topic: str,
     first: Mapping[int, int] = MappingProxyType({}),
     logs: Mapping[int, LogOffsets] | None = None,
+    ends: Mapping[int, int] = MappingProxyType({}),
 ) -> Generator[DeadLetter, None, None]:
-    """Every committed letter in the topic now, each partition in its order; then the end.
+    """Yield every committed letter in the topic now, each partition in its order; then end.
 
-    Bounded by each partition's last stable offset at the start: an open transaction is waited for by nobody,
-    and letters written meanwhile are for the next reading. `first` has the offset to begin at for partitions that
-    are not read from their start, `logs` what the caller knows of their ends. Raises `UnknownTopicOrPartition` when
-    there is no such topic and `BrokerNotAvailable` when the broker falls silent for 30 s.
+    The end is each partition's last stable offset at the start: open transactions are not waited for, and letters
+    written meanwhile are left to the next reading. `first` has the first offset of partitions that are not read from
+    their start, `ends` the end offset (exclusive) of those that are not read to their end, `logs` the offsets of the
+    partitions, if the caller knows them. Raises `UnknownTopicOrPartition` if the topic does not exist and
+    `BrokerNotAvailable` if the broker does not respond for 30 s.
     """
-    logs = Topics(settings, READ_TIMEOUT_SECONDS).offsets(topic) if logs is None else logs
-    ends = {partition: log.last_stable_offset for partition, log in logs.items()}
-    starts = {partition: max(log.log_start, first.get(partition, 0)) for partition, log in logs.items()}
-    starts = {partition: start for partition, start in starts.items() if start < ends[partition]}
-    consumer = Consumer(
-        client_config(
-            settings,
-            # librdkafka wants a name, though nothing is joined and nothing committed.
-            group_id="sharequeue.dlq.reader",
-            enable_auto_commit=False,
-            enable_partition_eof=True,
-            isolation_level="read_committed",
-            auto_offset_reset="earliest",
-            # A topic of letters ends with a marker: the fetch that finds the end would wait half a second for more.
-            fetch_wait_max_ms=20,
-        )
-    )
-    try:
-        consumer.assign([TopicPartition(topic, partition, start) for partition, start in starts.items()])
-        yield from _read(consumer, topic, {partition: ends[partition] for partition in starts})
-    finally:
-        consumer.close()
-
-
-def _read(consumer: Consumer, topic: str, ends: dict[int, int]) -> Iterator[DeadLetter]:
-    heard_at = time.monotonic()
-    while ends:
-        messages = consumer.consume(num_messages=5000, timeout=POLL_SECONDS)
-        if messages:
-            heard_at = time.monotonic()
-        elif time.monotonic() - heard_at > READ_TIMEOUT_SECONDS:
-            raise BrokerNotAvailable(
-                f"nothing came of `{topic}` for {READ_TIMEOUT_SECONDS:.0f} s; try again."
-            )
+    logs = Topics(settings, TIMEOUT_SECONDS).offsets(topic) if logs is None else logs
+    starts = {(topic, at): max(log.log_start, first.get(at, 0)) for at, log in logs.items()}
+    bounds = {
+        (topic, at): min(log.last_stable_offset, ends.get(at, log.last_stable_offset))
+        for at, log in logs.items()
+    }
+    with closing(scan(settings, READ_COMMITTED, starts, bounds)) as messages:
         for message in messages:
-            partition, error = _known(message.partition()), message.error()
-            if partition not in ends:
-                continue
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                raise KafkaException(error)
-            # A marker can be the last offset below the end: then only the end-of-partition event ends the
-            # partition.
-            if error is not None or _known(message.offset()) >= ends[partition]:
-                del ends[partition]
-                consumer.incremental_unassign([TopicPartition(topic, partition)])
-                continue
             yield DeadLetter.of(message)
-
-
-def _known(number: int | None) -> int:
-    """A field that only messages from a consumer have."""
-    if number is None:
-        raise ValueError("a message that no consumer returned has neither partition nor offset")
-    return number
 
 
 def _bytes(content: str | bytes | None) -> bytes | None:

@@ -1,8 +1,8 @@
-"""May this topic take the group's dead letters, and if not, what is to be done?
+"""Decide whether a topic may take the group's dead letters, and if not, what to do.
 
 Kafka's rules for a dead-letter topic (kafka-semantics R-DL-6 and 7; Kafka's `ShareGroupDLQStateManager`): its
 name, its opt-in, its creation. When a rule is broken, Kafka drops the records and writes a line to its log.
-Here the records are held, and the reason is a sentence for the operator of the group. What goes into the topic is in
+Here the records are held, and the reason is a message for the operator of the group. The content of the topic is in
 `deadletters.letters`.
 """
 
@@ -19,43 +19,42 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # t
 from sqlalchemy import text
 
 from sharequeue.database import Database
-from sharequeue.errors import (
+from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
+from sharequeue.groups.configs.names import environment_name
+from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.topics import Topics
+from sharequeue.kafka.transactions import is_passing
+from sharequeue.words.errors import (
     BrokerNotAvailable,
     InvalidConfig,
     ShareError,
     TopicAlreadyExists,
     UnknownServerError,
 )
-from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
-from sharequeue.groups.configs.names import environment_name
-from sharequeue.kafka.clients import client_config
-from sharequeue.kafka.topics import Topics
-from sharequeue.kafka.transactions import is_passing
-from sharequeue.settings import SettingMissing, Settings
+from sharequeue.words.settings import SettingMissing, Settings
 
 GROUP_ENABLE = "errors.deadletterqueue.group.enable"
-"""The topic config by which a topic takes dead letters of groups. Brokers before 4.4 do not know it."""
+"""The topic config that allows dead letters of groups in a topic. Brokers before 4.4 do not know it."""
 OPT_IN = "sharequeue.dead.letter.topic.enable"
-"""The group config that stands in for it where the broker does not know it."""
+"""The group config that replaces it if the broker does not know it."""
 AUTO_CREATE = "errors.deadletterqueue.auto.create.topics.enable"
 TOPIC_NAME = "errors.deadletterqueue.topic.name"
 PREFIX = "errors.deadletterqueue.topic.name.prefix"
 
 TIMEOUT_SECONDS = 20.0
 ASK_SECONDS = 5.0
-"""How long the broker is asked about a topic to which nothing is written now."""
+"""The timeout of requests about a topic to which nothing is being written."""
 _ERRORS = 3
-"""The client's log level: less important messages pass by themselves, or are raised."""
+"""The client's log level: less important messages are about passing errors, or errors that are raised."""
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 _WAIT = "the records wait, the next drain tries again."
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class CannotWrite(Exception):
-    """Dead letters cannot be written now; the message says why and what to do.
+    """Dead letters cannot be written now; the message has the reason and what to do.
 
-    `lasting`: waiting will not help, somebody has to act. Only then may records be dropped, where that is
-    allowed.
+    `lasting`: waiting will not help, an operator must act. Only then may records be dropped, if that is allowed.
     """
 
     def __init__(self, reason: str, *, lasting: bool) -> None:
@@ -66,7 +65,7 @@ class CannotWrite(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRules:
-    """What the configs of the group and the service set for dead letters."""
+    """The settings for dead letters from the configs of the group and the service."""
 
     group_id: str
     topic: str
@@ -78,11 +77,11 @@ class DeadLetterRules:
     prefix: str = "dlq."
     auto_create: bool = False
     inputs: frozenset[str] = frozenset()
-    """Topics that the group reads: letters in one of them would come back as records."""
+    """Topics that the group reads: letters in one of them would be delivered as records."""
 
     @classmethod
     def of(cls, configs: GroupConfigs, service: ServiceConfigs, inputs: Iterable[str] = ()) -> Self:
-        """The rules that these configurations make for a group that reads these topics."""
+        """Return the rules of these configs for a group that reads these topics."""
         return cls(
             inputs=frozenset(inputs),
             group_id=configs.group_id,
@@ -106,12 +105,12 @@ class DeadLetterTopic:
     max_message_bytes: int
 
     def partition_for(self, source_partition: int) -> int:
-        """Where the letters of a source partition go: its number modulo the topic's partitions."""
+        """Return the partition for the letters of a source partition: its number modulo the topic's partitions."""
         return source_partition % self.partitions
 
 
 NO_TOPIC = DeadLetterTopic("", "", 1, _DEFAULT_MAX_MESSAGE_BYTES)
-"""Stands in where a producer is only to fence others and writes nothing."""
+"""A placeholder for a producer that only fences others and writes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,7 @@ class FoundTopic:
 
 
 def name_problem(rules: DeadLetterRules) -> str | None:
-    """What is wrong with the topic's name, and what to do; None when nothing is."""
+    """Return the fault of the topic's name, and what to do; None if there is none."""
     topic, group = rules.topic, rules.group_id
     rename = f"set `{TOPIC_NAME}` of group `{group}`"
     if not topic:
@@ -146,7 +145,8 @@ def name_problem(rules: DeadLetterRules) -> str | None:
 
 
 def topic_problem(rules: DeadLetterRules, found: FoundTopic | None) -> str | None:
-    """Why the topic does not take the group's dead letters, and what to do; None when it does, or can be made."""
+    """Return why the topic cannot take the group's dead letters, and what to do; None if it can, or can be
+    created."""
     topic = rules.topic
     if found is None:
         if rules.auto_create:
@@ -167,14 +167,14 @@ def topic_problem(rules: DeadLetterRules, found: FoundTopic | None) -> str | Non
         )
     policy = found.configs.get("cleanup.policy", "delete")
     if "compact" in policy.split(","):
-        # Letters have no key, unless they are copies whose original has one; a compacted topic refuses the
-        # others.
+        # Letters have no key, unless they are copies of records with a key; a compacted topic refuses records
+        # without one.
         return f"topic `{topic}` is compacted and takes no record without a key: set its `cleanup.policy=delete`."
     return None
 
 
 class TopicKeeper:
-    """Finds, judges and, where allowed, makes the dead-letter topic."""
+    """Finds and checks the dead-letter topic, and creates it if that is allowed."""
 
     def __init__(self, settings: Settings, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._settings = settings
@@ -182,10 +182,9 @@ class TopicKeeper:
         self._topics = Topics(settings, timeout_seconds)
 
     def ready(self, rules: DeadLetterRules) -> DeadLetterTopic:
-        """The topic, ready to be written; made first where it is missing and may be made.
+        """Return the topic, ready to be written; create it if it is missing and may be created.
 
-        Raises `CannotWrite`: lasting when a rule is broken or access denied, passing when the broker is
-        silent.
+        Raises `CannotWrite`: lasting if a rule is broken or access is denied, passing if the broker does not respond.
         """
         found = self.judge(rules)
         if found is None:
@@ -199,9 +198,9 @@ class TopicKeeper:
         return DeadLetterTopic(rules.topic, found.topic_id, found.partitions, limit)
 
     def judge(self, rules: DeadLetterRules) -> FoundTopic | None:
-        """Return the topic, which takes the group's dead letters; None where it is missing and may be made.
+        """Return the topic, which takes the group's dead letters; None if it is missing and may be created.
 
-        Raises `CannotWrite`, as `ready`.
+        Raises `CannotWrite`, like `ready`.
         """
         problem = name_problem(rules)
         found = None if problem else self.find(rules.topic)
@@ -213,7 +212,7 @@ class TopicKeeper:
         return found
 
     def find(self, topic: str) -> FoundTopic | None:
-        """The topic as the broker has it now; None when there is none. Raises `CannotWrite`."""
+        """Return the topic's current state at the broker; None if it does not exist. Raises `CannotWrite`."""
         try:
             info = self._topics.describe([topic]).get(topic)
         except ShareError as error:
@@ -227,13 +226,13 @@ class TopicKeeper:
         return FoundTopic(info.partitions, info.topic_id, configs)
 
     def _broker_creates(self) -> bool:
-        """Whether the broker's own config lets share groups create their dead-letter topics (Kafka 4.4)."""
+        """Return whether the broker's own config lets share groups create their dead-letter topics (Kafka 4.4)."""
         admin = AdminClient(client_config(self._settings, log_level=_ERRORS))
         try:
             broker = next(iter(admin.list_topics(timeout=self._timeout_seconds).brokers))
             return self._configs(ConfigResource(ResourceType.BROKER, str(broker))).get(AUTO_CREATE) == "true"
         except KafkaException:
-            # Who may not read the broker's configs goes by our own setting.
+            # If the broker's configs may not be read, our own setting applies.
             return False
 
     def _configs(self, resource: ConfigResource) -> dict[str, str]:
@@ -250,7 +249,7 @@ class TopicKeeper:
 
 
 def inputs_of(database: Database, group_id: str) -> frozenset[str]:
-    """Return the topics that a group has share-partitions of."""
+    """Return the topics of a group's share-partitions."""
     rows = database.rows(
         text("select distinct topic from sharequeue.share_partition_times where group_id = :group_id"),
         group_id=group_id,
@@ -258,17 +257,19 @@ def inputs_of(database: Database, group_id: str) -> frozenset[str]:
     return frozenset(row["topic"] for row in rows)
 
 
-def why_held(
-    settings: Settings, configs: GroupConfigs, service: ServiceConfigs, inputs: Iterable[str] = ()
-) -> str | None:
-    """Return why the dead-letter topic of a group takes no letters until somebody acts, and what to do; None where it
-    takes them, where there is none, and where the broker does not say. `inputs` are the topics that the group reads.
-    Raises nothing.
+def why_held(settings: Settings, database: Database, configs: GroupConfigs) -> str | None:
+    """Return why the dead-letter topic of a group takes no letters until an operator acts, and what to do.
+
+    None if it takes them, if the group has no such topic, and if the broker does not respond. Raises only errors of
+    the database.
     """
     if not configs.dead_letter_topic:
         return None
+    rules = DeadLetterRules.of(
+        configs, ServiceConfigs.stored(database), inputs_of(database, configs.group_id)
+    )
     try:
-        TopicKeeper(settings, ASK_SECONDS).judge(DeadLetterRules.of(configs, service, inputs))
+        TopicKeeper(settings, ASK_SECONDS).judge(rules)
     except CannotWrite as problem:
         return problem.reason if problem.lasting else None
     except (ShareError, KafkaException, SettingMissing):
@@ -277,26 +278,23 @@ def why_held(
 
 
 def warning_of_alter(
-    settings: Settings,
-    configs: GroupConfigs,
-    service: ServiceConfigs,
-    changes: Collection[str],
-    inputs: Iterable[str] = (),
+    settings: Settings, database: Database, configs: GroupConfigs, changes: Collection[str]
 ) -> str | None:
-    """Return what to say of configs that were altered to these: that their dead-letter topic takes nothing now."""
-    if {TOPIC_NAME, OPT_IN}.isdisjoint(changes) or (
-        reason := why_held(settings, configs, service, inputs)
-    ) is None:
+    """Return a warning after a change of configs, if their dead-letter topic takes no letters now.
+
+    Asks the database and the broker only if the changes concern that topic.
+    """
+    if {TOPIC_NAME, OPT_IN}.isdisjoint(changes) or (reason := why_held(settings, database, configs)) is None:
         return None
     end = "dropped" if configs.dead_letter_drop_enable else "held until somebody acts"
     return f"dead letters of group {configs.group_id} will be {end}: {reason}"
 
 
 def create_dead_letter_topic(topics: Topics, name: str, partitions: int = -1) -> None:
-    """Make the topic as Kafka does: the broker's partition count and replication, opted in, CreateTime.
+    """Create the topic as Kafka does: the broker's partition count and replication, opted in, CreateTime.
 
-    A broker that does not know the opt-in gets the topic without it. No error when the topic is there
-    already. Raises what `Topics.create` raises otherwise.
+    If the broker does not know the opt-in, the topic is created without it. An existing topic is not an error. Raises
+    the other errors of `Topics.create`.
     """
     configs = {GROUP_ENABLE: "true", "message.timestamp.type": "CreateTime"}
     with suppress(TopicAlreadyExists):
@@ -325,14 +323,15 @@ _NEEDS_SOMEBODY = frozenset(
         KafkaError.UNSUPPORTED_VERSION,
     }
 )
-"""Refusals that are the same for every attempt until somebody changes a permission, a size, a policy or a version.
-A password that is refused is none of them: it may just be exchanged, and no record may be dropped for it."""
+"""Refusals that last until an operator changes a permission, a size, a policy or a version. A refused password is not
+among them: the password may be about to change, and no record may be dropped for it."""
 
 
 def refusal(error: KafkaException, what_to_do: str) -> CannotWrite:
-    """A broker's refusal as a reason to hold records.
+    """Return a broker's refusal as a reason to hold records.
 
-    It lasts where it is known to need somebody who acts. What is not known to may pass: no record is dropped for it.
+    It is lasting only if it is known to need an operator. Any other may pass, and does not cause records to be
+    dropped.
     """
     cause: Any = error.args[0]
     if cause.code() == KafkaError.UNKNOWN:
@@ -344,7 +343,7 @@ def refusal(error: KafkaException, what_to_do: str) -> CannotWrite:
 
 
 def unanswered(error: ShareError, what_to_do: str) -> CannotWrite:
-    """The same for an error by Kafka's name."""
+    """Return one of Kafka's named errors as a reason to hold records."""
     if isinstance(error, UnknownServerError):
         return _nameless(error.message)
     if error.retriable or isinstance(error, BrokerNotAvailable):
@@ -352,8 +351,8 @@ def unanswered(error: ShareError, what_to_do: str) -> CannotWrite:
     return CannotWrite(f"the broker refuses ({error}): {what_to_do}.", lasting=error.code in _NEEDS_SOMEBODY)
 
 
-def _nameless(said: str) -> CannotWrite:
-    # No permission is missing, and no record may be dropped for it.
+def _nameless(error: str) -> CannotWrite:
+    # No permission is missing, so no record may be dropped.
     return CannotWrite(
-        f"the broker met an error it has no name for ({said}), see the broker's log: {_WAIT}", lasting=False
+        f"the broker met an error it has no name for ({error}), see the broker's log: {_WAIT}", lasting=False
     )

@@ -1,10 +1,11 @@
-"""How do the records that were given up reach the dead-letter topic, each exactly once?
+"""Write archived records to the dead-letter topic, each exactly once.
 
 Second phase of KIP-1191: ARCHIVING records go to the topic and become ARCHIVED once the broker has confirmed them, in
 numbered batches of one share-partition. A batch stays open until it is closed, so the next drain resumes what a dead
 drain left. If the topic cannot be written, Kafka drops the records. Here they are held, and the report has the reason
-and what to do; the group config `sharequeue.dead.letter.drop.enable` does as Kafka. How a batch is written:
-`deadletters.batches`; which topic may take it: `deadletters.topic`; what a letter contains: `deadletters.letters`.
+and what to do; with the group config `sharequeue.dead.letter.drop.enable` they are dropped as in Kafka. How a batch
+is written: `deadletters.outbox` and `deadletters.batches`; which topic may take it: `deadletters.topic`; what a
+letter contains: `deadletters.letters`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from sharequeue.deadletters.batches import BatchBounds, BatchDone, BatchWriter, OnStep
-from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
+from sharequeue.deadletters.batches import LetterBatches, marker_group
+from sharequeue.deadletters.outbox import TRANSACTION_BYTES, BatchDone, Fenced, Outbox, Step
 from sharequeue.deadletters.topic import (
     NO_TOPIC,
     TIMEOUT_SECONDS,
@@ -28,37 +29,30 @@ from sharequeue.deadletters.topic import (
     TopicKeeper,
     inputs_of,
 )
-from sharequeue.deadletters.transactions import Fenced, LetterProducer, Markers
-from sharequeue.errors import BrokerNotAvailable, ShareError
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
+from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import SETTLE_SECONDS, Topics
-from sharequeue.settings import Settings
+from sharequeue.kafka.transactions import MarkerGroup
 from sharequeue.state import State
-from sharequeue.values import SharePartition
-
-__all__ = [
-    "DeadLetter",
-    "DeadLetterReport",
-    "DeadLetterWriter",
-    "Held",
-    "PartitionReport",
-    "read_dead_letters",
-]
+from sharequeue.words.errors import BrokerNotAvailable, ShareError
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import DeadLetterBatch, SharePartition
 
 BATCH_RECORDS = 20_000
-TRANSACTION_BYTES = 64 * 1024 * 1024
 PARALLEL = 4
-"""Share-partitions written at a time: while one waits for its commit, another produces."""
+"""Share-partitions written concurrently: while one waits for its commit, another produces."""
 TAKEOVERS = 5
-"""How often a drain begins a share-partition again after another writer took it over."""
+"""How often a drain starts a share-partition again after another writer took it over."""
 PATIENCE_SECONDS = 2.0
-"""How long the writer that took over may show no progress before it is taken for dead."""
+"""How long the writer that took over may make no progress before it is treated as dead."""
 _LOOK_AGAIN_SECONDS = 0.1
 TRY_AGAIN_SECONDS = 30.0
-"""How long a drain tries again what passes by itself, a broker that does not answer, while it writes nothing."""
+"""How long a drain without progress repeats attempts after a passing error, such as a broker that does not
+respond."""
 _TRY_AGAIN_AFTER_SECONDS = 0.5
 
 Progress = Callable[[str], None]
+OnStep = Callable[[Step, SharePartition], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +63,26 @@ class Held:
     records: int
     reason: str
     lasting: bool = False
-    """Waiting does not help: somebody has to act."""
+    """Whether waiting does not help, and an operator must act."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """What a drain did for one share-partition, in records."""
+    """The result of a drain for one share-partition, in records."""
 
     share_partition: SharePartition
     written: int = 0
     resumed: int = 0
-    """Written by an earlier drain that died before it closed the batch; only closed by this one."""
+    """Records written by an earlier drain that died before it closed the batch; only closed by this one."""
     dropped: int = 0
     batches: int = 0
     takeovers: int = 0
-    """How often another writer took the share-partition over while this one worked on it."""
+    """How often another writer took over the share-partition during this drain."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterReport:
-    """What a drain did, in records, and what it had to leave."""
+    """The result of a drain, in records, and the held records."""
 
     topic: str
     partitions: tuple[PartitionReport, ...] = ()
@@ -113,16 +107,16 @@ class DeadLetterReport:
 
 @dataclass(slots=True)
 class _Drain:
-    """What the share-partitions of one drain have in common."""
+    """The shared state of one drain's share-partitions."""
 
-    markers: Markers
+    markers: MarkerGroup
     progress: Progress
     topic: tuple[DeadLetterTopic | None, CannotWrite | None]
     """The topic, or why it cannot be written now."""
     stopped: threading.Event
     try_again_seconds: float
     ends_at: float | None = None
-    """When the drain stops trying what cannot be written now; None while all goes well."""
+    """When the drain stops repeating failed attempts; None while there is no error."""
 
     def done(self, line: str) -> None:
         """Report a batch that is done."""
@@ -130,7 +124,7 @@ class _Drain:
         self.progress(line)
 
     def tries_again(self, source: SharePartition, problem: CannotWrite) -> bool:
-        """Wait a moment before another attempt; False where there is to be none."""
+        """Wait before another attempt; return False if there is none."""
         if problem.lasting:
             return False
         now = time.monotonic()
@@ -144,13 +138,12 @@ class _Drain:
 
 
 class DeadLetterWriter:
-    """Writes a share group's dead letters. Several may run at once: the broker lets one at a time.
+    """A writer of a share group's dead letters. Several may run at once: the broker allows one at a time.
 
-    `batch_records` bounds a batch, and `transaction_bytes` one transaction of copies; `parallel` share-partitions are
-    written at a time. `on_step` is called at each step. `only` names the share-partitions to drain; without it all
-    are drained. Once `stop` is set, each ends with its present batch. A share-partition that another writer took over
-    is begun again, at most `takeovers` times. What cannot be written for a passing reason is tried again for
-    `try_again_seconds`.
+    `batch_records` limits a batch, and `transaction_bytes` one transaction of copies; `parallel` share-partitions are
+    written concurrently. `on_step` is called at each step. `only` names the share-partitions to drain; without it all
+    are drained. Once `stop` is set, each ends with its current batch. A share-partition that another writer took over
+    is started again, at most `takeovers` times. After a passing error, attempts are repeated for `try_again_seconds`.
     """
 
     def __init__(
@@ -176,7 +169,8 @@ class DeadLetterWriter:
         self._rules = DeadLetterRules.of(
             configs, service or ServiceConfigs.stored(state.database), inputs_of(state.database, group_id)
         )
-        self._bounds = BatchBounds(batch_records, transaction_bytes)
+        self._batch_records = batch_records
+        self._transaction_bytes = transaction_bytes
         self._parallel = parallel
         self._on_step: OnStep = on_step or (lambda step, source: None)
         self._only = only
@@ -185,21 +179,21 @@ class DeadLetterWriter:
         self._try_again_seconds = try_again_seconds
 
     def drain(self, progress: Progress | None = None) -> DeadLetterReport:
-        """Write everything that waits; `progress` gets a line for every batch.
+        """Write all waiting letters; `progress` gets a line for each batch.
 
-        Records that cannot be written are no error: they are the report's `held`, and `State.dead_letters.held`
+        Records that cannot be written are not an error: they are the report's `held`, and `State.dead_letters.held`
         returns them. An error of the database is raised, and the next drain resumes the open batches. Raises
-        InconsistentClusterId when the broker is of another cluster than the state.
+        InconsistentClusterId if the broker belongs to another cluster than the state.
         """
         started_at = time.monotonic()
         waiting = list(self._waiting())
         if not waiting:
-            # Another drain may have closed them just now.
+            # Another drain may have just closed them.
             self._settle()
             return DeadLetterReport(self._rules.topic, seconds=time.monotonic() - started_at)
         self._check_cluster()
         with (
-            Markers(self._settings, self._group_id) as markers,
+            MarkerGroup(self._settings, marker_group(self._group_id)) as markers,
             ThreadPoolExecutor(min(self._parallel, len(waiting)), "dead-letters") as pool,
         ):
             drain = _Drain(
@@ -212,7 +206,7 @@ class DeadLetterWriter:
             try:
                 outcomes = dict(zip(waiting, pool.map(lambda at: self._one(at, drain), waiting), strict=True))
             finally:
-                # After an error, or Ctrl-C, the others end with the batch at which they are.
+                # After an error, or Ctrl-C, the others end with their current batch.
                 drain.stopped.set()
         if any(report is not None and report.written for report, _ in outcomes.values()):
             self._settle()
@@ -230,12 +224,12 @@ class DeadLetterWriter:
 
     def _check_cluster(self) -> None:
         """Raise InconsistentClusterId before anything is written to, or dropped for, another Kafka cluster."""
-        # A broker that does not answer is reported where its topic is asked for.
+        # A broker that does not respond is reported when its topic is requested.
         with suppress(BrokerNotAvailable), Topics(self._settings, TIMEOUT_SECONDS) as topics:
             self._state.administration.check_cluster(topics.cluster_id())
 
     def _settle(self) -> None:
-        """Wait until readers see what was written."""
+        """Wait until readers see the written letters."""
         if self._rules.topic:
             with suppress(ShareError), Topics(self._settings, SETTLE_SECONDS) as topics:
                 topics.settle([self._rules.topic])
@@ -249,7 +243,7 @@ class DeadLetterWriter:
     def _one(
         self, source: SharePartition, drain: _Drain
     ) -> tuple[PartitionReport | None, CannotWrite | None]:
-        """What is done for one share-partition, and why it is held if it is."""
+        """Write the letters of one share-partition; return its report, and why it is held if it is."""
         if drain.stopped.is_set():
             return None, None
         report, problem = self._attempt(source, drain, None)
@@ -268,16 +262,16 @@ class DeadLetterWriter:
         if topic is not None:
             report, problem = self._write(source, topic, drain, report or PartitionReport(source))
             if problem is not None:
-                # Does this concern the partition only, or is the broker or the topic gone for the rest, too?
+                # Check whether only this partition fails, or the broker or the topic is missing for the others, too.
                 drain.topic = self._topic()
         return report, problem
 
     def _waiting(self) -> dict[SharePartition, int]:
-        """How many records are ARCHIVING, for the share-partitions that have any."""
+        """Return how many records are ARCHIVING, for the share-partitions that have any."""
         return {
-            status.share_partition: status.archiving
-            for status in self._state.figures.describe(self._group_id)
-            if status.archiving and (self._only is None or status.share_partition in self._only)
+            source: records
+            for source, records in self._state.dead_letters.waiting(self._group_id).items()
+            if self._only is None or source in self._only
         }
 
     def _held(self, problems: dict[SharePartition, CannotWrite]) -> tuple[Held, ...]:
@@ -291,26 +285,17 @@ class DeadLetterWriter:
     def _write(
         self, source: SharePartition, topic: DeadLetterTopic, drain: _Drain, report: PartitionReport
     ) -> tuple[PartitionReport, CannotWrite | None]:
-        """Write one share-partition's batches until none waits; wait for another writer while it is alive."""
+        """Write one share-partition's batches until none is left; wait for another writer while it is alive."""
         most_takeovers = report.takeovers + self._takeovers
-        writer = BatchWriter(
-            self._settings,
-            self._state,
-            source,
-            topic,
-            drain.markers,
-            copying=self._rules.copy_record,
-            messages=self._rules.messages,
-            bounds=self._bounds,
-            on_step=self._on_step,
-        )
         while report.takeovers <= most_takeovers:
             try:
-                for done in writer.write():
-                    report = _with(report, done.written, done.resumed)
-                    drain.done(_line(source, topic, done))
-                    if drain.stopped.is_set():
-                        break
+                with RecordReader(self._settings) as originals:
+                    batches = self._batches(source, topic, originals)
+                    for done in self._outbox(batches, source, drain).write():
+                        report = _with(report, done.written, done.resumed)
+                        drain.done(_line(source, topic, done))
+                        if drain.stopped.is_set():
+                            break
                 return report, None
             except Fenced:
                 report = replace(report, takeovers=report.takeovers + 1)
@@ -324,10 +309,35 @@ class DeadLetterWriter:
         )
         return report, CannotWrite(reason, lasting=False)
 
-    def _wait_for_other(self, source: SharePartition) -> bool:
-        """Wait while the other writer makes progress; whether anything is left once it has stopped.
+    def _batches(
+        self, source: SharePartition, topic: DeadLetterTopic, originals: RecordReader
+    ) -> LetterBatches:
+        return LetterBatches(
+            self._settings,
+            self._state,
+            source,
+            topic,
+            originals,
+            copying=self._rules.copy_record,
+            messages=self._rules.messages,
+            max_records=self._batch_records,
+        )
 
-        Taking over at once would fence it in turn, and the two could go on for ever.
+    def _outbox(
+        self, batches: LetterBatches, source: SharePartition, drain: _Drain
+    ) -> Outbox[DeadLetterBatch]:
+        return Outbox(
+            self._settings,
+            batches,
+            drain.markers,
+            transaction_bytes=self._transaction_bytes,
+            on_step=lambda step: self._on_step(step, source),
+        )
+
+    def _wait_for_other(self, source: SharePartition) -> bool:
+        """Wait while the other writer makes progress; return whether letters are left once it has stopped.
+
+        Taking over at once would fence it in turn, and the two could alternate for ever.
         """
         left, moved_at = self._waiting().get(source, 0), time.monotonic()
         patience = PATIENCE_SECONDS * random.uniform(1, 2)  # noqa: S311 (spread, not secrecy)
@@ -344,13 +354,13 @@ class DeadLetterWriter:
         A batch that an earlier drain wrote counts as resumed, unless the broker does not return the marker.
         """
         marker = None
-        # Fences a writer that is at work under a config from before, and aborts what a dead one left.
-        fence = LetterProducer(self._settings, source, NO_TOPIC, drain.markers)
-        with suppress(CannotWrite, Fenced), fence:
-            marker = drain.markers.of(source)
-        while (batch := self._state.dead_letters.open(source, self._bounds.records)) is not None:
+        batches = self._batches(source, NO_TOPIC, RecordReader(self._settings))
+        # Fences a writer that still works with an earlier config, and aborts the open transaction of a dead one.
+        with suppress(CannotWrite, Fenced):
+            marker = self._outbox(batches, source, drain).take_over()
+        while (batch := batches.open()) is not None:
             written = marker is not None and marker.wrote_all_of(batch)
-            closed = self._state.dead_letters.close(source, batch.sequence, dropped=not written)
+            closed = batches.close(batch, dropped=not written)
             report = _with(report, resumed=closed if written else 0, dropped=0 if written else closed)
             if not written:
                 drain.done(
@@ -360,7 +370,7 @@ class DeadLetterWriter:
 
 
 def _with(report: PartitionReport, written: int = 0, resumed: int = 0, dropped: int = 0) -> PartitionReport:
-    """The report with one more batch in it."""
+    """Return the report with one more batch."""
     return replace(
         report,
         written=report.written + written,

@@ -1,1 +1,1 @@
-"""Share groups: what they are configured to, who is in them, who may do what with them, what each member works on."""
+"""Share groups: their configs, their members, their ACLs and tokens, and the assignment of each member."""

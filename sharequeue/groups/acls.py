@@ -1,10 +1,10 @@
-"""Who may do what with which group?
+"""ACLs: the operations that each principal may do with each group.
 
-Kafka's ACLs (``kafka-acls.sh``) on resources of type GROUP, kept in Postgres and asked by the SQL functions
-themselves (``sql/functions/20_groups/authorise.sql``): a denial wins, a group that no ACL covers is open to all
-unless ``allow.everyone.if.no.acl.found`` is false, and whoever may read, alter or delete may describe. The
-principal is ``User:`` and the Postgres role that is logged in; a service that speaks for others passes theirs on with
-:func:`on_behalf_of`. There are no hosts: an ACL holds from anywhere.
+Kafka's ACLs (``kafka-acls.sh``) on resources of type GROUP, stored in Postgres and checked by the SQL functions
+themselves (``sql/functions/20_groups/authorise.sql``). A denial wins. A group that no ACL covers is open to all
+unless ``allow.everyone.if.no.acl.found`` is false. A principal that may read, alter or delete may also describe. The
+principal is ``User:`` and the Postgres role that is logged in; a service that acts for others passes on their
+principal with :func:`on_behalf_of`. There are no hosts: an ACL applies from anywhere.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.database.pool import Joined
-from sharequeue.errors import GroupAuthorizationFailed, InvalidRequest, TopicAuthorizationFailed
-from sharequeue.names import is_topic_name, shown, too_long
+from sharequeue.words.errors import InvalidRequest
 
 __all__ = [
     "OPERATIONS",
@@ -32,7 +30,6 @@ __all__ = [
     "authorized_topic_operations",
     "on_behalf_of",
     "refused_topics",
-    "require_heartbeat",
 ]
 
 Permission = Literal["ALLOW", "DENY"]
@@ -47,11 +44,11 @@ OPERATIONS = {
     "DESCRIBE_CONFIGS": "DescribeConfigs",
 }
 """Kafka's operations on a group, and how its tools spell them. READ: acquire, acknowledge, renew, release, and
-offsets reset (as Kafka's AlterShareGroupOffsets asks); DESCRIBE: look at it; ALTER: pause, resume, force; DELETE:
+offsets reset (as Kafka's AlterShareGroupOffsets requires); DESCRIBE: view it; ALTER: pause, resume, force; DELETE:
 the group or its offsets. Kafka itself has no ALTER on groups."""
 
 TOPIC_OPERATIONS = ("ALL", "READ", "DESCRIBE")
-"""Those on a topic. READ: whatever is done with its records, in any group; DESCRIBE: subscribe to it, look at it."""
+"""The operations on a topic. READ: every use of its records, in any group; DESCRIBE: subscribe to it, view it."""
 
 RESOURCE_TYPES = ("GROUP", "TOPIC")
 PATTERN_TYPES = ("LITERAL", "PREFIXED")
@@ -61,7 +58,7 @@ WILDCARD = "*"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Acl:
-    """One rule. Raises InvalidRequest for what Kafka would not take."""
+    """One rule. Raises InvalidRequest for a rule that Kafka would refuse."""
 
     principal: str
     operation: str
@@ -87,7 +84,7 @@ class Acl:
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
-    """Which rules are meant: those that match everything given; None stands for any."""
+    """A selection of rules: those that match all given fields; None matches any value."""
 
     principal: str | None = None
     operation: str | None = None
@@ -105,7 +102,7 @@ class Acls:
         self._database = database
 
     def find(self, matching: AclFilter | None = None) -> list[Acl]:
-        """The rules that match, by group and principal."""
+        """Return the rules that match, by group and principal."""
         return self._rules(
             "select principal, operation, permission, pattern_type, resource_name, resource_type"
             " from sharequeue.acl_list"
@@ -139,8 +136,10 @@ class Acls:
         )
 
     def allow_everyone_if_no_acl_found(self, allow: bool) -> bool:
-        """Whether a group or a topic that no rule covers is open to all (Kafka's setting of that name; true by
-        default); return what it was."""
+        """Set whether a group or a topic that no rule covers is open to all; return what it was.
+
+        It is Kafka's setting of that name; true by default.
+        """
         rows = self._database.call(
             sa.text("select sharequeue.allow_everyone_if_no_acl_found(:allow) as before"), allow=allow
         )
@@ -167,7 +166,7 @@ def authorized_topic_operations(database: Database, topic: str) -> list[str]:
 
 
 def refused_topics(database: Database, topics: Iterable[str], operation: str) -> set[str]:
-    """Return those of some topics with which the caller may not do this, in one question."""
+    """Return those of the topics with which the caller may not do this operation, in one query."""
     names = sorted(set(topics))
     if not names:
         return set()
@@ -182,25 +181,12 @@ def refused_topics(database: Database, topics: Iterable[str], operation: str) ->
     return {row["name"] for row in rows}
 
 
-def require_heartbeat(database: Database, principal: str, group_id: str, topics: Iterable[str]) -> None:
-    """Ask what a heartbeat asks first: whether a principal may join a group with these topics.
-
-    Only a trusted role may ask for another. Raises GroupAuthorizationFailed, TopicAuthorizationFailed.
-    """
-    if not group_id or too_long("group id", group_id):
-        return  # which no ACL covers
-    with on_behalf_of(database, principal) as connection:
-        if "READ" not in authorized_operations(Joined(connection), group_id):
-            raise GroupAuthorizationFailed(f"{principal} may not READ group {shown(group_id)}")
-        refused = refused_topics(Joined(connection), filter(is_topic_name, topics), "DESCRIBE")
-        if refused:
-            raise TopicAuthorizationFailed(f"{principal} may not DESCRIBE topic {shown(min(refused))}")
-
-
 @contextmanager
 def on_behalf_of(database: Database, principal: str) -> Iterator[sa.Connection]:
-    """A transaction in which a trusted role (service or owner) acts as another principal; anybody else's word for it
-    is ignored by the database."""
+    """Open a transaction in which a trusted role (service or owner) acts as another principal.
+
+    The database ignores the principal that any other role gives.
+    """
     with database.transaction() as connection:
         connection.execute(
             sa.text("select set_config('sharequeue.principal', :principal, true)"), {"principal": principal}

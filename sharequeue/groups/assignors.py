@@ -1,11 +1,11 @@
-"""Which member gets which share-partition?
+"""Assign share-partitions to members.
 
 Kafka's SimpleAssignor ("simple", the only one a share group has) as a pure function: balance first, then
 stickiness. With M members over P share-partitions each is shared by s = ceil(M / P) members, so up to M = P a
 share group is divided like a consumer group, and beyond it members share. Mirrors kafka-semantics R-GR-11 to
 13 (`SimpleHomogeneousAssignmentBuilder`, `SimpleHeterogeneousAssignmentBuilder`). Where Kafka picks among
 equals at random, this picks by order, so that the same input has the same result. Which share-partitions
-may be assigned at all, and when, is decided in `groups`.
+may be assigned, and when, is decided elsewhere in `groups`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 Assignment = dict[str, frozenset[int]]
-"""Per member id the ids of its share-partitions."""
+"""The ids of the share-partitions of each member, by member id."""
 
 
 def assign(
@@ -22,11 +22,11 @@ def assign(
     partitions: Mapping[str, Collection[int]],
     current: Mapping[str, Collection[int]],
 ) -> Assignment:
-    """The target assignment of a group: one entry per member, empty ones included.
+    """Return the target assignment of a group: one entry per member, empty ones included.
 
-    `subscriptions`: per member, in the order in which targets are dealt, its topics. `partitions`: per topic
-    the ids of its assignable share-partitions. `current`: what members have now; unknown members and ids in
-    it are ignored.
+    `subscriptions`: the topics of each member, in the order in which members are served. `partitions`: the ids of the
+    assignable share-partitions of each topic. `current`: the present assignment; unknown members and ids in it are
+    ignored.
     """
     topics = {frozenset(subscribed).intersection(partitions) for subscribed in subscriptions.values()}
     subscribed_to = frozenset[str]().union(*topics)
@@ -42,12 +42,12 @@ def assign(
 
 
 def desired_sharing(members: int, partitions: int) -> int:
-    """How many members share each share-partition: ceil(M / P), 0 without either."""
+    """Return how many members share each share-partition: ceil(M / P), 0 without either."""
     return -(-members // partitions) if partitions else 0
 
 
 def desired_sizes(members: int, partitions: int) -> list[int]:
-    """How many share-partitions the i-th member gets: they add up to s·P and differ by one at most."""
+    """Return how many share-partitions the i-th member gets: they add up to s·P and differ by one at most."""
     total = desired_sharing(members, partitions) * partitions
     return [-(-total * (i + 1) // members) + (-total * i // members) for i in range(members)]
 
@@ -58,15 +58,15 @@ def _balance(
     sharing = desired_sharing(len(members), len(pool))
     assignable = set(pool)
     held = {member: assignable.intersection(current.get(member, ())) for member in members}
-    # Who holds most gets the larger sizes: dealt by order alone, they would cause needless moves. Among those who
-    # hold as many, Kafka's order decides.
+    # Members that hold most get the larger sizes: by order alone there would be needless moves. Among members that
+    # hold the same number, Kafka's order decides.
     dealt = dict(zip(members, desired_sizes(len(members), len(pool)), strict=True))
     by_holding = sorted(members, key=lambda member: (-len(held[member]), -dealt[member]))
     largest_first = sorted(dealt.values(), reverse=True)
     sizes = dict(zip(by_holding, largest_first, strict=True))
     sharers = Counter(share_partition for share in held.values() for share_partition in share)
 
-    # Members above their size give up first what too many share: each such removal serves both bounds.
+    # Members above their size first give up what too many share: each such removal helps with both limits.
     for member in members:
         surplus = len(held[member]) - sizes[member]
         for share_partition in sorted(held[member], key=lambda p: (-sharers[p], p))[: max(surplus, 0)]:
@@ -91,7 +91,7 @@ def _fill(
 ) -> None:
     """Deal each share-partition to members below their size, round-robin, until it has enough of them.
 
-    One that nobody below his size can take, because all of them have it, is left short, as Kafka leaves it.
+    A share-partition that all members below their size already have stays short of members, as in Kafka.
     """
     waiting = [member for member in held if len(held[member]) < sizes[member]]
     turn = 0

@@ -1,14 +1,14 @@
-"""Which member gets which share-partition, by what waits there?
+"""Assign share-partitions to members by lag.
 
-The assignor `backlog`, what KIP-1226 names as the next step: a pure function beside the simple one (`assignors`). A
-share-partition weighs as much as its lag, and one more. One with w of the W that wait in all gets ceil(M·w / W) of
-the M members, so the more waits, the more members share it. Each share-partition has a member, and each member a
-share-partition. A member's load is its part of what it holds, when the members of a share-partition share it evenly.
-Where all subscribe to the same topics no member's load is more than 2.5 times the mean W / M.
+The assignor `backlog`, which KIP-1226 names as the next step: a pure function beside the simple one (`assignors`).
+The weight of a share-partition is its lag plus one. With weight w of the total W it gets ceil(M·w / W) of the M
+members, so a larger lag is shared by more members. Each share-partition has a member, and each member a
+share-partition. A member's load is its part of the weights that it holds, if the members of a share-partition share
+it evenly. If all subscribe to the same topics, no member's load is more than 2.5 times the mean W / M.
 
-Sticky: what members have stays as it is while every share-partition and every member is served, and nobody's load is
-more than 1.5 times the mean, or moving would not take a fifth off the largest. What has to move is dealt in order, so
-that the same input has the same result.
+Sticky: members keep what they have while every share-partition and every member is served and no load is more than
+1.5 times the mean, or while moving would not reduce the largest load by a fifth. Moves are made in order, so that the
+same input has the same result.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collections.abc import Collection, Mapping
 from sharequeue.groups.assignors import Assignment
 
 LOAD_KEPT = 1.5
-"""Times the mean load that a member may have before anything moves."""
+"""The multiple of the mean load that a member may have before anything moves."""
 WORTH_MOVING = 0.8
-"""What moves must bring the largest load down to so much of what it was."""
+"""Moves must reduce the largest load to this part of what it was."""
 
 
 def assign_by_backlog(
@@ -30,10 +30,10 @@ def assign_by_backlog(
     current: Mapping[str, Collection[int]],
     lags: Mapping[int, int],
 ) -> Assignment:
-    """The target assignment of a group: one entry per member, empty ones included.
+    """Return the target assignment of a group: one entry per member, empty ones included.
 
-    The arguments are those of `assignors.assign`; `lags` has the records that wait in each share-partition, by
-    id. One that is not in it has none.
+    The arguments are those of `assignors.assign`; `lags` has the records that wait in each share-partition, by id.
+    A share-partition that is not in it has none.
     """
     group = _Group(subscriptions, partitions, lags)
     held = {
@@ -71,7 +71,7 @@ class _Group:
             for p in partitions[topic]
             if subscribers[topic]
         }
-        self.members = [m for m in subscriptions if any(m in who for who in subscribers.values())]
+        self.members = [m for m in subscriptions if any(m in each for each in subscribers.values())]
         self.order = {member: place for place, member in enumerate(subscriptions)}
         self.weights = {p: lags.get(p, 0) + 1 for p in sorted(self.takers)}
         total = sum(self.weights.values())
@@ -82,7 +82,7 @@ class _Group:
         }
 
     def sharers(self, held: Mapping[str, Collection[int]]) -> dict[int, list[str]]:
-        """Who has each share-partition."""
+        """Return the members that have each share-partition."""
         found: dict[int, list[str]] = {p: [] for p in self.weights}
         for member, share in held.items():
             for p in share:
@@ -90,13 +90,16 @@ class _Group:
         return found
 
     def largest_load(self, held: Mapping[str, Collection[int]]) -> float:
-        """What the member has that has most."""
+        """Return the largest load of a member."""
         sharers = self.sharers(held)
         loads = (sum(self.weights[p] / len(sharers[p]) for p in sorted(share)) for share in held.values())
         return max(loads, default=0.0)
 
     def serves_all(self, held: Mapping[str, Collection[int]]) -> bool:
-        """Whether each share-partition has a member and each member a share-partition, and not far too many do."""
+        """Return whether each share-partition has a member and each member a share-partition.
+
+        It is also false if the share-partitions have far too many members.
+        """
         sharers = self.sharers(held)
         return (
             all(sharers.values())
@@ -108,8 +111,11 @@ class _Group:
         return any(member in takers for takers in self.takers.values())
 
     def dealt(self, held: Mapping[str, Collection[int]]) -> dict[str, set[int]]:
-        """Deal all share-partitions: whoever has one keeps it as long as that is not too much for him; what then has
-        too few members goes to those with the least. Those come first of which a member's part is largest."""
+        """Deal all share-partitions to the members.
+
+        A member keeps a share-partition as long as its load stays within the limit. Share-partitions that then have
+        too few members go to the members with the least load, those with the largest part per member first.
+        """
         had = self.sharers(held)
         result: dict[str, set[int]] = {member: set() for member in held}
         loads = dict.fromkeys(held, 0.0)
@@ -148,7 +154,10 @@ class _Group:
     def _serve(
         self, member: str, held: Mapping[str, set[int]], loads: dict[str, float], parts: Mapping[int, float]
     ) -> None:
-        """Give a member that has nothing the smallest part of whoever has several, and most of them all."""
+        """Serve a member that has no share-partition.
+
+        It takes over the smallest part of the busiest member that has several, else it shares the largest one.
+        """
         own = {p for p, takers in self.takers.items() if member in takers}
         givers = [giver for giver in self.members if len(held[giver]) > 1 and not own.isdisjoint(held[giver])]
         if givers:

@@ -1,7 +1,7 @@
-"""What is there to see of a share group: its state, its epochs, its members?
+"""Describe a share group: its state, its epochs, its members.
 
 Read only; the values of Kafka's ListGroups and ShareGroupDescribe (kafka-semantics 2.16, 2.19). The figures
-of share-partitions are `State.figures.describe`'s.
+of share-partitions are in `State.figures.describe`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from datetime import datetime
 from sqlalchemy import text
 
 from sharequeue.database import Database
-from sharequeue.errors import GroupIdNotFound, InvalidGroupId
-from sharequeue.groups.assignments import AssignedTopic, assigned_topics
-from sharequeue.names import too_long
+from sharequeue.groups.assignments import AssignedTopic
+from sharequeue.words.errors import GroupIdNotFound, InvalidGroupId
+from sharequeue.words.names import too_long
 
 _ASSIGNOR = (
     "coalesce((select c.value from sharequeue.stored_configs(:group_id) c where c.name = 'share.assignors'),"
@@ -34,7 +34,7 @@ class GroupSummary:
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """A member of a group and what it is assigned."""
+    """A member of a group and its assignment."""
 
     member_id: str
     rack_id: str | None
@@ -44,20 +44,20 @@ class MemberDescription:
     subscribed_topic_names: tuple[str, ...]
     joined_at: datetime
     session_expires_at: datetime
-    assignment: tuple[AssignedTopic, ...]
+    assignment: list[AssignedTopic]
 
     @property
     def assigned(self) -> str:
-        """What it is assigned, as Kafka's tools write it: `flights:0,2;orders:1`."""
+        """The assignment, as Kafka's tools write it: `flights:0,2;orders:1`."""
         return ";".join(
-            f"{topic.topic_name}:{','.join(map(str, sorted(topic.partitions)))}"
-            for topic in sorted(self.assignment, key=lambda topic: topic.topic_name)
+            f"{topic['topic_name']}:{','.join(map(str, sorted(topic['partitions'])))}"
+            for topic in sorted(self.assignment, key=lambda topic: topic["topic_name"])
         )
 
     @property
     def partitions(self) -> int:
-        """How many share-partitions it is assigned."""
-        return sum(len(topic.partitions) for topic in self.assignment)
+        """The number of share-partitions of the assignment."""
+        return sum(len(topic["partitions"]) for topic in self.assignment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,10 @@ class GroupDescription:
     assignment_epoch: int
     assignor_name: str
     members: tuple[MemberDescription, ...]
+    created_at: datetime
 
 
-# Whether ACLs apply to a group is written down: where none do, nobody is refused.
+# Whether ACLs apply to a group is stored; if none do, every caller may see it.
 _LISTED = (
     "select g.group_id, (select count(*) from sharequeue.members m where m.group_id = g.group_id) as members"
     " from sharequeue.share_groups g left join sharequeue.group_settings s using (group_id)"
@@ -92,8 +93,10 @@ _LIST_AS_JSON = text(
 def list_groups(
     database: Database, part: str = "", after: str = "", most: int | None = None
 ) -> list[GroupSummary]:
-    """Return the groups that the caller may DESCRIBE (Kafka's ListGroups), by name: those after one, whose id has a
-    part in it, `most` at most. One statement, however many groups there are.
+    """Return the groups that the caller may DESCRIBE (Kafka's ListGroups), by name.
+
+    These are groups after the id `after` with `part` in their id, `most` at most. One statement for any number of
+    groups.
     """
     rows = database.rows(_LIST, part=part, after=after, most=most)
     return [GroupSummary(row["group_id"], _state(row["members"]), row["members"]) for row in rows]
@@ -102,7 +105,7 @@ def list_groups(
 def groups_as_json(database: Database, states: Iterable[str]) -> str:
     """Return all groups of `list_groups` that are in one of these states, as a JSON array.
 
-    Postgres writes it: objects for thousands of groups would hold up every other thread of this process.
+    Postgres makes the text: objects for thousands of groups would block every other thread of this process.
     """
     [row] = database.rows(_LIST_AS_JSON, part="", after="", most=None, states=list(states))
     return str(row["groups"])
@@ -114,8 +117,7 @@ def assignor_of(database: Database, group_id: str) -> str:
 
 
 def describe_group(database: Database, group_id: str) -> GroupDescription:
-    """One group. Raises `InvalidGroupId` for an id that cannot be one, `GroupIdNotFound` when there is none of that
-    name."""
+    """Describe one group. Raises `InvalidGroupId` for an invalid id, `GroupIdNotFound` if there is no such group."""
     if not group_id or "\x00" in group_id or too_long("group id", group_id):
         raise InvalidGroupId(too_long("group id", group_id) or None)
     parameters = {"group_id": group_id}
@@ -146,18 +148,18 @@ def describe_group(database: Database, group_id: str) -> GroupDescription:
                 tuple(row.subscribed_topic_names),
                 row.joined_at,
                 row.session_expires_at,
-                assigned_topics(row.assignment),
+                row.assignment,
             )
             for row in rows
         )
     state = _state(len(members))
     return GroupDescription(
-        group_id, state, group.group_epoch, group.assignment_epoch, group.assignor, members
+        group_id, state, group.group_epoch, group.assignment_epoch, group.assignor, members, group.created_at
     )
 
 
 def describe_groups(database: Database, group_ids: list[str] | None = None) -> list[GroupDescription]:
-    """The groups of these ids, or all. Errors as `describe_group`."""
+    """Describe the groups of these ids, or all. Errors as `describe_group`."""
     names = [group.group_id for group in list_groups(database)] if group_ids is None else group_ids
     return [describe_group(database, group_id) for group_id in names]
 

@@ -1,34 +1,34 @@
-"""Who is in a share group, at which epoch, and what may each member work on?
+"""Heartbeats: members of a share group, their epochs and their assignments.
 
 The group coordinator's half of KIP-932 with its state in Postgres: ShareGroupHeartbeat (join, stay, leave),
 session expiry, epochs and the assignment. Rules and their order are kafka-semantics 2.14
 (`GroupMetadataManager`). The rules that look at a group's state are in ``sql/functions/20_groups/heartbeats.sql``.
 Each call of the database is one transaction with the group's row locked, so any number of services may serve a
-group. Who gets what is `assignors`'; which share-partitions exist is decided by the coordinator; records and locks
-are `state`'s.
+group. `assignors` computes assignments, the coordinator decides which share-partitions exist, and `state` has the
+records and locks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import RowMapping, text
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
-from sharequeue.errors import (
+from sharequeue.groups.assignments import ASSIGN, AssignedTopic, assignment_parameters, write_assignment
+from sharequeue.groups.configs import ServiceConfigs
+from sharequeue.groups.lock_timeouts import STEP_LOCK_TIMEOUT_MS, with_short_waits
+from sharequeue.words.errors import (
     NONE,
     CoordinatorNotAvailable,
     InvalidGroupId,
     InvalidRequest,
-    InvalidTopic,
     ShareError,
 )
-from sharequeue.groups.acls import require_heartbeat
-from sharequeue.groups.assignments import AssignedTopic, assigned_topics, write_assignment
-from sharequeue.groups.configs import ServiceConfigs
-from sharequeue.groups.short_waits import STEP_LOCK_TIMEOUT_MS, with_short_waits
-from sharequeue.names import is_blank, too_long, topic_name_problem
+from sharequeue.words.names import too_long
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
@@ -59,7 +59,7 @@ class HeartbeatResponse:
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
     session_timeout_ms: int = 0
-    assignment: tuple[AssignedTopic, ...] | None = None
+    assignment: list[AssignedTopic] | None = None
 
 
 def ensure_group(database: Database, group_id: str) -> None:
@@ -79,29 +79,25 @@ def heartbeat(
     service: ServiceConfigs | None = None,
     principal: str | None = None,
 ) -> HeartbeatResponse:
-    """Return the response to one ShareGroupHeartbeat: one call of the database, or three when an assignment is due.
+    """Return the response to one ShareGroupHeartbeat: one call of the database, or two when an assignment is due.
 
-    `principal` sends it, and is asked for its ACLs; None is the service itself, which may send it for anybody.
+    `principal` is the sender, whose ACLs are checked; None is the service itself, which may send for any principal.
 
     A refused heartbeat has Kafka's error number in its response, and nothing has changed. One exception: after
     `CoordinatorNotAvailable` a join or a new subscription may be stored without its assignment. Repeat the heartbeat.
-    Raises only what the database raises.
+    Raises only errors of the database.
     """
-    service = service or ServiceConfigs.stored(database)
     try:
-        try:
-            _check_request(request)
-        except ShareError:
-            # As on a broker: who may not is told that first, whatever else is wrong.
-            if principal is not None:
-                require_heartbeat(database, principal, request.group_id, request.subscribed_topic_names or ())
-            raise
         if request.member_epoch == LEAVE_EPOCH:
             database.rows(_LEAVE, group_id=request.group_id, member_id=request.member_id, principal=principal)
             return HeartbeatResponse(member_id=request.member_id, member_epoch=LEAVE_EPOCH)
-        return _stay(database, request, service, principal)
+        return _stay(database, request, service or ServiceConfigs.stored(database), principal)
     except ShareError as error:
         return HeartbeatResponse(error_code=error.code, error_message=error.message)
+    except ValueError as error:
+        # The driver cannot send a text with the character NUL.
+        unsent = InvalidRequest(f"A field of the heartbeat is not valid: {error}")
+        return HeartbeatResponse(error_code=unsent.code, error_message=unsent.message)
     except DBAPIError as error:
         if getattr(error.orig, "pgcode", None) != _LOCK_NOT_AVAILABLE:
             raise
@@ -111,16 +107,58 @@ def heartbeat(
         return HeartbeatResponse(error_code=held.code, error_message=held.message)
 
 
+def only_says_alive(request: HeartbeatRequest) -> bool:
+    """Return whether a heartbeat only keeps the member alive, as nearly all do."""
+    return (
+        request.member_epoch > JOIN_EPOCH
+        and request.subscribed_topic_names is None
+        and request.rack_id is None
+    )
+
+
+def keep_alive(
+    database: Database, requests: Sequence[tuple[HeartbeatRequest, str | None]], service: ServiceConfigs
+) -> list[HeartbeatResponse | None]:
+    """Return the responses to heartbeats, each with its principal, in one call.
+
+    None for those that `heartbeat` has to process. A call and a commit for each would take most of a service's time.
+
+    Only for replicas that check all groups: it does not check whether a group's topics or share-partitions have
+    changed. A crash of Postgres may lose what it did in the last moment; sessions then go on as after any outage.
+    """
+    rows = database.rows(
+        _KEEP_ALIVE,
+        group_ids=[request.group_id for request, _ in requests],
+        member_ids=[request.member_id for request, _ in requests],
+        epochs=[request.member_epoch for request, _ in requests],
+        client_ids=[request.client_id for request, _ in requests],
+        client_hosts=[request.client_host for request, _ in requests],
+        principals=[principal for _, principal in requests],
+        session_timeout_ms=service.bounded("session.timeout.ms"),
+        heartbeat_interval_ms=service.bounded("heartbeat.interval.ms"),
+    )
+    responses: list[HeartbeatResponse | None] = [None] * len(requests)
+    for row in rows:
+        request, _ = requests[row["place"] - 1]
+        responses[row["place"] - 1] = HeartbeatResponse(
+            member_id=request.member_id,
+            member_epoch=request.member_epoch,
+            heartbeat_interval_ms=row["heartbeat_interval_ms"],
+            session_timeout_ms=row["session_timeout_ms"],
+        )
+    return responses
+
+
 @dataclass(frozen=True, slots=True)
 class DueGroups:
-    """Groups with members whose session is over, and groups that have to be assigned anew."""
+    """Groups with expired members, and groups that have to be assigned again."""
 
     overdue: tuple[str, ...]
     behind: tuple[str, ...]
 
 
 def due_groups(database: Database) -> DueGroups:
-    """Return the groups for which a session or an epoch says that something is to be done."""
+    """Return the groups with expired sessions, and those whose assignment is behind their epoch."""
     rows = database.rows(
         text(
             "select group_id, true as overdue from sharequeue.members"
@@ -137,9 +175,9 @@ def due_groups(database: Database) -> DueGroups:
 
 
 def changed_groups(database: Database, after: str, limit: int) -> tuple[list[str], str | None]:
-    """Return those of the next groups by name whose topics or share-partitions have changed since they were assigned.
+    """Return those of the next groups by name whose topics or share-partitions have changed since their assignment.
 
-    `limit` groups are looked at, beginning behind `after`. The second value is the last of them, None at the end.
+    `limit` groups are checked, starting after `after`. The second value is the last of them, None at the end.
     """
     rows = database.rows(
         text(
@@ -157,18 +195,18 @@ def changed_groups(database: Database, after: str, limit: int) -> tuple[list[str
 
 
 def expire_members_of(database: Database, group_id: str) -> list[str]:
-    """Remove the members of a group whose session is over, release what they hold, and return their ids.
+    """Remove the members of a group whose session has expired, release their records, and return their ids.
 
-    Kafka's coordinator only fences them and lets their locks lapse. Here the records of a member that is gone come
-    back at once (kafka-semantics 2.20, line 6). Raises `CoordinatorNotAvailable` while another transaction holds the
-    group.
+    Kafka's coordinator only fences them and lets their locks lapse. Here the records of a removed member are
+    available again at once (kafka-semantics 2.20, line 6). Raises `CoordinatorNotAvailable` while another transaction
+    holds the group.
     """
     [row] = database.rows(_EXPIRE, group_id=group_id)
     return list(row["members"])
 
 
 def refresh_group(database: Database, group_id: str, service: ServiceConfigs | None = None) -> int | None:
-    """Raise a group's epoch where its topics have changed, and assign what is due, as a heartbeat does.
+    """Raise a group's epoch if its topics have changed, and assign it if due, as a heartbeat does.
 
     Return the group epoch; None when there is no such group.
     """
@@ -183,15 +221,23 @@ def refresh_group(database: Database, group_id: str, service: ServiceConfigs | N
 
 _LOCK_NOT_AVAILABLE = "55P03"
 _ASSIGNING = 3
-"""How often one heartbeat tries to assign. A try fails when members come or go meanwhile. After the last one the
-response has the assignment that the group has, and the next heartbeat of the group tries again."""
+"""How many times one heartbeat tries to assign. A try fails if members join or leave meanwhile. After the last one
+the response has the present assignment of the group, and the next heartbeat of the group tries again."""
 
-_HEARTBEAT = with_short_waits(
+_BEAT = (
     "select * from sharequeue.heartbeat(:group_id, :member_id, :member_epoch, :rack_id,"
     " cast(:topics as text[]), :client_id, :client_host, :max_size, cast(:session_timeout_ms as integer[]),"
     " cast(:heartbeat_interval_ms as integer[]), cast(:assignment_interval_ms as integer[]), :assign, :principal)"
 )
+_HEARTBEAT = with_short_waits(_BEAT)
+_ASSIGN_AND_HEARTBEAT = with_short_waits(f"{ASSIGN}; {_BEAT}")
 _LEAVE = with_short_waits("select sharequeue.leave_group(:group_id, :member_id, :principal)")
+_KEEP_ALIVE = with_short_waits(
+    "set local synchronous_commit = off; select * from sharequeue.keep_alive("
+    "cast(:group_ids as text[]), cast(:member_ids as text[]), cast(:epochs as integer[]),"
+    " cast(:client_ids as text[]), cast(:client_hosts as text[]), cast(:principals as text[]),"
+    " cast(:session_timeout_ms as integer[]), cast(:heartbeat_interval_ms as integer[]))"
+)
 _EXPIRE = with_short_waits("select sharequeue.expire_members(:group_id) as members", STEP_LOCK_TIMEOUT_MS)
 _REFRESH = with_short_waits(
     "select * from sharequeue.refresh_group(:group_id, cast(:assignment_interval_ms as integer[]))",
@@ -199,71 +245,35 @@ _REFRESH = with_short_waits(
 )
 
 
-def _check_request(request: HeartbeatRequest) -> None:
-    """Raise the errors of rows 3 to 7, which do not depend on the group's state."""
-    if not 1 <= len(request.member_id) <= MAX_MEMBER_ID_LENGTH:
-        raise InvalidRequest(
-            f"The member id has {len(request.member_id)} characters: give 1 to {MAX_MEMBER_ID_LENGTH}, "
-            "a UUID for one."
-        )
-    if is_blank(request.member_id):
-        raise InvalidRequest("The member id is blank: give a UUID, for one.")
-    if is_blank(request.group_id):
-        raise InvalidRequest("The group id is empty: name the share group.")
-    if request.rack_id is not None and is_blank(request.rack_id):
-        raise InvalidRequest("The rack id is empty: name the rack, or leave it out.")
-    named = {"group id": request.group_id, "rack id": request.rack_id or "", "client id": request.client_id}
-    for what, name in named.items():
-        if problem := too_long(what, name):
-            raise InvalidRequest(problem)
-    if request.member_epoch == JOIN_EPOCH and not request.subscribed_topic_names:
-        raise InvalidRequest("Who joins (member epoch 0) must subscribe: give subscribed_topic_names.")
-    if request.member_epoch < LEAVE_EPOCH:
-        raise InvalidRequest(
-            f"Member epoch {request.member_epoch} is not valid: 0 joins, −1 leaves, else it is the last one "
-            "answered."
-        )
-    for name in request.subscribed_topic_names or ():
-        # Kafka takes any text here. Nobody can make a topic of such a name, so the member would wait for ever.
-        if problem := topic_name_problem(name):
-            raise InvalidTopic(problem)
-
-
 def _stay(
     database: Database, request: HeartbeatRequest, service: ServiceConfigs, principal: str | None
 ) -> HeartbeatResponse:
-    """Join or stay. Call the database, and again after each assignment that it asked for, until it asks for none."""
-
-    def call(*, assign: bool) -> RowMapping:
-        topics = request.subscribed_topic_names
-        [row] = database.rows(
-            _HEARTBEAT,
-            group_id=request.group_id,
-            member_id=request.member_id,
-            member_epoch=request.member_epoch,
-            rack_id=request.rack_id,
-            topics=None if topics is None else list(topics),
-            client_id=request.client_id,
-            client_host=request.client_host,
-            max_size=service.max_size,
-            session_timeout_ms=service.bounded("session.timeout.ms"),
-            heartbeat_interval_ms=service.bounded("heartbeat.interval.ms"),
-            assignment_interval_ms=service.bounded("assignment.interval.ms"),
-            assign=assign,
-            principal=principal,
-        )
-        return row
-
-    row = call(assign=True)
+    """Join or stay. Call the database, and again with each assignment that it asked for, until it asks for none."""
+    topics = request.subscribed_topic_names
+    parameters: dict[str, Any] = {
+        "group_id": request.group_id,
+        "member_id": request.member_id,
+        "member_epoch": request.member_epoch,
+        "rack_id": request.rack_id,
+        "topics": None if topics is None else list(topics),
+        "client_id": request.client_id,
+        "client_host": request.client_host,
+        "max_size": service.max_size,
+        "session_timeout_ms": service.bounded("session.timeout.ms"),
+        "heartbeat_interval_ms": service.bounded("heartbeat.interval.ms"),
+        "assignment_interval_ms": service.bounded("assignment.interval.ms"),
+        "principal": principal,
+    }
+    [row] = database.rows(_HEARTBEAT, **parameters, assign=True)
     for left in reversed(range(_ASSIGNING)):
         if row["to_assign"] is None:
             break
-        write_assignment(database, request.group_id, row["to_assign"])
-        row = call(assign=left > 0)
+        assignment = assignment_parameters(row["to_assign"])
+        [row] = database.rows(_ASSIGN_AND_HEARTBEAT, **parameters, **assignment, assign=left > 0)
     return HeartbeatResponse(
         member_id=request.member_id,
         member_epoch=row["member_epoch"],
         heartbeat_interval_ms=row["heartbeat_interval_ms"],
         session_timeout_ms=row["session_timeout_ms"],
-        assignment=None if row["assignment"] is None else assigned_topics(row["assignment"]),
+        assignment=row["assignment"],
     )

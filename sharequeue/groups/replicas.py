@@ -1,8 +1,8 @@
-"""Which replicas of the service are at work, and when did one last do what replicas do by themselves?
+"""The replicas of the service, and when one last did the work that replicas share.
 
-Each replica says every second that it is there, so that sessions go on where none was for a while. It writes down
-every few seconds how long ago it did its work (``sharequeue.note_service_work``), so that any replica can tell when
-nobody does it. The tasks themselves are in `service.coordinator`.
+Each replica reports every second that it is running, so that sessions are extended after a time without any. Every
+few seconds it stores how long ago it did its work (``sharequeue.note_service_work``), so that every replica can
+detect work that none does. The tasks themselves are in `service.coordinator`.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ WORK: Mapping[Work, str] = {
     "journal": "keep the journal short",
     "dead_letters": "look for dead letters to write",
 }
-"""What a replica does by itself, again and again."""
+"""The recurring tasks of a replica."""
 
 ALIVE_SECONDS = 15.0
-"""A replica that was not heard for longer is not counted."""
+"""A replica without a report for longer is not counted."""
 
 
 def replica_name() -> str:
-    """What this process calls itself among the replicas: its host, its pid, and a part that no other has."""
+    """Return this process's name among the replicas: its host, its pid, and a unique part."""
     return f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
 
 
 def hear_replica(
     database: Database, name: str, silence: timedelta | None = None, *, drains: bool = False
 ) -> timedelta | None:
-    """Write down that this replica is at work, and whether it writes dead letters by itself.
+    """Record that this replica is running, and whether it writes dead letters by itself.
 
-    With `silence`: if no replica was heard for longer than that, sessions go on with the time that they had left when
-    the last one was. Gives how long nobody was heard then.
+    With `silence`: if no replica reported for longer than that, sessions continue with the time that they had left at
+    the last report. Returns the length of that silence.
     """
     rows = database.call(
         text("select sharequeue.hear_replica(:name, cast(:silence as interval), :drains) as unheard"),
@@ -58,7 +58,7 @@ def hear_replica(
 
 
 def beat_and_hear(database: Database, name: str, silence: timedelta | None, *, drains: bool) -> None:
-    """Write down in one call that the service is alive, as ``Administration.beat``, and that this replica is."""
+    """Record in one call that the service is alive, as ``Administration.beat``, and that this replica is."""
     database.call(
         text(
             "select sharequeue.beat(cast(:silence as interval)), sharequeue.hear_replica(:name, null, :drains)"
@@ -70,7 +70,7 @@ def beat_and_hear(database: Database, name: str, silence: timedelta | None, *, d
 
 
 class ReplicaWork:
-    """What one replica has done, and when; from several threads. `monotonic` returns seconds."""
+    """The work that one replica has done, and when. For several threads. `monotonic` returns seconds."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -78,18 +78,18 @@ class ReplicaWork:
         self._done: dict[Work, float] = {}
 
     def done(self, work: Work) -> None:
-        """Note that a turn of some work has just ended well."""
+        """Record that a round of this work has just succeeded."""
         with self._lock:
             self._done[work] = self._monotonic()
 
     def ages(self) -> dict[Work, float | None]:
-        """Seconds since each kind of work last ended well; None where it never did."""
+        """Return the seconds since each kind of work last succeeded; None if it never did."""
         now = self._monotonic()
         with self._lock:
             return {work: now - self._done[work] if work in self._done else None for work in WORK}
 
     def write(self, database: Database, replica: str) -> None:
-        """Write the ages down, for all replicas to read."""
+        """Store the ages, for all replicas to read."""
         ages = self.ages()
         database.call(
             text(
@@ -105,7 +105,7 @@ class ReplicaWork:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """How many replicas are at work, whether one writes dead letters, and seconds since any did each kind of work."""
+    """How many replicas are running, whether one writes dead letters, and seconds since any did each kind of work."""
 
     alive: int
     drains: bool
@@ -113,7 +113,7 @@ class Replicas:
 
 
 def read_replicas(database: Database) -> Replicas:
-    """Read what all replicas have written down."""
+    """Read what all replicas have stored."""
     row = database.rows(
         text(
             "select count(*) filter (where heard_at > now - :alive * interval '1 second') as alive,"

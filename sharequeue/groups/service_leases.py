@@ -1,8 +1,8 @@
-"""Which replica of the service does what only one should do at a time?
+"""Leases by which only one replica of the service does a task at a time.
 
-A row in Postgres with an expiry, taken for seconds and held on to while the work goes on: whoever is stopped loses
-it, and is refused when it wakes and would write (`fenced`). No lock and no transaction is kept while the broker is
-asked (``sql/functions/20_groups/service.sql``). Which tasks there are is the matter of `service.coordinator` and
+A lease is a row in Postgres with an expiry. It lasts for seconds and is extended while the work continues. A replica
+that is stopped loses it, and is refused if it wakes and tries to write (`fenced`). No lock and no transaction is held
+while the broker is asked (``sql/functions/20_groups/service.sql``). The tasks are in `service.coordinator` and
 `deadletters.drainer`.
 """
 
@@ -16,13 +16,13 @@ from sqlalchemy import text
 
 from sharequeue.database import Database
 from sharequeue.database.pool import Joined
-from sharequeue.groups.short_waits import STEP_LOCK_TIMEOUT_MS, short_transaction
+from sharequeue.groups.lock_timeouts import STEP_LOCK_TIMEOUT_MS, short_transaction
 
 
 class ServiceLease:
-    """One taking of a task by one replica; `seconds` is how long it lasts from each `take` on.
+    """A lease of a task by one replica; `seconds` is how long it lasts after each `take`.
 
-    Not safe to share between threads that take and end it; any of them may write under it.
+    Only one thread may take and end it; any thread may write under it.
     """
 
     def __init__(self, database: Database, task: str, holder: str, seconds: float) -> None:
@@ -33,7 +33,7 @@ class ServiceLease:
         self._token: UUID = uuid4()
 
     def take(self) -> bool:
-        """Take the task, or hold on to it for another while; False when another replica has it."""
+        """Take the lease, or extend it; False if another replica has it."""
         rows = self._database.rows(
             text(
                 "select sharequeue.take_service_lease(:task, :holder, cast(:token as uuid), :seconds) as taken"
@@ -46,7 +46,7 @@ class ServiceLease:
         return bool(rows[0]["taken"])
 
     def end(self) -> None:
-        """Give the task back. What is held after this is another taking."""
+        """Give the lease back. A later `take` is a new lease."""
         token, self._token = self._token, uuid4()
         self._database.rows(
             text("select sharequeue.end_service_lease(:task, cast(:token as uuid))"),
@@ -56,9 +56,9 @@ class ServiceLease:
 
     @contextmanager
     def fenced(self) -> Iterator[Database]:
-        """A transaction in which this replica has the task to its end. Keep it short, and ask no broker in it.
+        """Open a transaction during which this replica keeps the lease. Keep it short, and ask no broker in it.
 
-        Raises `NotCoordinator` when another one has taken the task over.
+        Raises `NotCoordinator` if another replica has taken over the task.
         """
         with short_transaction(self._database, STEP_LOCK_TIMEOUT_MS) as connection:
             connection.execute(

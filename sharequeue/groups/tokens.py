@@ -1,7 +1,8 @@
-"""As whom does a caller of the service act?
+"""Tokens, and the principal that each stands for.
 
-Bearer tokens for its HTTP API (`Authorization: Bearer sq_…`). A secret is printed once, when it is made, and is
-kept by who calls; the database has its SHA-256, by which it is looked up. What a principal may do is `acls`.
+Bearer tokens for the HTTP API of the service (`Authorization: Bearer sq_…`). A secret is shown once, when it is
+created, and the caller stores it; the database has its SHA-256, by which it is found. What a principal may do is in
+`acls`.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.errors import SaslAuthenticationFailed
+from sharequeue.words.errors import SaslAuthenticationFailed
 
 __all__ = ["SCOPES", "Token", "TokenRefused", "Tokens", "authorization", "hash_of", "principal_of"]
 
 _PREFIX = "sq_"
-"""What a secret begins with, so that scanners find one that was published."""
+"""The prefix of a secret, so that scanners find published ones."""
 _BYTES = 32
 _SECRET = re.compile(r"sq_[A-Za-z0-9_-]{43}")
 _COLUMNS = "token_id, principal, note, created_at, expires_at, revoked_at, scopes"
 
 SCOPES = ("heartbeat", "describe", "metrics", "admin")
-"""What a token may be good for. Every request needs one of them: heartbeats; looks at groups; `/metrics`, and all of
-`/ready`; whatever changes something."""
+"""The scopes of tokens. Every request needs one of them, in this order: heartbeats; reading of groups; `/metrics` and
+all of `/ready`; every change."""
 
 
 class TokenRefused(SaslAuthenticationFailed):
@@ -39,18 +40,18 @@ class TokenRefused(SaslAuthenticationFailed):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What the database knows of a token; its secret is not among it."""
+    """A token as the database has it, without its secret."""
 
     token_id: UUID
     principal: str
     note: str | None
     created_at: datetime
     expires_at: datetime | None
-    """Null is for ever."""
+    """None: it does not expire."""
     revoked_at: datetime | None = None
     state: Literal["in force", "expired", "revoked"] = "in force"
     scopes: Sequence[str] | None = None
-    """What it is good for, of `SCOPES`; None is everything."""
+    """Its scopes, of `SCOPES`; None is all."""
 
 
 class Tokens:
@@ -67,10 +68,10 @@ class Tokens:
         note: str | None = None,
         scopes: Iterable[str] = (),
     ) -> tuple[Token, str]:
-        """Make a token for a principal (`User:<name>`); return it and its secret, which nobody can find out again.
+        """Make a token for a principal (`User:<name>`); return it and its secret, which is not stored.
 
-        A lifetime of None is for ever, no scope of `SCOPES` is all of them. Raises InvalidRequest for a principal,
-        lifetime, note or scope that cannot be.
+        Without a lifetime it does not expire, and without scopes it has all of `SCOPES`. Raises InvalidRequest for an
+        invalid principal, lifetime, note or scope.
         """
         limited = sorted(set(scopes)) or None
         secret = _PREFIX + secrets.token_urlsafe(_BYTES)
@@ -88,7 +89,7 @@ class Tokens:
         return Token(principal=principal, note=note, scopes=limited, **row), secret
 
     def find(self, principal: str | None = None) -> list[Token]:
-        """Return all tokens, or those of a principal: also what is expired or revoked, the oldest first."""
+        """Return all tokens, or those of a principal, also expired and revoked ones; the oldest first."""
         rows = self._database.rows(
             sa.text(
                 f"select {_COLUMNS}, state from sharequeue.token_list"  # noqa: S608 - columns of ours
@@ -101,9 +102,9 @@ class Tokens:
     def revoke(
         self, token_id: UUID | None = None, principal: str | None = None, *, dry_run: bool = False
     ) -> list[Token]:
-        """Revoke the tokens that match everything given; return them. They are refused from the next request on.
+        """Revoke the tokens that match all that is given; return them. They are refused from the next request on.
 
-        With `dry_run` nothing changes. Raises InvalidRequest where nothing is given.
+        With `dry_run` nothing changes. Raises InvalidRequest if nothing is given.
         """
         rows = self._database.call(
             sa.text(
@@ -118,8 +119,10 @@ class Tokens:
 
 
 def hash_of(secret: str) -> bytes:
-    """Return what the database has of a secret. Raises TokenRefused for what is none; what was given is
-    not in the message."""
+    """Return the hash of a secret, as the database stores it.
+
+    Raises TokenRefused if it is not a secret; the message does not contain the given text.
+    """
     if not _SECRET.fullmatch(secret):
         raise TokenRefused(
             "The token is malformed: one begins with sq_ and has 43 more letters, digits, - and _. "
@@ -129,9 +132,9 @@ def hash_of(secret: str) -> bytes:
 
 
 def principal_of(database: Database, secret: str, scope: str) -> str:
-    """Return as whom the bearer of a secret acts in a request that needs a scope.
+    """Return the principal of the bearer of a secret, for a request that needs a scope.
 
-    Raises TokenRefused where no token in force has it, ClusterAuthorizationFailed where the token has not that scope.
+    Raises TokenRefused for an invalid or expired token, ClusterAuthorizationFailed if the token lacks that scope.
     """
     [row] = database.rows(
         sa.text("select sharequeue.principal_of_token(cast(:hash as bytea), :scope) as found"),
@@ -147,8 +150,10 @@ def principal_of(database: Database, secret: str, scope: str) -> str:
 
 
 def authorization(secret: str | None) -> dict[str, Any]:
-    """Return the header by which a client says who it is; none without a secret. Raises TokenRefused for
-    what cannot be one, which is not sent."""
+    """Return the header by which a client authenticates; none without a secret.
+
+    Raises TokenRefused for a malformed secret, which is then not sent.
+    """
     if secret is None:
         return {}
     hash_of(secret)

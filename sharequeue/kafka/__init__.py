@@ -1,1 +1,1 @@
-"""What the broker is asked: clients and their security, topics and their logs, records by offset, offset resets."""
+"""Access to the broker: clients and their security, topics and their logs, records by offset, offset resets."""

@@ -1,7 +1,7 @@
-"""How is the broker asked, and what is an error of its or of the connection?
+"""Send requests to the broker, and distinguish its errors from those of the connection.
 
-The one client for questions: made when it is first needed, made anew when its credentials have changed, and never
-waited for without a limit. Which questions there are is in `topics`.
+There is one client for such requests. It is made when it is first needed, and again when its credentials have
+changed. No wait for it is without a limit. The requests are in `topics`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,14 @@ from typing import Any, Self
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sharequeue.errors import BrokerNotAvailable, SaslAuthenticationFailed, UnknownTopicOrPartition, error_for
 from sharequeue.kafka.clients import Credentials, client_config, credentials, logged_in
-from sharequeue.settings import SettingMissing, Settings
+from sharequeue.words.errors import (
+    BrokerNotAvailable,
+    SaslAuthenticationFailed,
+    UnknownTopicOrPartition,
+    error_for,
+)
+from sharequeue.words.settings import SettingMissing, Settings
 
 _logger_of_client = logging.getLogger("sharequeue.librdkafka")
 
@@ -40,29 +45,29 @@ _ABSENT = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 )
 _REFUSED_SECONDS = 2.0
-"""How long a question waits for another broker of the cluster once one has refused the client."""
+"""How long a request waits for another broker of the cluster once one has refused the client."""
 _LISTEN_SECONDS = 0.2
 
 
 class _Heard:
-    """What a client said of its connections. An object of its own, so that the client ends with its owner."""
+    """A client's reports of its connections. A separate object, so that the client ends with its owner."""
 
     def __init__(self) -> None:
         self.refusal: KafkaError | None = None
-        """Why a connection was not made, as it was said last."""
+        """The last report of why a connection failed."""
 
     def note(self, error: KafkaError) -> None:
-        """Be told an error by the client."""
+        """Record an error of the client."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self.refusal = error
 
 
 class Asking:
-    """A client for questions to one Kafka cluster, made when it is first needed.
+    """A client for requests to one Kafka cluster, made when it is first needed.
 
-    `timeout` is the longest that any one question takes, in seconds. `token` gives tokens, as confluent-kafka's
-    `oauth_cb` does, where the settings do not say how to get them. May be used from several threads. The client is
-    made anew when a file with its password, key or certificates has changed.
+    `timeout` is the longest time for any one request, in seconds. `token` returns tokens, as confluent-kafka's
+    `oauth_cb` does, if the settings do not define how to get them. May be used from several threads. The client is
+    made again when a file with its password, key or certificates has changed.
     """
 
     def __init__(
@@ -77,7 +82,7 @@ class Asking:
 
     @property
     def settings(self) -> Settings:
-        """Where the cluster is, and how to log in."""
+        """The settings with the address of the cluster and the login."""
         return self._settings
 
     def __enter__(self) -> Self:
@@ -89,11 +94,15 @@ class Asking:
         self.close()
 
     def close(self) -> None:
-        """Let go of the client and its threads. A later question opens a new one."""
+        """Close the client and its threads. A later request opens a new one."""
         self._client = None
 
+    def check_settings(self) -> None:
+        """Raise SettingMissing if Kafka's client does not accept the settings. The broker is not asked."""
+        self._admin()
+
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with these from now on."""
+        """Log in with these credentials from now on."""
         self._settings = logged_in(self._settings, username, password)
         self._client = None
 
@@ -105,7 +114,7 @@ class Asking:
             config = client_config(
                 self._settings,
                 socket_timeout_ms=int(self._timeout * 1000),
-                # A broker that comes back is noticed within a second, not after librdkafka's ten.
+                # A broker that is available again is noticed within a second, not after librdkafka's ten.
                 reconnect_backoff_max_ms=1000,
                 error_cb=heard.note,
             )
@@ -136,14 +145,16 @@ class Asking:
             raise error_for(int(error.code()), error.str()) from failure
 
     def _waited(self, future: Future[Any]) -> Any:
-        """Wait for the result, and meanwhile hear what the client says of its connections: a password that the broker
-        refuses is refused again until the time is up."""
+        """Wait for the result, and meanwhile handle the client's reports of its connections.
+
+        The client repeats a login with a refused password until the time limit.
+        """
         began = time.monotonic()
         while True:
             try:
                 return future.result(_LISTEN_SECONDS)
             except TimeoutError:
-                # A result may come as this very error.
+                # The result itself may be this error.
                 if future.done():
                     raise
             self._listen()
@@ -152,7 +163,7 @@ class Asking:
             refused = refusal is not None and (
                 refusal.code() == KafkaError._AUTHENTICATION or _is_of_tls(refusal)
             )
-            # librdkafka keeps the request's own limit; the longer one here is for a client that is stuck.
+            # librdkafka applies the limit of the request; the longer one here is for a client that is stuck.
             if waited > self._timeout + 5 or (refused and waited > _REFUSED_SECONDS):
                 raise TimeoutError
 
@@ -174,12 +185,12 @@ class Asking:
                 f"{where} and this client do not agree on TLS ({refusal.str()}). Check "
                 "SHAREQUEUE_KAFKA_SECURITY_PROTOCOL and the certificates of SHAREQUEUE_KAFKA_SSL_…"
             )
-        said = reason if refusal is None else refusal.str()
+        problem = reason if refusal is None else refusal.str()
         return BrokerNotAvailable(
-            f"{where} does not answer ({said}). Check that it runs and that SHAREQUEUE_BOOTSTRAP_SERVERS is right."
+            f"{where} does not answer ({problem}). Check that it runs and that SHAREQUEUE_BOOTSTRAP_SERVERS is right."
         )
 
 
 def _is_of_tls(error: KafkaError) -> bool:
-    """Whether the two do not agree on TLS. What the broker says of our certificate comes as a lost connection."""
+    """Return whether the error is one of TLS. A refusal of our certificate arrives as a lost connection."""
     return bool(error.code() == KafkaError._SSL or "SSL routines" in error.str())

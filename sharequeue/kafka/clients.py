@@ -1,9 +1,9 @@
-"""How does a client reach the broker, and prove who it is?
+"""Configure Kafka clients: address, security, login.
 
-This module turns our settings into what the two client families ask for: librdkafka (confluent-kafka) takes our
-names as they are, the Java client inside Spark's connector takes other names for keys, certificates and
-credentials. A password that changes is in a file, which every new client reads. Which topics are read or written, and
-with which guarantees, is decided by the callers.
+This module converts our settings for the two client families: librdkafka (confluent-kafka) uses our names as they
+are, the Java client inside Spark's connector uses other names for keys, certificates and credentials. A password that
+changes is in a file, which every new client reads. The callers decide which topics are read or written, and with
+which guarantees.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sharequeue.settings import KAFKA_PREFIX, SettingMissing, Settings
+from sharequeue.kafka.text_files import TextUnreadable, read_text
+from sharequeue.words.settings import KAFKA_PREFIX, SettingMissing, Settings
 
 __all__ = ["Credentials", "client_config", "credentials", "logged_in", "portable_config", "spark_options"]
 
@@ -27,18 +28,20 @@ _FILES = (
     "ssl.key.location",
     "ssl.keystore.location",
 )
+_EXPECTED = {"SASL_PASSWORD_FILE": "a password"}
+"""The content of a file that a variable names, if it is not PEM."""
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
 _BEARER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLogin"
-# What librdkafka and its Python client spell with an underscore themselves.
+# Names that librdkafka and its Python client themselves write with an underscore.
 _WITH_UNDERSCORE = frozenset(
     {"error_cb", "log_level", "logger", "oauth_cb", "on_commit", "stats_cb", "throttle_cb"}
 )
 _JAVA_ALONE = ("sasl.jaas.config", "sasl.login.callback.handler.class")
-"""Names that librdkafka refuses: they say to Java what it is told by other names."""
+"""Names that only Java has; librdkafka refuses them and has other names for the same."""
 _OLD_KEY = re.compile("BEGIN (RSA|EC|DSA) PRIVATE KEY")
 _SAME_IN_JAVA = (
     *("security.protocol", "client.dns.lookup", "sasl.kerberos.service.name"),
@@ -51,7 +54,7 @@ def client_config(settings: Settings, **overrides: Any) -> dict[str, Any]:
     """Return a confluent-kafka configuration: address, security, and `overrides`.
 
     Overrides are written with underscores (`group_id="x"` is `group.id`). Raises `SettingMissing` without an
-    address, and for a file of a password that cannot be read.
+    address, and for a password file that cannot be read.
     """
     security = {name: value for name, value in _security(settings).items() if name not in _JAVA_ALONE}
     for name in _FILES:
@@ -67,8 +70,10 @@ def client_config(settings: Settings, **overrides: Any) -> dict[str, Any]:
 
 
 def portable_config(settings: Settings) -> dict[str, Any]:
-    """Return a confluent-kafka configuration for other machines: certificates and keys go in as text, so that these
-    need no file. A key store in PKCS#12 is a file that each of them has.
+    """Return a confluent-kafka configuration for other machines.
+
+    Certificates and keys are included as text, so that other machines need no file. A key store in PKCS#12 is a file
+    that each machine must have.
     """
     config = client_config(settings)
     for name in ("ssl.ca", "ssl.certificate", "ssl.key"):
@@ -78,22 +83,24 @@ def portable_config(settings: Settings) -> dict[str, Any]:
 
 
 def credentials(settings: Settings) -> Credentials:
-    """Return what differs once a file with a password, a key or a certificate has changed: a client that lives for
-    long is made anew then."""
+    """Return the versions of the files with passwords, keys and certificates.
+
+    They differ once a file has changed: then a long-lived client is made again.
+    """
     found = []
     for name in _FILES:
         if name in settings.kafka:
             try:
                 file = Path(settings.kafka[name]).stat()
             except OSError:
-                # While it is exchanged. Whoever makes a client without it, hears of it.
+                # The file is being replaced. A client that is made without it gets an error.
                 continue
             found.append((name, file.st_ino, file.st_mtime_ns, file.st_size))
     return tuple(found)
 
 
 def logged_in(settings: Settings, username: str, password: str) -> Settings:
-    """Return the settings with this user and password in place of theirs."""
+    """Return the settings with this user and password instead of their own."""
     given = {name: value for name, value in settings.kafka.items() if name != _PASSWORD_FILE}
     return settings.replace(kafka={**given, "sasl.username": username, "sasl.password": password})
 
@@ -102,9 +109,9 @@ def spark_options(settings: Settings) -> dict[str, str]:
     """Return the options of Spark's Kafka connector: address and security under their Java names, prefixed
     `kafka.`.
 
-    Certificates and keys go in as text, so that executors on other machines need no file; a key store in PKCS#12 is a
-    file that each of them has. Raises `SettingMissing` without an address, and when a security setting has no
-    counterpart in the Java client.
+    Certificates and keys are included as text, so that executors on other machines need no file; a key store in
+    PKCS#12 is a file that each machine must have. Raises `SettingMissing` without an address, and if a security
+    setting has no counterpart in the Java client.
     """
     given = _security(settings)
     options = {"bootstrap.servers": settings.bootstrap_servers}
@@ -142,16 +149,16 @@ def spark_options(settings: Settings) -> dict[str, str]:
 
 
 def _security(settings: Settings) -> dict[str, str]:
-    """The security settings, with the password that its file has now."""
+    """Return the security settings, with the password as its file has it now."""
     given = dict(settings.kafka)
     if (path := given.pop(_PASSWORD_FILE, None)) is not None:
-        # Editors and `echo` end it with a line break, which is no part of it.
+        # Editors and `echo` end the file with a line break, which is not part of the password.
         given["sasl.password"] = _read(path, "SASL_PASSWORD_FILE").rstrip("\r\n")
     return given
 
 
 def _login(given: dict[str, str]) -> dict[str, str]:
-    """What a Java client logs in with by SASL; what was used is taken out of `given`."""
+    """Return a Java client's settings for SASL; used entries are removed from `given`."""
     mechanism = given.pop("sasl.mechanism", None) or given.pop("sasl.mechanisms", None)
     given.pop("sasl.mechanisms", None)
     username, password = given.pop("sasl.username", None), given.pop("sasl.password", None)
@@ -166,20 +173,20 @@ def _login(given: dict[str, str]) -> dict[str, str]:
 
 
 def _bearer(given: dict[str, str]) -> dict[str, str]:
-    """How a Java client gets tokens from where librdkafka gets them by its method `oidc`."""
+    """Return the Java settings that get tokens from the same place as librdkafka's method `oidc`."""
     if given.get("sasl.oauthbearer.method", "").lower() != "oidc":
         return {}
     del given["sasl.oauthbearer.method"]
-    said = {
+    jaas_options = {
         "clientId": given.pop("sasl.oauthbearer.client.id", ""),
         "clientSecret": given.pop("sasl.oauthbearer.client.secret", ""),
     }
     if scope := given.pop("sasl.oauthbearer.scope", None):
-        said["scope"] = scope
+        jaas_options["scope"] = scope
     for extension in filter(None, given.pop("sasl.oauthbearer.extensions", "").split(",")):
         name, _, value = extension.partition("=")
-        said[f"extension_{name}"] = value
-    words = " ".join(f"{name}={_quoted(value)}" for name, value in said.items())
+        jaas_options[f"extension_{name}"] = value
+    words = " ".join(f"{name}={_quoted(value)}" for name, value in jaas_options.items())
     return {
         "sasl.login.callback.handler.class": f"{_BEARER}CallbackHandler",
         "sasl.oauthbearer.token.endpoint.url": given.pop("sasl.oauthbearer.token.endpoint.url", ""),
@@ -204,7 +211,7 @@ def _quoted(value: str) -> str:
 
 
 def _text(given: dict[str, str], name: str) -> str | None:
-    """A certificate or key, whether the setting has it itself or says where it is."""
+    """Return a certificate or key; the setting has either its text or the path of its file."""
     text, path = given.pop(f"{name}.pem", None), given.pop(f"{name}.location", None)
     if text is None and path is not None:
         return _read(path, _variable(f"{name}.location"))
@@ -217,6 +224,6 @@ def _variable(name: str) -> str:
 
 def _read(path: str, variable: str) -> str:
     try:
-        return Path(path).read_text()
-    except OSError as error:
-        raise SettingMissing(f"{KAFKA_PREFIX}{variable}={path} cannot be read: {error.strerror}.") from error
+        return read_text(Path(path), _EXPECTED.get(variable, "PEM"))
+    except TextUnreadable as error:
+        raise SettingMissing(f"{KAFKA_PREFIX}{variable}={error}") from error

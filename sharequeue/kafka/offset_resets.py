@@ -1,9 +1,9 @@
-"""Where shall a group begin anew?
+"""Find the offsets to which a group is reset.
 
-Turns an administrator's wish (the log's start, its end, a time, a given offset, where a consumer group stands, what
-a file says) into one start offset per share-partition, by Kafka's rules for `kafka-share-groups.sh
+Converts the target of an administrator (the log's start, its end, a time, a given offset, the offsets of a consumer
+group or of a file) into one start offset per share-partition, by Kafka's rules for `kafka-share-groups.sh
 --reset-offsets`. Nothing is changed here: the result is for ``State.administration.reset_offsets``, which refuses
-while the group has members. The broker's own share groups are read through a file, which their own tool writes:
+while the group has members. Offsets of the broker's own share groups are read from a file that Kafka's tool writes:
 `kafka-share-groups.sh --reset-offsets --group G --all-topics --to-current --dry-run --export`.
 """
 
@@ -13,17 +13,22 @@ import csv
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from io import StringIO
 from pathlib import Path
 
-from sharequeue.errors import GroupIdNotFound, InvalidRequest, UnknownTopicOrPartition
+from sharequeue.kafka.text_files import TextUnreadable, read_text
 from sharequeue.kafka.topics import LogOffsets, Topics
+from sharequeue.words.errors import GroupIdNotFound, InvalidRequest, UnknownTopicOrPartition
+from sharequeue.words.names import shown
 
 Partition = tuple[str, int]
+
+_LINE = "topic,partition,offset"
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start offset per topic and partition, the topics' ids, and what had to be bent, in words."""
+    """One start offset per topic and partition, the topics' ids, and warnings of offsets that were adjusted."""
 
     offsets: Mapping[Partition, int]
     topic_ids: Mapping[str, str]
@@ -32,9 +37,9 @@ class Start:
 
 @dataclass(slots=True)
 class OffsetResets:
-    """The ways to a start offset, for chosen partitions of chosen topics.
+    """The methods to find start offsets, for chosen partitions of chosen topics.
 
-    ``wanted`` names topics, each with its partitions, or None for all of them. Every question raises
+    ``wanted`` names topics, each with its partitions, or None for all of them. Every method raises
     UnknownTopicOrPartition for a topic or partition that the broker does not have, and BrokerNotAvailable.
     """
 
@@ -44,15 +49,15 @@ class OffsetResets:
     _ids: dict[str, str] = field(default_factory=dict)
 
     def to_earliest(self) -> Start:
-        """The log's start."""
+        """Return the log's start."""
         return self._start(lambda _, log: log.log_start)
 
     def to_latest(self) -> Start:
-        """The log's end: only what is produced from now on."""
+        """Return the log's end: only what is produced from now on."""
         return self._start(lambda _, log: log.log_end)
 
     def to_datetime(self, moment: datetime) -> Start:
-        """The first record at or after a time; the log's end where there is none (as Kafka's tool does)."""
+        """Return the first record at or after a time; the log's end if there is none (as Kafka's tool does)."""
         stamp = int(moment.timestamp() * 1000)
         found: dict[Partition, int | None] = {}
         for topic in self.wanted:
@@ -64,7 +69,7 @@ class OffsetResets:
         def at(partition: Partition, log: LogOffsets) -> int:
             offset = found.get(partition)
             if offset is None:
-                # In Kafka's words.
+                # The text of Kafka's tool.
                 warnings.append(
                     f"Partition {partition[1]} from topic {partition[0]} is empty. "
                     "Falling back to latest known offset."
@@ -75,11 +80,11 @@ class OffsetResets:
         return Start(start.offsets, start.topic_ids, tuple(warnings))
 
     def to_current(self, stored: Mapping[Partition, int]) -> Start:
-        """Where the group stands now; the log's end where it has not begun."""
+        """Return the group's position; the log's end if it has none."""
         return self._start(lambda partition, log: stored.get(partition, log.log_end))
 
     def to_offsets(self, given: Mapping[Partition, int] | int) -> Start:
-        """Given offsets, or one for all; moved into the log where they lie outside, with a warning."""
+        """Return given offsets, or one for all. Offsets outside the log are moved into it, with a warning."""
         warnings: list[str] = []
 
         def at(partition: Partition, log: LogOffsets) -> int:
@@ -96,9 +101,9 @@ class OffsetResets:
         return Start(start.offsets, start.topic_ids, tuple(warnings))
 
     def from_consumer_group(self, group_id: str) -> Start:
-        """The committed offsets of a consumer group of the broker, for the partitions it has committed for.
+        """Return the committed offsets of a consumer group of the broker, for the partitions it has committed for.
 
-        Raises GroupIdNotFound when it has committed nothing for these topics.
+        Raises GroupIdNotFound if it has committed nothing for these topics.
         """
         committed = self.topics.committed_offsets(group_id)
         chosen = {each: offset for each, offset in committed.items() if self._is_wanted(each)}
@@ -140,24 +145,45 @@ class OffsetResets:
 
 
 def read_offsets(path: Path) -> dict[Partition, int]:
-    """Lines of `topic,partition,offset`, as Kafka's tools export them. Raises InvalidRequest for another line."""
+    """Read lines of `topic,partition,offset`, as Kafka's tools export them.
+
+    Raises InvalidRequest for a line of another form, a partition that is named twice, a file without a line, and a
+    file that is not UTF-8.
+    """
+    try:
+        text = read_text(path, f"lines of {_LINE}")
+    except TextUnreadable as error:
+        raise InvalidRequest(str(error)) from None
     offsets: dict[Partition, int] = {}
-    with path.open(newline="") as lines:
-        for number, row in enumerate(csv.reader(lines), 1):
-            if not row:
-                continue
-            try:
-                topic, partition, offset = (cell.strip().strip('"') for cell in row)
-                offsets[topic, int(partition)] = int(offset)
-            except ValueError:
+    lines: dict[Partition, int] = {}
+    rows = csv.reader(StringIO(text, newline=""))
+    try:
+        for row in filter(None, rows):
+            at, offset = _line(row)
+            if at in lines:
                 raise InvalidRequest(
-                    f"{path}, line {number}: expected topic,partition,offset, not {','.join(row)!r}."
-                ) from None
+                    f"{path}, line {rows.line_num}: partition {at[1]} of topic {shown(at[0])} is named twice, first "
+                    f"in line {lines[at]}: give it one start offset."
+                )
+            offsets[at], lines[at] = offset, rows.line_num
+    except (csv.Error, ValueError) as error:
+        raise InvalidRequest(f"{path}, line {rows.line_num}: expected {_LINE}, {error}.") from None
+    if not offsets:
+        raise InvalidRequest(f"{path} has no line: expected lines of {_LINE}.")
     return offsets
 
 
+def _line(row: list[str]) -> tuple[Partition, int]:
+    """Parse a line. Raises ValueError for another form."""
+    try:
+        topic, index, start = (cell.strip().strip('"') for cell in row)
+        return (topic, int(index)), int(start)
+    except ValueError:
+        raise ValueError(f"not {shown(','.join(row))}") from None
+
+
 def of_file(topics: Topics, path: Path) -> Start:
-    """The offsets of a file; one outside its log becomes the nearest end of the log."""
+    """Return the offsets of a file; one outside its log is moved to the nearest end of the log."""
     offsets = read_offsets(path)
     return OffsetResets(topics, _by_topic(offsets)).to_offsets(offsets)
 

@@ -1,9 +1,9 @@
-"""What does the broker know of a topic: its id, its partitions, where its logs start and end?
+"""Topics as the broker has them: ids, partitions, log starts and log ends.
 
-The only module that asks Kafka for metadata. Every question has a time limit and ends in a result or in an
-error of `errors`: `BrokerNotAvailable` when nobody answers, which is kept apart from a topic that is not
-there. What follows from a result (initialising, moving the SPSO, marking a topic deleted) is decided by the
-coordinator. Log ends are read as Kafka's share coordinator reads them: the high watermark for lag, the last
+The only module that asks Kafka for metadata. Every request has a time limit and ends in a result or in an
+error of `errors`: `BrokerNotAvailable` if no broker responds, which is different from a topic that does not
+exist. The coordinator decides what follows from a result (initialising, moving the SPSO, marking a topic
+deleted). Log ends are read as Kafka's share coordinator reads them: the high watermark for lag, the last
 stable offset for read_committed.
 """
 
@@ -25,33 +25,33 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
-from sharequeue.errors import (
+from sharequeue.kafka.asking import Asking
+from sharequeue.words.errors import (
     BrokerNotAvailable,
     InvalidTopic,
     ShareError,
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
-from sharequeue.kafka.asking import Asking
-from sharequeue.names import nearest, topic_name_problem
+from sharequeue.words.names import nearest, topic_name_problem
 
 _log = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 2.0
-"""How long is waited, after writing in transactions, for what was written to be seen."""
+"""How long to wait, after writing in transactions, until the records are visible."""
 _SETTLED_SECONDS = 0.01
 ASKED_AT_ONCE = 1_000
-"""Names in one question. Kafka's client takes 60 ms for so many that are not there, but 40 s for a hundred thousand;
-and no other thread runs while it hands over what it got."""
+"""Names in one request. Kafka's client takes 60 ms for this many unknown names, but 40 s for a hundred thousand; and
+no other thread runs while it returns the result."""
 _WITHOUT_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-"""The topic id of a broker that gives topics none."""
+"""The topic id that a broker without topic ids returns."""
 _NO_TOPIC = "?"
-"""A name that no topic can have, so that asking for it makes none."""
+"""A name that no topic can have, so that a request for it does not create one."""
 _NO_TOPIC_IDS = (
     "This broker gives its topics no ids: a topic that was deleted and made again would pass for the old one. "
     "Kafka gives them since 2.8, where `inter.broker.protocol.version` is not an older one: upgrade the cluster."
 )
-_SPEC: Any = OffsetSpec  # carries no types
+_SPEC: Any = OffsetSpec  # has no types
 _EARLIEST, _LATEST = _SPEC.earliest(), _SPEC.latest()
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -60,7 +60,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic as the broker knows it: the id changes when a topic is deleted and made again."""
+    """A topic as the broker knows it: the id changes when a topic is deleted and created again."""
 
     topic_id: str
     partitions: int
@@ -77,30 +77,30 @@ class LogOffsets:
 
 @dataclass(frozen=True, slots=True)
 class TopicsFound:
-    """What the broker returned for some topics. Those that are in neither do not exist."""
+    """The broker's result for some topics. Topics in neither mapping do not exist."""
 
     known: Mapping[str, TopicInfo]
     refused: Mapping[str, ShareError]
-    """Topics for which the broker, or the rule for names, returned an error."""
+    """Topics that the broker or the rules for names refuse, with the error."""
 
 
 def is_same(now: Mapping[str, TopicInfo], name: str, topic_id: str) -> bool:
-    """Whether a topic is there now and is the one of that id: not deleted, and not made again since."""
+    """Return whether a topic exists now with this id: it was neither deleted nor created again since."""
     return name in now and now[name].topic_id == topic_id
 
 
 class Topics(Asking):
-    """Questions to one Kafka cluster, over one client that is made when it is first needed.
+    """Requests to one Kafka cluster, over one client that is made when it is first needed.
 
-    `timeout` is the longest that any one question takes, in seconds. `token` gives tokens, as confluent-kafka's
-    `oauth_cb` does, where the settings do not say how to get them. May be used from several threads. A client is made
-    anew when a file with its password, key or certificates has changed.
+    `timeout` is the longest time for any one request, in seconds. `token` returns tokens, as confluent-kafka's
+    `oauth_cb` does, if the settings do not define how to get them. May be used from several threads. The client is
+    made again when a file with its password, key or certificates has changed.
     """
 
     def cluster(self) -> tuple[str, int]:
         """Return the id of the cluster at the address, and how many brokers it has. Raises `BrokerNotAvailable`."""
-        # Not by describe_cluster: where all brokers are fenced for a moment, librdkafka 2.16 ends the whole process
-        # by an assertion. By the metadata of one topic, so that a cluster of many is not listed.
+        # Not with describe_cluster: if all brokers are fenced for a moment, an assertion in librdkafka 2.16 ends the
+        # whole process. With the metadata of one topic, so that not all topics are listed.
         try:
             found = self._admin().list_topics(_NO_TOPIC, timeout=self._timeout)
         except KafkaException as error:
@@ -114,7 +114,7 @@ class Topics(Asking):
         return self.cluster()[0]
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """The topics of these names that exist; those that do not are left out.
+        """Return the topics of these names that exist; those that do not are left out.
 
         Raises `BrokerNotAvailable`, and the error of the first topic for which the broker returned one.
         """
@@ -124,10 +124,10 @@ class Topics(Asking):
         return dict(found.known)
 
     def ask(self, names: Iterable[str]) -> TopicsFound:
-        """What the broker returns for each of these topics; an error of one does not concern the others.
+        """Return what the broker knows of each of these topics; an error of one does not concern the others.
 
-        The broker is not asked about names that can be no topic's. Raises `BrokerNotAvailable` when it says nothing
-        of any.
+        The broker is not asked about names that no topic can have. Raises `BrokerNotAvailable` when it does not
+        respond for any.
         """
         known: dict[str, TopicInfo] = {}
         refused: dict[str, ShareError] = {}
@@ -141,7 +141,7 @@ class Topics(Asking):
                 wanted.append(name)
         for first in range(0, len(wanted), ASKED_AT_ONCE):
             if silent is not None:
-                # It was waited for once.
+                # One wait for the broker is enough.
                 refused.update(dict.fromkeys(wanted[first:], silent))
                 break
             silent = self._ask(wanted[first : first + ASKED_AT_ONCE], known, refused)
@@ -152,7 +152,7 @@ class Topics(Asking):
     def _ask(
         self, wanted: list[str], known: dict[str, TopicInfo], refused: dict[str, ShareError]
     ) -> BrokerNotAvailable | None:
-        """One question. Return the last error that says that nobody answers."""
+        """Send one request. Return the last error that shows that the broker does not respond."""
         silent: BrokerNotAvailable | None = None
         futures = self._admin().describe_topics(TopicCollection(wanted), request_timeout=self._timeout)
         for name, future in futures.items():
@@ -173,8 +173,10 @@ class Topics(Asking):
         return silent
 
     def names(self) -> list[str]:
-        """Return the names of the topics that the caller may see, without the broker's own. Raises
-        `BrokerNotAvailable`."""
+        """Return the names of the topics that the caller may see, without the broker's own.
+
+        Raises `BrokerNotAvailable`.
+        """
         try:
             found = self._admin().list_topics(timeout=self._timeout).topics
         except KafkaException as error:
@@ -182,11 +184,11 @@ class Topics(Asking):
         return sorted(name for name in found if not name.startswith("__"))
 
     def info(self, name: str) -> TopicInfo:
-        """Return a topic that must be there. Raises `UnknownTopicOrPartition`, and as `describe`."""
+        """Return a topic that must exist. Raises `UnknownTopicOrPartition`, and as `describe`."""
         return self.require([name])[name]
 
     def require(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """Return topics that must all be there. Raises `UnknownTopicOrPartition`, and as `describe`."""
+        """Return topics that must all exist. Raises `UnknownTopicOrPartition`, and as `describe`."""
         wanted = list(names)
         there = self.describe(wanted)
         for name in wanted:
@@ -200,10 +202,10 @@ class Topics(Asking):
         return UnknownTopicOrPartition(f"There is no topic {name!r}. {known} Check the name, or create it.")
 
     def offsets(self, name: str, patience: float | None = None) -> dict[int, LogOffsets]:
-        """Log start, log end and last stable offset of every partition of a topic.
+        """Return log start, log end and last stable offset of every partition of a topic.
 
         Partitions without a leader are waited for `patience` seconds (the client's own time limit), then left out.
-        Raises `UnknownTopicOrPartition` without such a topic, `BrokerNotAvailable` when the broker does not answer.
+        Raises `UnknownTopicOrPartition` without such a topic, `BrokerNotAvailable` if the broker does not respond.
         """
         info = self.info(name)
         found = self._until_led(lambda: self.offsets_of({name: info.partitions}), info.partitions, patience)
@@ -212,11 +214,11 @@ class Topics(Asking):
     def offsets_of(
         self, partitions: Mapping[str, int], refused: dict[str, ShareError] | None = None
     ) -> dict[tuple[str, int], LogOffsets]:
-        """The same for many topics at once, given their numbers of partitions: three requests whatever their
-        number.
+        """Return the log offsets of many topics at once, given their numbers of partitions.
 
-        Partitions that have no leader for the moment are left out. Raises `BrokerNotAvailable` when none
-        answers; and the error of one, if all have one, unless `refused` takes them, by topic.
+        Makes three requests for any number of topics. Partitions without a leader are left out. Raises
+        `BrokerNotAvailable` if no broker responds, and the error of one partition if all have one, unless `refused`
+        is given: it receives errors by topic.
         """
         asked = [TopicPartition(name, p) for name, count in sorted(partitions.items()) for p in range(count)]
         if not asked:
@@ -229,19 +231,19 @@ class Topics(Asking):
         return {
             key: LogOffsets(starts[key], max(ends[key], starts[key]), stables[key])
             for key in starts
-            # Below 0 is the client's "no offset": the partition had no leader that could say.
+            # Below 0 is the client's "no offset": the partition had no leader.
             if min(starts[key], ends.get(key, -1), stables.get(key, -1)) >= 0
         }
 
     def settle(self, names: Iterable[str], seconds: float = SETTLE_SECONDS) -> None:
-        """Wait until who reads committed records sees all that is in these topics now, for `seconds` at most.
+        """Wait until readers of committed records see everything in these topics, for `seconds` at most.
 
-        A broker confirms a commit before the partitions have its markers: a moment before, longer when it has just
-        started. Another writer's open transaction holds readers up too; that is not waited for longer than a moment.
+        A broker confirms a commit before the partitions have its markers: a moment before, longer if it has just
+        started. An open transaction of another writer also delays readers; then the wait ends after `seconds`.
         Errors as `offsets`.
         """
         deadline = time.monotonic() + seconds
-        # By `offsets`, which waits for partitions without a leader: a broker that has just started has some.
+        # With `offsets`, which waits for partitions without a leader: a broker that has just started has some.
         logs_of = {name: self.offsets(name) for name in names}
         ends = {(name, at): log.log_end for name, logs in logs_of.items() for at, log in logs.items()}
         sizes = {name: len(logs) for name, logs in logs_of.items()}
@@ -254,11 +256,10 @@ class Topics(Asking):
     def offsets_for_times(
         self, name: str, timestamp_ms: int, patience: float | None = None
     ) -> dict[int, int | None]:
-        """Per partition the first offset whose record's timestamp is at or after `timestamp_ms` (Unix
-        milliseconds).
+        """Return per partition the first offset with a timestamp at or after `timestamp_ms` (Unix milliseconds).
 
-        None where there is no such record. `patience` and errors as `offsets`. No record is older than 1970, and to
-        the broker a negative time is no time.
+        None if there is no such record. `patience` and errors as `offsets`. A time before 1970 counts as 1970: the
+        broker does not accept negative times.
         """
         info = self.info(name)
         asked = [TopicPartition(name, partition) for partition in range(info.partitions)]
@@ -271,10 +272,10 @@ class Topics(Asking):
         return {partition: None if offset < 0 else offset for (_, partition), offset in found.items()}
 
     def committed_offsets(self, group_id: str) -> dict[tuple[str, int], int]:
-        """Where a consumer group of the broker stands: its committed offset per topic and partition.
+        """Return the committed offsets of a consumer group of the broker, per topic and partition.
 
-        Empty for a group that has committed nothing, or is not there. A share group of the broker's own has no
-        committed offsets: raises `GroupIdNotFound` for one, and `BrokerNotAvailable`.
+        Empty for a group that has committed nothing or does not exist. A share group of the broker has no committed
+        offsets: raises `GroupIdNotFound` for one. Raises `BrokerNotAvailable`.
         """
         futures = self._admin().list_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group_id)], request_timeout=self._timeout
@@ -317,7 +318,7 @@ class Topics(Asking):
         self._until_shown(name, 0)
 
     def _until_shown(self, name: str, partitions: int) -> TopicInfo | None:
-        # The controller has decided; the broker that answers metadata questions follows a moment later.
+        # The controller has decided; the broker that serves metadata follows a moment later.
         deadline = time.monotonic() + self._timeout
         info = self.describe([name]).get(name)
         while (info.partitions if info else 0) < partitions or (partitions == 0 and info):
@@ -330,8 +331,8 @@ class Topics(Asking):
     def _until_led(
         self, ask: Callable[[], dict[_Key, _Answer]], partitions: int, patience: float | None
     ) -> dict[_Key, _Answer]:
-        # A topic made a moment ago has partitions whose broker does not know yet that it leads them. What has still
-        # no leader after the time-out is left out, and when none has, that is the error.
+        # A new topic has partitions whose broker does not know yet that it leads them. Partitions without a leader
+        # after the time-out are left out; if none has a leader, that is the error.
         deadline = time.monotonic() + (self._timeout if patience is None else patience)
         while True:
             try:
@@ -376,5 +377,5 @@ class Topics(Asking):
 
 
 def _uuid_text(uuid: object) -> str:
-    # As Kafka prints a Uuid: base64 in the alphabet that is safe in URLs; librdkafka uses the other one.
+    # As Kafka prints a Uuid: in URL-safe base64; librdkafka uses ordinary base64.
     return str(uuid).replace("+", "-").replace("/", "_")

@@ -1,9 +1,10 @@
-"""How does a batch of records reach its topics once, not twice, whoever dies when?
+"""Write a batch of records to its topics exactly once, even if the process is killed.
 
-Kafka's producer alone promises at least once. A batch is sent in one Kafka transaction that also commits the batch's
-number, as an offset of a consumer group that serves for nothing else: the marker. Records and marker become visible
+Kafka's producer alone guarantees at least once. A batch is sent in one Kafka transaction that also commits the number
+of the batch, as an offset of a consumer group that has no other use: the marker. Records and marker become visible
 together or not at all. After a crash the marker shows whether the batch was sent. The order matters: first open the
-producer (it aborts what a dead or slow one left open, and fences it), then read the state, then the marker.
+producer (it aborts a transaction that a dead or slow producer left open, and fences that producer), then read the
+state, then the marker.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from sharequeue.kafka.clients import client_config
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 
 TRANSACTION_TIMEOUT_MS = 60_000
-"""How long an unfinished transaction of a dead producer can hold up read_committed readers of the topic."""
+"""How long an unfinished transaction of a dead producer can delay read_committed readers of the topic."""
 TIMEOUT_SECONDS = 30.0
 ABORT_TIMEOUT_SECONDS = 10.0
 ASK_AGAIN_SECONDS = 0.1
@@ -36,10 +37,10 @@ FENCED = frozenset(
         KafkaError.CONCURRENT_TRANSACTIONS,
     }
 )
-"""Another producer of the same transactional id has begun, or the transaction outlived its time."""
+"""Another producer with the same transactional id has started, or the transaction has timed out."""
 _PASSING = frozenset(
     {
-        # A coordinator that is elected, loading or moving: always so for the first group of a new broker.
+        # A coordinator is being elected, loaded or moved: always so for the first group of a new broker.
         KafkaError.NOT_COORDINATOR,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -51,23 +52,23 @@ _PASSING = frozenset(
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.NETWORK_EXCEPTION,
         KafkaError.BROKER_NOT_AVAILABLE,
-        # The broker met an error that it has no name for. One is known: a commit between another producer's fence
-        # and the abort that follows it. The broker's log says `Preparing transaction state transition` then.
+        # An error without a code in the broker. One is known: a commit between another producer's fence and the
+        # abort that follows it. The broker then logs `Preparing transaction state transition`.
         KafkaError.UNKNOWN,
     }
 )
 
 
 def is_passing(cause: KafkaError) -> bool:
-    """Return whether the very same request may succeed in a moment, with nothing changed by anybody."""
+    """Return whether the same request may succeed in a moment without any change."""
     return bool(cause.code() in _PASSING or cause.retriable())
 
 
 class MarkerGroup:
-    """The consumer group that the markers are committed under. A context: leaving it closes the client."""
+    """The consumer group of the markers. A context manager: leaving it closes the client."""
 
     def __init__(self, settings: Settings, group: str) -> None:
-        # read_committed, so that a marker in a transaction not yet finished is waited for and never guessed.
+        # read_committed, so that the client waits for a marker in an unfinished transaction.
         config = client_config(
             settings, group_id=group, enable_auto_commit=False, isolation_level="read_committed"
         )
@@ -83,11 +84,11 @@ class MarkerGroup:
 
     @property
     def membership(self) -> Any:
-        """What a transaction must know of the group to commit an offset of it."""
+        """The group metadata that a transaction needs to commit an offset of the group."""
         return self._consumer.consumer_group_metadata()
 
     def committed(self, topic: str, partition: int) -> TopicPartition:
-        """Return the marker of a partition; its offset is negative where there is none. Raises KafkaException."""
+        """Return the marker of a partition; its offset is negative if there is none. Raises KafkaException."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             seconds = max(deadline - time.monotonic(), ASK_AGAIN_SECONDS)
@@ -97,17 +98,17 @@ class MarkerGroup:
                     raise KafkaException(found.error)
                 return found
             except KafkaException as error:
-                # The client does not ask again by itself when the group's coordinator is still being elected.
+                # The client does not retry by itself while the group's coordinator is being elected.
                 if not is_passing(error.args[0]) or time.monotonic() >= deadline:
                     raise
             time.sleep(ASK_AGAIN_SECONDS)
 
 
 class MarkedProducer:
-    """A transactional producer whose transactions commit a marker. A context: leaving it aborts what is open.
+    """A transactional producer whose transactions commit a marker.
 
-    The broker fences an older producer of the same `transactional_id`. What the broker refuses is raised as
-    `failure` says.
+    A context manager: leaving it aborts an open transaction. The broker fences an older producer with the same
+    `transactional_id`. `failure` makes the exception for an error of the broker.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class MarkedProducer:
         self._open = True
 
     def produce(self, topic: str, **record: Any) -> None:
-        """Add one record; waits while more is in flight than memory is meant for."""
+        """Add one record; wait while the client's queue is full."""
         while True:
             try:
                 self._producer.produce(topic, **record)
@@ -161,15 +162,15 @@ class MarkedProducer:
                 raise self._refusal(error) from error
 
     def mark(self, marker: TopicPartition) -> None:
-        """Make the marker part of the transaction."""
+        """Add the marker to the transaction."""
         self._asked(
             self._producer.send_offsets_to_transaction, [marker], self._markers.membership, TIMEOUT_SECONDS
         )
 
     def commit(self) -> None:
-        """Make records and marker visible, both or none.
+        """Make records and marker visible, both or neither.
 
-        An error here may hide a success. Nothing is lost by that: the next attempt asks the marker.
+        The commit may have succeeded despite an error here. Nothing is lost: the next attempt reads the marker.
         """
         self._asked(self._producer.commit_transaction, TIMEOUT_SECONDS)
         self._open = False
@@ -181,8 +182,10 @@ class MarkedProducer:
             raise self._refusal(error) from error
 
     def _refusal(self, error: KafkaException) -> Exception:
-        """What to raise for an error. Of a producer that is done for, one that was fenced for instance, the client
-        only says that it is; a call on its transaction returns why.
+        """Return the exception to raise for an error.
+
+        For a producer that cannot continue, for example a fenced one, the client reports only a fatal error; a call
+        on its transaction returns the cause.
         """
         if error.args[0].code() == KafkaError._FATAL:
             try:
@@ -196,5 +199,5 @@ class MarkedProducer:
         try:
             self._producer.abort_transaction(ABORT_TIMEOUT_SECONDS)
         except KafkaException as error:
-            # Fenced, or the broker is away: whoever comes next aborts it by init_transactions, or its time-out does.
+            # Fenced, or the broker is away: the next producer aborts it with init_transactions, or its time-out does.
             _log.debug("transaction of %s not aborted: %s", self._id, error)

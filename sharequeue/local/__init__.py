@@ -1,5 +1,5 @@
-"""The embedded stack: real servers of our own, under one folder, started and stopped by one command.
+"""The embedded stack: real servers in one data folder, started and stopped by one command.
 
-`stack.up()` is the way in. Nothing in the queue itself imports this package: elsewhere the servers are
-somebody else's and environment variables say where they are.
+The entry point is `stack.up()`. No other package of the queue imports this one: elsewhere, servers are your own and
+environment variables have their addresses.
 """

@@ -1,7 +1,7 @@
-"""Dagster's webserver and daemon against the embedded stack, as processes.
+"""Run Dagster's webserver and daemon against the embedded stack, as processes.
 
-Dagster is started, never imported. What it loads is the `workspace.yaml` of the working directory, or else of the
-checkout. Its instance settings are a `dagster.yaml` copied into `<home>/dagster`, so that what it writes stays in the
+Dagster is started, never imported. It loads the `workspace.yaml` of the working directory, or else of the
+checkout. Its instance settings are a `dagster.yaml` copied into `<home>/dagster`, so that its files stay in the
 data folder.
 """
 
@@ -16,7 +16,7 @@ from sharequeue.local import ports, processes
 from sharequeue.local.home import Home, Progress
 from sharequeue.local.preflight import StackError
 from sharequeue.local.processes import Start
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 
 __all__ = ["NAMES", "addresses", "environment", "prepare", "project", "start", "stop"]
 
@@ -29,23 +29,24 @@ NAMES = (WEBSERVER, DAEMON)
 
 
 def project() -> Path:
-    """Return the folder whose `workspace.yaml` says what Dagster loads: the working directory, or else the checkout
-    that this package is from.
+    """Return the folder with the `workspace.yaml` for Dagster.
 
-    Raises StackError where neither has one.
+    It is the working directory, or else the checkout of this package.
+
+    Raises StackError if neither has one.
     """
     for folder in (Path.cwd(), _CHECKOUT):
         if (folder / WORKSPACE).is_file():
             return folder
     raise StackError(
-        f"No {WORKSPACE} in {Path.cwd()}: start the UI from the folder of a project. `sharequeue init` makes one."
+        f"No {WORKSPACE} in {Path.cwd()}: start the UI in the folder of a project. `sharequeue init` creates one."
     )
 
 
 def prepare(home: Home) -> Path:
     """Put the instance settings into the home's `DAGSTER_HOME` and return it.
 
-    They are the project's own `dagster.yaml` where it has one, else the one that this package brings.
+    They are the project's `dagster.yaml` if it has one, else the one of this package.
     """
     home.create()
     wanted = _instance_settings().read_text()
@@ -63,7 +64,7 @@ def _instance_settings() -> Path:
 
 
 def addresses(settings: Settings) -> dict[str, str]:
-    """Return the variables by which Dagster, and the runs it launches, find the stack."""
+    """Return the variables with the stack's addresses for Dagster and its runs."""
     return {
         "SHAREQUEUE_HOME": str(settings.home),
         "SHAREQUEUE_DAGSTER_URL": settings.dagster_url,
@@ -72,14 +73,14 @@ def addresses(settings: Settings) -> dict[str, str]:
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """Return the whole environment of Dagster's processes."""
-    # Beside our interpreter, so that `dagster` means the environment's own.
+    """Return the complete environment of Dagster's processes."""
+    # The folder of our interpreter first, so that `dagster` is this environment's.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     return {**os.environ, **addresses(settings), "PATH": path}
 
 
 def start(settings: Settings, progress: Progress) -> str:
-    """Start webserver and daemon if they do not run, and return the URL."""
+    """Start the webserver and the daemon unless they are running, and return the URL."""
     home = Home.at(settings.home)
     with home.lock(progress):
         prepare(home)
@@ -108,7 +109,7 @@ def start(settings: Settings, progress: Progress) -> str:
 
 
 def stop(home: Home, name: str) -> bool:
-    """Stop one of `NAMES` with the runs it started; False when it was not running."""
+    """Stop one of `NAMES` and its runs; False if it was not running."""
     running = processes.find(home, name)
     if running is not None:
         processes.stop(home, running, seconds=10)
@@ -126,7 +127,7 @@ def _program(name: str) -> str:
 
 
 def _serves(url: str) -> bool:
-    # Imported here: a fifth of the time that any command needs to begin.
+    # Imported here: the import takes a fifth of the start time of any command.
     import httpx
 
     try:

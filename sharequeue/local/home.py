@@ -1,8 +1,8 @@
-"""What lies where in the data folder, and who may change it now?
+"""The data folder: its files, and the lock for changing it.
 
-The folder (`SHAREQUEUE_HOME`) holds everything the embedded stack owns, so that one `rm -r` ends it, and one
-lock, so that two commands at once do not start two brokers. What the files mean is the business of those who
-write them.
+The folder (`SHAREQUEUE_HOME`) holds everything of the embedded stack, so that one `rm -r` removes it. Its lock
+prevents two commands at the same time from starting two brokers. The modules that write the files define their
+meaning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,19 @@ __all__ = ["Home", "Progress", "write_private"]
 
 Progress = Callable[[str], None]
 
-_OWNED = ("postgres", "kafka", "dagster", "output", "run", "logs", "ports.json", "stack.json")
+_OWNED = (
+    *(
+        "postgres",
+        "kafka",
+        "dagster",
+        "great_expectations",
+        "output",
+        "run",
+        "logs",
+        "ports.json",
+        "stack.json",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +46,7 @@ class Home:
 
     @classmethod
     def at(cls, path: Path | str) -> Home:
-        """Name the folder, absolute; nothing is made."""
+        """Return the data folder with an absolute path; nothing is created."""
         return cls(Path(path).expanduser().absolute())
 
     @property
@@ -49,27 +61,27 @@ class Home:
 
     @property
     def logs(self) -> Path:
-        """One log a component."""
+        """One log per component."""
         return self.path / "logs"
 
     @property
     def run(self) -> Path:
-        """One record a running component."""
+        """One record per running component."""
         return self.path / "run"
 
     @property
     def postgres(self) -> Path:
-        """Postgres: the cluster in `data`, its password."""
+        """Postgres: the cluster in `data`, and its password."""
         return self.path / "postgres"
 
     @property
     def kafka(self) -> Path:
-        """Kafka: the log in `data`, its settings."""
+        """Kafka: the log in `data`, and its settings."""
         return self.path / "kafka"
 
     @property
     def broker_settings(self) -> Path:
-        """The user's own settings of the embedded broker, if there are any; a reset leaves them."""
+        """The user's own settings of the embedded broker, if there are any; a reset keeps them."""
         return self.path / "kafka.properties"
 
     @property
@@ -79,17 +91,17 @@ class Home:
 
     @property
     def output(self) -> Path:
-        """What pipelines write, unless `SHAREQUEUE_OUTPUT` is elsewhere."""
+        """The output of pipelines, unless `SHAREQUEUE_OUTPUT` is set."""
         return self.path / "output"
 
     @property
     def job_lock(self) -> Path:
-        """Held by whoever runs a job on this folder, for as long as its run lives."""
+        """Locked by a process that runs a job in this folder, for the time of its run."""
         return self.path / "job.lock"
 
     @property
     def at_work(self) -> bool:
-        """Whether a run of a job, or whoever launches them, is alive on this folder."""
+        """Whether a job, or the process that launches jobs, is running in this folder."""
         try:
             with self.job_lock.open() as handle:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -100,21 +112,21 @@ class Home:
         return False
 
     def create(self) -> None:
-        """Make the folder and its fixed subfolders, each its owner's alone; harmless when they are there."""
+        """Create the folder and its fixed subfolders, accessible to the owner only; existing ones are kept."""
         try:
             self._make()
             for folder in (self.logs, self.run, self.postgres, self.kafka, self.dagster, self.output):
                 folder.mkdir(exist_ok=True)
-                # Also what an earlier release made.
+                # Also a folder of an earlier release.
                 folder.chmod(0o700)
         except OSError as error:
             raise StackError(
-                f"{error.filename} cannot be made ({error.strerror}): "
+                f"{error.filename} cannot be created ({error.strerror}): "
                 "set SHAREQUEUE_HOME to a folder of your own."
             ) from error
 
     def _make(self) -> None:
-        # A folder that somebody made is left as it is. Root's Postgres runs as another user, who must get through.
+        # The mode of an existing folder is kept. Root's Postgres runs as another user and must be able to enter.
         if not self.path.exists():
             self.path.mkdir(parents=True, exist_ok=True)
             self.path.chmod(0o711 if os.geteuid() == 0 else 0o700)
@@ -126,19 +138,19 @@ class Home:
 
     @contextmanager
     def lock(self, progress: Progress) -> Iterator[None]:
-        """Hold the folder for one command; a second one reports that and waits. The lock ends with its process."""
+        """Lock the folder for one command; a second one reports that and waits. The lock ends with its process."""
         self._make()
         with file_lock(
-            self.path / "lock", lambda: progress(f"another command is at work in {self.path}: waiting")
+            self.path / "lock", lambda: progress(f"another command is using {self.path}: waiting")
         ):
             yield
 
     def owned(self) -> list[Path]:
-        """Everything a reset removes: all but the jars, which cost a download."""
+        """Return everything that a reset removes: all but the jars, which would have to be downloaded again."""
         return [self.path / name for name in _OWNED if (self.path / name).exists()]
 
     def erase(self) -> None:
-        """Remove what `owned` lists. The caller has stopped the stack."""
+        """Remove what `owned` returns. The caller has stopped the stack."""
         for path in self.owned():
             if path.is_dir():
                 shutil.rmtree(path)
@@ -148,7 +160,7 @@ class Home:
 
 @contextmanager
 def file_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold an exclusive lock on `path` between processes; calls `on_wait` once when it is taken."""
+    """Hold an exclusive lock on `path` between processes; calls `on_wait` once if it has to wait."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as handle:
         try:
@@ -160,7 +172,7 @@ def file_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 
 def write_private(path: Path, content: str) -> None:
-    """Replace a file at once, readable by its owner only: a reader sees the old or the new, never a half."""
+    """Replace a file atomically, readable by its owner only: a reader sees the old or the new content."""
     staged = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as handle:
@@ -176,7 +188,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON, None when the file is missing or not whole."""
+    """Read JSON; None if the file is missing or incomplete."""
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError):

@@ -1,9 +1,9 @@
-"""Where do the broker and Spark's Kafka connector come from, and are they whole?
+"""Fetch the jars of the broker and of Spark's Kafka connector, and check them.
 
-They are resolved once, by the Ivy that ships inside PySpark, into `<jars>/broker` and `<jars>/spark`.
-`jars.xml` names what is wanted, and `jars.sha256` has the checksum of every file: each file is checked, at
-each start, so a half-done or altered set is noticed and fetched again, and a whole set touches no network.
-What only some users need are sets of their own (`optional_jars.py`). PySpark is located, never imported.
+They are resolved once, by the Ivy of PySpark, into `<jars>/broker` and `<jars>/spark`.
+`jars.xml` lists the dependencies, and `jars.sha256` the checksum of every file. Every file is checked at
+each start, so that an incomplete or altered set is noticed and fetched again, and a complete set needs no network.
+Jars that only some users need are separate sets (`optional_jars.py`). PySpark is located, never imported.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sharequeue.jvm.java import is_of_wheel
 from sharequeue.local.home import Progress, file_lock
 from sharequeue.local.preflight import Java, StackError
 from sharequeue.local.trust_store import trust_options
+from sharequeue.words.java import is_of_wheel
 
 __all__ = ["CONFIGURATIONS", "STACK", "JarSet", "defects", "ensure", "expected", "pyspark_home"]
 
@@ -38,14 +38,14 @@ _SETTINGS = """<ivysettings>
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """Jars that are fetched together, as `<name>.xml` and `<name>.sha256` have them, into a folder for each of the
+    """Jars that are fetched together, as listed in `<name>.xml` and `<name>.sha256`, into one folder for each of the
     `configurations`.
     """
 
     name: str
     configurations: tuple[str, ...]
     what: str
-    """What they are and how large, for whoever waits for them."""
+    """What they are and their size, for the progress message."""
     lists: Path = _HERE
     """The folder of the two files."""
 
@@ -54,13 +54,13 @@ STACK = JarSet("jars", CONFIGURATIONS, "Kafka and Spark's connector, once, into 
 
 
 def expected(wanted: JarSet = STACK) -> dict[str, str]:
-    """Return the files a whole set consists of: `broker/x.jar` → SHA-256."""
+    """Return the files of a complete set: `broker/x.jar` → SHA-256."""
     lines = (wanted.lists / f"{wanted.name}.sha256").read_text().splitlines()
     return {name.strip(): digest for digest, _, name in (line.partition(" ") for line in lines if line)}
 
 
 def defects(folder: Path, manifest: dict[str, str] | None = None, jar_set: JarSet = STACK) -> list[str]:
-    """Return what is missing or wrong in `folder`; empty when the jars are whole."""
+    """Return what is missing or wrong in `folder`; empty if the jars are complete."""
     wanted = expected(jar_set) if manifest is None else manifest
     problems = []
     for name, digest in wanted.items():
@@ -68,28 +68,28 @@ def defects(folder: Path, manifest: dict[str, str] | None = None, jar_set: JarSe
         try:
             with path.open("rb") as handle:
                 if hashlib.file_digest(handle, "sha256").hexdigest() != digest:
-                    problems.append(f"{name} differs from what is expected")
+                    problems.append(f"{name} has the wrong checksum")
         except OSError:
             problems.append(f"{name} is missing")
-    # A stray jar on a class path can shadow a right one.
+    # An extra jar on a class path can shadow the right one.
     parts = jar_set.configurations
     present = {f"{part}/{path.name}" for part in parts for path in (folder / part).glob("*.jar")}
-    problems.extend(f"{name} does not belong there" for name in sorted(present - wanted.keys()))
+    problems.extend(f"{name} is not part of the set" for name in sorted(present - wanted.keys()))
     return problems
 
 
 def ensure(
     folder: Path, java: Java, ivy_settings: Path | None, progress: Progress, jar_set: JarSet = STACK
 ) -> None:
-    """Download the jars into `folder` if it does not have all of them.
+    """Download the jars into `folder` unless all of them are there.
 
-    Safe against a second process doing the same and against being killed at any point. Raises `StackError`
-    with what to do when they cannot be had.
+    Safe against a second process doing the same, and against being killed at any point. Raises `StackError`
+    with what to do if they cannot be fetched.
     """
     if not defects(folder, jar_set=jar_set):
         return
     lock = folder.with_name(f"{folder.name}.lock")
-    with file_lock(lock, lambda: progress("jars: another command is resolving them, waiting")):
+    with file_lock(lock, lambda: progress("jars: another command is resolving them: waiting")):
         if not defects(folder, jar_set=jar_set):
             return
         staged = folder.with_name(f"{folder.name}.resolving")
@@ -100,17 +100,17 @@ def ensure(
         if problems:
             shutil.rmtree(staged, ignore_errors=True)
             raise StackError(
-                f"The jars are not the expected ones ({len(problems)} differ; first: {problems[0]}). "
-                "Look at the mirror or proxy between here and the central repository; nothing was installed."
+                f"The fetched jars are not the expected ones ({len(problems)} problems; first: {problems[0]}). "
+                "Check the mirror or proxy between this machine and the central repository; nothing was installed."
             )
         if folder.exists():
             shutil.rmtree(folder)
         staged.rename(folder)
-        progress(f"jars: {len(expected(jar_set))} files, checksums right")
+        progress(f"jars: {len(expected(jar_set))} files, all checksums match")
 
 
 def pyspark_home() -> Path:
-    """Locate the installed PySpark without importing it."""
+    """Return the folder of the installed PySpark without importing it."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise StackError(
@@ -182,7 +182,7 @@ def _resolve(
 
 @contextmanager
 def _watch(process: subprocess.Popen[str]) -> Iterator[_Heard]:
-    """End a resolution that prints nothing for three minutes: a connection that hangs would hang us too."""
+    """End a resolution that prints nothing for three minutes, so that a hanging connection does not block."""
     heard = _Heard(process)
     heard()
     try:
@@ -213,7 +213,7 @@ def _explain(lines: list[str], code: int) -> str:
     ]
     shown = "\n".join(f"  | {reason}" for reason in (reasons or lines)[-8:])
     return (
-        f"The jars could not be resolved (Ivy ended with {code}): is the network up? Behind a mirror, "
-        f"set SHAREQUEUE_IVY_SETTINGS to an Ivy settings file that names it. "
-        f"What was fetched is kept for the next try.\n{shown}"
+        f"The jars could not be resolved (Ivy ended with {code}). Check the network. Behind a mirror, "
+        f"set SHAREQUEUE_IVY_SETTINGS to an Ivy settings file with its address. "
+        f"Fetched files are kept for the next attempt.\n{shown}"
     )

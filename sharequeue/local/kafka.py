@@ -1,7 +1,7 @@
 """The embedded Apache Kafka: one KRaft node, formatted once, started, recovered, stopped.
 
-The settings are those of a node alone in the world (every replication factor 1), patient with old records and
-quick to come back after a SIGKILL. Its jars are in `jars.py`; its users make their topics.
+The settings are for a single node (every replication factor is 1) that keeps old records and is available soon after
+a SIGKILL. Its jars are in `jars.py`; its users create their topics.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ATTEMPTS = 3
 _HEAP = "-Xmx768m"
 
 _SETTINGS = """\
-# Written at every start by `sharequeue up`; changes made here are lost. Yours belong into {own}.
+# Written at every start by `sharequeue up`; changes in this file are lost. Put your own settings into {own}.
 # one node
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=4
@@ -41,24 +41,24 @@ share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=4
 group.initial.rebalance.delay.ms=0
 
-# after a SIGKILL the controller waits this long for the old incarnation (9000 by default)
+# after a SIGKILL the controller waits this long for the previous process (9000 by default)
 broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=1000
 
-# topics are made by name, never by a typing error; the broker may make dead-letter topics
+# topics are created explicitly, so that a typing error creates none; the broker may create dead-letter topics
 auto.create.topics.enable=false
 errors.deadletterqueue.auto.create.topics.enable=true
 
-# the demo's records carry timestamps of 2013, which the default of 7 days would delete at once
+# the demo's records have timestamps of 2013, which the default of 7 days would delete at once
 log.retention.ms=-1
-# the markers that make dead letters exactly-once are committed offsets, and a data folder may rest for months
+# the markers that make dead letters exactly-once are committed offsets, and a data folder may be unused for months
 offsets.retention.minutes=5256000
 
-# yours
+# your own
 """
 _PLACE = """\
 
-# where it is: nothing else would find it elsewhere
+# the node's address, which cannot be changed: other components expect it
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@{host}:{controller_port}
@@ -67,7 +67,7 @@ advertised.listeners=PLAINTEXT://{host}:{port}
 controller.listener.names=CONTROLLER
 log.dirs={data}
 """
-"""The last ones: of two settings of one name Java takes the second."""
+"""These come last: Java uses the last of two settings with the same name."""
 
 _LOGGING = """\
 rootLogger.level=warn
@@ -89,7 +89,7 @@ def find(home: Home) -> tuple[Running, int] | None:
 
 
 def ensure(home: Home, java: Java, jars: Path, progress: Progress) -> int:
-    """Start the broker if it does not run, and return its port. The caller holds the home's lock."""
+    """Start the broker unless it is running, and return its port. The caller holds the home's lock."""
     found = find(home)
     if found is not None:
         running, port = found
@@ -101,7 +101,7 @@ def ensure(home: Home, java: Java, jars: Path, progress: Progress) -> int:
         try:
             _start(home, java, jars, port, controller)
         except StackError:
-            # Between our look and its bind somebody else may have taken a port.
+            # Another program may have bound a port between our check and the broker's start.
             if attempt == _ATTEMPTS or not processes.lost_its_port(home.logs / f"{NAME}.log"):
                 raise
             continue
@@ -110,7 +110,7 @@ def ensure(home: Home, java: Java, jars: Path, progress: Progress) -> int:
 
 
 def stop(home: Home) -> bool:
-    """Stop the broker in order; False when it was not running."""
+    """Stop the broker cleanly; False if it was not running."""
     running = processes.find(home, NAME)
     if running is not None:
         processes.stop(home, running, seconds=30)
@@ -118,7 +118,7 @@ def stop(home: Home) -> bool:
 
 
 def cluster_id(port: int) -> str | None:
-    """Ask the broker on this port who it is; None while it does not serve."""
+    """Return the cluster id of the broker on this port; None while it does not respond."""
     if not ports.accepts(port):
         return None
     quiet = {"log_level": 0, "reconnect.backoff.max.ms": 200, "socket.connection.setup.timeout.ms": 3000}
@@ -131,7 +131,7 @@ def cluster_id(port: int) -> str | None:
 
 
 def _formatted(home: Home) -> str | None:
-    """Return the cluster id written in the data folder; None when it was never formatted."""
+    """Return the cluster id in the data folder; None if it was never formatted."""
     try:
         lines = (home.kafka / "data" / "meta.properties").read_text().splitlines()
     except OSError:
@@ -158,16 +158,16 @@ def _start(home: Home, java: Java, jars: Path, port: int, controller: int) -> No
 
 
 def _format(home: Home, java: Java, jars: Path, port: int, controller: int) -> None:
-    """Format a folder beside the log, then rename it, so that a kill leaves nothing behind."""
+    """Format a folder next to the log, then rename it, so that a kill leaves nothing behind."""
     for left in home.kafka.glob("formatting-*"):
         shutil.rmtree(left, ignore_errors=True)
-    # A name of its own: the tool of an `up` that was killed may still be at work in the last one.
+    # A unique name: the tool of a killed `up` may still be writing to the previous one.
     work = Path(tempfile.mkdtemp(dir=home.kafka, prefix="formatting-"))
     staged = work / "data"
     settings = _write_settings(home, work, staged, port, controller)
     identifier = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     if identifier.startswith("-"):
-        identifier = f"A{identifier[1:]}"  # the tool would take it for an option
+        identifier = f"A{identifier[1:]}"  # the tool would read a leading hyphen as an option
     command = [
         str(java.executable),
         *("-Xmx128m", "-XX:TieredStopAtLevel=1"),
@@ -186,7 +186,7 @@ def _format(home: Home, java: Java, jars: Path, port: int, controller: int) -> N
 
 
 def _write_settings(home: Home, folder: Path, data: Path, port: int, controller: int) -> Path:
-    """Ours, the user's, and what nobody may change, in this order."""
+    """Write our settings, the user's, and those that cannot be changed, in this order."""
     place = _PLACE.format(
         host=ports.LOOPBACK, port=port, controller_port=controller, data=_in_properties(str(data))
     )
@@ -199,7 +199,7 @@ def _write_settings(home: Home, folder: Path, data: Path, port: int, controller:
 
 
 def _in_properties(text: str) -> str:
-    """A value as Java's properties have it: they are read as ISO 8859-1, whatever the locale."""
+    """Return a value in the form of Java's properties files, which are read as ISO 8859-1 in every locale."""
     units = text.replace("\\", "\\\\").encode("utf-16-be")
     codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
     return "".join(chr(code) if code < 128 else f"\\u{code:04x}" for code in codes)

@@ -1,7 +1,7 @@
-"""Can this machine run the stack now: its programs, its disk, its folder, its ports?
+"""Check that this machine can run the stack now: programs, disk, folder, ports.
 
-Each thing that was looked at is a `Finding`; every finding that is not fine ends with what to do. Nothing is changed
-here, and `up` asks it before it changes anything.
+Each check gives a `Finding`; every finding other than ok ends with what to do. Nothing is changed here, and `up` runs
+these checks before it changes anything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sharequeue.local.preflight import (
     check_writable,
     find_java,
 )
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 
 __all__ = ["FAILURE", "OK", "WARNING", "Finding", "examine_machine"]
 
@@ -29,7 +29,7 @@ OK, WARNING, FAILURE = "ok", "warning", "failure"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at: `ok`, `warning` or `failure`, what was seen, and what to do about it."""
+    """The result of one check: `ok`, `warning` or `failure`, what was seen, and what to do."""
 
     subject: str
     level: str
@@ -38,14 +38,12 @@ class Finding:
 
     @property
     def text(self) -> str:
-        """The sentence for a reader."""
+        """The finding as text."""
         return f"{self.seen}: {self.remedy}" if self.remedy else self.seen
 
 
 def examine_machine(settings: Settings, environment: Mapping[str, str] | None = None) -> list[Finding]:
-    """Look at Python, Java, the data folder, the disk and the ports. Harmless, and quick enough for every
-    `up`.
-    """
+    """Check Python, Java, the data folder, the disk and the ports. Changes nothing; fast enough for every `up`."""
     home = Home.at(settings.home)
 
     def java() -> str:
@@ -66,10 +64,10 @@ def examine_machine(settings: Settings, environment: Mapping[str, str] | None = 
         ("data folder", folder),
         ("disk", disk),
     ]
-    return [_told(subject, check) for subject, check in checks] + _ports(home)
+    return [_finding(subject, check) for subject, check in checks] + _ports(home)
 
 
-def _told(subject: str, check: Callable[[], str]) -> Finding:
+def _finding(subject: str, check: Callable[[], str]) -> Finding:
     """Turn a preflight check, whose error already has what to do, into a finding."""
     try:
         return Finding(subject, OK, check())
@@ -78,7 +76,7 @@ def _told(subject: str, check: Callable[[], str]) -> Finding:
 
 
 def _ports(home: Home) -> list[Finding]:
-    """A port of ours that somebody else holds is no failure: the next start takes another."""
+    """Find our ports that another program uses: a warning, because the next start takes another port."""
     findings = []
     for name, port in ports.recorded(home).items():
         component = "kafka" if name == "kafka-controller" else name

@@ -1,8 +1,8 @@
-"""Which port does a component listen on?
+"""The port of each component.
 
-The one it had last time, so that addresses written down elsewhere keep working; another one when somebody
-else took it. Ports are looked for below the range the system hands to outgoing connections, so that none is
-lost to a client between the choice and the start.
+It is the same port as last time, so that noted addresses stay valid, or another one if a different program uses it.
+Ports are chosen below the system's range for outgoing connections, so that no client can take one between the choice
+and the start.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _RANGE = range(20000, 32000)
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could bind this port on the loopback address now."""
+    """Return whether a server could bind this port on the loopback address now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as attempt:
-        # As servers do: a port in TIME_WAIT from our own last run counts as free.
+        # As servers do: a port in TIME_WAIT from our last run counts as free.
         attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             attempt.bind((LOOPBACK, port))
@@ -40,7 +40,7 @@ def is_free(port: int) -> bool:
 
 
 def accepts(port: int) -> bool:
-    """Whether somebody accepts connections on this port."""
+    """Return whether a process accepts connections on this port."""
     try:
         with socket.create_connection((LOOPBACK, port), timeout=1):
             return True
@@ -49,7 +49,7 @@ def accepts(port: int) -> bool:
 
 
 def recorded(home: Home) -> dict[str, int]:
-    """Return the ports written down at earlier starts."""
+    """Return the ports recorded at earlier starts."""
     content = read_json(home.ports_file)
     if not isinstance(content, dict):
         return {}
@@ -57,9 +57,9 @@ def recorded(home: Home) -> dict[str, int]:
 
 
 def choose(home: Home, name: str, progress: Progress) -> int:
-    """Return a free port for `name` and write it down: the recorded one, else the preferred one, else any.
+    """Return a free port for `name` and record it: the recorded one, else the preferred one, else any.
 
-    The caller holds the home's lock. A line of `progress` when the address changes.
+    The caller holds the home's lock. Reports a changed address with `progress`.
     """
     ports = recorded(home)
     before = ports.get(name)
@@ -72,12 +72,12 @@ def choose(home: Home, name: str, progress: Progress) -> int:
             f"No free port for {name} between {_RANGE.start} and {_RANGE.stop}: stop some servers."
         )
     if before is not None and port != before:
-        progress(f"{name}: port {before} is in use by another program, taking {port} instead")
+        progress(f"{name}: port {before} is in use by another program: using {port} instead")
     if port != before:
         write_json(home.ports_file, {**ports, name: port})
     return port
 
 
 def _proposals(first: int) -> list[int]:
-    # Random, so that two stacks started at the same moment seldom meet.
+    # Random, so that two stacks started at the same time seldom try the same port.
     return [first, *random.sample(_RANGE, 200)]

@@ -1,8 +1,8 @@
-"""The embedded PostgreSQL 18: made once, started, recovered, stopped.
+"""The embedded PostgreSQL 18: initialised once, started, recovered, stopped.
 
-Its binaries come in a wheel; we run them ourselves on loopback TCP with a generated password, because the
-wheel's own starter speaks only through a socket file whose path may be too long. Postgres refuses to run as
-root, so root runs it as the user `nobody`. The schema inside is in the package `sharequeue.database`.
+Its binaries come in a wheel. We start them ourselves, on loopback TCP with a generated password, because the
+wheel's own starter supports only a socket file, whose path may be too long. Postgres refuses to run as
+root, so root runs it as the user `nobody`. The schema is in the package `sharequeue.database`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ NAME = "postgres"
 USER = "sharequeue"
 DATABASES = ("sharequeue", "dagster")
 _ATTEMPTS = 3
-# Everything that differs from Postgres' defaults, and why.
+# All differences from Postgres's defaults, with the reason.
 _OPTIONS = {
     "listen_addresses": ports.LOOPBACK,
     "unix_socket_directories": "",  # a deep data folder makes a socket path too long
-    "max_connections": "200",  # Dagster's processes and a test suite hold many
+    "max_connections": "200",  # Dagster's processes and a test suite need many
     "shared_buffers": "128MB",
     "timezone": "UTC",
     "log_timezone": "UTC",
@@ -58,7 +58,7 @@ def find(home: Home) -> tuple[Running, int] | None:
 
 
 def ensure(home: Home, progress: Progress) -> int:
-    """Start Postgres if it does not run, and return its port. The caller holds the home's lock."""
+    """Start Postgres unless it is running, and return its port. The caller holds the home's lock."""
     if os.geteuid() == 0:
         os.chown(home.postgres, *_unprivileged(home))
     found = find(home)
@@ -77,7 +77,7 @@ def ensure(home: Home, progress: Progress) -> int:
         try:
             _start(home, binaries, runner, port)
         except StackError:
-            # Between our look and its bind somebody else may have taken the port.
+            # Another program may have bound the port between our check and the server's start.
             if attempt == _ATTEMPTS or not processes.lost_its_port(home.logs / f"{NAME}.log"):
                 raise
             _clear_leftovers(home)
@@ -88,7 +88,7 @@ def ensure(home: Home, progress: Progress) -> int:
 
 
 def stop(home: Home) -> bool:
-    """Stop Postgres ("fast": clients are sent away, everything is written); False when it was not running."""
+    """Stop Postgres ("fast": clients are disconnected, all data is written); False if it was not running."""
     running = processes.find(home, NAME)
     if running is not None:
         processes.stop(home, running, polite=signal.SIGINT, seconds=30)
@@ -97,18 +97,17 @@ def stop(home: Home) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Runner:
-    """As whom Postgres runs, and what its commands need in front of them for that."""
+    """The user that Postgres runs as, and the command prefix for that."""
 
     user: tuple[int, int] | None = None
     prefix: tuple[str, ...] = ()
 
     @classmethod
     def choose(cls, home: Home, binaries: Path) -> _Runner:
-        """Ourselves, or as root: `nobody`, with as little privilege as the folders allow.
+        """Choose this user, or as root `nobody`, with as little privilege as the folders allow.
 
-        A clone below `/root` is closed to `nobody`. Then the server keeps exactly one capability, to pass
-        through folders, which `setpriv` hands over. Opening somebody's home folder to everyone was turned
-        down.
+        `nobody` cannot enter a clone below `/root`. Then the server keeps exactly one capability, to enter folders,
+        which `setpriv` gives it. The alternative, to open a user's home folder to everyone, is worse.
         """
         if os.geteuid() != 0:
             return cls()
@@ -117,7 +116,7 @@ class _Runner:
         if plain._reaches(home, binaries):
             return plain
         ids = ("--reuid", str(user[0]), "--regid", str(user[1]), "--clear-groups")
-        # no_setuid_fixup: access(2), which Postgres asks about its own files, otherwise ignores capabilities.
+        # no_setuid_fixup: access(2), which Postgres calls for its own files, otherwise ignores capabilities.
         grant = (
             "--inh-caps",
             "+dac_override",
@@ -131,12 +130,12 @@ class _Runner:
             return capable
         raise StackError(
             f"Postgres does not run as root, and user `nobody` cannot reach {home.postgres} or {binaries}: "
-            "run as an ordinary user, or put the project and SHAREQUEUE_HOME where everyone may pass "
-            "(for example /opt, /srv or /tmp)."
+            "run as an ordinary user, or move the project and SHAREQUEUE_HOME to folders that everyone may enter "
+            "(for example in /opt, /srv or /tmp)."
         )
 
     def _reaches(self, home: Home, binaries: Path) -> bool:
-        """Try it: run the server's binary, and look into the data folder."""
+        """Return whether the server's binary runs and the data folder can be entered."""
         probes = ([str(binaries / "postgres"), "--version"], ["ls", str(home.postgres)])
         try:
             return all(self.run(probe).returncode == 0 and not self.run(probe).stderr for probe in probes)
@@ -167,7 +166,7 @@ def _unprivileged(home: Home) -> tuple[int, int]:
         nobody = pwd.getpwnam("nobody")
     except KeyError:
         raise StackError(
-            "Postgres does not run as root and there is no user `nobody`: run as another one."
+            "Postgres does not run as root and the user `nobody` does not exist: run as an ordinary user."
         ) from None
     return nobody.pw_uid, nobody.pw_gid
 
@@ -188,7 +187,7 @@ def _binaries() -> Path:
 
 
 def _environment() -> dict[str, str]:
-    """Keep the shell's PG* and locale settings out of the server."""
+    """Return an environment without the shell's PG* and locale settings."""
     kept = {
         name: value for name, value in os.environ.items() if name in ("PATH", "LD_LIBRARY_PATH", "TMPDIR")
     }
@@ -201,13 +200,13 @@ def _password(home: Home) -> str:
         return path.read_text().strip()
     except OSError as error:
         raise StackError(
-            f"No password for the embedded Postgres in {path} ({error.strerror}): "
-            "`sharequeue reset --execute` starts over with an empty data folder."
+            f"The password of the embedded Postgres cannot be read from {path} ({error.strerror}): "
+            "`sharequeue reset --execute` starts again with an empty data folder."
         ) from error
 
 
 def _initialise(home: Home, binaries: Path, runner: _Runner) -> None:
-    """Make the cluster in a folder beside, then rename that folder, so that a killed initdb leaves nothing
+    """Initialise the cluster in a temporary folder, then rename it, so that a killed initdb leaves nothing
     behind.
     """
     for leftover in home.postgres.glob("making-*"):
@@ -258,8 +257,8 @@ def _accepts(home: Home, port: int) -> bool:
     except psycopg2.OperationalError as error:
         if "password authentication failed" in str(error):
             raise StackError(
-                f"The Postgres on port {port} does not know our password, so {home.postgres} was damaged: "
-                "`sharequeue reset --execute` starts over with an empty data folder."
+                f"The Postgres on port {port} refuses our password, so {home.postgres} was damaged: "
+                "`sharequeue reset --execute` starts again with an empty data folder."
             ) from error
         return False
 
@@ -283,16 +282,16 @@ def _create_databases(home: Home, port: int) -> None:
             present = {name for (name,) in cursor.fetchall()}
             for database in DATABASES:
                 if database not in present:
-                    # The session of an `up` that was killed may be making it just now: this waits for its end.
+                    # The session of a killed `up` may still be creating it: this waits for its end.
                     with suppress(DuplicateDatabase, UniqueViolation):
-                        cursor.execute(f"create database {database}")  # a constant of this module, no input
+                        cursor.execute(f"create database {database}")  # a constant of this module, not input
 
 
 def _clear_leftovers(home: Home) -> None:
-    """After a SIGKILL or a reboot: end backends without a server, and drop a pid file that names none.
+    """End backends without a server, and remove a stale pid file: both remain after a SIGKILL or a reboot.
 
-    Postgres itself refuses to start while an orphan holds its shared memory, and while the old pid belongs to
-    anybody.
+    Postgres itself refuses to start while an orphan holds its shared memory, and while any process has the old
+    pid.
     """
     data = home.postgres / "data"
     deadline = time.monotonic() + 3
@@ -308,7 +307,7 @@ def _clear_leftovers(home: Home) -> None:
 
 
 def _at_work_in(data: Path) -> list[psutil.Process]:
-    """Return the Postgres processes whose folder is this cluster: no other cluster's can be among them."""
+    """Return the Postgres processes of this cluster, identified by its folder."""
     found = []
     for process in psutil.process_iter():
         try:

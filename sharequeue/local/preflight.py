@@ -1,7 +1,7 @@
-"""Can this machine run the stack at all: Python, Java, room on the disk?
+"""Check that this machine can run the stack at all: Python, Java, disk space.
 
-Asked before anything is changed, by `make` even before there is an environment, so this module imports the
-standard library only and also runs as a plain script. Whether the servers run and fit is `doctor.py`'s question.
+It runs before anything is changed, in `make` even before the environment exists. So this module imports only the
+standard library and also runs as a plain script. `doctor.py` checks the servers.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-if __name__ == "__main__":  # as a script, it is not of a package
+if __name__ == "__main__":  # a script has no package
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from sharequeue.jvm import java
-from sharequeue.jvm.java import JAVA_MAJORS, Java, NoJava
+from sharequeue.words import java
+from sharequeue.words.java import JAVA_MAJORS, Java, NoJava
 
 __all__ = [
     "DISK_NEEDED_FOR_SETUP",
@@ -38,11 +38,11 @@ DISK_NEEDED_TO_RUN = 512 * 1024**2
 
 
 class StackError(Exception):
-    """This machine or the embedded stack is not as it must be; the message says what to do."""
+    """This machine or the embedded stack does not meet a requirement; the message has what to do."""
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
-    """Find Java 17 or 21, as `sharequeue.jvm.java` does. Raises `StackError` with what was found and what to do."""
+    """Return Java 17 or 21, as `sharequeue.words.java` finds it. Raises `StackError` with what was found."""
     try:
         return java.find_java(os.environ if environment is None else environment)
     except NoJava as error:
@@ -50,7 +50,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
 
 
 def check_python(version: tuple[int, int] | None = None) -> str:
-    """Return this Python's version, or raise `StackError` when it is not 3.11 to 3.13."""
+    """Return this Python's version. Raises `StackError` if it is not 3.11 to 3.13."""
     running = version or (sys.version_info[0], sys.version_info[1])
     if not PYTHON_MINORS[0] <= running <= PYTHON_MINORS[1]:
         raise StackError(
@@ -61,7 +61,7 @@ def check_python(version: tuple[int, int] | None = None) -> str:
 
 
 def check_disk(folder: Path, needed: int) -> int:
-    """Return the free bytes where `folder` is or will be, or raise `StackError` when they are fewer than
+    """Return the free bytes on the disk of `folder`, which need not exist. Raises `StackError` if they are fewer than
     `needed`.
     """
     existing = folder.absolute()
@@ -70,23 +70,23 @@ def check_disk(folder: Path, needed: int) -> int:
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise StackError(
-            f"Only {free / 1024**3:.1f} GB are free where {folder} lies and "
-            f"{needed / 1024**3:.1f} GB are needed: make room, or point SHAREQUEUE_HOME to another disk."
+            f"Only {free / 1024**3:.1f} GB are free on the disk of {folder}, but "
+            f"{needed / 1024**3:.1f} GB are needed: free some space, or set SHAREQUEUE_HOME to another disk."
         )
     return free
 
 
 def check_name(folder: Path) -> None:
-    """Raise `StackError` when the path of the data folder has a comma: Kafka and Spark take that for two paths."""
+    """Raise `StackError` if the path of the data folder has a comma: Kafka and Spark would read it as two paths."""
     if "," in str(folder):
         raise StackError(
-            f"{folder} has a comma in its path, where Kafka and Spark would take it for two paths: "
+            f"{folder} has a comma in its path, which Kafka and Spark would read as two paths: "
             "set SHAREQUEUE_HOME to a folder without one."
         )
 
 
 def check_writable(folder: Path) -> None:
-    """Raise `StackError` when `folder` cannot be made or written to."""
+    """Raise `StackError` if `folder` cannot be created or written to."""
     existing = folder.absolute()
     while not existing.exists():
         existing = existing.parent
@@ -95,9 +95,9 @@ def check_writable(folder: Path) -> None:
 
 
 def main() -> int:
-    """Check this machine before an environment is made; one sentence on stderr and 1 when something is missing.
+    """Check this machine before the environment is created; print an error on stderr and return 1 if a check fails.
 
-    What the environment has to bring because the machine lacks it goes to stdout, as the name of an extra: `java`.
+    It prints `java` on stdout if the environment needs that extra, because the machine has no Java.
     """
     try:
         check_python()
@@ -111,7 +111,10 @@ def main() -> int:
 
 
 def _brings_java() -> bool:
-    """Whether there is no Java, but a wheel that has one; say so. A wrong JAVA_HOME is named, not worked around."""
+    """Return whether there is no Java but a wheel with one for this platform; print that.
+
+    A wrong JAVA_HOME is reported, not worked around.
+    """
     try:
         java.find_java()
     except NoJava:

@@ -1,9 +1,9 @@
-"""Is our component running, and how is it started and ended without ever touching anybody else's process?
+"""Start, find and end the processes of a component, and never touch any other process.
 
-A component is known by its pid *and* the moment that pid was given out: after a crash or a reboot the same
-number may belong to another program. Every component also carries a mark in its environment, so that one
-whose starter was killed before it could write the record is found all the same. What "ready" means is each
-component's own matter.
+A component is identified by its pid *and* the start time of that pid: after a crash or a reboot, another program may
+have the same pid. Every component also has a mark in its environment, so that it is found
+even if its starter was killed before it wrote the record. Each component's own module defines when it is
+ready.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 MARK = "SHAREQUEUE_COMPONENT"
 _ROTATE_AT = 10 * 1024**2
-_children: set[int] = set()  # pids this process started: only their exit status is ours to collect
+_children: set[int] = set()  # pids started by this process: it collects only their exit status
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +47,33 @@ class Running:
     name: str
     pid: int
     identity: str
-    """Boot and start time of the pid; see `identity`."""
+    """Boot id and start time of the pid; see `identity`."""
     log: Path
 
     @property
     def alive(self) -> bool:
-        """Whether this very process still runs."""
+        """Whether exactly this process is still running."""
         return identity(self.pid) == self.identity
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a component is started: the command, its whole environment, and as whom."""
+    """How a component is started: the command, its complete environment, and its user."""
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str]
     user: tuple[int, int] | None = None
-    """uid and gid to become, or None to stay who we are."""
+    """The uid and gid to switch to, or None to keep the current ones."""
     directory: Path = Path("/")
 
 
 def identity(pid: int) -> str | None:
-    """Name the process behind `pid` for good, or None when there is none (a zombie is none, once all its threads have
-    ended: until then a killed program keeps its ports).
+    """Return a permanent identity of the process with this pid, or None if it has ended. A zombie has ended once all
+    its threads have: until then a killed program keeps its ports.
 
-    Linux: boot id and start time in clock ticks since boot, which no change of the wall clock moves.
-    Elsewhere: the start time psutil knows.
+    Linux: boot id and start time in clock ticks since boot, which changes of the wall clock do not affect.
+    Elsewhere: psutil's start time.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -93,7 +93,7 @@ def identity(pid: int) -> str | None:
 
 
 def _has_threads(pid: int) -> bool:
-    """Whether threads of a process have outlived its first one."""
+    """Return whether threads of a process have outlived its main thread."""
     try:
         return len([*Path(f"/proc/{pid}/task").iterdir()]) > 1
     except OSError:
@@ -101,7 +101,7 @@ def _has_threads(pid: int) -> bool:
 
 
 def find(home: Home, name: str) -> Running | None:
-    """Return the running component called `name`, or None; a record that has gone stale names nobody."""
+    """Return the running component `name`, or None; stale records are ignored."""
     record = read_json(home.run / f"{name}.json")
     if isinstance(record, dict) and isinstance(record.get("pid"), int):
         running = Running(name, record["pid"], str(record.get("identity")), _log(home, name))
@@ -115,7 +115,7 @@ def find(home: Home, name: str) -> Running | None:
 
 
 def start(home: Home, how: Start) -> Running:
-    """Start a component in a session of its own, with its output in its log, and write the record."""
+    """Start a component in its own session, with its output in its log, and write the record."""
     log = _log(home, how.name)
     if log.exists() and log.stat().st_size > _ROTATE_AT:
         log.replace(log.with_suffix(".log.1"))
@@ -124,7 +124,7 @@ def start(home: Home, how: Start) -> Running:
     log.touch(mode=0o600)
     log.chmod(0o600)
     with log.open("ab") as output:
-        # Where this start's lines begin, should it have to be shown.
+        # The position of this start's lines in the log, for an error message.
         output.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} starting {how.name}\n".encode())
         output.flush()
         try:
@@ -143,15 +143,15 @@ def start(home: Home, how: Start) -> Running:
         except OSError as error:
             raise StackError(f"{how.name} cannot be started: {how.command[0]}: {error.strerror}.") from error
     _children.add(process.pid)
-    # A child that has ended already is a zombie until it is reaped; `alive` is then False.
+    # A child that has ended is a zombie until it is reaped; `alive` is then False.
     running = Running(how.name, process.pid, identity(process.pid) or "ended", log)
-    process.returncode = 0  # we do not wait for it: it outlives us, and Popen must not complain about that
+    process.returncode = 0  # we do not wait for it: it outlives us, and Popen must not warn about that
     _record(home, running)
     return running
 
 
 def wait_until(running: Running, ready: Callable[[], bool], seconds: float) -> None:
-    """Wait until `ready()`; raise `StackError` with the end of the log when the component dies or `seconds`
+    """Wait until `ready()`. Raises `StackError` with the end of the log if the component ends or `seconds`
     pass.
     """
     deadline = time.monotonic() + seconds
@@ -168,8 +168,8 @@ def wait_until(running: Running, ready: Callable[[], bool], seconds: float) -> N
 
 
 def comes_up(running: Running, ready: Callable[[], bool], seconds: float) -> bool:
-    """Wait as `wait_until` for a component that was found; return False where it ends meanwhile, as one does that was
-    killed a moment before.
+    """Wait as `wait_until` for a component that was found; return False if it ends meanwhile, for example because it
+    was killed a moment before.
     """
     try:
         wait_until(running, ready, seconds)
@@ -183,8 +183,8 @@ def comes_up(running: Running, ready: Callable[[], bool], seconds: float) -> boo
 def stop(
     home: Home, running: Running, *, polite: signal.Signals = signal.SIGTERM, seconds: float = 20
 ) -> None:
-    """End a component and what it started: `polite` first, SIGKILL after `seconds`; nothing when it is not
-    ours.
+    """End a component and its child processes: with `polite` first, with SIGKILL after `seconds`. Does nothing if it
+    is not ours.
     """
     try:
         process = psutil.Process(running.pid)
@@ -194,7 +194,7 @@ def stop(
     if running.alive and family:
         _signal(running.pid, polite)
         _wait_gone(running, seconds)
-        # psutil compares start times before it kills, so a pid given out anew is safe.
+        # psutil compares start times before it kills, so a reused pid is safe.
         for member in family:
             try:
                 member.kill()
@@ -206,17 +206,17 @@ def stop(
 
 
 def forget(home: Home, name: str) -> None:
-    """Drop the record of a component that no longer runs."""
+    """Remove the record of a component that is no longer running."""
     (home.run / f"{name}.json").unlink(missing_ok=True)
 
 
 def lost_its_port(log: Path) -> bool:
-    """Whether the last start failed because somebody else had bound its port, going by its own words."""
+    """Return whether the last start failed because another program had bound its port, according to its log."""
     return any("address already in use" in line.lower() for line in _last_start(log))
 
 
 def log_tail(log: Path, lines: int = 15) -> str:
-    """Return the last lines of the log's last start, and where the rest is."""
+    """Return the last lines of the log's last start, and the path of the whole log."""
     shown = "\n".join(f"  | {line}" for line in _last_start(log)[-lines:]) or "  | (it wrote nothing)"
     return f"{shown}\nThe whole log: {log}"
 
@@ -243,11 +243,11 @@ def _record(home: Home, running: Running) -> None:
 
 
 def _marked(home: Home, name: str) -> Running | None:
-    """Find a component that carries our mark but was never recorded: its starter was killed in between."""
+    """Find a component with our mark but without a record: its starter was killed in between."""
     wanted = _mark(home, name)
     for process in psutil.process_iter():
         try:
-            # Its children carry the mark too; the component itself leads the session.
+            # Its children have the mark too; the component itself leads the session.
             if process.environ().get(MARK) == wanted and os.getsid(process.pid) == process.pid:
                 known = identity(process.pid)
                 if known is not None:
@@ -274,7 +274,7 @@ def _wait_gone(running: Running, seconds: float) -> None:
 
 
 def _reap(pid: int) -> None:
-    """Collect the exit status of a process we started, so that it does not linger as a zombie."""
+    """Collect the exit status of a process that we started, so that it does not stay a zombie."""
     if pid not in _children:
         return
     try:

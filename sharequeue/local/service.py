@@ -1,7 +1,7 @@
 """The coordinator service of the embedded stack, as a process: `sharequeue serve` on the loopback address.
 
-What it does is in the package `sharequeue.service`; here it is started, asked for its health, and
-stopped.
+Its work is in the package `sharequeue.service`; this module starts it, checks its health, and
+stops it.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def find(home: Home) -> tuple[Running, int] | None:
 
 
 def ensure(home: Home, addresses: dict[str, str], progress: Progress) -> int:
-    """Start the service against `addresses` if it does not run, and return its port.
+    """Start the service with `addresses` unless it is running, and return its port.
 
-    The caller holds the home's lock. A service started with other addresses is started anew.
+    The caller holds the home's lock. A service that was started with other addresses is restarted.
     """
     found = find(home)
     if found is not None:
         running, port = found
         if not _started_with(running, addresses):
-            progress("service: the addresses have changed, starting it anew")
+            progress("service: the addresses have changed: restarting it")
             processes.stop(home, running)
         elif processes.comes_up(running, partial(_answers, running, port), 60):
             return port
@@ -60,7 +60,7 @@ def ensure(home: Home, addresses: dict[str, str], progress: Progress) -> int:
         try:
             processes.wait_until(running, partial(_answers, running, port), 60)
         except StackError:
-            # Between our look and its bind somebody else may have taken the port.
+            # Another program may have bound the port between our check and the service's start.
             if attempt == _ATTEMPTS or not processes.lost_its_port(running.log):
                 raise
             continue
@@ -69,7 +69,7 @@ def ensure(home: Home, addresses: dict[str, str], progress: Progress) -> int:
 
 
 def stop(home: Home) -> bool:
-    """Stop the service; False when it was not running."""
+    """Stop the service; False if it was not running."""
     running = processes.find(home, NAME)
     if running is not None:
         processes.stop(home, running, seconds=10)
@@ -77,8 +77,8 @@ def stop(home: Home) -> bool:
 
 
 def healthy(port: int) -> bool:
-    """Whether the service's `/health` succeeds."""
-    # Imported here: a fifth of the time that any command needs to begin.
+    """Return whether the service's `/health` succeeds."""
+    # Imported here: the import takes a fifth of the start time of any command.
     import httpx
 
     try:
@@ -88,7 +88,7 @@ def healthy(port: int) -> bool:
 
 
 def _answers(running: Running, port: int) -> bool:
-    """Whether *our* service answers: another stack's may, on a port that ours did not get."""
+    """Return whether *our* service responds: another stack's may respond on a port that ours did not get."""
     return healthy(port) and _listens(running, port)
 
 

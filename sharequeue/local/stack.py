@@ -1,8 +1,8 @@
 """The whole embedded stack: up, down, status, reset.
 
-`up` starts what does not run. A server whose address is in the environment is somebody else's: `up` uses it and does
-not start it. `up` can be killed at any point and run again. `down` stops only what `up` started. How each component
-works is in the module of its name.
+`up` starts what is not running. A server whose address is in the environment is your own: `up` uses it and does
+not start it. `up` can be killed at any point and run again. `down` stops only what `up` started. Each component has
+a module of its name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sharequeue.local import dagster_ui, jars, kafka, ports, postgres, processes
 from sharequeue.local.home import Home, Progress, read_json, write_json
 from sharequeue.local.machine import FAILURE, examine_machine
 from sharequeue.local.preflight import Java, StackError, find_java
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 
 __all__ = ["ComponentStatus", "StackInfo", "down", "reset", "status", "up"]
 
@@ -31,7 +31,7 @@ COMPONENTS = (postgres.NAME, kafka.NAME, service.NAME, *dagster_ui.NAMES)
 
 @dataclass(frozen=True, slots=True)
 class StackInfo:
-    """The addresses of the running stack, as `stack.json` holds them; None is one not started."""
+    """The addresses of the running stack, as in `stack.json`; None for a server that was not started."""
 
     home: Path
     database_url: str
@@ -44,7 +44,7 @@ class StackInfo:
 
 @dataclass(frozen=True, slots=True)
 class ComponentStatus:
-    """One component: `running`, `stopped`, or `died` (it was started and is gone without a `down`)."""
+    """One component: `running`, `stopped`, or `died` (it was started and has ended without a `down`)."""
 
     name: str
     state: str
@@ -60,12 +60,12 @@ def up(
     service: bool = True,
     environment: Mapping[str, str] | None = None,
 ) -> StackInfo:
-    """Start what does not run of the stack, and return its addresses.
+    """Start the components of the stack that are not running, and return its addresses.
 
-    `home` defaults to the settings' data folder. `service=False` leaves the coordinator service out.
-    `environment` (default: this process's) may point at servers of your own, which are then used and not
-    started. Raises `StackError` with what to do; nothing is changed when Python, Java or the disk do not
-    suffice.
+    `home` defaults to the settings' data folder. `service=False` does not start the coordinator service.
+    `environment` (default: this process's) may have addresses of your own servers, which are then used and not
+    started. Raises `StackError` with what to do; nothing is changed if Python, Java or the disk space is not
+    sufficient.
     """
     given = os.environ if environment is None else environment
     settings = Settings.load(home)
@@ -100,13 +100,13 @@ def up(
 
 
 def down(home: Path | str | None = None, progress: Progress = print) -> list[str]:
-    """Stop what runs of this home's stack, and return the names; no other process is ever touched."""
+    """Stop the running components of this home's stack and no other process; return their names."""
     data_folder = Home.at(Settings.load(home).home)
     if not data_folder.exists:
         return []
     with data_folder.lock(progress):
         stopped = [name for name in reversed(dagster_ui.NAMES) if dagster_ui.stop(data_folder, name)]
-        # The service first, so that it does not complain about servers that leave.
+        # The service first, so that it does not report missing servers.
         stopped += [service.NAME] if service.stop(data_folder) else []
         with ThreadPoolExecutor(max_workers=2) as pool:
             ends = {
@@ -115,14 +115,14 @@ def down(home: Path | str | None = None, progress: Progress = print) -> list[str
             }
         stopped += [name for name, end in ends.items() if end.result()]
         for name in COMPONENTS:
-            processes.forget(data_folder, name)  # records of what died earlier
+            processes.forget(data_folder, name)  # records of components that died earlier
     for name in stopped:
         progress(f"{name:<17} stopped")
     return stopped
 
 
 def status(home: Path | str | None = None) -> list[ComponentStatus]:
-    """Return for each component whether it runs, and where."""
+    """Return the status and address of each component."""
     data_folder = Home.at(Settings.load(home).home)
     chosen = ports.recorded(data_folder)
     found = []
@@ -138,13 +138,13 @@ def status(home: Path | str | None = None) -> list[ComponentStatus]:
 
 
 def reset(home: Path | str | None = None, progress: Progress = print) -> list[Path]:
-    """Stop the stack and remove its data; return what was removed. The jars stay: they cost a download.
+    """Stop the stack and remove its data; return what was removed. The jars are kept, to save a download.
 
-    Raises `StackError` while a run works on that data.
+    Raises `StackError` while a run uses that data.
     """
     data_folder = Home.at(Settings.load(home).home)
     if data_folder.at_work:
-        raise StackError(f"A run is at work on {data_folder.path}: end its demo with Ctrl-C, then reset.")
+        raise StackError(f"A run is using {data_folder.path}: end its demo with Ctrl-C, then reset.")
     down(data_folder.path, progress)
     if not data_folder.exists:
         return []
@@ -155,7 +155,7 @@ def reset(home: Path | str | None = None, progress: Progress = print) -> list[Pa
 
 
 def _examine(settings: Settings, given: Mapping[str, str]) -> None:
-    """Look at this machine first; raise before anything is changed."""
+    """Check this machine first; raise before anything is changed."""
     findings = examine_machine(settings, given)
     failures = [finding.text for finding in findings if finding.level == FAILURE]
     if failures:
@@ -165,9 +165,9 @@ def _examine(settings: Settings, given: Mapping[str, str]) -> None:
 def _database(home: Home, given: Mapping[str, str], progress: Progress) -> tuple[str, str]:
     """Return the URLs of our database and Dagster's."""
     if given.get("SHAREQUEUE_DATABASE_URL"):
-        theirs = Settings.load(home.path, database_url=given["SHAREQUEUE_DATABASE_URL"], dagster_url=None)
+        configured = Settings.load(home.path, database_url=given["SHAREQUEUE_DATABASE_URL"], dagster_url=None)
         progress("postgres     yours (SHAREQUEUE_DATABASE_URL)")
-        return theirs.database_url, given.get("SHAREQUEUE_DAGSTER_URL") or theirs.dagster_url
+        return configured.database_url, given.get("SHAREQUEUE_DAGSTER_URL") or configured.dagster_url
     port = postgres.ensure(home, progress)
     progress(f"postgres     {ports.LOOPBACK}:{port}")
     dagster_url = given.get("SHAREQUEUE_DAGSTER_URL") or postgres.url(home, "dagster", port)
@@ -187,7 +187,7 @@ def _broker(home: Home, given: Mapping[str, str], java: Java, jars: Path, progre
 
 
 def _raise_all(*futures: Future[Any]) -> None:
-    """Raise what went wrong; two failures become one error."""
+    """Raise the errors of the futures; two of them become one error."""
     errors = [error for error in (future.exception() for future in futures) if error is not None]
     if len(errors) > 1 and all(isinstance(error, StackError) for error in errors):
         raise StackError("\n".join(str(error) for error in errors))
@@ -196,7 +196,7 @@ def _raise_all(*futures: Future[Any]) -> None:
 
 
 def _migrate(info: StackInfo, progress: Progress) -> None:
-    """Bring the schema up to date. A login that is not a member of its owner's role cannot: it must be up to date."""
+    """Bring the schema up to date. If the login is not a member of its owner's role, only check that it is."""
     database = Database(info.database_url)
     try:
         with database.transaction() as connection:
@@ -222,7 +222,7 @@ def _serve(home: Home, info: StackInfo, progress: Progress) -> StackInfo:
 
 
 def _created_at(home: Home) -> str:
-    """Return the moment the stack was first started, kept over restarts."""
+    """Return the time of the stack's first start, kept over restarts."""
     before = read_json(home.stack_file)
     kept = before.get("created_at") if isinstance(before, dict) else None
     return str(kept or datetime.now(UTC).isoformat(timespec="seconds"))

@@ -1,8 +1,8 @@
-"""Which authorities does a Java from a Python wheel trust, when the jars are fetched?
+"""The certificate authorities that a wheel's Java trusts when it fetches jars.
 
-A Java of the system's trusts what the system trusts; the wheel's brings a list of its own, in which the authority of
-a company's proxy is missing, although pip has just come through that proxy. So it is given what Python trusts. What
-is fetched is held against pinned checksums in any case.
+The system's Java trusts the system's authorities. The wheel's Java has its own list, without the authority of a
+company's proxy, through which pip works. So it gets the list that Python trusts. The checksums of fetched files are
+checked in any case.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ __all__ = ["java_trust_store", "trust_options"]
 _MAGIC, _VERSION, _TRUSTED = 0xFEEDFEED, 2, 2
 _PASSWORD = "changeit"  # noqa: S105 - it keeps nothing secret: Java's own stores of authorities have the same
 _WHITENER = b"Mighty Aphrodite"
-"""What the format puts between the password and the content before the digest."""
+"""The format adds this between the password and the content before the digest."""
 
 
 def trust_options(store: Path) -> list[str]:
-    """Write what Python trusts to `store`; return the options of a JVM that trusts the same. None where Python's list
-    is empty or is looked up in a folder: the JVM then keeps to its own.
+    """Write Python's trusted authorities to `store`; return the JVM options for it. None if Python's list
+    is empty or comes from a folder: the JVM then uses its own.
     """
     authorities = ssl.create_default_context().get_ca_certs(binary_form=True)
     if not authorities:

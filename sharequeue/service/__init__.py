@@ -1,11 +1,11 @@
-"""The HTTP face of groups and coordinator: `create_app` for any ASGI server, `serve` for a process of its own.
+"""The HTTP service for groups, with the coordinator: `create_app` for any ASGI server, `serve` to run it.
 
 Needs the extra `service`.
 """
 
 from __future__ import annotations
 
-from sharequeue.extras import require
+from sharequeue.words.extras import require
 
 require("service", "starlette", "uvicorn", "prometheus_client")
 

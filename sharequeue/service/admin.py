@@ -1,38 +1,32 @@
-"""Which of Kafka's admin operations on share groups does the service serve?
+"""Kafka's admin operations on share groups over HTTP.
 
 ShareGroupDescribe, DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets, DeleteGroups,
-DescribeConfigs and IncrementalAlterConfigs of groups, for callers that cannot reach Postgres. Each is done
-as the caller's principal (`callers`): a group without an ACL is open to it (unless `allow.everyone.if.no.acl.found`
-is false), and a group with one is closed unless the ACL names it. A group or a partition that is refused has its
-error in the response and does not stop the others. The bodies are `admin_bodies`'.
+DescribeConfigs and IncrementalAlterConfigs of groups, for callers that cannot reach Postgres. Each runs
+with the rights of the caller's principal (`callers`): a group without an ACL is open to it (unless
+`allow.everyone.if.no.acl.found` is false), and a group with an ACL is closed unless the ACL names the principal. The
+error of a refused group or partition is in the response and does not stop the others. The request bodies are in
+`admin_bodies`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-
 from sharequeue.database import Database
 from sharequeue.database.pool import Joined
-from sharequeue.deadletters.topic import inputs_of, warning_of_alter
-from sharequeue.errors import (
-    GroupAuthorizationFailed,
-    InvalidGroupId,
-    ShareError,
-    TopicAuthorizationFailed,
-    UnknownTopicOrPartition,
-)
+from sharequeue.deadletters.topic import warning_of_alter
 from sharequeue.groups.acls import authorized_operations, on_behalf_of, refused_topics
-from sharequeue.groups.configs import GroupConfigs, ServiceConfigs, alter_and_tell
+from sharequeue.groups.configs import GroupConfigs, alter_and_tell
+from sharequeue.groups.configs.keys import GROUP_CONFIGS
+from sharequeue.groups.configs.names import known_key
 from sharequeue.groups.configs.texts import as_text
 from sharequeue.groups.descriptions import describe_group, groups_as_json
-from sharequeue.groups.known import awaited_share_partitions, group_topics
+from sharequeue.groups.group_names import awaited_share_partitions, group_topics
 from sharequeue.kafka.topics import Topics
-from sharequeue.names import shown
 from sharequeue.service.admin_bodies import (
     AlterConfigsBody,
     AlterOffsetsBody,
@@ -51,37 +45,47 @@ from sharequeue.service.answers import (
     DescribeConfigsAnswer,
     DescribeOffsetsAnswer,
 )
-from sharequeue.service.bodies import member_descriptions
+from sharequeue.service.bodies import RequestBody, member_descriptions
 from sharequeue.service.callers import ANONYMOUS
 from sharequeue.state import State
-from sharequeue.values import ResetRow, SharePartitionStatus
+from sharequeue.words.errors import (
+    GroupAuthorizationFailed,
+    InvalidGroupId,
+    InvalidRequest,
+    ShareError,
+    TopicAuthorizationFailed,
+    UnknownTopicOrPartition,
+)
+from sharequeue.words.figures import SharePartitionStatus
+from sharequeue.words.names import shown
+from sharequeue.words.values import ResetRow
 
 _NO_OFFSET = -1
 _NO_LEADER_EPOCH = -1
-"""Kafka's value for an epoch that is not known: there is no leader of a share-partition here."""
+"""Kafka's value for an unknown epoch: a share-partition has no leader here."""
 
 Answer = dict[str, Any]
 
 
 class Admin:
-    """The admin operations, done as one principal. Each takes a checked body and returns the response."""
+    """The admin operations of one principal. Each takes a validated body and returns the response."""
 
     def __init__(self, database: Database, topics: Topics, principal: str = ANONYMOUS) -> None:
         self._database, self._topics, self._principal = database, topics, principal
 
     def groups(self, states: Iterable[str]) -> str:
-        """ListGroups: those in these states that the caller may DESCRIBE, by name, as JSON."""
+        """ListGroups: return the groups in these states that the caller may DESCRIBE, by name, as JSON."""
         with on_behalf_of(self._database, self._principal) as connection:
             return groups_as_json(Joined(connection), states)
 
     def describe(self, body: DescribeBody) -> Answer:
-        """ShareGroupDescribe: state, epochs and members of groups; what the caller may do with them."""
+        """ShareGroupDescribe: return state, epochs and members of groups, and the caller's allowed operations."""
 
         def one(group_id: str) -> Answer:
             allowed = self.require(group_id, "DESCRIBE")
             found = describe_group(self._database, group_id)
             self._require_topics(
-                {topic.topic_name for member in found.members for topic in member.assignment}
+                {topic["topic_name"] for member in found.members for topic in member.assignment}
             )
             return {
                 "group_state": found.group_state,
@@ -103,7 +107,7 @@ class Admin:
         return {"throttle_time_ms": 0, "groups": _each("group_id", body.group_ids, one, nothing)}
 
     def describe_offsets(self, body: DescribeOffsetsBody) -> Answer:
-        """DescribeShareGroupOffsets: start offsets and lag; -1 where there is none. A group need not exist."""
+        """DescribeShareGroupOffsets: return start offsets and lag; -1 if there is none. A group need not exist."""
 
         def one(group_id: str) -> Answer:
             self.require(group_id, "DESCRIBE")
@@ -125,7 +129,8 @@ class Admin:
         return {"throttle_time_ms": 0, "groups": _each("group_id", ids, one, {"topics": []})}
 
     def alter_offsets(self, body: AlterOffsetsBody) -> Answer:
-        """AlterShareGroupOffsets: begin a group anew; it is made if there is none. Refused while it has members."""
+        """AlterShareGroupOffsets: set the start offsets of a group, and create it if needed. Refused while it has
+        members."""
         done = {(row.topic, row.partition): row for row in self.reset_offsets(body, execute=True)}
 
         def one(at: tuple[str, int]) -> Answer:
@@ -134,10 +139,19 @@ class Admin:
         return {"throttle_time_ms": 0, **_said(None), "responses": _by_topic(sorted(done), one)}
 
     def reset_offsets(self, body: AlterOffsetsBody, *, execute: bool) -> list[ResetRow]:
-        """What `alter_offsets` does, or would do: a row for each partition, those that are refused with why."""
+        """Reset offsets as `alter_offsets` does, or only plan the reset; return a row for each partition.
+
+        The row of a refused partition contains the error.
+        """
         self.require(body.group_id, "READ")
         if not body.topics:
-            return []  # as in Kafka: no group is made by asking for nothing
+            return []  # as in Kafka: an empty request creates no group
+        named = [(each.topic_name, part.partition_index) for each in body.topics for part in each.partitions]
+        for (topic_name, index), times in Counter(named).items():
+            if times > 1:
+                raise InvalidRequest(
+                    f"partition {index} of topic {shown(topic_name)} is named twice: give it one start offset"
+                )
         refused = self._refused({each.topic_name for each in body.topics}, "READ")
         ids = dict(self._topics.ask({each.topic_name for each in body.topics}).known)
         starts: dict[tuple[str, int], int] = {}
@@ -161,13 +175,13 @@ class Admin:
         return [found[at] for at in sorted(found)]
 
     def delete_offsets(self, body: DeleteOffsetsBody) -> Answer:
-        """DeleteShareGroupOffsets: forget what a group has of topics. Refused while it has members."""
+        """DeleteShareGroupOffsets: delete a group's state of topics. Refused while it has members."""
         self.require(body.group_id, "DELETE")
         names = dict.fromkeys(each.topic_name for each in body.topics)
         refused = self._refused(names, "READ")
         deleted: dict[str, int] = {}
         for topic in (name for name in names if name not in refused):
-            # Each in a transaction of its own: share-partitions are locked in one order by everybody.
+            # One transaction each: all transactions lock share-partitions in the same order.
             with self._acting() as state:
                 deleted[topic] = state.administration.delete_offsets(body.group_id, topic)
         absent = UnknownTopicOrPartition("There is no offset information to delete.")
@@ -178,7 +192,7 @@ class Admin:
         return {"throttle_time_ms": 0, **_said(None), "responses": responses}
 
     def delete_groups(self, body: DeleteGroupsBody) -> Answer:
-        """DeleteGroups: each with all it has but its configs. Refused while it has members."""
+        """DeleteGroups: delete each group with all its data except its configs. Refused while it has members."""
 
         def one(group_id: str) -> Answer:
             with self._acting() as state:
@@ -189,10 +203,15 @@ class Admin:
         return {"throttle_time_ms": 0, "results": _each("group_id", body.groups_names, one, {})}
 
     def describe_configs(self, body: DescribeConfigsBody) -> Answer:
-        """DescribeConfigs of groups: each value, and whether the group has set it."""
+        """DescribeConfigs of groups: return each value, and whether the group has set it.
+
+        An unknown name is refused, as in all operations here; Kafka silently leaves it out of the response.
+        """
 
         def one(group_id: str) -> Answer:
             self.require(group_id, "DESCRIBE_CONFIGS")
+            for name in body.names or ():
+                known_key(name, GROUP_CONFIGS)
             found = GroupConfigs.load(self._database, group_id)
             return {
                 "configs": [
@@ -205,21 +224,19 @@ class Admin:
         return {"throttle_time_ms": 0, "groups": _each("group_id", body.group_ids, one, {"configs": []})}
 
     def alter_configs(self, body: AlterConfigsBody) -> Answer:
-        """IncrementalAlterConfigs of a group: all of the changes or, on a mistake, none. Null takes a value away."""
+        """IncrementalAlterConfigs of a group: make all changes or, after an error, none. Null removes a value."""
         if not body.group_id:
             raise InvalidGroupId()
         self.require(body.group_id, "ALTER_CONFIGS")
         with on_behalf_of(self._database, self._principal) as connection:
             configs, late = alter_and_tell(Joined(connection), body.group_id, body.configs)
-            service = ServiceConfigs.stored(Joined(connection))
-            inputs = inputs_of(Joined(connection), body.group_id)
-        # After the transaction: the broker may take its time.
-        held = warning_of_alter(self._topics.settings, configs, service, body.configs, inputs)
-        said = [warning for warning in (late, held) if warning is not None]
-        return {"throttle_time_ms": 0, **_said(None), "warnings": said}
+        # After the transaction, because the broker may be slow.
+        held = warning_of_alter(self._topics.settings, self._database, configs, body.configs)
+        warnings = [warning for warning in (late, held) if warning is not None]
+        return {"throttle_time_ms": 0, **_said(None), "warnings": warnings}
 
     def require(self, group_id: str, operation: str) -> list[str]:
-        """Return what the caller may do with a group. Raises GroupAuthorizationFailed where this is not among it."""
+        """Return the caller's operations on a group. Raises GroupAuthorizationFailed if this one is not allowed."""
         with on_behalf_of(self._database, self._principal) as connection:
             allowed = authorized_operations(Joined(connection), group_id)
         if operation not in allowed:
@@ -227,14 +244,15 @@ class Admin:
         return allowed
 
     def require_whole(self, group_id: str) -> None:
-        """Raises GroupAuthorizationFailed or TopicAuthorizationFailed where the caller may not look at a group, or at
-        one of the topics that it reads or has members for.
+        """Raise an authorization error unless the caller may describe the group and all its topics.
+
+        GroupAuthorizationFailed for the group, TopicAuthorizationFailed for a topic that it reads or subscribes to.
         """
         self.require(group_id, "DESCRIBE")
         self._require_topics(group_topics(self._database, group_id))
 
     def _refused(self, topics: Iterable[str], operation: str) -> dict[str, ShareError]:
-        """Return the errors of topics with which the caller may not do this."""
+        """Return the errors of the topics for which the caller may not do this."""
         with on_behalf_of(self._database, self._principal) as connection:
             refused = refused_topics(Joined(connection), topics, operation)
         return {
@@ -243,23 +261,23 @@ class Admin:
         }
 
     def _require_topics(self, topics: Iterable[str]) -> None:
-        """Raises TopicAuthorizationFailed where the caller may not look at one of them."""
+        """Raise TopicAuthorizationFailed if the caller may not describe one of the topics."""
         for error in self._refused(topics, "DESCRIBE").values():
             raise error
 
     @contextmanager
     def _acting(self) -> Iterator[State]:
-        """The state in one transaction in which the database's own rules are those for the caller."""
+        """Yield the state in one transaction in which the database's access rules are those of the caller."""
         with on_behalf_of(self._database, self._principal) as connection:
             yield State(Joined(connection))
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An admin operation: where it is served, under the name of Kafka's request, and its types."""
+    """An admin operation: its path, the name of Kafka's request, and its types."""
 
     path: str
-    body: type[BaseModel]
+    body: type[RequestBody]
     do: Callable[[Admin, Any], Answer]
     answer: type[Any]
 
@@ -278,7 +296,7 @@ OPERATIONS = (
 
 
 def _each(key: str, names: Sequence[str], one: Callable[[str], Answer], nothing: Answer) -> list[Answer]:
-    """The answer for each name; an error instead of what is in `nothing`."""
+    """Return the response for each name; if it fails, the error with the values of `nothing`."""
     answers = []
     for name in dict.fromkeys(names):
         try:

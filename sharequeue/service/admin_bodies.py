@@ -1,116 +1,124 @@
-"""How do the requests of admin operations look as JSON?
+"""The requests of admin operations as JSON.
 
-Kafka's messages in snake case, checked where they enter: what is wrong with a body is one sentence under
-INVALID_REQUEST.
+Kafka's messages in snake case, validated on entry: the fault of a body is one sentence under INVALID_REQUEST.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
-from sharequeue.errors import InvalidRequest
-from sharequeue.service.bodies import Text
+from sharequeue.service.bodies import Part, RequestBody, Text, without_nul
 
 MOST = 1000
-"""Groups, topics or configs of one request."""
+"""The maximum number of groups, topics or configs in one request."""
 
-Body = TypeVar("Body", bound=BaseModel)
+
+def _config_value(value: Any) -> Any:
+    """Return a value of one of several types; pydantic's own message would name only the first type."""
+    if not isinstance(value, str | int | None):
+        raise PydanticCustomError(
+            "config_value", "Input should be a string, a whole number, true, false or null"
+        )
+    return without_nul(value) if isinstance(value, str) else value
+
+
+_ConfigValue = Annotated[Text | int | bool | None, BeforeValidator(_config_value)]
 _Index = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-
-class DescribeBody(_Strict):
+class DescribeBody(RequestBody):
     """ShareGroupDescribe."""
+
+    request = "ShareGroupDescribe"
 
     group_ids: list[Text] = Field(max_length=MOST)
     include_authorized_operations: bool = False
 
 
-class TopicPartitions(_Strict):
+class TopicPartitions(Part):
     """A topic and some of its partitions."""
 
     topic_name: Text
     partitions: list[_Index]
 
 
-class GroupTopics(_Strict):
-    """A group, and the topics that are asked for; null is all."""
+class GroupTopics(Part):
+    """A group and the requested topics; null requests all."""
 
     group_id: Text
     topics: list[TopicPartitions] | None = None
 
 
-class DescribeOffsetsBody(_Strict):
+class DescribeOffsetsBody(RequestBody):
     """DescribeShareGroupOffsets."""
+
+    request = "DescribeShareGroupOffsets"
 
     groups: list[GroupTopics] = Field(max_length=MOST)
 
 
-class StartOffset(_Strict):
-    """Where a partition is to start."""
+class StartOffset(Part):
+    """The start offset of a partition."""
 
     partition_index: _Index
     start_offset: int = Field(ge=-(2**63), le=2**63 - 1)
 
 
-class TopicStarts(_Strict):
-    """A topic, and where its partitions are to start."""
+class TopicStarts(Part):
+    """A topic and the start offsets of its partitions."""
 
     topic_name: Text
     partitions: list[StartOffset]
 
 
-class AlterOffsetsBody(_Strict):
+class AlterOffsetsBody(RequestBody):
     """AlterShareGroupOffsets."""
+
+    request = "AlterShareGroupOffsets"
 
     group_id: Text
     topics: list[TopicStarts] = Field(max_length=MOST)
 
 
-class TopicName(_Strict):
+class TopicName(Part):
     """A topic."""
 
     topic_name: Text
 
 
-class DeleteOffsetsBody(_Strict):
+class DeleteOffsetsBody(RequestBody):
     """DeleteShareGroupOffsets."""
+
+    request = "DeleteShareGroupOffsets"
 
     group_id: Text
     topics: list[TopicName] = Field(max_length=MOST)
 
 
-class DeleteGroupsBody(_Strict):
+class DeleteGroupsBody(RequestBody):
     """DeleteGroups."""
+
+    request = "DeleteGroups"
 
     groups_names: list[Text] = Field(max_length=MOST)
 
 
-class DescribeConfigsBody(_Strict):
-    """DescribeConfigs of groups; null is all names."""
+class DescribeConfigsBody(RequestBody):
+    """DescribeConfigs of groups; null requests all names."""
+
+    request = "DescribeConfigs"
 
     group_ids: list[Text] = Field(max_length=MOST)
     names: list[Text] | None = None
 
 
-class AlterConfigsBody(_Strict):
-    """IncrementalAlterConfigs of a group: names with values, null to take one away."""
+class AlterConfigsBody(RequestBody):
+    """IncrementalAlterConfigs of a group: names with values; null removes a value."""
+
+    request = "IncrementalAlterConfigs"
 
     group_id: Text
-    configs: dict[Text, Text | int | bool | None] = Field(max_length=MOST)
-
-
-def parsed(model: type[Body], body: bytes) -> Body:
-    """The request in a body. Raises `InvalidRequest` that names the field and what is wrong with it."""
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        what = "the body is not JSON" if first["type"] == "json_invalid" else f"`{where or 'body'}`"
-        raise InvalidRequest(f"{what}: {first['msg']}. See {model.__doc__} for the fields.") from None
+    configs: dict[Text, _ConfigValue] = Field(max_length=MOST)

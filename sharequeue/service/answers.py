@@ -1,7 +1,7 @@
-"""How do the service's responses look as JSON?
+"""The service's responses as JSON.
 
-The types of what `bodies` and `admin` return, for type checkers and for the OpenAPI document, which is made of
-them (`openapi.py`). Fields are Kafka's in snake case (kafka-semantics 2.19), and ours beside them.
+The types that `bodies` and `admin` return, for type checkers and for the OpenAPI document, which is generated from
+them (`openapi.py`). Fields are Kafka's in snake case (kafka-semantics 2.19), and our own.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-# pydantic reads no TypedDict of Python 3.11's own.
+# pydantic does not support Python 3.11's own TypedDict.
 from typing_extensions import TypedDict
 
+from sharequeue.groups.assignments import AssignedTopic
 from sharequeue.service.health.faults import Kind
 
 Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
@@ -20,34 +21,26 @@ Offset = Annotated[int, Field(ge=-1, le=2**63 - 1)]
 
 
 class Refusal(TypedDict):
-    """Kafka's error: 0 and null where there is none."""
+    """Kafka's error: 0 and null if there is none."""
 
     error_code: Int32
     error_message: str | None
 
 
 class Throttled(TypedDict):
-    """What every response of Kafka's begins with: how long to wait before the next request; 0 within the rate."""
+    """The first field of Kafka's responses: the time to wait before the next request; 0 within the rate."""
 
     throttle_time_ms: Int32
 
 
-class TopicPartitionsAnswer(TypedDict):
-    """Share-partitions of a topic."""
-
-    topic_id: str
-    topic_name: str
-    partitions: list[int]
-
-
 class AssignmentAnswer(TypedDict):
-    """What a member is assigned."""
+    """The assignment of a member."""
 
-    topic_partitions: list[TopicPartitionsAnswer]
+    topic_partitions: list[AssignedTopic]
 
 
 class HeartbeatAnswer(Refusal, Throttled):
-    """ShareGroupHeartbeat's response. A null assignment means "as before"."""
+    """ShareGroupHeartbeat's response. A null assignment means that it is unchanged."""
 
     member_id: str | None
     member_epoch: Int32
@@ -81,7 +74,11 @@ class Described(TypedDict):
 
 
 class SharePartitionAnswer(TypedDict):
-    """A share-partition's figures; `remark` says what somebody should know."""
+    """A share-partition's figures; `remark` has what an operator should know.
+
+    If there is lag and nothing can be leased, `blocked_by` is the reason in one word; it may change at
+    `blocked_until`, if that is known, and `blocked_offset` is the offset of the blocking record.
+    """
 
     topic_name: str
     topic_id: str
@@ -95,11 +92,14 @@ class SharePartitionAnswer(TypedDict):
     acquired: int
     available: int
     archiving: int
+    blocked_by: str | None
+    blocked_until: str | None
+    blocked_offset: int | None
     remark: str | None
 
 
 class GroupAnswer(Refusal, Described):
-    """A group with its share-partitions, and why topics wait."""
+    """A group with its share-partitions, and the reasons why topics wait."""
 
     group_id: str
     offsets: list[SharePartitionAnswer]
@@ -107,7 +107,7 @@ class GroupAnswer(Refusal, Described):
 
 
 class ListedGroup(TypedDict):
-    """A group in the list of all."""
+    """A group in the list of all groups."""
 
     group_id: str
     group_state: str
@@ -115,13 +115,13 @@ class ListedGroup(TypedDict):
 
 
 class GroupsAnswer(TypedDict):
-    """The groups there are."""
+    """The existing groups."""
 
     groups: list[ListedGroup]
 
 
 class DescribedGroup(Refusal, Described):
-    """ShareGroupDescribe's group; `authorized_operations` is null unless it was asked for."""
+    """ShareGroupDescribe's group; `authorized_operations` is null unless requested."""
 
     group_id: str
     authorized_operations: list[str] | None
@@ -134,7 +134,7 @@ class DescribeAnswer(Throttled):
 
 
 class PartitionOffset(Refusal):
-    """Where a share-partition starts, and its lag: -1 where there is none."""
+    """A share-partition's start offset and lag: -1 if there is none."""
 
     partition_index: int
     start_offset: Offset
@@ -163,13 +163,13 @@ class DescribeOffsetsAnswer(Throttled):
 
 
 class PartitionDone(Refusal):
-    """What was done to a share-partition."""
+    """The result for a share-partition."""
 
     partition_index: int
 
 
 class TopicDone(TypedDict):
-    """What was done to a topic's share-partitions."""
+    """The results for a topic's share-partitions."""
 
     topic_name: str
     partitions: list[PartitionDone]
@@ -182,7 +182,7 @@ class AlterOffsetsAnswer(Refusal, Throttled):
 
 
 class TopicDeleted(Refusal):
-    """What was done to a topic."""
+    """The result for a topic."""
 
     topic_name: str
 
@@ -194,7 +194,7 @@ class DeleteOffsetsAnswer(Refusal, Throttled):
 
 
 class GroupDeleted(Refusal):
-    """What was done to a group."""
+    """The result for a group."""
 
     group_id: str
 
@@ -244,7 +244,7 @@ class HealthAnswer(TypedDict):
 
 
 class FaultAnswer(TypedDict):
-    """Something that is wrong: of which kind, with which group, topic or partition, why, and for how long."""
+    """A fault: its kind, its group, topic or partition, its reason, and its age."""
 
     kind: Kind
     group: str | None
@@ -255,7 +255,7 @@ class FaultAnswer(TypedDict):
 
 
 class WorkAnswer(TypedDict):
-    """Seconds since this replica, and since any, last did what replicas do by themselves; null where it never did."""
+    """Seconds since this replica, and since any replica, last did each kind of background work; null if never."""
 
     this_replica_seconds: float | None
     any_replica_seconds: float | None
@@ -267,7 +267,7 @@ class _Ready(TypedDict):
 
 
 class ReadyAnswer(_Ready, total=False):
-    """Whether members may be sent here; and what is wrong, the oldest fault first, for who may know it."""
+    """Whether the service is ready for members; and the faults, the oldest first, for callers that may see them."""
 
     broker: str
     database: str

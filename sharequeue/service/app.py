@@ -1,10 +1,9 @@
-"""Which requests does the service serve over HTTP?
+"""The HTTP routes of the service.
 
-ShareGroupHeartbeat as JSON, admin operations (`admin`), the groups to look at, what an operator asks of any service
-(`probes`), and pages for people (`pages`). The response to a heartbeat always has status 200 and Kafka's error number
-in the body, as in Kafka: an HTTP error means that the response is not the service's. Everything below `/v1/` is done
-as somebody (`callers`), whom the ACLs of groups and topics bind. Rules are in `groups`, what happens by itself in
-`coordinator`.
+ShareGroupHeartbeat as JSON, admin operations (`admin`), descriptions of groups, probes (`probes`), and HTML pages
+(`pages`). The response to a heartbeat always has status 200 and Kafka's error number in the body, as in Kafka: an
+HTTP error means that the response is not the service's. Requests below `/v1/` run as a principal (`callers`), to
+which the ACLs of groups and topics apply. The rules are in `groups`, background work is in `coordinator`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,24 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from sharequeue.errors import (
+from sharequeue.groups.configs import ServiceConfigs
+from sharequeue.groups.descriptions import describe_group
+from sharequeue.groups.group_names import require_there
+from sharequeue.groups.tokens import TokenRefused
+from sharequeue.reports.page import POLICY, page
+from sharequeue.reports.read import read_report
+from sharequeue.service.admin import OPERATIONS, Admin, Operation
+from sharequeue.service.bodies import group_description, heartbeat_request, heartbeat_response, parsed
+from sharequeue.service.callers import Throttled, delay, throttled, unauthenticated
+from sharequeue.service.context import Service, refusal, throttle_time_ms
+from sharequeue.service.edge.hosts import AllowedHosts
+from sharequeue.service.metrics.observed import Observed
+from sharequeue.service.pages import Pages
+from sharequeue.service.pages import routes as page_routes
+from sharequeue.service.pages.layout import secured
+from sharequeue.service.probes import health, metrics, openapi, ready
+from sharequeue.state import State
+from sharequeue.words.errors import (
     ClusterAuthorizationFailed,
     CoordinatorNotAvailable,
     GroupAuthorizationFailed,
@@ -36,26 +52,8 @@ from sharequeue.errors import (
     TopicAuthorizationFailed,
     UnknownServerError,
 )
-from sharequeue.groups.configs import ServiceConfigs
-from sharequeue.groups.descriptions import describe_group
-from sharequeue.groups.known import require_there
-from sharequeue.groups.tokens import TokenRefused
-from sharequeue.names import shown
-from sharequeue.reporting.page import POLICY, page
-from sharequeue.service.admin import OPERATIONS, Admin, Operation
-from sharequeue.service.admin_bodies import parsed
-from sharequeue.service.bodies import group_description, heartbeat_request, heartbeat_response
-from sharequeue.service.callers import Throttled, delay, throttled, unauthenticated
-from sharequeue.service.context import Service, refusal, throttle_time_ms
-from sharequeue.service.edge.hosts import AllowedHosts
-from sharequeue.service.health.probes import health, metrics, openapi, ready
-from sharequeue.service.metrics.observed import Observed
-from sharequeue.service.pages import Pages
-from sharequeue.service.pages import routes as page_routes
-from sharequeue.service.pages.frame import secured
-from sharequeue.settings import Settings
-from sharequeue.state import State
-from sharequeue.state.group_report import read_report
+from sharequeue.words.names import shown
+from sharequeue.words.settings import Settings
 
 __all__ = ["create_app"]
 
@@ -71,7 +69,7 @@ _SEND_JSON = "Send the request as `Content-Type: application/json`."
 
 
 class _GroupId(PathConvertor):
-    """The rest of a path: a group id may have any character, line ends too."""
+    """The rest of a path: a group id may contain any character, including line ends."""
 
     regex = "(?s:.+)"
 
@@ -86,11 +84,11 @@ def create_app(
     coordinate: bool = True,
     require_token: bool = False,
 ) -> Starlette:
-    """The service as an ASGI application; with `coordinate`, its coordinator runs from start-up to shutdown. With
-    `require_token` nobody is anonymous.
+    """Build the service as an ASGI application; with `coordinate`, its coordinator runs from start-up to shutdown.
 
-    Starts without the database and the broker: `/ready` names what is missing, and the service works once it is
-    there. Raises `SettingMissing` without their addresses, `InvalidConfig` for a wrong `group.share.*`.
+    With `require_token` every caller needs a token. The service starts even if the database and the broker are away:
+    `/ready` names what is missing, and the service works once they respond. Raises `SettingMissing` without their
+    addresses and for settings that no client accepts, `InvalidConfig` for an invalid `group.share.*`.
     """
     service = Service(settings, configs, require_token=require_token)
     pages = Pages(service, settings)
@@ -111,7 +109,7 @@ def create_app(
             stop.set()
             service.coordinator.wake()
             if coordinate:
-                # A round that waits for a lost server is cut off: everything it does is a transaction.
+                # A round that waits for a lost server may be interrupted: all its work is transactional.
                 await run_sync(runner.join, 2.0, abandon_on_cancel=True)
             pages.close()
             service.close()
@@ -125,7 +123,7 @@ def create_app(
         Route("/v1/groups", _route(service, _groups)),
         Route("/v1/groups/{group_id:group}", _route(service, _group)),
         Route("/v1/reports/{group_id:group}", _route(service, _report)),
-        # Asked by probes and Prometheus, which may say who they are to somebody before us.
+        # For probes and Prometheus, which a proxy in front of the service may authenticate.
         Route("/health", _route(service, health)),
         Route("/ready", _route(service, ready)),
         Route("/metrics", _route(service, metrics)),
@@ -152,11 +150,11 @@ def _route(service: Service, handler: Handler) -> Callable[[Request], Awaitable[
         except TokenRefused as error:
             return unauthenticated(error)
         except Throttled as error:
-            # Who does not wait by itself has to, as on a broker, which reads nothing from it meanwhile.
+            # A client that does not wait is delayed, as on a broker, which does not read its requests meanwhile.
             await delay(request, min(error.seconds, _SOON_S))
             return _throttled(request, error)
         except ClientDisconnect:
-            return Response(status_code=400)  # which nobody reads
+            return Response(status_code=400)  # the client has closed the connection
         except (ClusterAuthorizationFailed, GroupAuthorizationFailed, TopicAuthorizationFailed) as error:
             return _error(error, 403)
         except ShareError as error:
@@ -185,7 +183,7 @@ def _throttled(request: Request, error: Throttled) -> JSONResponse:
 
 
 async def _not_served(request: Request, error: Exception) -> Response:
-    """A path or a method that is not ours."""
+    """Return the response for an unknown path or method."""
     assert isinstance(error, HTTPException)  # noqa: S101 - the handler of that alone
     what = f"{request.method} {shown(request.url.path)} is not served: /openapi.json has what is."
     body = {"error_code": InvalidRequest.code, "error_message": what}
@@ -199,7 +197,7 @@ def _admin(operation: Operation) -> Handler:
             return _error(InvalidRequest(_SEND_JSON), 415)
         async with service.room_for(request):
             asked = parsed(operation.body, await _body(request))
-            # Again: a body may come slowly, and its token be revoked meanwhile.
+            # Checked again: a body may arrive slowly, and its token may be revoked meanwhile.
             admin = Admin(service.database, service.topics, await service.principal(request))
             try:
                 response = await service.in_thread(lambda: operation.do(admin, asked))
@@ -213,7 +211,7 @@ def _admin(operation: Operation) -> Handler:
 
 
 def _is_json(request: Request) -> bool:
-    # A page of another site can make a browser send any body, but not under this type without asking first.
+    # Another site can make a browser send any body, but not with this content type without a preflight request.
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
@@ -228,7 +226,7 @@ async def _heartbeat(service: Service, request: Request) -> Response:
             if time.monotonic() - began > _SOON_S:
                 principal = await service.principal(request)
             asked = heartbeat_request(body, request.client.host if request.client else "")
-            heard = await service.beats.heard(asked, principal)
+            heard = await service.gathered.response(asked, principal)
             if heard is None:
                 heard = await service.in_turn(asked.group_id, lambda: service.heartbeat(asked, principal))
             response = heard
@@ -270,8 +268,9 @@ async def _group(service: Service, request: Request) -> Response:
 
 
 async def _described(service: Service, request: Request) -> str:
-    """Return the group of a path, which the caller may look at, with all its topics. Raises InvalidGroupId,
-    GroupAuthorizationFailed, TopicAuthorizationFailed.
+    """Return the group in a path. The caller must be allowed to describe it and all its topics.
+
+    Raises InvalidGroupId, GroupAuthorizationFailed, TopicAuthorizationFailed.
     """
     group_id = str(request.path_params["group_id"])
     if "\x00" in group_id:

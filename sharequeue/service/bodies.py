@@ -1,45 +1,63 @@
-"""How do requests and responses look as JSON?
+"""The requests and responses of the service as JSON.
 
-Kafka's messages in snake case (kafka-semantics 2.19), checked where they enter: what is wrong with a body
-becomes one sentence under INVALID_REQUEST. The meaning of the fields is `groups`'. Ours beside Kafka's:
-`client_id` in the request (Kafka has it in the request header), `topic_name` and `session_timeout_ms` in the
-answer.
+Kafka's messages in snake case (kafka-semantics 2.19), validated on entry: the fault of a body is one sentence under
+INVALID_REQUEST. `groups` defines the meaning of the fields. Our additions: `client_id` in the request (Kafka has it
+in the request header), `topic_name` and `session_timeout_ms` in the response.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from datetime import datetime
+from json import JSONDecoder
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
-from sharequeue.errors import InvalidRequest
-from sharequeue.groups.assignments import AssignedTopic
 from sharequeue.groups.descriptions import GroupDescription, MemberDescription
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
 from sharequeue.service.answers import (
-    AssignmentAnswer,
     GroupAnswer,
     HeartbeatAnswer,
     MemberAnswer,
     SharePartitionAnswer,
 )
-from sharequeue.values import SharePartitionStatus
+from sharequeue.words.errors import InvalidRequest
+from sharequeue.words.figures import SharePartitionStatus, figures_of
+from sharequeue.words.names import shown
 
 
-def _without_nul(text: str) -> str:
+def without_nul(text: str) -> str:
+    """Return a text that Postgres can store: every character except NUL is allowed."""
     if "\x00" in text:
-        raise ValueError("must not contain the character NUL")
+        raise PydanticCustomError("nul", "must not contain the character NUL")
     return text
 
 
-Text = Annotated[str, AfterValidator(_without_nul), Field(json_schema_extra={"pattern": "^[^\\u0000]*$"})]
+Text = Annotated[str, AfterValidator(without_nul), Field(json_schema_extra={"pattern": "^[^\\u0000]*$"})]
 
 
-class HeartbeatBody(BaseModel):
-    """ShareGroupHeartbeat's request. Null, or a field left out, means "as before"."""
+class Part(BaseModel):
+    """An object in a request: unknown fields are refused, and no value is converted to another type."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class RequestBody(Part):
+    """The body of a request."""
+
+    request: ClassVar[str]
+    """Kafka's name of the request."""
+
+
+Body = TypeVar("Body", bound=RequestBody)
+
+
+class HeartbeatBody(RequestBody):
+    """ShareGroupHeartbeat's request. Null, or a missing field, means "unchanged"."""
+
+    request = "ShareGroupHeartbeat"
 
     group_id: Text
     member_id: Text
@@ -50,28 +68,53 @@ class HeartbeatBody(BaseModel):
 
 
 def heartbeat_request(body: bytes, client_host: str) -> HeartbeatRequest:
-    """The request in a body. Raises `InvalidRequest` that names the field and what is wrong with it."""
-    try:
-        parsed = HeartbeatBody.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        what = "the body is not JSON" if first["type"] == "json_invalid" else f"`{where or 'body'}`"
-        raise InvalidRequest(f"{what}: {first['msg']}. See ShareGroupHeartbeat for the fields.") from None
-    topics = parsed.subscribed_topic_names
+    """Parse the heartbeat request in a body. Raises the errors of `parsed`."""
+    found = parsed(HeartbeatBody, body)
+    topics = found.subscribed_topic_names
     return HeartbeatRequest(
-        group_id=parsed.group_id,
-        member_id=parsed.member_id,
-        member_epoch=parsed.member_epoch,
-        rack_id=parsed.rack_id,
+        group_id=found.group_id,
+        member_id=found.member_id,
+        member_epoch=found.member_epoch,
+        rack_id=found.rack_id,
         subscribed_topic_names=None if topics is None else tuple(topics),
-        client_id=parsed.client_id,
+        client_id=found.client_id,
         client_host=client_host,
     )
 
 
+def parsed(model: type[Body], body: bytes) -> Body:
+    """Parse the request in a body.
+
+    Raises `InvalidRequest` with the field and its fault, also if an object has a field twice.
+    """
+    try:
+        found = model.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        what = "the body is not JSON" if first["type"] == "json_invalid" else f"`{where or 'body'}`"
+        raise InvalidRequest(f"{what}: {first['msg']}. See {model.request} for the fields.") from None
+    # Pydantic uses the last of two. Each field needs a colon: if there are no more colons than fields, no field is
+    # there twice. So a heartbeat, which has no nested objects, is not parsed twice: 0.4 µs more, not 2.5 µs.
+    if body.count(b":") != len(found.model_fields_set):
+        _TWICE.decode(body.decode())
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    names: set[str] = set()
+    for name, _ in pairs:
+        if name in names:
+            raise InvalidRequest(f"{shown(name)} is there twice in one object: give it once.")
+        names.add(name)
+
+
+# The value of a number does not matter here, and a long one cannot be converted to int.
+_TWICE = JSONDecoder(object_pairs_hook=_once, parse_int=str, parse_float=str, strict=False)
+
+
 def heartbeat_response(response: HeartbeatResponse) -> HeartbeatAnswer:
-    """The response to a ShareGroupHeartbeat."""
+    """Return the response to a ShareGroupHeartbeat."""
     return {
         "throttle_time_ms": 0,
         "error_code": response.error_code,
@@ -80,14 +123,14 @@ def heartbeat_response(response: HeartbeatResponse) -> HeartbeatAnswer:
         "member_epoch": response.member_epoch,
         "heartbeat_interval_ms": response.heartbeat_interval_ms,
         "session_timeout_ms": response.session_timeout_ms,
-        "assignment": None if response.assignment is None else _assignment(response.assignment),
+        "assignment": None if response.assignment is None else {"topic_partitions": response.assignment},
     }
 
 
 def group_description(
     group: GroupDescription, partitions: list[SharePartitionStatus], waiting: dict[str, str]
 ) -> GroupAnswer:
-    """ShareGroupDescribe's group, with DescribeShareGroupOffsets' figures and ours beside them."""
+    """Return ShareGroupDescribe's group, with the figures of DescribeShareGroupOffsets and our own."""
     return {
         "error_code": 0,
         "error_message": None,
@@ -103,7 +146,7 @@ def group_description(
 
 
 def member_descriptions(members: Iterable[MemberDescription]) -> list[MemberAnswer]:
-    """ShareGroupDescribe's members."""
+    """Return ShareGroupDescribe's members."""
     return [
         {
             "member_id": member.member_id,
@@ -114,34 +157,23 @@ def member_descriptions(members: Iterable[MemberDescription]) -> list[MemberAnsw
             "subscribed_topic_names": list(member.subscribed_topic_names),
             "joined_at": member.joined_at.isoformat(),
             "session_expires_at": member.session_expires_at.isoformat(),
-            "assignment": _assignment(member.assignment),
+            "assignment": {"topic_partitions": member.assignment},
         }
         for member in members
     ]
 
 
-def _assignment(topics: tuple[AssignedTopic, ...]) -> AssignmentAnswer:
-    return {
-        "topic_partitions": [
-            {"topic_id": topic.topic_id, "topic_name": topic.topic_name, "partitions": list(topic.partitions)}
-            for topic in topics
-        ]
-    }
-
-
 def _offsets(status: SharePartitionStatus) -> SharePartitionAnswer:
-    return {
+    figures = {
+        each.http: getattr(status, each.name) for each in figures_of(SharePartitionStatus) if each.http
+    }
+    named = {
         "topic_name": status.topic,
         "topic_id": status.topic_id,
         "partition_index": status.partition,
-        "start_offset": status.spso,
-        "state_epoch": status.state_epoch,
-        "lag": status.lag,
-        "status": status.status,
-        "end_offset": status.speo,
-        "log_end_offset": status.log_end,
-        "acquired": status.acquired,
-        "available": status.available,
-        "archiving": status.archiving,
         "remark": status.remark,
     }
+    found = {
+        name: value.isoformat() if isinstance(value, datetime) else value for name, value in figures.items()
+    }
+    return cast("SharePartitionAnswer", named | found)

@@ -1,8 +1,9 @@
-"""Who calls?
+"""The principal of a request.
 
-Whoever has a token (`Authorization: Bearer sq_…`) is the token's principal; else whoever has shown a certificate is
-its subject; who says nothing is Kafka's `User:ANONYMOUS`, or is refused. A header that names nobody is refused: it is
-never taken for no header. A token counts in this header alone, because a query string is in the logs of proxies.
+With a token (`Authorization: Bearer sq_…`) it is the token's principal; else with a client certificate it is the
+certificate's subject; else it is Kafka's `User:ANONYMOUS`, or the request is refused. A header with an invalid token
+is refused, and never treated as a missing header. A token is read from this header only, because proxies log query
+strings.
 """
 
 from __future__ import annotations
@@ -15,19 +16,13 @@ from anyio import sleep
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from sharequeue.errors import ThrottlingQuotaExceeded
 from sharequeue.groups.tokens import TokenRefused
+from sharequeue.service.edge.connections import CONNECTION, Connection
 from sharequeue.service.edge.rates import network_of
+from sharequeue.words.errors import ThrottlingQuotaExceeded
 
 ANONYMOUS = "User:ANONYMOUS"
-"""Kafka's principal of a caller that has not said who it is."""
-CERTIFIED = "sharequeue.certified"
-"""Where `tls` leaves the principal of a client's certificate, in the scope of its requests."""
-
-
-CONNECTION = "sharequeue.connection"
-"""Where `protocol` leaves the connection of a request, in its scope. Other servers have none."""
-
+"""Kafka's principal of an unauthenticated caller."""
 
 _SCOPES = {
     "/v1/share-group-heartbeat": "heartbeat",
@@ -48,11 +43,11 @@ class Throttled(ThrottlingQuotaExceeded):
 
 
 def secret_of(request: Request) -> str:
-    """Return the token in a request's `Authorization` headers, of which there are some.
+    """Return the token in a request's `Authorization` headers; there is at least one.
 
-    A request that only reads may have it as the password of `Basic`, which is how browsers send one. Browsers send it
-    with what another site makes them send, too; so nothing is changed by it. Raises TokenRefused for more than one
-    header, and for another scheme.
+    A request that only reads may have the token as the password of `Basic`, as browsers send it. Browsers also add it
+    to requests that another site causes; so such a request must not change anything. Raises TokenRefused for more
+    than one header, and for another scheme.
     """
     first, *more = request.headers.getlist("authorization")
     scheme, _, secret = first.partition(" ")
@@ -69,26 +64,31 @@ def secret_of(request: Request) -> str:
 
 
 def certified(request: Request) -> str | None:
-    """Return the principal of the certificate that the client has shown, as Kafka names it; None without one."""
-    found = request.scope.get(CERTIFIED)
-    return None if found is None else str(found)
+    """Return the principal of the client's certificate, as Kafka names it; None without a certificate."""
+    connection = _connection(request)
+    return None if connection is None else connection.principal
 
 
 def needed_scope(request: Request) -> str:
-    """Return which scope a token needs for a request. What is not known, and may change something, is `admin`."""
+    """Return the scope that a token needs for a request. Unknown requests that may change something need `admin`."""
     return _SCOPES.get(request.url.path) or ("describe" if request.method in ("GET", "HEAD") else "admin")
 
 
 def network(request: Request) -> str:
-    """Return from where a request comes: the address at the other end of its connection, whatever a header says."""
-    if (connection := request.scope.get(CONNECTION)) is not None:
-        return str(connection.network)
+    """Return the origin of a request: the remote address of its connection. Headers do not count."""
+    if (connection := _connection(request)) is not None:
+        return connection.network
     return network_of(request.client.host) if request.client else ""
 
 
+def _connection(request: Request) -> Connection | None:
+    found: Connection | None = request.scope.get(CONNECTION)
+    return found
+
+
 async def delay(request: Request, seconds: float) -> None:
-    """Let somebody wait for the answer; its connection makes room first where there are too many."""
-    connection = request.scope.get(CONNECTION)
+    """Delay the response to a request; if there are too many connections, its connection is closed first."""
+    connection = _connection(request)
     if connection is not None:
         connection.delayed = True
     try:
@@ -99,13 +99,13 @@ async def delay(request: Request, seconds: float) -> None:
 
 
 def throttled(error: Throttled) -> JSONResponse:
-    """The response to a GET of who asks too often."""
+    """Return the response to a GET request of a caller that sends too many requests."""
     body = {"error_code": error.code, "error_message": error.message}
     return JSONResponse(body, 429, {"Retry-After": str(math.ceil(error.seconds))})
 
 
 def demanded() -> TokenRefused:
-    """The error for who says nothing where a token is required."""
+    """Return the error for a request without the required token."""
     return TokenRefused(
         "This service has to know who calls: send `Authorization: Bearer sq_…`. `sharequeue tokens create` makes a "
         "token; SHAREQUEUE_SERVICE_TOKEN_FILE gives it to jobs and to the command."
@@ -113,6 +113,6 @@ def demanded() -> TokenRefused:
 
 
 def unauthenticated(error: TokenRefused) -> JSONResponse:
-    """The response to who is not who it says."""
+    """Return a 401 for an invalid token."""
     body = {"error_code": error.code, "error_message": error.message}
     return JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})

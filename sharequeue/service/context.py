@@ -1,9 +1,9 @@
-"""What do all requests to the service share?
+"""The shared parts of all requests to the service.
 
-The database, the broker, the coordinator and the figures; as whom a request is done, and whether it comes too soon;
-and how calls to the database, which are synchronous, run in threads: as many at once as the pool has connections, and
-not all of them for one caller. Heartbeats have threads, connections and a rate of their own: they never queue behind
-anything else, so that no member loses its session because somebody reads.
+These are the database, the broker, the coordinator and the figures; the principal of a request and its rate limit;
+and the threads in which the synchronous calls to the database run: as many at once as the pool has connections, and
+not all of them for one caller. Heartbeats have their own threads, connections and rate: they never queue behind other
+requests, so that reads never cost a member its session.
 """
 
 from __future__ import annotations
@@ -23,14 +23,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import Request
 
 from sharequeue.database import Database
-from sharequeue.errors import BrokerNotAvailable, CoordinatorNotAvailable, ShareError
-from sharequeue.groups.acls import require_heartbeat
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, heartbeat
 from sharequeue.groups.tokens import TokenRefused, principal_of
 from sharequeue.kafka.topics import Topics
-from sharequeue.names import listed
-from sharequeue.service.beats import Beats
 from sharequeue.service.callers import (
     ANONYMOUS,
     Throttled,
@@ -42,50 +38,54 @@ from sharequeue.service.callers import (
     secret_of,
 )
 from sharequeue.service.coordinator import Coordinator
-from sharequeue.service.coordinator.watched_topics import record_topics, unknown_names
+from sharequeue.service.coordinator.watched_topics import record_topics, unknown_topics
 from sharequeue.service.edge.rates import BURST_S, Rates
+from sharequeue.service.gathered_heartbeats import GatheredHeartbeats
 from sharequeue.service.health.faults import Faults
-from sharequeue.service.health.once import Once
-from sharequeue.service.health.state_of_servers import DatabaseProbe, ask_broker
+from sharequeue.service.health.servers import DatabaseProbe, ask_broker
+from sharequeue.service.health.single_flight import SingleFlight
 from sharequeue.service.metrics.registry import Metrics
-from sharequeue.settings import Settings
+from sharequeue.words.errors import BrokerNotAvailable, CoordinatorNotAvailable, ShareError
+from sharequeue.words.names import listed
+from sharequeue.words.settings import Settings
 
 __all__ = ["Service", "refusal", "throttle_time_ms"]
 
 _log = logging.getLogger(__name__)
 
 POOL_SIZE = 10
-"""Connections to the database, and calls to it at once; as many for heartbeats, and as many for everything else."""
+"""Connections to the database, and concurrent calls to it; the number applies to heartbeats, and again to all
+other requests."""
 
 TELL_SECONDS = 2.0
 _BROKER_TIMEOUT_S = 5.0
 _TURNS = 2
-"""Heartbeats of one group at a time: they wait for each other in the database anyway, each holding a thread."""
+"""Concurrent heartbeats of one group: they wait for each other in the database anyway, each holding a thread."""
 _THREADS_OF_ONE = {True: 8, False: 4}
-"""Calls of one caller at once, heartbeats and others, of the `POOL_SIZE`: another one always finds a thread. Fewer of
-the others, which keep the processor busy: beside 24 requests for a list of 4,000 groups a heartbeat took 782 ms (p99)
-with eight of them and 412 with three, at a load of 10 to 14 on two cores."""
+"""Concurrent calls of one caller, heartbeats and others, of the `POOL_SIZE`: there is always a thread for another
+caller. Fewer of the others, because they use much CPU time: beside 24 requests for a list of 4,000 groups a heartbeat
+took 782 ms (p99) with eight of them and 412 with three, at a load of 10 to 14 on two cores."""
 _LONGEST_LINE = 2_000
-"""Calls of one caller that wait. A client may be gone, and its requests still be waiting."""
+"""Waiting calls of one caller. The requests of a disconnected client may still be waiting."""
 _REFUSED_PER_SECOND = 20
-"""Tokens that name nobody, from one network. After more of them, each refusal takes longer, up to five
+"""Invalid tokens from one network. After more of them, each refusal takes longer, up to five
 seconds."""
 _LONGEST_DELAY_S = 5.0
 _COSTS = {"/v1/share-group-heartbeat": 1, "/ready": 0}
 _COST = 5
-"""Of any other request, in heartbeats: it reads more, and less often."""
+"""The cost of any other request, in heartbeats: it reads more, and is less frequent."""
 _SMALL_BODY_BYTES = 64 << 10
 
 Result = TypeVar("Result")
 
 _caller: ContextVar[str] = ContextVar("caller", default="")
-"""For whom the request of this task is done: its principal; before that is known, from where it comes."""
+"""The caller of this task's request: its principal; before that is known, its network."""
 _beats: ContextVar[bool] = ContextVar("beats", default=False)
 """Whether the request of this task is a heartbeat."""
 
 
 class Service:
-    """What the routes share: database, broker, coordinator, figures."""
+    """The shared parts of the routes: database, broker, coordinator, figures."""
 
     def __init__(
         self, settings: Settings, configs: ServiceConfigs | None = None, *, require_token: bool = False
@@ -95,6 +95,7 @@ class Service:
         self.bootstrap_servers = settings.bootstrap_servers
         self.database = Database.open(settings, pool_size=POOL_SIZE)
         self.topics = Topics(settings, timeout=_BROKER_TIMEOUT_S)
+        self.topics.check_settings()
         self.coordinator = Coordinator(
             self.database,
             self.topics,
@@ -103,13 +104,15 @@ class Service:
         )
         self.faults = Faults(self.coordinator)
         self.metrics = Metrics(self.database, self.coordinator, self.faults)
-        self.database_told = Once(DatabaseProbe(self.database), "sharequeue-database-probe")
-        self.broker_told = Once(lambda: ask_broker(self.topics), "sharequeue-broker-probe")
+        self.database_told = SingleFlight(DatabaseProbe(self.database), "sharequeue-database-probe")
+        self.broker_told = SingleFlight(lambda: ask_broker(self.topics), "sharequeue-broker-probe")
         self._beats_database = Database.open(settings, pool_size=POOL_SIZE)
         self.metrics.own.count_statements(self._beats_database.engine)
         self._limiters: dict[bool, anyio.CapacityLimiter] = {}
         self._turns: WeakValueDictionary[Hashable, anyio.Semaphore] = WeakValueDictionary()
-        self.beats = Beats(self._beats_database, self.configs, self._run, lambda: self.coordinator.keeps_up)
+        self.gathered = GatheredHeartbeats(
+            self._beats_database, self.configs, self._run, lambda: self.coordinator.keeps_up
+        )
         self._rates = {beats: Rates(settings.service_limits.requests_per_second) for beats in (True, False)}
         self._refused = Rates(_REFUSED_PER_SECOND)
 
@@ -128,13 +131,13 @@ class Service:
             yield
 
     async def in_thread(self, work: Callable[[], Result]) -> Result:
-        """Run a synchronous call without holding up the others. Raises Throttled where too many of a caller wait."""
+        """Run a synchronous call without blocking others. Raises Throttled if too many calls of the caller wait."""
         async with self._share():
             return await self._run(work)
 
     async def in_turn(self, group_id: str, work: Callable[[], Result]) -> Result:
-        """Run a heartbeat of a group: those that wait for a locked group must not take every thread. A caller waits
-        first for itself, so that a stranger to the group holds up none of its members."""
+        """Run a heartbeat of a group: heartbeats that wait for a locked group must not occupy all threads. The limit
+        of the caller applies first, so that a caller outside the group does not delay its members."""
         own = self._turn((_caller.get(), group_id))
         async with own, self._share(), self._turn(group_id):
             return await self._run(work)
@@ -147,7 +150,8 @@ class Service:
 
     @asynccontextmanager
     async def room_for(self, request: Request) -> AsyncIterator[None]:
-        """Wait until a request may be read whole: of one caller two at a time that are large, or do not say."""
+        """Wait until a request's whole body may be read: two at a time for one caller if large, or of unknown
+        size."""
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length[:9]) <= _SMALL_BODY_BYTES:
             yield
@@ -156,8 +160,11 @@ class Service:
             yield
 
     async def principal(self, request: Request) -> str:
-        """As whom a request is done, by the database as it is now; may be asked again. Raises TokenRefused,
-        ClusterAuthorizationFailed for a token that is good for something else, Throttled for who asks too often."""
+        """Return the principal of a request by the current state of the database; may be called again.
+
+        Raises TokenRefused, ClusterAuthorizationFailed for a token that lacks the scope, Throttled for a caller that
+        sends too many requests.
+        """
         origin = network(request)
         _caller.set(origin)
         _beats.set(needed_scope(request) == "heartbeat")
@@ -176,7 +183,7 @@ class Service:
         return found
 
     async def slowed(self, request: Request) -> None:
-        """Let who has shown a secret that names nobody wait: the longer, the more of them its network shows."""
+        """Delay responses to invalid tokens; the delay grows with their number from the caller's network."""
         over = self._refused.take(network(request), most_over=_LONGEST_DELAY_S)
         await delay(request, min(over, _LONGEST_DELAY_S))
 
@@ -193,8 +200,7 @@ class Service:
         return ANONYMOUS
 
     def heartbeat(self, request: HeartbeatRequest, principal: str) -> HeartbeatResponse:
-        """Process a heartbeat of a principal. Topics that are new are looked up, so that they are initialised at
-        once."""
+        """Process a heartbeat of a principal. New topics are looked up, so that they are initialised at once."""
         try:
             if request.subscribed_topic_names:
                 self._look_up(request.group_id, principal, request.subscribed_topic_names)
@@ -204,38 +210,36 @@ class Service:
             return refusal(CoordinatorNotAvailable())
         if response.error_code == CoordinatorNotAvailable.code:
             _log_failed(request, response.error_message or "")
-        if response.assignment == () or request.subscribed_topic_names:
+        if response.assignment == [] or request.subscribed_topic_names:
             self.coordinator.wake()
         return response
 
     def _look_up(self, group_id: str, principal: str, names: tuple[str, ...]) -> None:
-        unknown = unknown_names(self._beats_database, names)
-        # A broker that is known to be away is left to the watch: a heartbeat must not wait for it.
+        unknown = unknown_topics(self._beats_database, group_id, principal, names)
+        # If the broker is known to be unavailable, only the watch asks it: a heartbeat must not wait for it.
         if not unknown or "watch" in self.coordinator.faults:
             return
-        # The broker is not asked for who may not: the time it takes would tell which topics there are.
-        require_heartbeat(self._beats_database, principal, group_id, unknown)
         try:
             found = self.topics.ask(unknown)
         except BrokerNotAvailable as error:
             _log.warning("topics %s cannot be looked up yet: %s", listed(unknown), error)
             return
-        # Only what is new: what changed is the watch's to record, together with what follows from it.
+        # Only new topics: the watch records changes, together with their consequences.
         record_topics(self._beats_database, found.known, ())
 
     def tell(self, stop: threading.Event) -> None:
-        """Look every two seconds at what fails, and write down for the other replicas what this one has done."""
+        """Every two seconds, update the faults, and record this replica's work for the other replicas."""
         while not stop.is_set():
             self.faults.look()
             try:
                 self.coordinator.work.write(self.database, self.coordinator.name)
             except (SQLAlchemyError, ShareError) as error:
-                # Whatever it is, the coordinator meets it too and says so.
+                # The coordinator gets the same error and logs it.
                 _log.debug("the ages of this replica's work are not written: %s", error)
             stop.wait(TELL_SECONDS)
 
     def close(self) -> None:
-        """Let go of the database and the broker."""
+        """Close the connections to the database and the broker."""
         self.topics.close()
         self.database.close()
         self._beats_database.close()
@@ -251,10 +255,10 @@ def _log_failed(request: HeartbeatRequest, reason: str) -> None:
 
 
 def throttle_time_ms(request: Request) -> int:
-    """How long the client is to wait, as Kafka tells it: what it asked was done, but it asks too often."""
+    """Return how long the client must wait: its request was processed, but it sends too many."""
     return math.ceil(getattr(request.state, "over_s", 0.0) * 1000)
 
 
 def refusal(error: ShareError) -> HeartbeatResponse:
-    """An error as the response to a heartbeat."""
+    """Return an error as the response to a heartbeat."""
     return HeartbeatResponse(error_code=error.code, error_message=error.message)

@@ -1,7 +1,7 @@
-"""How does the service write its log: a line for each message, as text or as JSON, in UTC?
+"""The service's log: a line for each message, as text or as JSON, in UTC.
 
-Nobody forges a line, whatever the names in a message hold. In JSON the group, member, run, topic and partition that a
-message speaks of are fields, and so is the trace of the request in which it was written.
+Names in a message cannot forge a line. In JSON the group, member, run, topic and partition of a message are fields,
+and so is the trace of its request.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import time
 from datetime import UTC, datetime
 from typing import Literal
 
-from sharequeue import traces
+from sharequeue.words import traces
 
 __all__ = ["FIELDS", "JsonLine", "LogFormat", "OneLine", "log_to_stderr"]
 
 LogFormat = Literal["text", "json"]
 
 FIELDS = ("group", "member", "run", "topic", "partition")
-"""What a message may speak of, by `extra`."""
+"""The fields of a message, passed as `extra`."""
 
 
 class OneLine(logging.Formatter):
-    """A log in which each message is one line of text, whatever the names in it hold: nobody forges a line.
+    """A log format with one line of text per message: names in a message cannot forge a line.
 
     The lines of a traceback are indented. Times are UTC.
     """
@@ -34,7 +34,7 @@ class OneLine(logging.Formatter):
     default_msec_format = "%s.%03dZ"
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, with control characters as in a literal, and the traceback below it."""
+        """Return the line with escaped control characters, and the traceback below it."""
         text = super().format(record)
         if not record.exc_info:
             return _escaped(text)
@@ -49,10 +49,10 @@ def _escaped(text: str) -> str:
 
 
 class JsonLine(logging.Formatter):
-    """A log in which each message is a JSON object on a line of its own, a traceback included. Times are UTC."""
+    """A log format with one JSON object per line, which includes the traceback. Times are UTC."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, in ASCII: what it does not have is escaped."""
+        """Return the line in ASCII: other characters are escaped."""
         found: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,

@@ -1,7 +1,7 @@
-"""What does the OpenAPI document of the service say?
+"""The OpenAPI document of the service.
 
-It is made of the types that the service itself checks requests by (`bodies`, `admin_bodies`) and answers with
-(`answers`), so that it cannot say something else. The service gives it at `/openapi.json`.
+It is generated from the types that validate the requests (`bodies`, `admin_bodies`) and describe the responses
+(`answers`), so that it always agrees with them. The service returns it at `/openapi.json`.
 """
 
 from __future__ import annotations
@@ -95,17 +95,17 @@ _PAGES: dict[str, tuple[str, bool, list[dict[str, Any]]]] = {
         [_query("topic", "Its topic."), _query("partition", "Its number.", "integer"), _UPDATES],
     ),
 }
-"""Pages for people: what is in them may change at any time."""
+"""Pages for people: their content may change at any time."""
 
 
 @cache
 def rendered() -> bytes:
-    """Return the document as it is sent. Everybody may ask for it, and to make it takes longer than most requests."""
+    """Return the document as sent. It is cached, because anyone may request it and generating it is slow."""
     return json.dumps(document()).encode()
 
 
 def document() -> dict[str, Any]:
-    """Return the OpenAPI document, version 3.1, of everything that the service serves."""
+    """Return the OpenAPI 3.1 document of all paths of the service."""
     schemas = _Schemas()
     paths: dict[str, Any] = {
         "/v1/share-group-heartbeat": {
@@ -189,7 +189,7 @@ def document() -> dict[str, Any]:
 
 
 class _Schemas:
-    """The schemas that are referred to, and the parts of a document that refer to them."""
+    """The schemas of the document, and the parts of it that refer to them."""
 
     def __init__(self) -> None:
         self.definitions: dict[str, Any] = {}
@@ -197,7 +197,7 @@ class _Schemas:
     def posted(
         self, summary: str, description: str, body: type[BaseModel], *answers: type[Any]
     ) -> dict[str, Any]:
-        """Return what is posted, and what is answered: one of `answers`, or an error."""
+        """Return the operation of a POST path: its request, and its response, one of `answers` or an error."""
         return {
             "summary": summary,
             "description": description,
@@ -218,7 +218,7 @@ class _Schemas:
         of_group: bool = False,
         ours: bool = True,
     ) -> dict[str, Any]:
-        """Return what is got; `ours` takes a token, and fails without the database."""
+        """Return the operation of a GET path; one of `ours` needs a token, and fails without the database."""
         failures = {"429": _TOO_OFTEN, **(_FAILURES if ours else {"400": _FAILURES["400"]})}
         if of_group:
             failures |= _CLOSED
@@ -234,7 +234,7 @@ class _Schemas:
         }
 
     def page(self, summary: str, of_group: bool, parameters: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return a page for people. What is wrong with a request is a page, too."""
+        """Return the operation of a page for people. Errors are pages, too."""
         failures = {"429": _TOO_OFTEN, **_FAILURES, **({**_CLOSED} if of_group else {})}
         return {
             "summary": summary,
@@ -245,7 +245,7 @@ class _Schemas:
                 **{
                     status: {
                         "description": why,
-                        # A host that is not allowed is refused before anybody knows what is asked.
+                        # A host that is not allowed is refused before the path is known.
                         "content": {**_HTML, **(self.content(Refusal) if status == "400" else {})},
                     }
                     for status, why in sorted(failures.items())
@@ -254,7 +254,7 @@ class _Schemas:
         }
 
     def content(self, *types: type[Any]) -> dict[str, Any]:
-        """Return JSON of one of these types."""
+        """Return the description of JSON of one of these types."""
         found = [self._reference(each) for each in types]
         return {"application/json": {"schema": found[0] if len(found) == 1 else {"anyOf": found}}}
 

@@ -1,38 +1,44 @@
-"""How does the service run as a process?
+"""Run the service as a process.
 
-uvicorn on one address, the coordinator in threads beside it, a log on stderr. It outlives the loss of the
-database and of the broker, and ends within seconds on SIGTERM or Ctrl-C, whatever it waits for.
+It is uvicorn on one address, the coordinator in threads, and a log on stderr. The process survives the loss of the
+database and of the broker, and ends within seconds on SIGTERM or Ctrl-C, even while it waits for a server.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
+import math
+import os
 import ssl
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import uvicorn
 from sqlalchemy import make_url
+from starlette.types import ASGIApp
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from sharequeue import __version__
 from sharequeue.service.app import create_app
-from sharequeue.service.edge.connections import BoundedServer
+from sharequeue.service.edge.connections import Connections
 from sharequeue.service.logs import log_to_stderr
-from sharequeue.settings import Settings
+from sharequeue.words.settings import ServiceLimits, Settings
 
 _log = logging.getLogger(__name__)
 
 _SHUTDOWN_SECONDS = 3
 _COLLECT = (20_000, 10, 5)
-"""When Python looks for objects that hold each other and nobody else holds: after so many new objects at the youngest
-ones, each tenth time at the older ones, each fifth time of those at all."""
+"""The thresholds of Python's garbage collector: it checks the youngest generation after so many new objects, the
+second generation at each tenth of these times, and all objects at each fifth of those."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """PEM files of a server with TLS. With `client_ca`, a client may show a certificate of that authority."""
+    """PEM files of a server with TLS. With `client_ca`, a client may present a certificate of that authority."""
 
     certificate: Path
     key: Path
@@ -42,13 +48,13 @@ class Tls:
 def serve(
     settings: Settings, host: str, port: int, *, require_token: bool = False, tls: Tls | None = None
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C; with `require_token` nobody is anonymous.
+    """Serve until SIGTERM or Ctrl-C; with `require_token` every caller needs a token.
 
-    Exits the process with 1 when the address cannot be had. Raises what `create_app` raises.
+    Exits the process with 1 if it cannot bind the address. Raises the errors of `create_app`.
     """
     log_to_stderr(settings.log_format)
-    # Its warnings are each a client's doing, a line for every request that is none: they would fill the disk.
-    logging.getLogger("uvicorn.error").addFilter(lambda record: record.levelno != logging.WARNING)
+    # All its warnings are caused by clients, one for each request that is not HTTP: they would fill the disk.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     names = ",".join((*settings.allowed_hosts, host))
     app = create_app(settings.replace(service_allowed_hosts=names), require_token=require_token)
     database = make_url(settings.database_url)
@@ -63,39 +69,58 @@ def serve(
         database.host or database.query.get("host", "a local socket"),
         settings.bootstrap_servers,
     )
-    config = uvicorn.Config(
-        app,
-        host=host,
-        port=port,
-        log_config=None,
-        access_log=False,
-        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-        server_header=False,
-    )
-    if tls is not None:
-        _encrypt(config, tls)
-    server = BoundedServer(config, settings.service_limits)
+    server = uvicorn.Server(configured(app, settings.service_limits, host, port, tls))
     collect_rarely()
-    # Ends by the signal itself, once uvicorn has shut down: no thread that waits for a lost server holds it up.
+    # The signal itself ends the process once uvicorn has shut down: threads that wait for a lost server do not delay
+    # it.
     server.run()
     if not server.started:
         sys.exit(1)
 
 
 def collect_rarely() -> None:
-    """Have Python's collector stop this process less often.
+    """Make Python's garbage collector stop this process less often.
 
-    It holds up everybody while it looks. Ten thousand connections are half a million objects, and by Python's own
-    bounds it looked at all of them every second or two, for most of a second: heartbeats took 595 ms (p99), and two
-    thirds of a core went into it. There is hardly anything to find: what a request leaves is freed at once.
+    All requests wait while it runs. Ten thousand connections are half a million objects, and with Python's default
+    thresholds it checked all of them every second or two, for most of a second: heartbeats took 595 ms (p99), and it
+    used two thirds of a core. There is hardly any garbage to find: the objects of a request are freed at once.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECT)
 
 
-def _encrypt(config: uvicorn.Config, tls: Tls) -> None:
-    config.ssl_certfile, config.ssl_keyfile = tls.certificate, tls.key
+def configured(
+    app: ASGIApp, limits: ServiceLimits, host: str, port: int, tls: Tls | None = None
+) -> uvicorn.Config:
+    """Return the configuration of uvicorn with which the service keeps its limits."""
+    connections = Connections(limits, AutoHTTPProtocol, None if tls is None else _context(tls))
+    # Inside the limits, which use the connection's address, not the one that a proxy has sent.
+    behind_proxy = ProxyHeadersMiddleware(
+        cast("Any", app), os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1,::1")
+    )
+    return uvicorn.Config(
+        cast("Any", connections.guard(cast("Any", behind_proxy))),
+        host=host,
+        port=port,
+        http=cast("Any", connections.protocol),
+        ws="none",
+        # uvloop ignores `pause_reading` in `connection_made`, and would read the first bytes of the handshake.
+        loop="auto" if tls is None else "asyncio",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=math.ceil(limits.idle_timeout_ms / 1000),
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+    )
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tls.certificate, tls.key)
     if tls.client_ca is not None:
-        # Who shows none is asked for a token, or is anonymous.
-        config.ssl_ca_certs, config.ssl_cert_reqs = str(tls.client_ca), ssl.CERT_OPTIONAL
+        context.load_verify_locations(tls.client_ca)
+        # A client without a certificate needs a token, or is anonymous.
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context

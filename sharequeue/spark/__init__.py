@@ -1,44 +1,45 @@
-"""Share groups in Spark: what was leased becomes a DataFrame, what was written becomes an acknowledgement.
+"""Share groups in Spark: leased records become a DataFrame, written outcomes become an acknowledgement.
 
-The names that a program needs, by what they are for:
+The public names, by purpose:
 
-- a pipeline, which leases, writes and acknowledges by itself: `pipeline` makes a `Pipeline` of a function from
-  DataFrame to DataFrame, `by_row` makes such a function of one that gets a record at a time (`Reject`, `Release`),
-  `Summary` keeps figures beside its output; `job.run()` returns a `RunReport` of `RoundReport`s, `job.try_on()` a
-  `Trial`; `job.follow()` goes on as records come, and returns a `FollowReport`; `run_rounds` is what a run calls;
+- a pipeline, which leases, writes and acknowledges without further code: `pipeline` makes a `Pipeline` of a function
+  from DataFrame to DataFrame, `by_row` makes such a function from one that gets one record at a time (`Reject`,
+  `Release`), `Summary` keeps figures beside its output; `job.run()` returns a `RunReport` of `RoundReport`s,
+  `job.try_on()` a `Trial`; `job.follow()` continues as records arrive, and returns a `FollowReport`;
 - values that become columns: `sharequeue.spark.formats`, with `json`, `avro` and `protobuf`;
 - where accepted rows go: `ParquetByLease` (the default), `PostgresTable`, `DeltaTable`, `IcebergTable`,
   `AtLeastOnce`;
-- a lease of one's own, in any program: `lease` gives `LeasedRecords`, whose acknowledgement is `AcknowledgedRecords`;
-- records of the past once more, beside the live group: `job.replay()`, or `replay`, gives a
-  `ReplayReport`; `job.publish()`, or `publish`, puts it in the place of the live output's rows (`PublishReport`);
-- the output: `read_output`, `sweep_outputs`, `compact`, `sweep_compactions`;
+- a lease in any other Spark program: `lease` returns `LeasedRecords`, and their acknowledgement returns
+  `AcknowledgedRecords`;
+- replays of past records, separate from the live group: `job.replay()` returns a `ReplayReport`; `job.publish()`
+  replaces the rows of the live output with the replay (`PublishReport`);
+- the output: `read_output`, or `job.output()`; `job.sweep()` removes the files that killed runs left;
 - the Spark session: `spark_session`;
 - errors: `HandlerError`, `MostFailed`, `LockLost`, `GroupTaken`, `SinkTaken`, `SinkRefused`, `NotFiles`,
   `NoSuchSink`, `OutputDamaged`, `OutputFull`, `OutputNotReachable`, `OutputNotShared`, `RegistryNotAvailable`,
   `SparkNotReady`; and warnings: `Unacknowledged`, `DeadLettersLeft`.
 
-A name is imported when it is first used: importing this package loads neither Spark nor SQLAlchemy.
+A name is imported on first use. Importing this package loads neither Spark nor SQLAlchemy.
 
-Who reads the modules reads them in the order in which a record meets them:
+The modules, in the order in which a record passes through them:
 
-- `contract`: what a handler may write. `job`: what is to be done with the records of a group (`by_row`: record by
-  record, in Python). `pipeline`: a job that needs nothing but settings.
-- `reading/`: from leased offsets to a DataFrame. `plan` chooses the scans, `frame` makes the DataFrame, `source` asks
-  the topics.
-- `leasing/`: how leases are taken and their locks kept (`renewal`), which run as a Spark job of their own
-  (`isolation`).
+- `handler`: what a handler may write. `job`: a group's topics, handler, sink and limits (`by_row`: a handler made
+  from a Python function that gets one record). `pipeline`: a job that needs only settings.
+- `run` works round by round (`rounds`), `following` starts a run whenever there are records, and `lease` offers the
+  same to a program that does its own writing.
+- `leasing/`: the checks of the group (`group`), acquiring leases and renewing their locks (`renewal`), which leases
+  run as a separate Spark job (`isolation`).
+- `reading/`: from leased offsets to a DataFrame. `plan` chooses the scans, `frame` makes the DataFrame, `source`
+  queries the topics.
 - `output/`: the files of a lease, and which of them count (`manifest`).
-- `outcomes/`: what became of each record. `read_back` reads it from the files, `missing` finds the offsets without an
-  outcome, `acknowledging` sends it.
+- `outcomes/`: the outcome of each record. `outcomes` reads it from the files and finds the offsets without one,
+  `acknowledging` sends it.
 - `sinks/`: where accepted rows go.
-- `replays/`: the handler once more on records of the past, apart from the group.
-- `run` goes round by round (`rounds`), `following` runs whenever there is something, and `lease` gives the same to a
-  program that does its own writing.
+- `replays/`: the handler on records outside the group's leases: on past records, or for a trial.
 
-Beside these: `session` makes the Spark session, `interrupts` lets a person stop a run, `draining` writes dead letters
-at its end, `sweeping` removes what killed runs left, `trial` tries a handler, `report` has the figures, `showing`
-prints them, `progress` shows how far a run is.
+In addition: `session` makes the Spark session, `spark_jobs` cancels its jobs of a run, `signals` lets a user stop a
+run, `dead_letters` writes dead letters at its end, `sweep` removes the files that killed runs left, `report` has the
+figures, `table` prints them, `progress` shows the progress of a run.
 """
 
 from __future__ import annotations
@@ -48,28 +49,26 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from sharequeue.extras import require
+from sharequeue.words.extras import require
 
 if TYPE_CHECKING:
     from sharequeue.spark.by_row import Reject, Release, by_row
-    from sharequeue.spark.contract import HandlerError, MostFailed, RegistryNotAvailable
-    from sharequeue.spark.draining import DeadLettersLeft
+    from sharequeue.spark.dead_letters import DeadLettersLeft
     from sharequeue.spark.following import FollowReport
+    from sharequeue.spark.handler import HandlerError, MostFailed, RegistryNotAvailable
     from sharequeue.spark.job import Summary
     from sharequeue.spark.lease import LeasedRecords, Unacknowledged, lease
-    from sharequeue.spark.leasing.claiming import GroupTaken
+    from sharequeue.spark.leasing.group import GroupTaken
     from sharequeue.spark.leasing.renewal import LockLost
-    from sharequeue.spark.output.compaction import compact, sweep_compactions
     from sharequeue.spark.output.folders import SinkTaken
     from sharequeue.spark.output.manifest import NoSuchSink, NotFiles, read_output
     from sharequeue.spark.output.reachable import OutputDamaged, OutputFull, OutputNotReachable
     from sharequeue.spark.output.shared_folder import OutputNotShared
     from sharequeue.spark.pipeline import Pipeline, pipeline
-    from sharequeue.spark.replays.publishing import PublishReport, publish
-    from sharequeue.spark.replays.replay import replay
+    from sharequeue.spark.replays.publishing import PublishReport
     from sharequeue.spark.replays.report import ReplayReport
+    from sharequeue.spark.replays.trial import Trial
     from sharequeue.spark.report import AcknowledgedRecords, RoundReport, RunReport
-    from sharequeue.spark.run import run_rounds
     from sharequeue.spark.session import SparkNotReady, spark_session
     from sharequeue.spark.sinks.at_least_once import AtLeastOnce
     from sharequeue.spark.sinks.delta import DeltaTable
@@ -77,8 +76,6 @@ if TYPE_CHECKING:
     from sharequeue.spark.sinks.interface import SinkRefused
     from sharequeue.spark.sinks.parquet import ParquetByLease
     from sharequeue.spark.sinks.postgres import PostgresTable
-    from sharequeue.spark.sweeping import sweep_outputs
-    from sharequeue.spark.trial import Trial
 
 __all__ = [
     "AcknowledgedRecords",
@@ -115,38 +112,29 @@ __all__ = [
     "Trial",
     "Unacknowledged",
     "by_row",
-    "compact",
     "lease",
     "pipeline",
-    "publish",
     "read_output",
-    "replay",
-    "run_rounds",
     "spark_session",
-    "sweep_compactions",
-    "sweep_outputs",
 ]
 
 _MODULES = {
     "by_row": ("Reject", "Release", "by_row"),
-    "contract": ("HandlerError", "MostFailed", "RegistryNotAvailable"),
-    "draining": ("DeadLettersLeft",),
+    "handler": ("HandlerError", "MostFailed", "RegistryNotAvailable"),
+    "dead_letters": ("DeadLettersLeft",),
     "following": ("FollowReport",),
     "job": ("Summary",),
     "lease": ("LeasedRecords", "Unacknowledged", "lease"),
-    "leasing.claiming": ("GroupTaken",),
+    "leasing.group": ("GroupTaken",),
     "leasing.renewal": ("LockLost",),
-    "output.compaction": ("compact", "sweep_compactions"),
     "output.folders": ("SinkTaken",),
     "output.manifest": ("NoSuchSink", "NotFiles", "read_output"),
     "output.reachable": ("OutputDamaged", "OutputFull", "OutputNotReachable"),
     "output.shared_folder": ("OutputNotShared",),
     "pipeline": ("Pipeline", "pipeline"),
-    "replays.publishing": ("PublishReport", "publish"),
-    "replays.replay": ("replay",),
+    "replays.publishing": ("PublishReport",),
     "replays.report": ("ReplayReport",),
     "report": ("AcknowledgedRecords", "RoundReport", "RunReport"),
-    "run": ("run_rounds",),
     "session": ("SparkNotReady", "spark_session"),
     "sinks.at_least_once": ("AtLeastOnce",),
     "sinks.delta": ("DeltaTable",),
@@ -154,10 +142,9 @@ _MODULES = {
     "sinks.interface": ("SinkRefused",),
     "sinks.parquet": ("ParquetByLease",),
     "sinks.postgres": ("PostgresTable",),
-    "sweeping": ("sweep_outputs",),
-    "trial": ("Trial",),
+    "replays.trial": ("Trial",),
 }
-"""Where each name comes from."""
+"""The module of each public name."""
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
@@ -165,8 +152,8 @@ require("spark", "pyspark", "pandas")
 
 
 class _Face(ModuleType):
-    """Some functions have the name of the module that they are in. The import system sets a package's attribute to
-    a module once that is imported; here the name stays the function's.
+    """A package whose functions may have the name of their module. The import system sets a package's attribute to a
+    module when that module is imported. Here the name keeps referring to the function.
     """
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -1,10 +1,9 @@
-"""What becomes of a record whose Python function raises?
+"""Handle records one by one in Python; a record whose function raises is released or rejected alone.
 
-It gets an outcome, and no other record is affected. `by_row` makes a handler out of a function that gets one record
-at a time, as a dict. An exception of the function is caught and becomes the outcome of that record, with its class
-and message as `error`. Records travel in Arrow batches between Spark and Python, not one by one. A function that
-kills its whole process cannot be caught here; the queue's own redelivery isolates it
-(`sql/functions/30_state/take_fan_out.sql`).
+No other record is affected. `by_row` makes a handler from a function that gets one record at a time, as a dict. An
+exception of the function is caught and becomes the outcome of that record, with its class and message as `error`.
+Records travel in Arrow batches between Spark and Python, not one by one. A function that kills its whole process
+cannot be caught here; the queue's own redelivery isolates it (`sql/functions/30_state/take_fan_out.sql`).
 """
 
 from __future__ import annotations
@@ -21,32 +20,35 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from sharequeue.spark.contract import ACCEPT, KEPT_COLUMNS, OUTCOMES, REJECT, RELEASE, Handler
+from sharequeue.spark.handler import ACCEPT, KEPT_COLUMNS, OUTCOMES, REJECT, RELEASE, Handler
 
 __all__ = ["Reject", "Release", "RowFunction", "by_row"]
 
 RowFunction = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 
 RESULT_COLUMNS = {"outcome": sql.StringType(), "error": sql.StringType(), "not_before": sql.TimestampType()}
-"""The columns that every result has after those of the function."""
+"""The columns that follow the function's own columns in every result."""
 ARROW_RESULT_COLUMNS = (pa.string(), pa.string(), pa.timestamp("us", tz="UTC"))
-"""Their types in Arrow."""
+"""The Arrow types of these columns."""
 
 MOST_ERROR_CHARACTERS = 2_000
-"""An exception may carry the whole record in its message; a column of those would be larger than the sink."""
+"""Limit of an error's length: an exception may have the whole record in its message, and a column of such messages
+would be larger than the sink.
+"""
 
 
 class Reject(Exception):
-    """Raised by a row's function: this record can never be processed. It goes to the dead-letter topic."""
+    """Raised by a row's function for a record that can never be processed. It goes to the dead-letter topic."""
 
     outcome = REJECT
 
 
 class Release(Exception):
-    """Raised by a row's function: not now. The record comes again until its deliveries are used up.
+    """Raised by a row's function for a record to be retried later. It is redelivered until its deliveries are used
+    up.
 
-    With `not_before`, a datetime with a time zone, it does not come sooner (a rate limit, a shop that opens at nine).
-    Raises ValueError when it has no time zone: the executor's own zone would decide.
+    With `not_before`, a datetime with a time zone, it is not redelivered earlier (for example because of a rate
+    limit). Raises ValueError when it has no time zone, because the executor's own zone would then apply.
     """
 
     outcome = RELEASE
@@ -61,20 +63,22 @@ class Release(Exception):
 
 
 def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: str = RELEASE) -> Handler:
-    """Make a handler of `function`, which gets a record and returns what to write of it.
+    """Make a handler of `function`, which gets a record and returns the row to write.
 
-    The record is a dict of the columns a handler gets (`topic, partition, offset, timestamp, timestamp_type, key,
-    value, headers, delivery_count, lease_id`), timestamps in UTC. What is returned is a dict with names in `columns`,
-    a DDL string or a schema; a name left out is null. A record for which None is returned is left out, as by a
-    filter: the job's `dropped` decides. `Reject` and `Release` give the outcome of their name. Any other exception
-    gives `on_error`, and so does a value that does not fit its column, a result that is no dict, and a record that
-    Python cannot have (invalid UTF-8 in a text). A record that has an outcome other than accept already, because its
-    value was not decoded (`formats`), keeps that and its error, and the function does not get it.
+    The record is a dict of the columns that a handler gets (`topic, partition, offset, timestamp, timestamp_type,
+    key, value, headers, delivery_count, lease_id`), timestamps in UTC. The function returns a dict with names in
+    `columns` (a DDL string or a schema); a missing name becomes null. A record for which the function returns None
+    has no row, as if it were filtered out: the job's `dropped` decides its outcome. `Reject` and `Release` give the
+    outcomes reject and release. Any other exception gives `on_error`, and so does a value that does not fit its
+    column, a result that is not a dict, and a record that Python cannot represent (invalid UTF-8 in a text). A record
+    that already has an outcome other than accept, because its value was not decoded (`formats`), keeps its outcome
+    and error, and is not passed to the function.
 
-    Raises ValueError when `on_error` is no outcome; the handler does when `columns` names one that every result has.
+    Raises ValueError when `on_error` is not an outcome. The handler raises it when `columns` names a column that
+    every result has.
     """
     if on_error not in OUTCOMES:
-        raise ValueError(f"on_error={on_error!r} is no outcome: expected one of {', '.join(OUTCOMES)}")
+        raise ValueError(f"on_error={on_error!r} is not an outcome: expected one of {', '.join(OUTCOMES)}")
 
     def handler(records: DataFrame) -> DataFrame:
         declared = _declared(columns)
@@ -83,7 +87,7 @@ def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: st
         worker = _Worker(function, to_arrow_schema(declared), on_error)
         return records.mapInArrow(worker, sql.StructType([*kept, *declared.fields, *results]))
 
-    # A pipeline without a sink is named after its function, which is the user's and not this one.
+    # A pipeline without a sink is named after the user's function, not after this one.
     handler.__name__ = str(getattr(function, "__name__", "<callable>"))
     handler.__qualname__ = str(getattr(function, "__qualname__", type(function).__qualname__))
     handler.__module__ = str(function.__module__)
@@ -91,11 +95,11 @@ def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: st
 
 
 def _declared(columns: str | sql.StructType) -> sql.StructType:
-    """Return the function's own columns, all of them nullable: in the row of a failed record they are null."""
+    """Return the function's own columns, all nullable, because they are null in the row of a failed record."""
     given = sql.StructType.fromDDL(columns) if isinstance(columns, str) else columns
     if not isinstance(given, sql.StructType):
         raise ValueError(
-            f"{columns!r} names no columns: expected a DDL string such as 'name string, amount int'"
+            f"{columns!r} does not name columns: expected a DDL string such as 'name string, amount int'"
         )
     if taken := {*KEPT_COLUMNS, *RESULT_COLUMNS} & set(given.names):
         raise ValueError(
@@ -105,7 +109,7 @@ def _declared(columns: str | sql.StructType) -> sql.StructType:
 
 
 class _Worker:
-    """Runs in the Python workers of Spark's executors: batches in, batches out."""
+    """A function on Arrow batches that runs in the Python workers of Spark's executors."""
 
     def __init__(self, function: RowFunction, columns: pa.Schema, on_error: str) -> None:
         self.function = function
@@ -132,7 +136,7 @@ class _Worker:
                 waits.append(wait)
         here = batch.select(list(KEPT_COLUMNS)).take(pa.array(kept, pa.int64()))
         made = [self._column(field, rows, outcomes, errors) for field in self.columns]
-        # A failed row has null in all of the function's columns, also when only one value did not fit.
+        # A failed row has null in all of the function's columns, even when only one value did not fit.
         failed = pa.array([outcome != ACCEPT for outcome in outcomes], pa.bool_())
         made = [pc.if_else(failed, pa.scalar(None, column.type), column) for column in made]
         results = [
@@ -148,7 +152,7 @@ class _Worker:
     ) -> tuple[str, str | None, datetime | None, Mapping[str, Any] | None]:
         try:
             if isinstance(record, Exception):
-                raise record  # it cannot be given to the function at all
+                raise record  # it cannot be passed to the function
             before, error = record.pop("outcome", ACCEPT), record.pop("error", None)
             if before != ACCEPT:
                 return before, error, None, {}  # its value was not decoded
@@ -161,10 +165,10 @@ class _Worker:
             if strange := set(row) - set(self.columns.names):
                 raise KeyError(f"{', '.join(sorted(map(str, strange)))} not declared among the columns")
         except Exception as error:
-            # By attribute: the worker may have one `Reject` from here and another from an import of its own.
+            # Check by attribute: the worker may have one `Reject` from here and another from its own import.
             asked = getattr(error, "outcome", None)
             outcome = asked if asked in (REJECT, RELEASE) else self.on_error
-            # Other exceptions may have a `not_before` that means something else.
+            # The attribute `not_before` of other exceptions may mean something else.
             wait = getattr(error, "not_before", None) if asked == RELEASE else None
             timed = isinstance(wait, datetime) and wait.utcoffset() is not None
             return outcome, _error_text(error), wait if timed else None, {}
@@ -193,9 +197,11 @@ class _Worker:
 
 
 def _records(batch: pa.RecordBatch) -> list[dict[str, Any] | Exception]:
-    """Return the records of a batch; an exception instead of one that Python cannot have, such as invalid UTF-8."""
+    """Return the records of a batch, with an exception in place of each one that Python cannot represent (invalid
+    UTF-8).
+    """
     names, columns = batch.schema.names, batch.columns
-    # In UTC: the session's zone need not be one that Python knows.
+    # Use UTC: Python may not know the session's time zone.
     columns = [
         column.cast(pa.timestamp(column.type.unit, "UTC"))
         if pa.types.is_timestamp(column.type) and column.type.tz is not None

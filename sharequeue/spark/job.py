@@ -1,9 +1,9 @@
-"""What is to be done with the records of a share group?
+"""The job of a share group: its topics, handler, sink and limits.
 
-A job names its group, its topics and its sink, and has a handler: a function from DataFrame to DataFrame that
-gives every record an `outcome`, and for a failure an `error`, and when to try again at the soonest
-(`not_before`). How the records get there, and what becomes of the outcomes, is `run.py`'s matter; a handler can
-be called on any DataFrame with the same columns, which is how it is tested.
+A job names its group, its topics and its sink, and has a handler: a function from DataFrame to DataFrame that gives
+every record an `outcome`, and for a failure an `error` and the earliest time of the next attempt (`not_before`).
+`run.py` reads the records and acknowledges the outcomes. A handler can be called on any DataFrame with the same
+columns, so it can be tested without a run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from sharequeue.spark.contract import Handler, check_meanings
+from sharequeue.spark.handler import Handler, check_meanings
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.reading.plan import MAX_SCANS
 from sharequeue.spark.sinks.interface import Sink
@@ -23,10 +23,10 @@ from sharequeue.spark.sinks.interface import Sink
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Figures kept beside a sink: partial sums by lease, merged when they are read.
+    """Figures stored in addition to a sink: partial sums by lease, merged when they are read.
 
-    `partial` gets the accepted rows just written, with `lease_id`, and must group by `lease_id` among others.
-    It is computed and durable before the acknowledgement, and counts with it, like the records themselves.
+    `partial` gets the accepted rows just written, with `lease_id`, and must group by `lease_id` among others. The
+    result is computed and durable before the acknowledgement, and counts from it on, like the records themselves.
     """
 
     name: str
@@ -35,19 +35,19 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class ShareGroupJob:
-    """A share group's pipeline. Call it like its handler.
+    """A share group's pipeline. It can be called like its handler.
 
     `dropped` is the outcome of a record that the handler returned no row for, `unknown` that of a record whose
-    `outcome` is none of ours or null; None, the default, makes an error of either. `deliveries_per_run` is how often
-    one run leases a record that it has released; what has no outcome (its process died) is not counted. A run stops
-    when `failed_share` of at least `failed_records` records of a round have failed, or all of several Spark jobs with
-    the same error while nothing has worked; never when None. `try_empty`
-    calls the handler on a frame without rows before anything is leased. `lock_duration_ms` is the group's own when
-    None, and lies inside the service's bounds (15,000 to 60,000 unless it is configured otherwise). `headers` may be
-    switched off where they are not used, which spares decoding them. `destination` says where accepted rows go
-    (`sinks/`); None leaves them in files, by lease. `max_bytes` bounds the keys and values of a round, by the mean
-    size of the records; None takes the group config `sharequeue.fetch.max.bytes`, 0 is no bound. `name` is by what
-    the group remembers the pipeline; None takes the module and the name of the handler.
+    `outcome` is unknown or null; with None, the default, either is an error. `deliveries_per_run` is how often one
+    run leases a record that it has released; a delivery without an outcome (its process died) is not counted. A run
+    stops when `failed_share` of at least `failed_records` records of a round have failed, or all of several Spark
+    jobs with the same error before any has succeeded; never when `failed_share` is None. `try_empty` calls the
+    handler on an empty DataFrame before anything is leased. `lock_duration_ms` is the group's own when None, and must
+    be within the service's bounds (15,000 to 60,000 by default). `headers` may be switched off where they are not
+    used, which saves decoding them. `destination` is where accepted rows go (`sinks/`); None leaves them in files, by
+    lease. `max_bytes` bounds the keys and values of a round, by the mean size of the records; None uses the group
+    config `sharequeue.fetch.max.bytes`, 0 means no bound. `name` is the name under which the group stores the
+    pipeline; None uses the module and the name of the handler.
     """
 
     group: str
@@ -72,7 +72,7 @@ class ShareGroupJob:
     def __post_init__(self) -> None:
         check_meanings(self.dropped, self.unknown)
         if not self.topics:
-            raise ValueError("there is nothing to lease from: name at least one topic")
+            raise ValueError("topics must not be empty: name at least one topic")
         if self.deliveries_per_run < 1:
             raise ValueError(f"deliveries_per_run is {self.deliveries_per_run}: expected 1 or more")
         if self.failed_share is not None and not 0 < self.failed_share <= 1:
@@ -88,17 +88,17 @@ class ShareGroupJob:
                 raise ValueError(f"{name!r} cannot be the name of a sink: it becomes a folder's name")
 
     def __call__(self, records: DataFrame) -> DataFrame:
-        """Return what the handler makes of these records."""
+        """Return the handler's result for these records."""
         return self.handler(records)
 
     @property
     def pipeline_name(self) -> str:
-        """By what the group remembers this pipeline: its `name`, or else such as `my_module:orders`."""
+        """The name under which the group stores this pipeline: its `name`, or for example `my_module:orders`."""
         return self.name or name_of(self.handler)
 
     @property
     def names(self) -> SinkNames:
-        """The names under which the job's output is kept."""
+        """The names under which the job's output is stored."""
         return SinkNames(self.group, self.sink, tuple(summary.name for summary in self.summaries))
 
     @property
@@ -112,7 +112,7 @@ class ShareGroupJob:
 
 
 def name_of(handler: Handler) -> str:
-    """Return the module and the name of a handler, such as `my_module:orders`: the same whether its file is imported
+    """Return the module and the name of a handler, such as `my_module:orders`, the same whether its file is imported
     or run as a script. In a notebook the module is `__main__`.
     """
     named = handler if hasattr(handler, "__qualname__") else type(handler)

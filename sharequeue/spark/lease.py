@@ -1,10 +1,10 @@
-"""How does a Spark job of one's own lease records, and acknowledge them?
+"""Lease and acknowledge records in a Spark job that does its own writing.
 
-`lease` → `.records` → `.acknowledge`, with any DataFrame code in between and any writer. `run.py` does the same
-round by round for a `pipeline`. The locks are kept meanwhile. What is not acknowledged when the block
-ends is given back at once. The outcomes are read from what was durably written, never from memory, so that nothing is
-accepted that is not there. Records are processed at least once: a run that dies after its writer and before its
-acknowledgement has written records that come again.
+The order is `lease`, `.records`, `.acknowledge`, with any DataFrame code and any writer in between. `run.py` does the
+same round by round for a `pipeline`. The locks are renewed meanwhile. Records that are not acknowledged when the
+block ends are given back at once. The outcomes are read from durable output, never from memory, so that no record is
+accepted whose output is missing. Records are processed at least once: a run that dies after its writer and before its
+acknowledgement has written records that are redelivered.
 """
 
 from __future__ import annotations
@@ -26,29 +26,28 @@ from sharequeue.database import Database
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import TopicInfo, Topics
-from sharequeue.names import whole_number
-from sharequeue.settings import Settings
-from sharequeue.spark.contract import HandlerError, check_meanings
-from sharequeue.spark.draining import DrainAtEnd, Drained, about_letters
+from sharequeue.spark.dead_letters import DrainAtEnd, Drained, about_letters
+from sharequeue.spark.handler import HandlerError, check_meanings
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
-from sharequeue.spark.leasing.losses import report_losses, words_of_losses
+from sharequeue.spark.leasing.group import living_topics, report_losses, why_nothing, words_of_losses
 from sharequeue.spark.leasing.member import Member, in_turn
-from sharequeue.spark.leasing.nothing_leased import why_nothing
 from sharequeue.spark.leasing.renewal import LeaseKeeper, release_held
 from sharequeue.spark.outcomes.acknowledging import ToAcknowledge, acknowledge_all
-from sharequeue.spark.outcomes.missing import acknowledgements
-from sharequeue.spark.outcomes.retries import Backoff
+from sharequeue.spark.outcomes.outcomes import acknowledgements
 from sharequeue.spark.outcomes.written_by_program import WrittenOutcomes, write_outcomes, written_outcomes
 from sharequeue.spark.reading.frame import no_records
-from sharequeue.spark.reading.levels import one_level
+from sharequeue.spark.reading.isolation_level import one_level
 from sharequeue.spark.reading.plan import MAX_SCANS
 from sharequeue.spark.reading.sizes import RecordSizes
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.report import AcknowledgedRecords
-from sharequeue.spark.session import cancellable, refuse_connect, spark_session
-from sharequeue.spark.showing import Shown, Table
+from sharequeue.spark.session import refuse_connect, spark_session
+from sharequeue.spark.spark_jobs import cancellable
+from sharequeue.spark.table import Shown, Table
 from sharequeue.state import State
-from sharequeue.values import Lease
+from sharequeue.words.names import whole_number
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import Lease
 
 __all__ = ["LeasedRecords", "Unacknowledged", "lease"]
 
@@ -56,12 +55,12 @@ _log = logging.getLogger(__name__)
 
 
 class Unacknowledged(UserWarning):
-    """A lease ended well and acknowledged nothing, or was never closed; the message says what its records do."""
+    """Warning that a lease ended without an error and without an acknowledgement, or was never closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What `lease` was asked for."""
+    """The arguments of `lease`."""
 
     group: str
     topics: tuple[str, ...]
@@ -81,25 +80,28 @@ class _Wanted:
 
 @dataclass(slots=True)
 class _Opened:
-    """What an open lease works with. Nothing of it knows the LeasedRecords, which so ends with its last reference."""
+    """The resources of an open lease. None of them refers to the LeasedRecords, which is therefore freed with its
+    last reference.
+    """
 
     source: Source
     keeper: LeaseKeeper
     joined: Membership | None
     infos: Mapping[str, TopicInfo]
-    backoff: Backoff
     process: int
     dead_letters: Drained | None = None
 
 
 class LeasedRecords(Shown):
-    """What `lease` gives: a block, or `open` and `close`. True while it holds anything, and after it has."""
+    """The result of `lease`: a context manager, or `open` and `close`. It is true if anything was leased, also after
+    the end.
+    """
 
     def __init__(self, wanted: _Wanted) -> None:
         self.leases: tuple[Lease, ...] = ()
-        """One for each share-partition that had something to lease."""
+        """The leases, one for each share-partition that had records to lease."""
         self.why_nothing: str | None = None
-        """Why nothing was leased although not all is done; None where there is nothing to say."""
+        """The reason why nothing was leased although records remain; None if there is no remark."""
         self.lost = 0
         """Records of the group that retention removed before they were processed, since a lease or a run last
         reported any."""
@@ -110,10 +112,10 @@ class LeasedRecords(Shown):
         self._written: WrittenOutcomes | None = None
 
     def open(self) -> Self:
-        """Lease the records, and keep their locks until `close`; harmless when it is open.
+        """Lease the records, and renew their locks until `close`; do nothing if it is open.
 
-        Raises UnknownTopicOrPartition for a topic that is not there, SparkNotReady, SettingMissing, and the errors of
-        joining and acquiring.
+        Raises UnknownTopicOrPartition for a topic that does not exist, UnknownTopicId where all were deleted or
+        recreated, SparkNotReady, SettingMissing, and the errors of joining and acquiring.
         """
         if self._ends is not None:
             return self
@@ -126,7 +128,6 @@ class LeasedRecords(Shown):
             database = stack.enter_context(Database.open(settings))
             broker = stack.enter_context(Topics(settings))
             State(database).administration.check_cluster(broker.cluster_id())
-            broker.require(wanted.topics)
             configs = GroupConfigs.load(database, wanted.group)
             source = Source(
                 settings,
@@ -137,6 +138,7 @@ class LeasedRecords(Shown):
                 wanted.headers,
                 wanted.max_scans,
             )
+            living_topics(broker, source.state, wanted.group, wanted.topics)
             ending = stack.enter_context(DrainAtEnd(settings, source.state, configs))
             joined: Membership | None = None
             if wanted.membership is None:
@@ -156,19 +158,23 @@ class LeasedRecords(Shown):
             leases = keeper.acquire_within(budget, share_partitions, wanted.lock_duration_ms)
             self.lost = report_losses(source.state, wanted.group, wanted.topics)
             if not leases:
-                nothing = why_nothing(source.state, configs, wanted.topics, share_partitions)
+                lost = source.state.figures.lost_topics(wanted.group, wanted.topics)
+                there = [topic for topic in wanted.topics if topic not in lost]
+                nothing = why_nothing(source.state, configs, there, share_partitions) if there else None
                 letters = about_letters(settings, source.state, configs, wanted.topics)
-                self.why_nothing = "; ".join(filter(None, (nothing, letters))) or None
+                self.why_nothing = (
+                    "; ".join(filter(None, (nothing, *map(str, lost.values()), letters))) or None
+                )
             if self.why_nothing is not None:
                 _log.warning("nothing was leased: %s", self.why_nothing)
-            self._opened = _Opened(source, keeper, joined, infos, Backoff.of(configs), os.getpid())
+            self._opened = _Opened(source, keeper, joined, infos, os.getpid())
             self.leases, self._acknowledged, self._written = tuple(leases), False, None
             ending.report_to = self._opened
             self._ends = stack.pop_all()
         return self
 
     def close(self) -> None:
-        """Give back what is not acknowledged, and close what `open` made; harmless when it is closed."""
+        """Give back what is not acknowledged, and close what `open` made; do nothing if it is closed."""
         self._end(None, None, None)
 
     def __enter__(self) -> Self:
@@ -186,7 +192,7 @@ class LeasedRecords(Shown):
         if ends is None or self._opened is None:
             return
         if os.getpid() != self._opened.process:
-            ends.pop_all()  # a forked child: what is open here is its parent's
+            ends.pop_all()  # a forked child: these resources are its parent's
             return
         if error is None and self and not self._acknowledged:
             try:
@@ -202,7 +208,9 @@ class LeasedRecords(Shown):
         ends.__exit__(kind, error, trace)
 
     def __del__(self) -> None:
-        """Say that it was never closed. Its locks lapse: the collector may run anywhere, and gives nothing back."""
+        """Warn that it was never closed. Its locks expire: the garbage collector may run in any thread, so nothing is
+        given back here.
+        """
         opened = getattr(self, "_opened", None)
         if opened is None or self._ends is None or os.getpid() != opened.process:
             return
@@ -223,15 +231,15 @@ class LeasedRecords(Shown):
 
     @property
     def dead_letters(self) -> Drained | None:
-        """The dead letters of the group that the end of the block has written; None where none waited, or a service
+        """The dead letters of the group that were written at the end of the block; None if none waited or a service
         writes them.
         """
         return self._opened.dead_letters if self._opened is not None else None
 
     def _at_work(self, *, waiting: bool = False) -> _Opened:
-        """What it works with. Raises LockLost, and RuntimeError where nothing was ever leased.
+        """Return the open lease. Raises LockLost, and RuntimeError if nothing was ever leased.
 
-        With `waiting` also HandlerError where its records do not wait for their acknowledgement any more.
+        With `waiting` also raises HandlerError if its records were already acknowledged or given back.
         """
         if self._opened is None:
             raise RuntimeError(
@@ -265,67 +273,69 @@ class LeasedRecords(Shown):
 
     @property
     def count(self) -> int:
-        """How many offsets are leased; those that the log does not have are among them."""
+        """The number of leased offsets, including those that the log does not have."""
         return sum(lease.offsets.count for lease in self.leases)
 
     @property
     def records(self) -> DataFrame:
         """The leased records: `topic, partition, offset, timestamp, timestamp_type, key, value, headers,
-        delivery_count, lease_id`; without rows when nothing was leased.
+        delivery_count, lease_id`; no rows when nothing was leased.
 
-        Each action reads the topic anew, the same records: what was leased does not change. Raises LockLost.
+        Each action reads the topic again, and reads the same records: the leased offsets do not change. Raises
+        LockLost.
         """
         source = self._at_work().source
         return source.records(self.leases) if self.leases else no_records(source.spark)
 
     def check(self) -> None:
-        """Raise LockLost when these records are somebody else's by now. Before a side effect of one's own."""
+        """Raise LockLost if the lock on these records is lost. Call this before a side effect of your own."""
         self._at_work()
 
     def write(self, outcomes: DataFrame, folder: str | PathLike[str]) -> str:
-        """Write the outcomes as Parquet into a folder of this lease alone, below `folder`; return where.
+        """Write the outcomes as Parquet into a folder for this lease only, below `folder`; return its path.
 
-        `acknowledge()` then reads that and nothing else. A second write below `folder` removes the first. `folder` is
-        a path, or a URI as the settings' `output`. Raises OutputInvalid, OutputNotReachable, OutputFull, LockLost,
-        and HandlerError after the acknowledgement.
+        `acknowledge()` then reads only that folder. A second write below `folder` removes the first. `folder` is a
+        path, or a URI as the settings' `output`. Raises OutputInvalid, OutputNotReachable, OutputFull, LockLost, and
+        HandlerError after the acknowledgement.
         """
         source = self._at_work(waiting=True).source
         self._written = write_outcomes(source, self.leases, outcomes, fspath(folder), self._written)
         return self._written.folder
 
     def acknowledge(self, outcomes: DataFrame | str | PathLike[str] | None = None) -> AcknowledgedRecords:
-        """Acknowledge everything that is leased, by what was written: once, and for good.
+        """Acknowledge all leased records by their written outcomes. This can be done once and cannot be undone.
 
         `outcomes` is the folder of Parquet files that the block wrote, or a DataFrame that reads what it wrote;
         without it, what `write` wrote. It has `topic, partition, offset` as they were leased, `outcome` (accept,
-        release or reject; anything else is what `unknown` of `lease` says), and `not_before` where a released record
-        shall wait until a time, else it waits for the group's back-off. With `lease_id` the rows of other leases are
-        left alone, so that one folder may be appended to. A record the log has and no row names gets the outcome
-        `dropped` of `lease`; an offset the log never had is a gap.
+        release or reject; anything else becomes `unknown` of `lease`), and `not_before` where a released record must
+        wait until a time; without it the group's back-off applies. With `lease_id` the rows of other leases are
+        ignored, so that several leases may append to one folder. A record that is in the log and has no row gets the
+        outcome `dropped` of `lease`; an offset the log never had is a gap.
 
-        Raises HandlerError for outcomes that are not read from storage, contradict themselves, name what was not
-        leased, are unknown, or lack a record, unless `lease` was given a meaning for these; OutputDamaged; LockLost;
-        and what `acknowledgements` (`outcomes/missing.py`) and `State.acknowledge` raise. Nothing has been
-        acknowledged then, except by `State.acknowledge`, which acknowledges lease by lease.
+        Raises HandlerError for outcomes that are not read from storage, contradict each other, name records that were
+        not leased, are unknown, or lack a record, unless `dropped` or `unknown` of `lease` covers the case;
+        OutputDamaged; LockLost; and what `acknowledgements` (`outcomes/outcomes.py`) and `State.acknowledge` raise.
+        Then nothing has been acknowledged, except after an error of `State.acknowledge`, which acknowledges lease by
+        lease.
         """
         work = self._at_work(waiting=True)
         if not self.leases:
             return AcknowledgedRecords.of(0, (), ())
         written = self._written if outcomes is None else outcomes
         if written is None:
-            raise HandlerError("nothing was written yet: call write() first, or say where the outcomes are")
+            raise HandlerError(
+                "nothing was written yet: call write() first, or name the folder of the outcomes"
+            )
         source = work.source
         seen = written_outcomes(source, self.leases, written, self._wanted.unknown)
         wanted = acknowledgements(source, self.leases, seen, work.infos, self._wanted.dropped)
         self._acknowledged = True
-        now = source.state.now()
-        wanted = {at.lease_id: work.backoff.apply(at, wanted[at.lease_id], now) for at in self.leases}
         acknowledged = acknowledge_all(
             source.state,
             work.keeper,
             [ToAcknowledge(lease, wanted[lease.lease_id]) for lease in self.leases],
         )
-        # Below the log start nothing can be acknowledged any more; such a lease ends without it.
+        # Offsets below the log start can no longer be acknowledged; such a lease ends without an acknowledgement.
         release_held(source.state, [lease for lease in self.leases if wanted[lease.lease_id].lost])
         return AcknowledgedRecords.of(self.count, acknowledged, wanted.values())
 
@@ -352,24 +362,23 @@ def lease(
 
     In a notebook, `leased = lease(…).open()` in one cell and `leased.close()` in another are the same as the block.
 
-    `max_bytes` bounds the lease further, by the mean size of the records, unless it is 0. `dropped` is the
-    outcome of a record that the outcomes do not name, `unknown` that of a record with another outcome or null:
-    release, accept or reject, or None, which makes an error of it. The lock duration is the group's own when
-    None. `reader_options` are those of Spark's Kafka connector and win over ours; the isolation level is the group's
-    config `share.isolation.level` alone. Settings, Spark
-    session, membership and state are made when they are not given; a membership that is made here joins the group
-    through the service and leaves it at the end of the block.
+    `max_bytes` bounds the lease further, by the mean size of the records, unless it is 0. `dropped` is the outcome of
+    a record without a row, `unknown` that of a record with an unknown outcome or null: release, accept or reject, or
+    None, which makes it an error. The lock duration is the group's own when None. `reader_options` are those of
+    Spark's Kafka connector and override the defaults; the isolation level always comes from the group's config
+    `share.isolation.level`. Settings, Spark session, membership and state are created when they are not given; a
+    membership that is created here joins the group through the service and leaves it at the end of the block.
 
-    The locks are renewed at a third of their duration. Once one is lost, Spark's jobs of the block are cancelled
-    and nothing can be acknowledged: the block ends in LockLost. What is not acknowledged when it ends is given
-    back at once, with an Unacknowledged warning where the block ended well, and is suspect; after an interrupt
-    (KeyboardInterrupt, or anything that is no Exception) it is given back as by a cancelled run, which leaves no
-    suspects and gives no record up. Where no service does, dead letters of the group are then written.
+    The locks are renewed at a third of their duration. Once one is lost, Spark's jobs of the block are cancelled and
+    nothing can be acknowledged: the block ends with LockLost. Records that are not acknowledged when it ends are
+    given back at once, as suspects, with an Unacknowledged warning if the block ended without an error. After an
+    interrupt (KeyboardInterrupt, or anything that is not an Exception) they are given back as by a cancelled run,
+    which leaves no suspects and gives no record up. Then the dead letters of the group are written, unless a service
+    writes them.
 
-    Raises TypeError for a number that is none, ValueError without topics, for a budget below one record or a
-    `dropped` or `unknown` that is no outcome,
-    UnknownTopicOrPartition for a topic that is not there, SparkNotReady, SettingMissing, and the errors of joining
-    and acquiring.
+    Raises TypeError if a bound is not a number, ValueError without topics, for a budget below one record or a
+    `dropped` or `unknown` that is not an outcome, UnknownTopicOrPartition for a topic that does not exist,
+    SparkNotReady, SettingMissing, and the errors of joining and acquiring.
     """
     check_meanings(dropped, unknown)
     max_records, max_bytes = (
@@ -381,7 +390,7 @@ def lease(
         lock_duration_ms = whole_number("lock_duration_ms", lock_duration_ms, 1)
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
-        raise ValueError("there is nothing to lease from: name at least one topic")
+        raise ValueError("topics must not be empty: name at least one topic")
     return LeasedRecords(
         _Wanted(
             group=group,

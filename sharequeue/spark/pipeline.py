@@ -1,8 +1,8 @@
-"""How does a pipeline run with nothing but settings?
+"""A pipeline: a handler with its job, which needs only settings to run.
 
-`pipeline` makes a job of a function, and that job runs by itself: it makes the settings, the database, the membership
-and the Spark session where they are not given, and closes what it made. The Spark session stays: it is the process's,
-as with `lease`, and a DataFrame of the output needs it. `run.py` does the work.
+`pipeline` makes a job of a function, and that job runs by itself: it creates the settings, the database, the
+membership and the Spark session if they are not given, and closes what it created. The Spark session stays open: it
+belongs to the process, as with `lease`, and a DataFrame of the output needs it. `run.py` does the work.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from pyspark.sql.types import StructType
 from sharequeue.database import Database
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import Topics
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
-from sharequeue.spark.contract import Handler
 from sharequeue.spark.following import FollowReport, OnRun, follow_rounds
+from sharequeue.spark.handler import Handler
 from sharequeue.spark.job import ShareGroupJob, Summary
 from sharequeue.spark.leasing.budget import MAX_RECORDS
+from sharequeue.spark.leasing.group import living_topics
 from sharequeue.spark.leasing.member import Member
-from sharequeue.spark.leasing.nothing_leased import refuse_lost
 from sharequeue.spark.output.manifest import read_output
-from sharequeue.spark.progress import shown_progress
-from sharequeue.spark.reading.levels import one_level
+from sharequeue.spark.progress import ProgressCallback, shown_progress
+from sharequeue.spark.reading.isolation_level import one_level
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.replays.publishing import PublishReport, publish
 from sharequeue.spark.replays.replay import replay
 from sharequeue.spark.replays.report import ReplayReport
-from sharequeue.spark.report import ProgressCallback, RunReport
+from sharequeue.spark.replays.trial import Trial, try_on
+from sharequeue.spark.report import RunReport
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.session import refuse_connect, spark_session
-from sharequeue.spark.showing import Removed
 from sharequeue.spark.sinks.interface import Sink
-from sharequeue.spark.sweeping import sweep_outputs
-from sharequeue.spark.trial import Trial, try_on
+from sharequeue.spark.sweep import sweep_outputs
+from sharequeue.spark.table import Removed
 from sharequeue.state import State
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
 
 __all__ = ["Pipeline", "pipeline"]
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline(ShareGroupJob):
-    """A job that needs nothing but settings to run. `pipeline` makes one of a function."""
+    """A job that needs only settings to run. `pipeline` makes one of a function."""
 
     @one_level
     def run(
@@ -67,22 +67,29 @@ class Pipeline(ShareGroupJob):
     ) -> RunReport:
         """Lease, handle, write and acknowledge, round by round, until nothing is left to lease.
 
-        Settings, Spark session, state and membership are made when they are not given. A membership that is made here
-        joins the group through the service and leaves it at the end. The bounds are those of `run_rounds`:
-        `max_records` and `max_bytes` of one round, `max_rounds` and `max_seconds` of the run, and `only`, the
-        partitions that are leased from, such as `orders-0`. One pipeline works on a group: `replaces` is the name of
-        the one before, if this one takes its place. `progress` is shown on stderr, or below the cell of a notebook;
-        with False it is not, and a function gets it instead.
+        Settings, Spark session, state and membership are created when they are not given. A membership that is
+        created here joins the group through the service and leaves it at the end. `max_records` and `max_bytes` bound
+        one round; `max_bytes` is the job's when None, or else the group's own. `max_rounds` and `max_seconds` bound
+        the run. `only` names partitions, such as `orders-0`: of the assigned partitions it leases only from these,
+        and the report names the others. Only one pipeline works on a group: `replaces` is the name of the previous
+        one, if this one replaces it. `progress` is shown on stderr, or below the cell of a notebook; with False it is
+        not shown; a function receives it instead.
 
-        Raises what `run_rounds` raises, SettingMissing, SparkNotReady, and the errors of joining.
+        Raises GroupTaken where another pipeline works on the group, or has replaced this one meanwhile, TypeError for
+        a bound that is not a number, ValueError for a budget below one record and for a `max_seconds` that is
+        negative or not finite, UnknownTopicOrPartition for a topic or partition that does not exist, UnknownTopicId
+        if all its topics were deleted or recreated, what the handler, Spark, the state or the broker raised,
+        HandlerError, MostFailed, LockLost, OutputNotReachable, OutputNotShared, SinkTaken, SinkRefused,
+        SettingMissing, SparkNotReady, and the errors of joining. All leases have then been given back, with their
+        deliveries unless a Spark task had run and left records without an outcome.
         """
         loaded = settings or Settings.load()
         with ExitStack() as stack:
             topics = stack.enter_context(Topics(loaded))
-            # Before Spark starts, and before joining waits for partitions of a topic that is not there.
-            topics.require(self.topics)
-            _, session, queue = stack.enter_context(self._opened(loaded, spark, state))
-            refuse_lost(queue, self.group, self.topics)
+            queue = state or State(stack.enter_context(Database.open(loaded)))
+            # Before Spark starts, and before joining waits for partitions of a topic that does not exist.
+            living_topics(topics, queue, self.group, self.topics)
+            _, session, _ = stack.enter_context(self._opened(loaded, spark, queue))
             member = membership
             if member is None:
                 joined = stack.enter_context(Membership(loaded.service, self.group, self.topics))
@@ -122,12 +129,12 @@ class Pipeline(ShareGroupJob):
     ) -> FollowReport:
         """Run, wait for records, and run again, with one Spark session and one membership, until a signal ends it.
 
-        A new record is leased some two seconds after it was produced. `max_rounds` and `max_seconds` bound the whole,
-        the other arguments are those of `run`. `on_run` gets the report of each run that did something. Outages of
-        Postgres, the broker, the service and the output are waited out, also at the start.
+        A new record is leased about two seconds after it was produced. `max_rounds` and `max_seconds` bound the
+        total, the other arguments are those of `run`. `on_run` gets the report of each run that did something. It
+        waits for the end of outages of Postgres, the broker, the service and the output, also at the start.
 
-        Raises what `run` raises for all else, such as for a host name that is not known, and SparkNotReady where the
-        Spark session has ended.
+        Raises the other errors of `run`, for example for an unknown host name, and SparkNotReady if the Spark session
+        has ended.
         """
         loaded = settings or Settings.load()
         with ExitStack() as stack:
@@ -161,9 +168,9 @@ class Pipeline(ShareGroupJob):
         state: State | None = None,
     ) -> Trial:
         """Run the handler on up to so many records that a run would lease now: nothing is leased, written or
-        acknowledged, and no group is made.
+        acknowledged, and no group is created.
 
-        Where there are none to lease, the last records of the topics take their place, and `remark` says so. Raises
+        If there are none to lease, the last records of the topics are used instead, and `remark` is set. Raises
         ValueError for less than one record, HandlerError, what the handler raises, SettingMissing and SparkNotReady.
         """
         with self._opened(settings, spark, state) as (loaded, session, queue), Topics(loaded) as topics:
@@ -185,10 +192,17 @@ class Pipeline(ShareGroupJob):
         spark: SparkSession | None = None,
         state: State | None = None,
     ) -> ReplayReport:
-        """Run the handler again on records of the past: by time, by offsets, or what leases had accepted.
+        """Run the handler again on past records: by time, by offsets, or those that leases had accepted.
 
-        Nothing of the live group is touched. What comes back is in a folder of its own, `report.path`. Arguments and
-        errors are those of `sharequeue.spark.replay`, and SettingMissing and SparkNotReady.
+        The live group does not change. The result is in a separate folder, `report.path`. The records are those with
+        timestamps at or after `since` and before `until`, or those at `offsets`, by topic and partition, or those
+        that `leases`, by their ids, or the leases of a `member`, had accepted: exactly one of the four. `name` is the
+        folder's, `output` the folder of all replays; both have defaults when None. With `dry_run` the records are
+        only found and counted.
+
+        Raises ValueError unless there is exactly one choice, OffsetOutOfRange if retention has removed records,
+        unless `allow_missing`, UnknownTopicOrPartition, InvalidRequest for an unknown lease, HandlerError,
+        SettingMissing, SparkNotReady, and what the handler raises: nothing has then been replaced.
         """
         with self._opened(settings, spark, state) as (loaded, session, queue), Topics(loaded) as topics:
             return replay(
@@ -218,10 +232,14 @@ class Pipeline(ShareGroupJob):
         spark: SparkSession | None = None,
         state: State | None = None,
     ) -> PublishReport:
-        """Put a replay's accepted rows into the live output, in the place of those of the same records.
+        """Replace rows of the live output with a replay's accepted rows of the same records.
 
-        Without `execute` nothing is changed, and the report says what would be. Errors are those of
-        `sharequeue.spark.publish`, and SettingMissing and SparkNotReady.
+        Without `execute` nothing is changed, and the report has what would change. Publishing is idempotent. Released
+        and rejected records and dead letters of the live group do not change. `output` is the folder of all replays.
+
+        Raises InvalidRequest when there is no such replay, when the group has not done with all its records, when a
+        compaction committed first, or when the sink cannot remove rows; UnknownTopicId when a topic was recreated;
+        CompactionFailed, SettingMissing, SparkNotReady, and what a sink raises: nothing has then changed.
         """
         with self._opened(settings, spark, state) as (loaded, session, queue), Topics(loaded) as topics:
             return publish(
@@ -247,8 +265,8 @@ class Pipeline(ShareGroupJob):
         """Return the accepted records as of now: those whose acknowledgement has committed, each once.
 
         `sink` is the job's own when None; `exceptions_sink` and `summary_sink(…)` name the others. `schema` names the
-        columns where nothing has been accepted yet. Raises NotFiles for a job whose rows go elsewhere, NoSuchSink
-        for a sink that is none of its own and has no output, ColumnChanged, SettingMissing and SparkNotReady.
+        columns where nothing has been accepted yet. Raises NotFiles for a job whose rows are not in files, NoSuchSink
+        for a sink that is not one of its own and has no output, ColumnChanged, SettingMissing and SparkNotReady.
         """
         with self._opened(settings, spark, state) as (_, session, queue):
             return read_output(session, queue, self.group, sink or self.sink, schema, known=self.names.all)
@@ -261,7 +279,7 @@ class Pipeline(ShareGroupJob):
         state: State | None = None,
         dry_run: bool = False,
     ) -> Removed:
-        """Remove what leases left that ended without an acknowledgement; return what.
+        """Remove the output of leases that ended without an acknowledgement; return what was removed.
 
         With `dry_run` nothing is removed. Raises SinkTaken when the sink is another group's, SettingMissing and
         SparkNotReady.
@@ -273,12 +291,12 @@ class Pipeline(ShareGroupJob):
     def _opened(
         self, settings: Settings | None, spark: SparkSession | None, state: State | None
     ) -> Iterator[tuple[Settings, SparkSession, State]]:
-        """Give what is needed, made where it is not given; the database is closed at the end."""
+        """Yield the required resources, created if not given; the database is closed at the end."""
         if spark is not None:
             refuse_connect(spark)
         loaded = settings or Settings.load()
         with ExitStack() as stack:
-            # Before Spark starts, which takes seconds: what is missing here is said at once.
+            # Before Spark starts, which takes seconds: an error here is raised at once.
             queue = state or State(stack.enter_context(Database.open(loaded)))
             yield loaded, spark or spark_session(loaded, f"pipeline of {self.group}"), queue
 
@@ -302,12 +320,12 @@ def pipeline(
     try_empty: bool = True,
     name: str | None = None,
 ) -> Callable[[Handler], Pipeline]:
-    """Make a function from DataFrame to DataFrame the handler of a share group: a job that runs itself.
+    """Make a pipeline whose handler is a function from DataFrame to DataFrame.
 
-    The sink is named after the function where no name is given, or after the group where the function has none.
-    The function gets `topic, partition, offset, timestamp, timestamp_type, key, value, headers,
-    delivery_count, lease_id` and returns the rows to write, with `outcome` (accept, release or reject) and,
-    if it likes, `error` and `not_before`, a timestamp before which a released record does not come again.
+    Without a sink name, the sink is named after the function, or after the group if the function has no name. The
+    function gets `topic, partition, offset, timestamp, timestamp_type, key, value, headers, delivery_count, lease_id`
+    and returns the rows to write, with `outcome` (accept, release or reject) and optionally `error` and `not_before`,
+    a timestamp before which a released record is not redelivered.
     """
 
     def mark(handler: Handler) -> Pipeline:
@@ -335,6 +353,6 @@ def pipeline(
 
 
 def _named_after(handler: Handler, group: str) -> str:
-    """The function's name; the group's for a lambda, whose name is everybody's."""
+    """Return the function's name, or the group's for a lambda, because all lambdas have the same name."""
     name = str(getattr(handler, "__name__", ""))
     return name if name.isidentifier() else group

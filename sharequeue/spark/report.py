@@ -1,36 +1,37 @@
-"""What did a run do, and how far is it?
+"""The report of a run.
 
-The figures of rounds and runs, as values. Counts come from the state's replies to the acknowledgements, so they say
-what the queue holds to be true; seconds are by stage, in the order in which a round goes through them.
+The figures of rounds and runs, as values. Counts come from the state's replies to the acknowledgements, so they match
+the state; seconds are by stage, in the order of the stages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from sharequeue.spark.draining import Drained
-from sharequeue.spark.leasing.losses import words_of_losses
-from sharequeue.spark.outcomes.missing import Acknowledgement
-from sharequeue.spark.showing import Shown, Table
-from sharequeue.values import Acknowledged
+from sharequeue.spark.dead_letters import Drained
+from sharequeue.spark.leasing.group import words_of_losses
+from sharequeue.spark.outcomes.outcomes import Acknowledgement
+from sharequeue.spark.table import Shown, Table
+from sharequeue.words.values import Acknowledged
 
 STAGES = ("observe", "acquire", "plan", "write", "summarise", "read back", "stage", "acknowledge")
-"""Spark reads, handles and writes in one pass, so `write` has the time of all three. `stage` is only there for a sink
-that prepares its rows before the acknowledgement, as `PostgresTable` does."""
+"""Spark reads, handles and writes in one pass, so `write` has the time of all three. `stage` exists only for a sink
+that prepares its rows before the acknowledgement, such as `PostgresTable`.
+"""
 
 
 _COLUMNS = ("leased", "accepted", "released", "rejected")
 _RARE = ("gaps", "exhausted", "dropped", "lost", "unacknowledged")
-"""Shown where there are any."""
+"""Figures that are shown only if they are not zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundReport(Shown):
-    """One round: what was leased, and what became of it, in records.
+    """One round: the leased records and their outcomes, in records.
 
-    `lost` were taken by retention between lease and read; `unacknowledged` were given back because their own Spark
+    `lost` were removed by retention between lease and read; `unacknowledged` were given back because their own Spark
     job failed while others of the round did not.
     """
 
@@ -50,7 +51,7 @@ class RoundReport(Shown):
 
     @property
     def seconds(self) -> float:
-        """How long the round took."""
+        """The duration of the round."""
         return sum(self.stage_seconds.values())
 
     def table(self) -> Table:
@@ -60,32 +61,34 @@ class RoundReport(Shown):
 
 @dataclass(frozen=True, slots=True)
 class RunReport(Shown):
-    """All rounds of a run. `lag` and `drained` are as of the last acknowledgement; `lag` counts what is in
-    flight.
-    """
+    """All rounds of a run. `lag` and `drained` are as of the last acknowledgement; records in flight are lag."""
 
     group: str
     rounds: tuple[RoundReport, ...]
     lag: int
     drained: bool
-    """Nothing was left to lease when the run ended; others may hold records. False where nothing was assigned."""
+    """Whether nothing was left to lease when the run ended; other members may hold records. False if nothing was
+    assigned.
+    """
     seconds: float
     remark: str | None = None
-    """What somebody should know: why there was nothing more to lease although not all is done, dead letters that are
-    held, columns that are not those of earlier rows. None where there is nothing to say."""
+    """Remarks for the user: why there was nothing more to lease although records remain, dead letters that are held,
+    columns that differ from those of earlier rows. None if there is no remark.
+    """
     dead_letters: Drained | None = None
-    """The dead letters of the group that the run has written; None where none waited or a service writes them."""
+    """The dead letters of the group that the run has written; None if none waited or a service writes them."""
     left_out: tuple[str, ...] = ()
-    """Share-partitions that were assigned to the member and not leased from, because others were chosen (`only`)."""
+    """Share-partitions that were assigned to the member but not leased from, because others were chosen (`only`)."""
     not_assigned: tuple[str, ...] = ()
-    """Share-partitions that were chosen, and were not assigned to the member when the run ended."""
+    """Share-partitions that were chosen but not assigned to the member when the run ended."""
     lost: int = 0
-    """Records of the group that retention removed before they were processed, since a run last reported any: also
-    those that were never leased, and what was lost between two runs."""
+    """Records of the group that retention removed before they were processed, since the last report of a run,
+    including those that were never leased or were lost between two runs.
+    """
 
     @property
     def leased(self) -> int:
-        """Records leased, each time it was."""
+        """Records leased; a record counts once for each lease."""
         return sum(r.leased for r in self.rounds)
 
     @property
@@ -110,7 +113,7 @@ class RunReport(Shown):
 
     @property
     def exhausted(self) -> int:
-        """Records released once too often: their deliveries are used up."""
+        """Records released at their last delivery: their deliveries are used up."""
         return sum(r.exhausted for r in self.rounds)
 
     @property
@@ -125,7 +128,7 @@ class RunReport(Shown):
 
     @property
     def stage_seconds(self) -> dict[str, float]:
-        """Seconds by stage, over all rounds; of the stages that there were."""
+        """Seconds by stage, over all rounds, for the stages that occurred."""
         taken = {
             stage: [r.stage_seconds[stage] for r in self.rounds if stage in r.stage_seconds]
             for stage in STAGES
@@ -134,11 +137,11 @@ class RunReport(Shown):
 
     @property
     def rate(self) -> float:
-        """Records leased and acknowledged a second."""
+        """Records leased and acknowledged per second."""
         return self.leased / self.seconds if self.seconds else 0.0
 
     def table(self) -> Table:
-        """Return a row a round, and what is to be known of the run."""
+        """Return one row for each round, and the remarks of the run."""
         letters = self.dead_letters
         state = "drained" if self.drained and not self.lag else f"lag {self.lag:,}"
         return _rounds(
@@ -167,10 +170,10 @@ def _rounds(title: str, rounds: Sequence[RoundReport], *remarks: str | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedRecords(Shown):
-    """What an acknowledgement did, in records.
+    """The result of an acknowledgement, in records.
 
-    `exhausted` are releases after the last delivery, `gaps` offsets the log never had, `dropped` records that the
-    log has and the outcomes did not name, `lost` what retention took between lease and read.
+    `exhausted` are releases after the last delivery, `gaps` offsets the log never had, `dropped` records that are in
+    the log and have no row in the outcomes, `lost` records that retention removed between lease and read.
     """
 
     leased: int
@@ -185,7 +188,7 @@ class AcknowledgedRecords(Shown):
 
     @classmethod
     def of(cls, leased: int, done: Sequence[Acknowledged], wanted: Collection[Acknowledgement]) -> Self:
-        """Return the sums of what the state replied to these acknowledgements."""
+        """Return the sums of the state's replies to these acknowledgements."""
         return cls(
             leased=leased,
             accepted=sum(each.accepted for each in done),
@@ -199,52 +202,8 @@ class AcknowledgedRecords(Shown):
         )
 
     def table(self) -> Table:
-        """Return its figures; of the rare ones those that there are."""
+        """Return the figures; rare ones only if they are not zero."""
         names = ("accepted", "released", "rejected", "gaps", "exhausted", "dropped", "lost")
         found = [name for at, name in enumerate(names) if at < 3 or getattr(self, name)]
         title = f"acknowledged {self.leased:,} records; lag {self.lag:,}"
         return Table(title, found, [[getattr(self, name) for name in found]])
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a run is, whenever a stage begins and when a round ends (stage `done`). Two rounds may be at work.
-
-    `left` are the records that the run may still lease, as far as it knows: what others hold, what waits for a later
-    time, and what lies beyond the run's bounds is not among them. None before the run has looked.
-    """
-
-    round: int
-    stage: str
-    leased: int
-    records_done: int
-    seconds: float
-    lag: int | None
-    left: int | None = None
-
-    @property
-    def rate(self) -> float:
-        """Records done a second since the run began."""
-        return self.records_done / self.seconds if self.seconds else 0.0
-
-    @property
-    def seconds_left(self) -> float | None:
-        """How long the records that are left take at the rate so far; None before there is one."""
-        return None if self.left is None or not self.records_done else self.left / self.rate
-
-    def __str__(self) -> str:
-        parts = [f"round {self.round}: "]
-        if self.stage != "done":
-            parts[0] += f"{self.stage} {self.leased:,} records" if self.leased else self.stage
-        if self.stage == "done" or self.records_done:
-            done = f"{self.records_done:,} records done"
-            parts = [f"{parts[0]}{done}"] if self.stage == "done" else [*parts, done]
-            parts.append(f"{self.rate:,.0f}/s")
-        if self.lag is not None:
-            parts.append(f"lag {self.lag:,}")
-        if self.seconds_left:
-            parts.append(f"{self.seconds_left:,.0f} s left")
-        return ", ".join(parts)
-
-
-ProgressCallback = Callable[[Progress], None]

@@ -1,8 +1,14 @@
-"""What does one round of a run do?
+"""One round of a run, and the resources shared by the rounds of a run.
 
-It asks the broker where the logs end, acquires within the budget, reads exactly what was leased, handles and writes
-it, reads back what was written, and acknowledges each lease accordingly. The locks are renewed meanwhile
-(`leasing/renewal.py`); a lost one stops the round before it writes or acknowledges more.
+A round requests the log ends from the broker, acquires within the budget, reads exactly the leased records, handles
+and writes them, reads the output back, and acknowledges each lease accordingly. The locks are renewed meanwhile
+(`leasing/renewal.py`); a lost lock stops the round before it writes or acknowledges more.
+
+Two bounds of a run are kept here. `Releases`: a run leases a released record only as often as its job allows; then
+the record waits for the back-off of the group. `Limits`: a mistake in a handler fails every record alike. If such a
+round were acknowledged, it would cost each record a delivery, until the whole topic were dead letters. So the
+outcomes of a round are checked before they are acknowledged. Only records at their first delivery are counted: a bad
+record that is redelivered must be able to use up its deliveries.
 """
 
 from __future__ import annotations
@@ -13,53 +19,123 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
 
-from sharequeue.errors import InvalidRequest
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import TopicInfo
-from sharequeue.offsets import EMPTY
+from sharequeue.spark.handler import MostFailed, call_handler
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.budget import Budget
+from sharequeue.spark.leasing.group import refuse_replaced
 from sharequeue.spark.leasing.isolation import Ended, Isolation, SparkJob, apart, parts_each
 from sharequeue.spark.leasing.member import Member
 from sharequeue.spark.leasing.renewal import LeaseKeeper, release_held
-from sharequeue.spark.outcomes.acknowledging import ToAcknowledge, acknowledge_all
-from sharequeue.spark.outcomes.failure_limits import Limits
-from sharequeue.spark.outcomes.handler_result import call_handler
-from sharequeue.spark.outcomes.missing import Acknowledgement, acknowledgements
-from sharequeue.spark.outcomes.read_back import Seen, read_back, refuse_other_partitions
-from sharequeue.spark.outcomes.retries import Backoff, Releases
+from sharequeue.spark.outcomes.outcomes import (
+    Acknowledgement,
+    Seen,
+    acknowledgements,
+    read_back,
+    refuse_other_partitions,
+)
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import no_files, refuse_taken
 from sharequeue.spark.output.lease_files import Written, durable, intact, write_leases, write_summary
 from sharequeue.spark.output.shared_folder import all_read_back
+from sharequeue.spark.progress import Progress, ProgressCallback
 from sharequeue.spark.reading.sizes import RecordSizes
 from sharequeue.spark.reading.source import Source
-from sharequeue.spark.report import Progress, ProgressCallback, RoundReport
-from sharequeue.spark.session import Jobs, uncache_all
-from sharequeue.spark.sinks.interface import Accepted, OpenSink, SinkContext
-from sharequeue.spark.sinks.parquet import ParquetByLease
-from sharequeue.values import (
+from sharequeue.spark.report import RoundReport
+from sharequeue.spark.sinks.interface import Accepted, OpenSink, SinkContext, WrittenRound
+from sharequeue.spark.spark_jobs import Jobs, uncache_all
+from sharequeue.words.errors import InvalidRequest
+from sharequeue.words.figures import SharePartitionStatus
+from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.values import (
     Acknowledged,
     AcknowledgeType,
     Lease,
     LeaseOutput,
     SharePartition,
-    SharePartitionStatus,
 )
 
+
+@dataclass(slots=True)
+class Releases:
+    """The number of releases of each record in a run; after `most` releases the run does not lease it again."""
+
+    most: int
+    _times: dict[SharePartition, list[OffsetSet]] = field(default_factory=dict)
+    """Element n has the offsets that were released more than n times."""
+
+    def add(self, at: SharePartition, released: OffsetSet, spso: int) -> None:
+        """Record one more release of these offsets. Offsets below SPSO are never redelivered."""
+        ended = OffsetSet.of((0, spso)) if spso > 0 else EMPTY
+        times = self._times.setdefault(at, [EMPTY] * self.most)
+        for n, before in enumerate(times):
+            times[n] = (before | released) - ended
+            released &= before
+
+    def spent(self, at: SharePartition) -> OffsetSet:
+        """Return the offsets that the run may not lease again."""
+        times = self._times.get(at)
+        return times[-1] if times else EMPTY
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """A run stops when `share` of the records of a round have failed, of at least `records`; never when `share` is
+    None.
+    """
+
+    share: float | None
+    records: int
+
+    def check(
+        self, spark: SparkSession, written: Written, leases: Sequence[Lease], seen: Mapping[int, Seen]
+    ) -> None:
+        """Raise MostFailed when a round is over these limits."""
+        if self.share is None:
+            return
+        given = failed = 0
+        for lease in leases:
+            first = OffsetSet.union(d.offsets for d in lease.deliveries if d.delivery_count == 1)
+            outcomes = seen[lease.lease_id].outcomes if lease.lease_id in seen else {}
+            given += sum((offsets & first).count for offsets in outcomes.values())
+            failed += (outcomes.get(AcknowledgeType.RELEASE, EMPTY) & first).count
+            failed += (outcomes.get(AcknowledgeType.REJECT, EMPTY) & first).count
+        if given >= self.records and failed >= self.share * given:
+            raise MostFailed(
+                f"{failed:,} of {given:,} records failed at their first delivery; the limit is {self.share:.0%}. "
+                "Nothing of this round was acknowledged, and its deliveries were given back. "
+                f"{_most_frequent(spark, written)} Correct the handler; if so many failures are right, raise "
+                "the job's `failed_share`, or switch it off with None."
+            )
+
+
+def _most_frequent(spark: SparkSession, written: Written) -> str:
+    failed = spark.read.parquet(*written.exceptions.values())
+    errors = failed.groupBy("outcome", "error").agg(
+        fn.count("*").alias("times"),
+        fn.min_by(fn.struct("topic", "partition", "offset"), "offset").alias("at"),
+    )
+    row = errors.orderBy(fn.desc("times"), "error").limit(1).collect()[0]
+    what = row["error"] or f"{row['outcome']}, without an error"
+    topic, partition, offset = row["at"]
+    return f"Most often, {row['times']:,} times: {what} (such as {topic}-{partition} offset {offset})."
+
+
 ALONE_EVERY = 8
-"""Of so many rounds in a row one is leased only when the round before it has ended."""
+"""One in this many rounds is leased only after the previous round has ended."""
 
 
 class Stopped(Exception):
-    """Nothing more is written or acknowledged for a round: the one before it has failed, or the run is stopped."""
+    """Nothing more may be written or acknowledged for a round: the previous one failed, or the run is stopped."""
 
 
 @dataclass(slots=True)
 class Run:
-    """What the rounds of one run have in common."""
+    """The resources and totals shared by the rounds of one run."""
 
     job: ShareGroupJob
     member: Member
@@ -68,46 +144,41 @@ class Run:
     sink: OpenSink
     configs: GroupConfigs
     budget: Budget
-    """Of one round, without the mean sizes, which are measured anew for each."""
+    """The budget of one round, without the mean sizes, which are measured again for each round."""
     sizes: RecordSizes
     progress: ProgressCallback
     max_rounds: int | None = None
     only: frozenset[str] | None = None
-    """The share-partitions that are leased from, such as `orders-0`; None for all that are assigned."""
+    """The share-partitions to lease from, such as `orders-0`; None for all assigned ones."""
     files: Files = field(init=False)
-    """Of the output: made once, because that takes longer than most of what is asked of it."""
+    """The file system of the output, created once because that takes longer than most calls to it."""
     releases: Releases = field(init=False)
     began_at: float = field(init=False, default_factory=time.monotonic)
     records_done: int = field(init=False, default=0)
     leasing: threading.Lock = field(init=False, default_factory=threading.Lock)
     """Held while a round is leased, and while one is acknowledged and its releases are noted."""
-    telling: threading.Lock = field(init=False, default_factory=threading.Lock)
+    reporting: threading.Lock = field(init=False, default_factory=threading.Lock)
     left: int | None = field(init=False, default=None)
-    """Records that the run may still lease, as it last looked."""
+    """Records that the run may still lease, as of the last check."""
 
     def __post_init__(self) -> None:
         self.files = Files(self.source.spark, self.source.settings.output)
         self.releases = Releases(self.job.deliveries_per_run)
 
-    @property
-    def files_alone(self) -> bool:
-        """Whether the files by lease are the output, and no sink has anything else to do."""
-        return self.job.destination is None or isinstance(self.job.destination, ParquetByLease)
-
     def assigned(self) -> list[SharePartition]:
-        """Return what the member is assigned of this job's topics, and may lease from."""
+        """Return the assigned share-partitions of this job's topics that the run may lease from."""
         return [each for each in self.of_topics() if self.only is None or str(each) in self.only]
 
     def left_out(self) -> tuple[str, ...]:
-        """Return what the member is assigned and does not lease from, because others were chosen."""
+        """Return the assigned share-partitions that the run does not lease from, because others were chosen."""
         return tuple(str(each) for each in self.of_topics() if self.only and str(each) not in self.only)
 
     def not_assigned(self) -> tuple[str, ...]:
-        """Return what was chosen and is not assigned to the member."""
+        """Return the chosen share-partitions that are not assigned to the member."""
         return tuple(sorted((self.only or frozenset()) - set(map(str, self.of_topics()))))
 
     def of_topics(self) -> list[SharePartition]:
-        """Return what the member is assigned of this job's topics."""
+        """Return the assigned share-partitions of this job's topics."""
         return sorted(sp for sp in self.member.assignment if sp.topic in self.job.topics)
 
     def lag(self) -> int:
@@ -115,8 +186,8 @@ class Run:
         return sum(status.lag for status in self._statuses())
 
     def look(self, rounds_done: int, held: Sequence[Lease] = ()) -> int:
-        """Return the lag, and note what is `left` of it for this run after so many rounds; what it has `held` of the
-        next one is among it.
+        """Return the lag, and set `left`, the part of it that this run may still process after so many rounds,
+        including the leases `held` for the next one.
         """
         statuses = self._statuses()
         left = sum(
@@ -125,14 +196,14 @@ class Run:
             if self.only is None or str(each.share_partition) in self.only
         ) + sum(lease.offsets.count for lease in held)
         if self.max_rounds is not None:
-            # A budget of bytes is known by what the rounds so far have leased.
+            # A budget in bytes is estimated from the records of the rounds so far.
             a_round = self.records_done // rounds_done if rounds_done else self.budget.max_records
             left = min(left, (self.max_rounds - rounds_done) * a_round)
         self.left = left
         return sum(status.lag for status in statuses)
 
     def fitting(self, handled: DataFrame) -> DataFrame:
-        """Return what the handler made as the sink can take it. Raises SinkRefused."""
+        """Return the handler's result in the form that the sink accepts. Raises SinkRefused."""
         self.context.columns_fit(handled.schema)
         return self.sink.fits(handled)
 
@@ -141,7 +212,7 @@ class Run:
         return [status for status in statuses if status.topic in self.job.topics]
 
     def isolation(self, keeper: LeaseKeeper) -> Isolation:
-        """Return what runs the Spark jobs of each round, and writes what the handler makes of its records."""
+        """Return the runner of the Spark jobs of each round, which writes the handler's results."""
         source, names = self.source, self.job.names
         return Isolation(
             source.spark,
@@ -168,14 +239,14 @@ class Round:
         self.infos: Mapping[str, TopicInfo] = {}
         self.leased = 0
         self.full = False
-        """Whether it leased as much as its budget allows."""
+        """Whether the round leased as much as its budget allows."""
         self.stopped = False
-        """Set by another thread: it writes and acknowledges nothing more."""
+        """Set by another thread: the round then writes and acknowledges nothing more."""
         self.seconds: dict[str, float] = {}
 
     def prepare(self, *, ahead: bool = False) -> bool:
-        """Lease and plan; return whether there was anything to lease. A round `ahead` is leased while the one before
-        it is held.
+        """Lease and plan; return whether there was anything to lease. A round `ahead` is leased while the previous
+        one is held.
         """
         run = self.run
         with self._stage("observe"):
@@ -196,28 +267,28 @@ class Round:
         return True
 
     def may_be_followed(self) -> bool:
-        """Return whether the next round may be leased and planned, and then written, before this one has ended.
+        """Return whether the next round may be leased, planned and written before this one has ended.
 
-        Not by a round that took all there was: the next one would lease what comes in meanwhile, bit by bit. Not with
-        suspects, which may end the driver, and the next round's records would be suspects too. Not where a sink does
-        more than to leave the files where they are: its writer would be called beside the handler. Each
-        `ALONE_EVERY`th is not, so that a last attempt, which is alone in its round, comes to its turn.
+        It may not if this round leased all records: the next one would lease new records in small portions. It may
+        not with suspects, which may kill the driver and so make the next round's records suspects too. It may not if
+        the sink does more than leave the files in place: its writer would run in parallel with the handler. It may
+        not after every `ALONE_EVERY`th round, so that a last attempt, which is alone in its round, gets its turn.
         """
         return (
             self.full
-            and self.run.files_alone
+            and self.run.sink.overlaps
             and self.number % ALONE_EVERY != 0
             and not any(lease.suspects or lease.last_attempt for lease in self.leases)
         )
 
     def write(self) -> Ended:
-        """Have Spark read, handle and write the records."""
+        """Read, handle and write the records with Spark."""
         topics = {lease.share_partition.topic for lease in self.leases}
         with self._stage("write"), self.run.source.changed_topics_are_named(topics, self.infos):
             return self.isolation.write(self.planned)
 
     def finish(self, ended: Ended) -> RoundReport:
-        """Read back what was written, and acknowledge each lease by that; return the round's figures."""
+        """Read back the written output, and acknowledge each lease accordingly; return the round's figures."""
         run, job = self.run, self.run.job
         leases, written = ended.leases, ended.written
         with self._stage("summarise"), intact(run.files, written, leases):
@@ -233,33 +304,36 @@ class Round:
             refuse_other_partitions(leases, seen)
             wanted = acknowledgements(run.source, leases, seen, self.infos, job.dropped)
         Limits(job.failed_share, job.failed_records).check(run.source.spark, written, leases, seen)
-        backoff, now = Backoff.of(run.configs), run.source.state.now()
-        wanted = {lease.lease_id: backoff.apply(lease, wanted[lease.lease_id], now) for lease in leases}
-        if run.sink.stages:
-            with self._stage("stage"):
-                run.sink.stage(written)
         if written.folders:
             run.context.columns_fit(self.planned[0].handled.schema, keep=True)
-        # What is released must not be leased by the next round before it is noted.
-        with self._stage("acknowledge"), run.leasing, self._sink_taken_is_named():
-            acknowledged = self._acknowledge(leases, wanted, written, seen, summaries)
-            for lease in leases:
+        # Releases must be recorded before the next round leases.
+        with run.leasing, self._sink_taken_is_named():
+            acknowledged = run.sink.acknowledge(
+                WrittenRound(
+                    written,
+                    [self._accepted(lease, wanted, written, seen, summaries) for lease in leases],
+                    self.keeper,
+                    self._stage,
+                )
+            )
+            for lease, result in zip(leases, acknowledged, strict=True):
                 released = wanted[lease.lease_id].outcomes.get(AcknowledgeType.RELEASE, EMPTY)
-                run.releases.add(lease.share_partition, released, acknowledged[lease.lease_id].spso)
-        if run.sink.transfers:
-            with self._stage("transfer"):
-                run.sink.transfer()
+                run.releases.add(lease.share_partition, released, result.spso)
+            # Offsets below the log start can no longer be acknowledged; such a lease ends without an acknowledgement.
+            release_held(run.source.state, [lease for lease in leases if wanted[lease.lease_id].lost])
         run.records_done += self.leased
-        return self._report(leases, wanted, list(acknowledged.values()), ended.failed)
+        return self._report(leases, wanted, acknowledged, ended.failed)
 
     def forget(self) -> None:
-        """Remove from Spark's cache what the handler has cached of the round, however far it came."""
+        """Remove the handler's cached DataFrames of the round from Spark's cache, at any stage."""
         for each in self.records:
             uncache_all(each)
         self.records.clear()
 
     def _assigned(self) -> list[SharePartition]:
-        """Return what is assigned of this job's topics; each round begins at another one, so that none starves."""
+        """Return the assigned share-partitions of this job's topics; each round begins at a different one, so that
+        none starves.
+        """
         assigned = self.run.assigned()
         turn = (self.number - 1) % len(assigned) if assigned else 0
         return assigned[turn:] + assigned[:turn]
@@ -270,6 +344,8 @@ class Round:
         if run.budget.max_bytes:
             means = run.sizes.measure(share_partitions, run.source.state.figures.describe(run.job.group))
         budget = replace(run.budget, mean_bytes=means)
+        # Checked in each round, just before its lease: a run may take hours.
+        refuse_replaced(run.source.state, run.job.group, run.job.pipeline_name)
         parts = parts_each(len(share_partitions))
         leases = self.keeper.acquire_within(
             budget,
@@ -283,14 +359,14 @@ class Round:
         return leases
 
     def _summarise(self, written: Written, leases: Sequence[Lease]) -> dict[str, dict[int, str]]:
-        """Write partial sums of what was accepted, from the files, not from a second pass over the topic."""
+        """Write partial sums of the accepted rows, from the files, without a second pass over the topic."""
         run, job = self.run, self.run.job
         summaries: dict[str, dict[int, str]] = {}
         for summary in job.summaries:
             name = job.summary_sink(summary)
             summaries[name] = {}
             if written.accepted:
-                schema = self.planned[0].handled.schema  # or a job would look for it in the files
+                schema = self.planned[0].handled.schema  # otherwise a Spark job would infer it from the files
                 folders = map(literal, written.accepted.values())
                 accepted = run.source.spark.read.schema(schema).parquet(*folders)
                 summaries[name] = write_summary(
@@ -303,40 +379,22 @@ class Round:
                 )
         return summaries
 
-    def _acknowledge(
+    def _accepted(
         self,
-        leases: Sequence[Lease],
+        lease: Lease,
         wanted: Mapping[int, Acknowledgement],
         written: Written,
         seen: Mapping[int, Seen],
         summaries: Mapping[str, Mapping[int, str]],
-    ) -> dict[int, Acknowledged]:
-        """Acknowledge the leases; return what the state replied, by lease id."""
-        run = self.run
-        given: list[ToAcknowledge] = []
-        acknowledged: dict[int, Acknowledged] = {}
-        for lease in leases:
-            acknowledgement = wanted[lease.lease_id]
-            others = self._other_outputs(lease, written, seen, summaries)
-            rows = seen[lease.lease_id].accepted_rows if lease.lease_id in seen else 0
-            accepted = Accepted(lease, written.accepted.get(lease.lease_id), rows)
-            output = run.sink.output(accepted)
-            if output is not None:
-                given.append(ToAcknowledge(lease, acknowledgement, [output, *others]))
-                continue
-            with self.keeper.acknowledging(lease) as kept:
-                acknowledged[lease.lease_id] = run.sink.acknowledge(
-                    replace(accepted, lease=kept), acknowledgement, others
-                )
-        plain = acknowledge_all(run.source.state, self.keeper, given)
-        acknowledged |= {each.lease.lease_id: result for each, result in zip(given, plain, strict=True)}
-        # Below the log start nothing can be acknowledged any more; such a lease ends without it.
-        release_held(run.source.state, [lease for lease in leases if wanted[lease.lease_id].lost])
-        return acknowledged
+    ) -> Accepted:
+        """Return the data that the sink needs to acknowledge a lease."""
+        rows = seen[lease.lease_id].accepted_rows if lease.lease_id in seen else 0
+        others = self._other_outputs(lease, written, seen, summaries)
+        return Accepted(lease, written.accepted.get(lease.lease_id), rows, wanted[lease.lease_id], others)
 
     @contextmanager
     def _sink_taken_is_named(self) -> Iterator[None]:
-        """Raise SinkTaken where an acknowledgement was refused because another group has counted in the sink
+        """Raise SinkTaken if an acknowledgement was refused because another group has counted an output in the sink
         since the run began.
         """
         source = self.run.source
@@ -353,7 +411,7 @@ class Round:
         seen: Mapping[int, Seen],
         summaries: Mapping[str, Mapping[int, str]],
     ) -> list[LeaseOutput]:
-        """Return what counts with a lease's acknowledgement in addition to its accepted rows."""
+        """Return the outputs that count with a lease's acknowledgement in addition to its accepted rows."""
         run, job = self.run, self.run.job
         of_lease = seen.get(lease.lease_id)
         return [
@@ -379,7 +437,7 @@ class Round:
     ) -> RoundReport:
         run = self.run
         lag = run.look(self.number, held=self.keeper.held)
-        self._tell("done", lag)
+        self._report_progress("done", lag)
         return RoundReport(
             number=self.number,
             lease_ids=tuple(lease.lease_id for lease in (*leases, *failed)),
@@ -396,16 +454,16 @@ class Round:
             unacknowledged=sum(lease.offsets.count for lease in failed),
         )
 
-    def _tell(self, stage: str, lag: int | None = None) -> None:
+    def _report_progress(self, stage: str, lag: int | None = None) -> None:
         run = self.run
         seconds = time.monotonic() - run.began_at
-        with run.telling:
+        with run.reporting:
             run.progress(Progress(self.number, stage, self.leased, run.records_done, seconds, lag, run.left))
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
         self._check()
-        self._tell(name)
+        self._report_progress(name)
         self.jobs.describe(f"{self.run.job.group}, round {self.number}: {name}")
         began = time.monotonic()
         try:

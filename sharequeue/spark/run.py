@@ -1,54 +1,67 @@
-"""How does a share group's job work its way through the topic?
+"""Run a share group's job through its topics, round by round.
 
-Round by round: ask the broker where the logs end, acquire within the budget, read exactly what was leased,
-handle and write it, read back what was written, acknowledge each lease by that, and again, until there is
-nothing to acquire. A round is leased and planned while the one before it is written (`overlap.py`). Locks are
-renewed meanwhile (`renewal.py`); a lost one stops the run before it writes or acknowledges more. Whatever ends a run
-early, what it still held is given back at once. Joining and leaving the group and the sweeps are the caller's; dead
-letters are written at the end where no service does (`draining.py`).
+Each round requests the log ends from the broker, acquires within the budget, reads exactly the leased records,
+handles and writes them, reads the output back, and acknowledges each lease accordingly (`rounds.py`). The run ends
+when there is nothing left to acquire. Locks are renewed meanwhile (`leasing/renewal.py`); a lost lock stops the run
+before it writes or acknowledges more. If a run ends early for any reason, its leases are given back at once. The
+caller joins and leaves the group and runs the sweeps; dead letters are written at the end, unless a service writes
+them (`dead_letters.py`).
+
+The next round is leased and planned while the current one is written; it is written while the current one is read
+back and acknowledged. So Spark is never idle. At most two rounds are held at any time.
+
+- The handler is called in the run's own thread. A round is written, read back and acknowledged in a separate thread,
+  one round after the other: no round is written or acknowledged before the previous one.
+- The releases of a round are recorded before anything is leased after its acknowledgement. So a record is delivered
+  at most `deliveries_per_run` times in a run.
+- When a round fails, the work for the next one is cancelled. Both are given back. The records of the next round do
+  not become suspects; it costs them a delivery only if a Spark task had run.
+- The next round starts early only if that is useful and safe: `Round.may_be_followed`.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
+from pyspark.util import InheritableThread
 
 from sharequeue.database import Database
-from sharequeue.errors import UnknownTopicOrPartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import TopicInfo, Topics
-from sharequeue.names import nearest, whole_number
-from sharequeue.settings import Settings
-from sharequeue.spark.draining import about_letters, drain_at_end
-from sharequeue.spark.interrupts import deferred
+from sharequeue.spark.dead_letters import about_letters, drain_at_end
+from sharequeue.spark.handler import HandlerError, MostFailed, RegistryNotAvailable, call_handler
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
-from sharequeue.spark.leasing.claiming import claim_group
-from sharequeue.spark.leasing.losses import report_losses
+from sharequeue.spark.leasing.group import claim_group, living_topics, report_losses, why_nothing
+from sharequeue.spark.leasing.isolation import Isolation
 from sharequeue.spark.leasing.member import Member
-from sharequeue.spark.leasing.nothing_leased import refuse_lost, why_nothing
-from sharequeue.spark.leasing.renewal import LeaseKeeper
-from sharequeue.spark.outcomes.handler_result import call_handler
-from sharequeue.spark.output.folders import claim
-from sharequeue.spark.output.gone import refuse_gone
-from sharequeue.spark.output.reachable import failed_by_store
+from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost
+from sharequeue.spark.output.folders import SinkTaken, claim
+from sharequeue.spark.output.manifest import refuse_gone
+from sharequeue.spark.output.reachable import OutputNotReachable, failed_by_store
 from sharequeue.spark.output.shared_folder import refuse_unusable
-from sharequeue.spark.overlap import Rounds
+from sharequeue.spark.progress import ProgressCallback
 from sharequeue.spark.reading.frame import no_records
-from sharequeue.spark.reading.levels import one_level
+from sharequeue.spark.reading.isolation_level import one_level
 from sharequeue.spark.reading.sizes import RecordSizes
 from sharequeue.spark.reading.source import Source
-from sharequeue.spark.report import ProgressCallback, RoundReport, RunReport
-from sharequeue.spark.rounds import Run
-from sharequeue.spark.session import cancellable, ended_session_is_named, uncache
-from sharequeue.spark.sinks.interface import OpenSink, SinkContext
+from sharequeue.spark.report import RoundReport, RunReport
+from sharequeue.spark.rounds import Round, Run, Stopped
+from sharequeue.spark.signals import deferred, forget_interrupted_call
+from sharequeue.spark.sinks.interface import SinkContext, SinkRefused
 from sharequeue.spark.sinks.parquet import ParquetByLease
+from sharequeue.spark.spark_jobs import JVM_GONE, Jobs, cancellable, ended_session_is_named, uncache
 from sharequeue.state import State
+from sharequeue.words.errors import UnknownTopicOrPartition
+from sharequeue.words.names import finite, nearest, whole_number
+from sharequeue.words.settings import Settings
 
 __all__ = ["RoundReport", "RunReport", "run_rounds"]
 
@@ -72,70 +85,65 @@ def run_rounds(
     replaces: str | None = None,
     progress: ProgressCallback = lambda progress: None,
 ) -> RunReport:
-    """Process what the member is assigned, until drained, or out of rounds, or no round may begin any more.
+    """Process the member's assigned partitions until drained, out of rounds, or no further round may begin.
 
-    `max_records` and `max_bytes` are the budget of one round; `max_bytes` is the job's when None, or else the group's
-    own. `only` names partitions, such as `orders-0`: of those that are assigned to the
-    member it then leases from these alone, and the report names the others. `replaces` names the pipeline that worked
-    on the group before, if this one takes its place. Raises GroupTaken where another pipeline works on the group,
-    TypeError for a number that is none, ValueError for a budget below one record, UnknownTopicOrPartition for a topic
-    or partition that is not there, UnknownTopicId where all its topics were made again, what the handler, Spark, the
-    state or the broker raised, HandlerError, MostFailed, LockLost, OutputNotReachable, OutputNotShared, SinkTaken,
-    SinkRefused, and SparkNotReady where the session has ended meanwhile; everything held has then been given back,
-    with its deliveries unless a task of Spark's had run and left it without an outcome.
+    The arguments and the errors are those of `Pipeline.run`, which creates the objects passed here.
     """
     max_records = whole_number("max_records", max_records, 1)
     max_rounds = None if max_rounds is None else whole_number("max_rounds", max_rounds, 0)
     max_bytes = job.max_bytes if max_bytes is None else whole_number("max_bytes", max_bytes, 0)
-    if max_seconds is not None and not isinstance(max_seconds, int | float):
-        raise TypeError(f"max_seconds is {max_seconds!r}: expected a number of seconds")
+    max_seconds = None if max_seconds is None else finite("max_seconds", max_seconds)
     with Database.open(settings) as database:
         State(database).administration.check_cluster(topics.cluster_id())
         configs = GroupConfigs.load(database, job.group)
     max_bytes = configs.fetch_max_bytes if max_bytes is None else max_bytes
-    infos = topics.require(job.topics)
-    refuse_lost(state, job.group, job.topics)
+    infos = living_topics(topics, state, job.group, job.topics)
     claim_group(state, job.group, job.pipeline_name, replaces)
     chosen = _chosen(only, job, infos) if only else None
     with ended_session_is_named(spark, f"group {job.group}"), RecordSizes(settings) as sizes:
         refuse_unusable(spark, settings, settings.output)
         source = Source(settings, state, topics, spark, job.reader_options, job.headers, job.max_scans)
         context = SinkContext(settings, state, spark, job.names)
-        sink = (job.destination or ParquetByLease()).open(context)
-        run = Run(
-            job,
-            membership,
-            source,
-            context,
-            sink,
-            configs,
-            Budget(max_records, max_bytes),
-            sizes,
-            progress,
-            max_rounds,
-            chosen,
-        )
-        gone = refuse_gone(run.files, settings, state, job.names)
-        try:
-            report = _rounds(run, max_seconds)
-        except Exception:
-            drain_at_end(settings, state, configs)
-            raise
+        # The sink is closed last, when no lease is held.
+        with (job.destination or ParquetByLease()).open(context) as sink:
+            run = Run(
+                job,
+                membership,
+                source,
+                context,
+                sink,
+                configs,
+                Budget(max_records, max_bytes),
+                sizes,
+                progress,
+                max_rounds,
+                chosen,
+            )
+            gone = refuse_gone(run.files, settings, state, job.names)
+            try:
+                report = _rounds(run, max_seconds)
+            except Exception:
+                drain_at_end(settings, state, configs)
+                raise
     letters = drain_at_end(settings, state, configs)
-    # A warning of the drain says of the letters that wait what is to be said.
+    # A warning of the drain becomes the remark on waiting letters.
     about = None
     if letters is None or letters.warning is None:
         given_up = report.rejected + report.exhausted
         about = about_letters(settings, state, configs, job.topics, given_up)
-    said = [each for each in (report.remark, about, context.written.remark, *gone) if each]
-    return replace(report, dead_letters=letters, remark="; ".join(said) or None)
+    remarks = [each for each in (report.remark, about, context.written.remark, *gone) if each]
+    # Letters count as lag until they are written.
+    lag = run.lag() if letters is not None and letters.written else report.lag
+    return replace(report, lag=lag, dead_letters=letters, remark="; ".join(remarks) or None)
 
 
 def _chosen(only: Collection[str], job: ShareGroupJob, infos: Mapping[str, TopicInfo]) -> frozenset[str]:
-    """Return the names of chosen partitions. Raises UnknownTopicOrPartition for one that the job does not read."""
+    """Return the names of the chosen partitions. Raises UnknownTopicOrPartition for one not in the job."""
     there = [f"{topic}-{partition}" for topic, info in infos.items() for partition in range(info.partitions)]
+    lost = set(job.topics) - infos.keys()
     for name in only:
-        if name not in there:
+        # The partitions of a deleted topic are unknown; the report names the topic.
+        if name not in there and name.rpartition("-")[0] not in lost:
             raise UnknownTopicOrPartition(
                 f"Group {job.group} reads no partition {name}. {nearest(name, there, 'partitions')}"
             )
@@ -144,8 +152,7 @@ def _chosen(only: Collection[str], job: ShareGroupJob, infos: Mapping[str, Topic
 
 def _rounds(run: Run, max_seconds: float | None) -> RunReport:
     job, state, spark = run.job, run.source.state, run.source.spark
-    # The sink is closed last: by then nothing is held any more.
-    with _closed(run.sink), cancellable(spark) as jobs, LeaseKeeper(state, run.member, jobs) as keeper:
+    with cancellable(spark) as jobs, LeaseKeeper(state, run.member, jobs) as keeper:
         isolation = run.isolation(keeper)
         if job.try_empty:
             _try_empty(run)
@@ -153,7 +160,7 @@ def _rounds(run: Run, max_seconds: float | None) -> RunReport:
             claim(run.files, run.source.settings, state, job.names)
         rounds = Rounds(run, keeper, isolation, jobs)
         ended = rounds.work(max_seconds)
-        # Who has nothing assigned does not know what there is.
+        # A member without an assignment does not know the partitions.
         drained = ended and bool(run.assigned())
     reports = rounds.reports
     seconds = time.monotonic() - run.began_at
@@ -183,19 +190,189 @@ def _rounds(run: Run, max_seconds: float | None) -> RunReport:
     )
 
 
-@contextmanager
-def _closed(sink: OpenSink) -> Iterator[None]:
-    """Close the sink at the end of the block, also when a signal ends it, and before another one."""
-    try:
-        yield
-    finally:
-        with deferred():
-            sink.close()
-
-
 def _try_empty(run: Run) -> None:
-    """Call the handler before anything is leased: what is wrong with it on no records is wrong on all of them."""
+    """Call the handler on no records before anything is leased: an error there would occur on all records."""
     records = no_records(run.source.spark)
     handled = call_handler(run.job.handler, records, run.job.unknown)
     run.fitting(handled).collect()
     uncache(handled, of=records)
+
+
+STOP_SECONDS = 30.0
+"""Longest wait for the end of a round's cancelled work. Then its leases are given back while it still runs: the state
+accepts no acknowledgement after that.
+"""
+NO_RECORDS_FAULT = (
+    HandlerError,
+    MostFailed,
+    OutputNotReachable,
+    RegistryNotAvailable,
+    SinkRefused,
+    SinkTaken,
+)
+"""After these errors all records get their delivery back, even if tasks had run."""
+
+
+class AtWork:
+    """A round whose records are written, read back and acknowledged by a separate thread."""
+
+    def __init__(self, of: Round, last: AtWork | None) -> None:
+        self.round = of
+        self.written = threading.Event()
+        """Set when its Spark job has ended, with or without an error."""
+        self.ended = threading.Event()
+        """Set when all its work has ended: there is either a report or an error."""
+        self.report: RoundReport | None = None
+        self.error: BaseException | None = None
+        self._last = last
+        # A plain thread would not inherit the tags by which its jobs are cancelled.
+        thread = InheritableThread(
+            target=self._run, session=of.run.source.spark, name=f"round-{of.number}", daemon=True
+        )
+        thread.start()
+
+    def _run(self) -> None:
+        try:
+            ended = self.round.write()
+            self.written.set()
+            if self._last is not None:
+                self._last.ended.wait()
+                if self._last.error is not None:
+                    raise Stopped
+            self.report = self.round.finish(ended)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._last = None
+            self.ended.set()
+            self.written.set()
+
+
+class Rounds:
+    """The rounds of one run, until there is nothing to lease, or no further round may begin."""
+
+    def __init__(self, run: Run, keeper: LeaseKeeper, isolation: Isolation, jobs: Jobs) -> None:
+        self.reports: list[RoundReport] = []
+        self._run = run
+        self._keeper = keeper
+        self._isolation = isolation
+        self._jobs = jobs
+        self._at_work: list[AtWork] = []
+        """The rounds that have not ended, in order: at most two."""
+        self._begun: list[Round] = []
+        """The rounds that may have DataFrames in Spark's cache."""
+        self._process = os.getpid()
+
+    def work(self, max_seconds: float | None) -> bool:
+        """Run the rounds; return whether nothing was left to lease. Raises the error of a round."""
+        try:
+            while self._in_time(max_seconds) and self._one_more():
+                if self._at_work and not self._at_work[0].round.may_be_followed():
+                    self._first_ended()
+                elif not self._began(max_seconds):
+                    if not self._at_work:
+                        return True
+                    # Its releases, and the space that it frees in the window, may allow another lease.
+                    self._first_ended()
+            while self._at_work:
+                self._first_ended()
+        except BaseException as error:
+            if os.getpid() == self._process:  # not a forked child
+                with deferred():
+                    if not isinstance(error, Exception):
+                        forget_interrupted_call()
+                    self._cancel(self._at_work)
+            raise
+        finally:
+            if os.getpid() == self._process:
+                # A JVM that has ended has an empty cache.
+                with suppress(*JVM_GONE):
+                    self._forget(*self._begun)
+        return False
+
+    def _forget(self, *rounds: Round) -> None:
+        for each in rounds:
+            each.forget()
+        self._begun = [each for each in self._begun if each not in rounds]
+
+    def _one_more(self) -> bool:
+        return self._run.max_rounds is None or len(self.reports) + len(self._at_work) < self._run.max_rounds
+
+    def _in_time(self, max_seconds: float | None) -> bool:
+        return max_seconds is None or time.monotonic() - self._run.began_at < max_seconds
+
+    def _began(self, max_seconds: float | None) -> bool:
+        """Lease and plan a round, and start it after the previous write; return False if nothing was leased."""
+        last = self._at_work[0] if self._at_work else None
+        number = len(self.reports) + len(self._at_work) + 1
+        following = Round(self._run, self._keeper, self._isolation, self._jobs, number)
+        self._begun.append(following)
+        with self._jobs.of_round(number):
+            try:
+                if not following.prepare(ahead=last is not None):
+                    return False
+            except LockLost:
+                raise
+            except Exception as error:
+                # The previous round is not affected: it is acknowledged.
+                self._give_back(error, following)
+                while self._at_work:
+                    self._first_ended()
+                raise
+            if last is not None:
+                last.written.wait()
+                if last.error is not None or not self._in_time(max_seconds):
+                    ran = self._jobs.tasks_ran(number)
+                    self._keeper.give_back(following.leases, cancelled=ran, refund=not ran)
+                    self._forget(following)
+                    self._first_ended()
+                    return True
+            # A signal between the start of its thread and its registration would leave a thread that nothing stops.
+            with deferred():
+                self._at_work.append(AtWork(following, last))
+        if last is not None:
+            self._first_ended()
+        return True
+
+    def _first_ended(self) -> None:
+        """Wait for the end of a round. Raises its error; in that case the next round is cancelled, and both are given
+        back.
+        """
+        first, *others = self._at_work
+        first.ended.wait()
+        if first.error is None:
+            assert first.report is not None  # noqa: S101 - one of the two
+            self.reports.append(first.report)
+            self._forget(first.round)
+            del self._at_work[0]
+            return
+        self._cancel(others)
+        self._give_back(first.error, first.round, *(each.round for each in others))
+        raise first.error
+
+    def _give_back(self, error: BaseException, failed: Round, *others: Round) -> None:
+        """Give back leases before the end of the run, which would make them suspects: those of rounds of which no
+        task ran, because no record can have caused an earlier error, and those of rounds other than the failed one.
+        """
+        if isinstance(error, LockLost) or not isinstance(error, Exception):
+            return
+        for each in (failed, *others):
+            if isinstance(error, NO_RECORDS_FAULT) or not self._jobs.tasks_ran(each.number):
+                self._keeper.give_back(each.leases, refund=True)
+            elif each is not failed:
+                self._keeper.give_back(each.leases, cancelled=True)
+
+    def _cancel(self, rounds: Sequence[AtWork]) -> None:
+        """Cancel the work for these rounds and wait for its end; it then acknowledges nothing more."""
+        for each in rounds:
+            each.round.stopped = True
+        deadline = time.monotonic() + STOP_SECONDS
+        while not all(each.ended.is_set() for each in rounds):
+            # Repeated, because a cancellation reaches only running jobs, and another may be about to start.
+            self._keeper.cancel_jobs()
+            if time.monotonic() > deadline:
+                _log.warning(
+                    "the work for a round goes on although it was cancelled: it is given back under it"
+                )
+                return
+            rounds[-1].ended.wait(0.1)

@@ -1,6 +1,6 @@
-"""A project to begin with: a queue in a `defs.yaml`, its handler, its dead-letter topic, sample records, a test.
+"""A starter project: a queue in a `defs.yaml`, its handler, its dead-letter topic, sample records, a test.
 
-The files are in `files/`, with `$names` that are filled in.
+The files are in `files/`, with `$names` as placeholders.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
-from sharequeue.names import is_topic_name, shown, too_long, topic_name_problem
+from sharequeue.words.names import is_topic_name, shown, too_long, topic_name_problem
 
 __all__ = ["NotEmpty", "Starter"]
 
 _FILES = Path(__file__).parent / "files"
 _ENDING = ".template"
 _TAKEN = frozenset(
-    # Modules of the project, what the handler's module imports or defines, and what it takes for Python's own.
+    # Modules of the project, names in the handler's module, and those of Python's standard library.
     {"samples", "definitions", "defs", "resources"}
     | {"annotations", "json", "Any", "Reject", "by_row", "pipeline", "handle"}
     | set(dir(builtins))
@@ -31,12 +31,12 @@ _TAKEN_PACKAGES = frozenset({"sharequeue", "dagster", "pyspark", "pytest", "test
 
 
 class NotEmpty(Exception):
-    """A file of the project is there already; nothing was written."""
+    """A file of the project exists already; nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """What the project is about. Raises ValueError for names that cannot be used."""
+    """The names in the project. Raises ValueError for names that cannot be used."""
 
     group: str
     topic: str
@@ -49,9 +49,9 @@ class Starter:
         if problem := too_long("group id", self.group):
             raise ValueError(problem)
         if not is_topic_name(self.group):
-            # Kafka allows any text; in Python's and YAML's quotes, and in a shell, these stand as they are.
+            # Kafka allows any text; these characters need no escape in Python, YAML or a shell.
             raise ValueError(
-                f"the group id {shown(self.group)} cannot be written everywhere as it is: use letters, digits, dots, "
+                f"the group id {shown(self.group)} cannot be used as it is in all files: use letters, digits, dots, "
                 "underscores and hyphens"
             )
         if self.package in _TAKEN_PACKAGES:
@@ -62,13 +62,13 @@ class Starter:
             )
 
     def write(self, folder: Path) -> list[Path]:
-        """Write the project into `folder`, which is made; return its files.
+        """Write the project into `folder`, which is created if it does not exist; return its files.
 
-        Raises NotEmpty, and writes nothing, where one of them is there already.
+        Raises NotEmpty, and writes nothing, if one of the files exists already.
         """
         texts = {folder / path: text for path, text in self._files().items()}
         if there := sorted(path for path in texts if path.exists()):
-            raise NotEmpty(f"{there[0]} is there already: give an empty folder. Nothing was written.")
+            raise NotEmpty(f"{there[0]} exists already: use an empty folder. Nothing was written.")
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
@@ -78,7 +78,7 @@ class Starter:
     def name(self) -> str:
         """The group's id as the name of a module, a function and a folder."""
         name = re.sub(r"[^A-Za-z0-9_]", "_", self.group)
-        # A pipeline's sink has this name, too, and it may not begin with an underscore.
+        # A pipeline's sink has this name too, and it must not begin with an underscore.
         if _identifier(name) and name not in _TAKEN and not name.startswith("_"):
             return name
         bare = name.lstrip("_")
@@ -116,8 +116,10 @@ class Starter:
 
 
 def _in_yaml(name: str) -> str:
-    """A name as a `defs.yaml` has it. Dagster takes a text that is one of Python's numbers, or None, True or False,
-    for that value, whatever YAML says; in Python's quotes it stays a text.
+    """Return a name quoted as a `defs.yaml` needs it.
+
+    Dagster converts a text that looks like a Python number, None, True or False, whatever YAML's quotes are; in
+    Python's quotes it stays a text.
     """
     try:
         ast.literal_eval(name)

@@ -1,4 +1,4 @@
-"""Share-partition state in Postgres: `State` and its parts, the journal, the reports."""
+"""Share-partition state in Postgres: `State` and its parts, the journal, and the listener for notifications."""
 
 from sharequeue.state.state import State
 

@@ -1,9 +1,9 @@
-"""What may an administrator do to the state of share-partitions?
+"""The operations of administrators on share-partitions.
 
-Pause and resume leasing, begin anew at another offset, forget a topic's state or a whole group, move stuck
-records by hand, extend locks, fence every holder after a restore: one method, one SQL function of
-``sql/functions``. The functions ask themselves who may, refuse while a group has members (KIP-932,
-AlterShareGroupOffsets and its neighbours), and write the audit log.
+Pause and resume leasing, restart at another offset, delete the state of a topic or of a whole group, move stuck
+records by hand, extend locks, fence every holder after a restore. Each method calls one SQL function of
+``sql/functions``. The functions check the caller's permission, refuse while a group has members (KIP-932,
+AlterShareGroupOffsets and similar requests), and write the audit log.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Literal
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.offsets import OffsetSet
 from sharequeue.state.rows import raise_refusal, refusal, share_partition_name
-from sharequeue.values import DeletedTopic, ForcedRun, ResetRow, SharePartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import DeletedTopic, ForcedRun, ResetRow, SharePartition
 
 
 class Administration:
-    """What an administrator and the service do to the state of share-partitions; ``State.administration``."""
+    """Operations of administrators and of the service on share-partitions; ``State.administration``."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -29,8 +29,8 @@ class Administration:
     def pause(
         self, group_id: str, reason: str | None, topic: str | None = None, partition: int | None = None
     ) -> int:
-        """Stop leasing from a group, or from some of its share-partitions; None resumes, and closes the
-        circuit breaker. What is leased may still be acknowledged. Return how many rows that concerned.
+        """Stop leasing from a group, or from some of its share-partitions; a reason of None resumes, and closes the
+        circuit breaker. Leased records may still be acknowledged. Return the number of rows changed.
 
         Raises GroupIdNotFound, UnknownTopicOrPartition, and InvalidRequest for an empty reason.
         """
@@ -49,7 +49,7 @@ class Administration:
     def alter_offsets(
         self, at: SharePartition, topic_id: str, start_offset: int, state_epoch: int | None = None
     ) -> int:
-        """Begin a share-partition anew at an offset: nothing is in flight, holders from before are fenced.
+        """Restart a share-partition at an offset: nothing is in flight afterwards, and earlier holders are fenced.
 
         Return the new state epoch. Raises NonEmptyGroup, GroupIdNotFound, InvalidRequest.
         """
@@ -73,9 +73,9 @@ class Administration:
         *,
         execute: bool = False,
     ) -> list[ResetRow]:
-        """Begin many share-partitions anew, by topic and partition; the group is made if there is none.
+        """Restart many share-partitions, given by topic and partition; create the group if it does not exist.
 
-        Without ``execute`` it only returns what would be done. A partition that is refused does not stop the
+        Without ``execute``, only return what would be done. A partition that is refused does not stop the
         others (Kafka's AlterShareGroupOffsets). Raises NonEmptyGroup, InvalidGroupId.
         """
         named = sorted(starts)
@@ -105,7 +105,7 @@ class Administration:
         return sorted(done, key=lambda row: (row.topic, row.partition))
 
     def delete_offsets(self, group_id: str, topic: str) -> int:
-        """Forget a group's share-partitions of a topic; return how many there were.
+        """Delete a group's share-partitions of a topic; return how many existed.
 
         Raises NonEmptyGroup, GroupIdNotFound.
         """
@@ -117,7 +117,7 @@ class Administration:
         return int(rows[0]["deleted"])
 
     def delete_group(self, group_id: str) -> bool:
-        """Delete a group with all it has; return whether there was one. Raises NonEmptyGroup."""
+        """Delete a group with all its state; return whether it existed. Raises NonEmptyGroup."""
         rows = self._database.call(
             sa.text("select sharequeue.delete_group(:group_id) as deleted"), group_id=group_id
         )
@@ -126,18 +126,18 @@ class Administration:
     def force_release(
         self, at: SharePartition, offsets: OffsetSet, *, execute: bool = False
     ) -> list[ForcedRun]:
-        """Make chosen offsets available at once, whoever holds them or whatever they wait for.
+        """Make these offsets available at once, even if they are leased or wait for a time.
 
-        A holder is fenced for them: its acknowledgement gets InvalidRecordState. What is done with, on its way to the
-        dead-letter topic or was never delivered is refused and stays. Without ``execute`` nothing changes and the
-        result is what would.
+        A holder is fenced for them: its acknowledgement gets InvalidRecordState. Offsets that are acknowledged or
+        archived, on their way to the dead-letter topic, or never delivered are refused and stay unchanged. Without
+        ``execute``, return what would be done and change nothing.
         """
         return self._force(at, offsets, "release", execute)
 
     def force_dead_letter(
         self, at: SharePartition, offsets: OffsetSet, *, execute: bool = False
     ) -> list[ForcedRun]:
-        """Send chosen offsets to the dead-letter topic as rejected, whoever holds them; archive them where the
+        """Send these offsets to the dead-letter topic as rejected, even if they are leased; archive them if the
         group has no such topic. Otherwise as :meth:`force_release`."""
         return self._force(at, offsets, "dead_letter", execute)
 
@@ -170,30 +170,31 @@ class Administration:
         return sorted(done, key=lambda run: run.offsets.first)
 
     def extend_locks(self, amount: timedelta) -> int:
-        """Extend every lock by this time; return how many leases were extended."""
+        """Extend every lock by this duration; return the number of leases extended."""
         rows = self._database.rows(
             sa.text("select sharequeue.extend_locks(cast(:amount as interval)) as extended"), amount=amount
         )
         return int(rows[0]["extended"])
 
     def raise_state_epochs(self) -> int:
-        """After a restore from a backup: fences every holder from before, and makes what was leased available.
+        """Fence every earlier holder and make all leased records available, after a restore from a backup.
 
-        Return how many share-partitions there are.
+        Return the number of share-partitions.
         """
         rows = self._database.rows(sa.text("select sharequeue.raise_state_epochs() as raised"))
         return int(rows[0]["raised"])
 
     def check_cluster(self, cluster_id: str) -> None:
-        """Check that the state is of this Kafka cluster; the first one that the service asks about is bound to it.
+        """Check that the state belongs to this Kafka cluster. The first call by the service binds the state to its
+        cluster.
 
-        Raises InconsistentClusterId, with both ids and what to do, when the state is of another cluster.
+        Raises InconsistentClusterId, with both ids and what to do, if the state belongs to another cluster.
         """
         self._database.call(sa.text("select sharequeue.check_cluster(:cluster_id)"), cluster_id=cluster_id)
 
     def note_topics(self, topic_ids: Mapping[str, str | None]) -> None:
-        """Record the topics as the broker returned them: the id that each has now, None where there is no such
-        topic."""
+        """Record the topics as the broker returned them: each with its current id, or None if it does not
+        exist."""
         self._database.call(
             sa.text("select sharequeue.note_topics(cast(:topics as text[]), cast(:topic_ids as text[]))"),
             topics=list(topic_ids),
@@ -203,8 +204,8 @@ class Administration:
     def remove_deleted_topics(
         self, gone_for: timedelta, *, execute: bool, group_id: str | None = None
     ) -> list[DeletedTopic]:
-        """Remove what groups, or one group, have of topics of which the broker has said for ``gone_for`` that they
-        are gone, and says so still. Without ``execute`` only says what that is."""
+        """Remove the state of all groups, or of one group, for topics that the broker has reported as deleted for at
+        least ``gone_for``, the last time included. Without ``execute``, only return what would be removed."""
         rows = self._database.rows(
             sa.text(
                 "select * from sharequeue.remove_deleted_topics(cast(:gone_for as interval), :execute,"
@@ -217,10 +218,10 @@ class Administration:
         return [DeletedTopic(**row) for row in rows]
 
     def beat(self, longer_than: timedelta | None = None) -> timedelta | None:
-        """Record that the service is alive; return how long the outage was that this ends, None without one.
+        """Record that the service is alive; return the duration of the outage that this ends, None without one.
 
-        An outage is another Postgres server than at the last beat, or a silence ``longer_than`` given. Locks that
-        it would have ended go on afterwards with the time they had left (``sql/functions/30_state/outages.sql``).
+        An outage is another Postgres server than at the last beat, or a silence longer than ``longer_than``. Locks
+        that would have expired in it continue with their remaining time (``sql/functions/30_state/outages.sql``).
         """
         rows = self._database.call(
             sa.text("select sharequeue.beat(cast(:longer_than as interval)) as outage"),
@@ -230,9 +231,9 @@ class Administration:
         return outage
 
     def give_back_room(self) -> tuple[str, ...]:
-        """Rewrite the tables that are mostly free space, after a long transaction elsewhere; return their names.
+        """Rewrite tables that are mostly free space, after a long transaction elsewhere; return their names.
 
-        It may be called often: it looks at sizes first, and does nothing where it would gain nothing.
+        Safe to call often: it checks sizes first, and does nothing if it would gain nothing.
         """
         return tuple(
             self._database.rows(sa.text("select sharequeue.give_back_room() as tables"))[0]["tables"]

@@ -1,18 +1,21 @@
-"""Which records are dead letters, and how far is each on its way?
+"""Dead letters, from ARCHIVING to ARCHIVED.
 
-The state's part of KIP-1191: batches of ARCHIVING records under a number that is durable before anything is
-produced, and their end once the broker confirmed them (``sql/functions/40_dead_letters/batches.sql``). Writing them
-to the topic is in ``sharequeue.deadletters.writer``.
+The state's part of KIP-1191: batches of ARCHIVING records under a number that is stored before anything is
+produced, and their end after the broker has confirmed them (``sql/functions/40_dead_letters/batches.sql``). Writing
+them to the topic is in ``sharequeue.deadletters.writer``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from datetime import datetime
+
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.offsets import OffsetSet
 from sharequeue.state.rows import share_partition_name
-from sharequeue.values import (
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import (
     ArchivedRun,
     Attempt,
     DeadLetterBatch,
@@ -29,9 +32,9 @@ class DeadLetters:
         self._database = database
 
     def topics_redriven_for_others(self, group_id: str) -> set[str]:
-        """Return the topics that have records put back from a dead-letter topic for another share group alone.
+        """Return the topics with records that were sent back from a dead-letter topic for one other share group.
 
-        A reader of `group_id` passes over those records: they carry the other group's name in the header
+        A reader of `group_id` skips those records: they carry the other group's name in the header
         ``sharequeue.redrive.group``.
         """
         rows = self._database.rows(
@@ -40,10 +43,31 @@ class DeadLetters:
         )
         return {row["topic"] for row in rows}
 
+    def waiting(
+        self, group_id: str | None = None, topics: Collection[str] | None = None
+    ) -> dict[SharePartition, int]:
+        """Return the share-partitions with dead letters that are not written yet, and how many records each has.
+
+        Of a group, or of all; of these topics, or of all.
+        """
+        rows = self._database.rows(
+            sa.text(
+                "select group_id, topic, partition, records from sharequeue.waiting_dead_letters"
+                " where (cast(:group_id as text) is null or group_id = :group_id)"
+                " and (cast(:topics as text[]) is null or topic = any (cast(:topics as text[])))"
+                " order by group_id, topic, partition"
+            ),
+            group_id=group_id,
+            topics=None if topics is None else list(topics),
+        )
+        return {
+            SharePartition(row["group_id"], row["topic"], row["partition"]): row["records"] for row in rows
+        }
+
     def open(self, at: SharePartition, max_records: int) -> DeadLetterBatch | None:
         """Return the batch of dead letters to write next: the open one, or a new one of the lowest offsets.
 
-        None when no dead letter waits.
+        With the deliveries of its records that failed. None when no dead letter waits.
         """
         rows = self._database.call(
             sa.text(
@@ -59,12 +83,25 @@ class DeadLetters:
             for row in rows
         )
         first = rows[0]
-        return DeadLetterBatch(at, first["sequence"], first["topic_id"], letters, first["opened_at"])
+        attempts = tuple(
+            Attempt(
+                attempt["lease_id"],
+                attempt["member_id"],
+                attempt["client_id"],
+                datetime.fromisoformat(attempt["acquired_at"]),
+                OffsetSet.parse(attempt["offsets"]),
+                attempt["exceptions"],
+            )
+            for attempt in first["attempts"]
+        )
+        return DeadLetterBatch(
+            at, first["sequence"], first["topic_id"], letters, first["opened_at"], attempts
+        )
 
     def close(self, at: SharePartition, sequence: int, *, dropped: bool = False) -> int:
         """Close a batch that the broker has confirmed: its records become ARCHIVED.
 
-        Return how many, 0 if it was closed before.
+        Return how many, 0 if it was already closed.
         """
         rows = self._database.call(
             sa.text(
@@ -76,30 +113,8 @@ class DeadLetters:
         )
         return int(rows[0]["closed"])
 
-    def attempts(self, at: SharePartition, sequence: int) -> list[Attempt]:
-        """Return the deliveries of a batch's records that failed, oldest first."""
-        rows = self._database.call(
-            sa.text(
-                "select lease_id, member_id, client_id, acquired_at, cast(offsets as text) as offsets, exceptions"
-                " from sharequeue.dead_letter_attempts(:group_id, :topic, :partition, :sequence)"
-            ),
-            **share_partition_name(at),
-            sequence=sequence,
-        )
-        return [
-            Attempt(
-                row["lease_id"],
-                row["member_id"],
-                row["client_id"],
-                row["acquired_at"],
-                OffsetSet.parse(row["offsets"]),
-                row["exceptions"],
-            )
-            for row in rows
-        ]
-
     def hold(self, at: SharePartition, reason: str | None) -> None:
-        """Record why the waiting dead letters cannot be written. None removes it, and so does closing a batch."""
+        """Record why the waiting dead letters cannot be written. None removes the reason; so does closing a batch."""
         self._database.call(
             sa.text(
                 "select sharequeue.hold_dead_letters(:group_id, :topic, :partition, cast(:reason as text))"
@@ -109,12 +124,12 @@ class DeadLetters:
         )
 
     def service_drains(self) -> bool:
-        """Return whether a service is at work that writes all groups' dead letters by itself."""
+        """Return whether a running service writes the dead letters of all groups automatically."""
         rows = self._database.rows(sa.text("select sharequeue.service_drains() as drains"))
         return bool(rows[0]["drains"])
 
     def held(self, group_id: str | None = None) -> list[HeldDeadLetters]:
-        """Return what no drain could write, of a group or of all."""
+        """Return the dead letters that no drain could write, of one group or of all."""
         rows = self._database.rows(
             sa.text(
                 "select group_id, topic, partition, records, reason, since from sharequeue.dead_letters_held"
@@ -137,7 +152,7 @@ class DeadLetters:
         rows = self._database.rows(
             sa.text(
                 "select topic, partition, sequence, cause, delivery_count, offsets, written_at, dropped"
-                " from sharequeue.written_dead_letters where group_id = :group_id"
+                " from sharequeue.dead_letter_batch_runs where group_id = :group_id and written_at is not null"
                 " order by topic, partition, sequence, cause, delivery_count"
             ),
             group_id=group_id,

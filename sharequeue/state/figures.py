@@ -1,7 +1,7 @@
-"""What is the state of share-partitions, in figures?
+"""The figures of share-partitions.
 
-Read only: the views of ``sql/functions/81_views`` and ``sharequeue.verify`` as values. Lag is KIP-1226's. The history
-of the figures is in ``sharequeue.state.reports``.
+Read only: the views of ``sql/functions/81_views`` and ``sharequeue.verify`` as values. Lag is KIP-1226's. Figures of
+whole groups, and the history of figures, are in ``sharequeue.reports``.
 """
 
 from __future__ import annotations
@@ -11,29 +11,35 @@ from collections.abc import Collection
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.errors import UnknownTopicId
-from sharequeue.offsets import OffsetSet
-from sharequeue.values import DeliveryCount, LeaseRow, SharePartitionStatus
+from sharequeue.words.errors import UnknownTopicId
+from sharequeue.words.figures import SharePartitionStatus, column_list
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import DeliveryCount, LeaseRow, SharePartition
 
-_COLUMNS = (
-    "group_id, topic, partition, topic_id, status, state_epoch, spso, speo, log_start, log_end,"
-    " last_stable_offset, observed_at, lag, in_flight, available, acquired, archiving,"
-    " delivery_complete_count, lost_records, highest_delivery_count, leases, next_expiry, waiting,"
-    " oldest_offset, oldest_state, oldest_since, paused_reason, fault, accepted, rejected, exhausted,"
-    " gap, no_dlq, dropped_letters, held_reason, waiting_until, blocked_by, blocked_reason, blocked_until,"
-    " blocked_offset"
-)
+_STATUS = f"select {column_list(SharePartitionStatus)} from sharequeue.share_partition_status"  # noqa: S608
 _ALL = sa.text(
-    f"select {_COLUMNS} from sharequeue.share_partition_status"  # noqa: S608 - columns of ours
-    " where cast(:group_id as text) is null or group_id = :group_id order by group_id, topic, partition"
+    f"{_STATUS} where cast(:group_id as text) is null or group_id = :group_id order by group_id, topic, partition"
 )
+_ONE = sa.text(f"{_STATUS} where group_id = :group_id and topic = :topic and partition = :partition")
 _SOME = sa.text(
-    f"select {_COLUMNS} from sharequeue.share_partition_status s"  # noqa: S608 - columns of ours
-    " join (select share_partition_id, row_number() over (order by"
+    f"{_STATUS} s join (select share_partition_id, row_number() over (order by"  # noqa: S608
     "   case when :by_lag then greatest(0, log_end - spso - delivery_complete_count) end desc nulls last,"
     "   topic, partition) as place"
     "  from sharequeue.share_partitions where group_id = :group_id order by place limit :most offset :skip"
     " ) as chosen using (share_partition_id) order by place"
+)
+# The leases are chosen first: what each holds is counted for these alone.
+_LEASES = sa.text(
+    "with chosen as materialized (select lease_id as id, group_id as at_group, topic as at_topic,"  # noqa: S608
+    "   partition as at_partition from sharequeue.held_leases"
+    "  where group_id = :group_id and topic = coalesce(cast(:topic as text), topic)"
+    "  and partition = coalesce(cast(:partition as integer), partition) and (stuck_reason is not null or not :stuck)"
+    "  order by case when :stuck then held_seconds end desc, expires_at, lease_id limit :most)"
+    f" select {column_list(LeaseRow)}"
+    " from chosen cross join lateral (select * from sharequeue.held_leases x where x.lease_id = chosen.id"
+    "  and x.group_id = chosen.at_group and x.topic = chosen.at_topic and x.partition = chosen.at_partition"
+    "  offset 0) as h"
+    " order by case when :stuck then h.held_seconds end desc, h.expires_at, h.lease_id"
 )
 
 
@@ -48,20 +54,25 @@ class Figures:
         rows = self._database.rows(_ALL, group_id=group_id)
         return [SharePartitionStatus(**row) for row in rows]
 
+    def one(self, at: SharePartition) -> SharePartitionStatus | None:
+        """Return the figures of one share-partition; None if it has no state."""
+        rows = self._database.rows(_ONE, group_id=at.group_id, topic=at.topic, partition=at.partition)
+        return SharePartitionStatus(**rows[0]) if rows else None
+
     def some(
         self, group_id: str, *, skip: int = 0, most: int, by_lag: bool = False
     ) -> list[SharePartitionStatus]:
         """Return the figures of `most` share-partitions of a group, after `skip` others: by name, or most lag first.
 
-        What it costs grows with `most`, and not with the number of share-partitions.
+        The cost grows with `most`, not with the number of share-partitions.
         """
         rows = self._database.rows(_SOME, group_id=group_id, skip=skip, most=most, by_lag=by_lag)
         return [SharePartitionStatus(**row) for row in rows]
 
     def lost_topics(self, group_id: str, topics: Collection[str]) -> dict[str, UnknownTopicId]:
-        """Return those of these topics that were deleted, or made again, since the group began on them.
+        """Return the topics among these that were deleted, or created again, since the group started to read them.
 
-        Each with the error that says so, and what to do. Nothing of them can be leased.
+        Each has the error that explains it and what to do. Nothing of them can be leased.
         """
         rows = self._database.rows(
             sa.text(
@@ -73,23 +84,30 @@ class Figures:
         )
         return {row["topic"]: UnknownTopicId(row["reason"]) for row in rows}
 
-    def leases(self, group_id: str) -> list[LeaseRow]:
-        """Return the leases of a group, soonest to lapse first."""
+    def leases(
+        self,
+        group_id: str,
+        topic: str | None = None,
+        partition: int | None = None,
+        *,
+        stuck: bool = False,
+        most: int | None = None,
+    ) -> list[LeaseRow]:
+        """Return the leases of a group, or of one of its share-partitions, the next one to expire first.
+
+        With `stuck`, return only leases that no member will finish, the longest held first. `most` of None is no
+        limit.
+        """
         rows = self._database.rows(
-            sa.text(
-                "select lease_id, topic, partition, member_id, records, acquired_at, expires_at, seconds_left,"
-                " offsets, highest_delivery_count, isolation_level"
-                " from sharequeue.held_leases where group_id = :group_id order by expires_at, lease_id"
-            ),
-            group_id=group_id,
+            _LEASES, group_id=group_id, topic=topic, partition=partition, stuck=stuck, most=most
         )
         return [LeaseRow(**{**row, "offsets": OffsetSet.parse(row["offsets"] or "{}")}) for row in rows]
 
     def delivery_counts(self, group_id: str) -> list[DeliveryCount]:
-        """Return the histogram of delivery counts over all records of a group that have ended, by outcome."""
+        """Return the histogram of delivery counts of all ended records of a group, by outcome."""
         rows = self._database.rows(
             sa.text(
-                "select topic, partition, outcome, delivery_count, records from sharequeue.delivery_count_totals"
+                f"select {column_list(DeliveryCount)} from sharequeue.delivery_count_totals"  # noqa: S608
                 " where group_id = :group_id order by topic, partition, outcome, delivery_count"
             ),
             group_id=group_id,
@@ -97,7 +115,7 @@ class Figures:
         return [DeliveryCount(**row) for row in rows]
 
     def verify(self, group_id: str | None = None) -> list[str]:
-        """Return the invariants of the state that do not hold, in words; empty when all hold."""
+        """Return the violated invariants of the state, as text; empty if all hold."""
         rows = self._database.rows(
             sa.text("select * from sharequeue.verify(cast(:group_id as text))"), group_id=group_id
         )

@@ -1,10 +1,10 @@
-"""What happened to a share-partition, when, and does replaying it give the state that is there?
+"""The journal of a share-partition, and the check that replaying it gives the current state.
 
-The journal plays the part of Kafka's share-group state topic: every change of state is a row (ShareUpdate),
-written by the database in the change's own transaction, and a snapshot now and then says all there is
-(ShareSnapshot), so that replay need not begin at the beginning. This module reads it, takes and checks
-snapshots, and keeps it short: a partition a day, made ahead and dropped after a while, with rows per day left
-behind for the reports. What a row means is written at the table, in ``sql/migrations/0003_journal.sql``.
+The journal corresponds to Kafka's share-group state topic: every change of state is a row (ShareUpdate), written by
+the database in the change's own transaction. A snapshot is written from time to time and holds the complete state
+(ShareSnapshot), so that replay need not start at the beginning. This module reads the journal, takes and checks
+snapshots, and keeps it short: one partition per day, created ahead and dropped after the retention, with rows per day
+kept for the reports. The meaning of a row is documented at the table, in ``sql/migrations/0100_baseline.sql``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
-from sharequeue.offsets import OffsetSet
 from sharequeue.state.rows import share_partition_name
-from sharequeue.values import SharePartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import SharePartition
 
 __all__ = [
     "Change",
@@ -39,14 +39,14 @@ UPDATES_PER_SNAPSHOT = 500
 """Kafka's default of ``share.coordinator.snapshot.update.records.per.snapshot``."""
 
 RETENTION = timedelta(days=7)
-"""How long the journal is kept by default: as long as a topic's log by Kafka's default."""
+"""The default retention of the journal: the same as Kafka's default for a topic's log."""
 
 _LOCK_NOT_AVAILABLE = "55P03"
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Where replay may begin: its first row's journal id, and when it was taken."""
+    """A possible start of a replay: the journal id of its first row, and its time."""
 
     journal_id: int
     taken_at: datetime
@@ -54,7 +54,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row of the journal: what there is after the change. `values` holds the columns its kind fills."""
+    """One row of the journal: the state after the change. `values` holds the columns that its kind uses."""
 
     journal_id: int
     at: datetime
@@ -64,7 +64,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedBatch:
-    """A row of in-flight state: a uniform batch, or one state inside an exploded one."""
+    """A row of in-flight state: a batch in one state, or one state in a batch that was split."""
 
     first_offset: int
     last_offset: int
@@ -80,7 +80,7 @@ class ReplayedBatch:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedLease:
-    """A lease as it was granted or last renewed. Durations in milliseconds."""
+    """A lease as granted or last renewed. Durations in milliseconds."""
 
     lease_id: int
     member_id: str
@@ -92,7 +92,7 @@ class ReplayedLease:
     fan_out: bool
     own_lock_duration: bool
     read_committed: bool | None
-    """None for a lease from before this was kept."""
+    """None for a lease acquired before the journal had this value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +108,12 @@ class Replay:
     batches: tuple[ReplayedBatch, ...]
     leases: tuple[ReplayedLease, ...]
     outcomes: dict[tuple[str, int], int]
-    """Records that ended, by outcome and delivery count; without those accepted at their first delivery."""
+    """Ended records by outcome and delivery count, except those accepted at their first delivery."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalPartition:
-    """One day of the journal (UTC) and what it takes on disk, indexes included, in bytes."""
+    """One day of the journal (UTC) and its size on disk, indexes included, in bytes."""
 
     day: date
     name: str
@@ -142,8 +142,8 @@ class Day:
 
 @dataclass(frozen=True, slots=True)
 class DayOutcome:
-    """Records of one share-partition that ended in one way on one day (UTC), by how often they were delivered.
-    Without those accepted at their first delivery: they are a `Day`'s ``accepted_first``."""
+    """Records of one share-partition that ended with one outcome on one day (UTC), by delivery count. Records
+    accepted at their first delivery are not included: they are a `Day`'s ``accepted_first``."""
 
     day: date
     topic: str
@@ -155,14 +155,14 @@ class DayOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What one round of keeping the journal did."""
+    """The result of one maintenance round of the journal."""
 
     snapshots: int = 0
     made: tuple[date, ...] = ()
     rolled_up: tuple[date, ...] = ()
     dropped: tuple[date, ...] = ()
     waiting: str | None = None
-    """Why a partition that is due could not be made or dropped now; the next round tries again."""
+    """Why a partition could not be created or dropped now; the next round tries again."""
 
 
 _ID = sa.text(
@@ -191,7 +191,7 @@ class Journal:
         self._database = database
 
     def take_snapshot(self, at: SharePartition) -> int | None:
-        """Take a snapshot now; return where it begins, None when the share-partition is not initialised."""
+        """Take a snapshot; return its first journal id, None if the share-partition is not initialised."""
         rows = self._database.rows(
             sa.text("select sharequeue.take_snapshot(cast(:id as bigint)) as journal_id"), id=self._id(at)
         )
@@ -199,14 +199,14 @@ class Journal:
         return journal_id
 
     def snapshots(self, at: SharePartition) -> list[Snapshot]:
-        """The snapshots that replay may begin from, latest first."""
+        """Return the snapshots from which a replay may start, latest first."""
         rows = self._database.rows(
             sa.text("select * from sharequeue.snapshots(cast(:id as bigint))"), id=self._id(at)
         )
         return [Snapshot(**row) for row in rows]
 
     def changes(self, at: SharePartition, after: int = 0, limit: int = 1000) -> list[Change]:
-        """What happened to a share-partition after a point of its journal, in order, ``limit`` rows at most."""
+        """Return the changes of a share-partition after a journal id, in order, at most ``limit`` rows."""
         rows = self._database.rows(
             sa.text(
                 "select journal_id, at, kind, jsonb_strip_nulls(to_jsonb(j)) as values from sharequeue.journal j"
@@ -228,7 +228,7 @@ class Journal:
         ]
 
     def leases_of(self, group_id: str, member_id: str, since: datetime) -> list[int]:
-        """The leases that a member of a group was granted since then."""
+        """Return the leases that a member of a group was granted since a time."""
         rows = self._database.rows(
             sa.text(
                 "select distinct j.lease_id from sharequeue.journal j"
@@ -244,10 +244,10 @@ class Journal:
     def replay(
         self, at: SharePartition, snapshot: int | None = None, until: int | None = None
     ) -> Replay | None:
-        """The state as the journal has it: from a snapshot on, up to and with the change ``until``.
+        """Replay the state from the journal: from a snapshot up to and including the change ``until``.
 
-        From the latest snapshot that will do, by default to the end of the journal. None when there is
-        no snapshot to begin from, or the share-partition is not initialised.
+        By default from the latest usable snapshot to the end of the journal. None if no snapshot can be used or the
+        share-partition is not initialised.
         """
         if snapshot is None:
             fitting = (s.journal_id for s in self.snapshots(at) if until is None or s.journal_id <= until)
@@ -269,8 +269,9 @@ class Journal:
         )
 
     def verify(self, group_id: str | None = None, snapshots: int = 1) -> list[str]:
-        """Where replay from one of the latest ``snapshots`` snapshots does not give the present state, bit by bit,
-        in words; empty when it always does."""
+        """Return the differences between the current state and replays from the latest ``snapshots`` snapshots, as
+        text; empty if there are none.
+        """
         rows = self._database.rows(
             sa.text("select * from sharequeue.verify_journal(cast(:group_id as text), :snapshots)"),
             group_id=group_id,
@@ -282,8 +283,10 @@ class Journal:
         ]
 
     def days(self, group_id: str, since: date | None = None, until: date | None = None) -> list[Day]:
-        """What a group's share-partitions did, day by day, ``until`` included, also on days whose journal is gone. A
-        day is there once it is over and has been rolled up."""
+        """Return a group's share-partitions day by day, ``until`` included, also for days whose journal was dropped.
+
+        A day is included once it is over and has been rolled up.
+        """
         rows = self._database.rows(
             sa.text(
                 "select day, topic, partition, updates, snapshots, leases, entered, accepted_first, lost_records,"
@@ -299,7 +302,7 @@ class Journal:
         return [Day(**row) for row in rows]
 
     def outcomes(self, group_id: str, day: date) -> list[DayOutcome]:
-        """How a group's records ended on one day that has been rolled up."""
+        """Return the outcomes of a group's records on one day that has been rolled up."""
         rows = self._database.rows(
             sa.text(
                 "select day, topic, partition, outcome, delivery_count, records from sharequeue.daily_outcomes"
@@ -311,12 +314,12 @@ class Journal:
         return [DayOutcome(**row) for row in rows]
 
     def partitions(self) -> list[JournalPartition]:
-        """The days that the journal holds now, oldest first."""
+        """Return the days in the journal, oldest first."""
         rows = self._database.rows(sa.text("select * from sharequeue.journal_partitions()"))
         return [JournalPartition(**row) for row in rows]
 
     def roll_up(self, day: date) -> int:
-        """Counts a day (UTC) of the journal anew; return how many share-partitions it concerned."""
+        """Count a day (UTC) of the journal again; return the number of share-partitions."""
         rows = self._database.rows(sa.text("select sharequeue.roll_up_journal(:day) as counted"), day=day)
         return int(rows[0]["counted"])
 
@@ -327,11 +330,11 @@ class Journal:
         updates_per_snapshot: int = UPDATES_PER_SNAPSHOT,
         ahead: int = 2,
     ) -> Kept:
-        """One round of what keeps the journal short: snapshots that are due, partitions for the days ahead, days
-        that are over rolled up, days older than ``retention`` dropped. Each in a transaction of its own.
+        """Do one maintenance round: take due snapshots, create partitions for the days ahead, roll up days that are
+        over, drop days older than ``retention``. Each step is a transaction of its own.
 
-        Several callers at once are harmless. Dropping waits a quarter of a second for a lock and then gives way to
-        the operations, until the next round.
+        Several callers at the same time are harmless. Dropping waits a quarter of a second for a lock, then gives way
+        to the operations until the next round.
         """
         taken = self._database.rows(
             sa.text("select sharequeue.take_snapshots(:updates) as taken"), updates=updates_per_snapshot

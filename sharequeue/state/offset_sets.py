@@ -1,8 +1,8 @@
-"""How do sets of offsets travel to Postgres and back?
+"""Send sets of offsets to Postgres and read them back.
 
-As Postgres' own text, while they are small. Of a million ranges that text costs the server 1.5 s and 2 GB of memory
-to read, and the driver as much time again. So sets of many ranges go as two arrays of numbers, and come back as
-bytes. Both are made of what every Postgres has: there is no function and no temporary table behind them.
+Small sets are sent as Postgres's own text. For a million ranges that text costs the server 1.5 s and 2 GB of memory
+to read, and the driver the same time again. So sets of many ranges are sent as two arrays of numbers, and come back
+as bytes. Both work on every Postgres: they need no function and no temporary table.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from sharequeue.database.arrays import array_of_numbers
-from sharequeue.offsets import OffsetSet
+from sharequeue.words.offsets import OffsetSet
 
 TEXT_RANGES = 1000
-"""Up to so many ranges a set goes as text: a short statement is then worth more."""
+"""Up to this number of ranges a set is sent as text, which keeps the statement short."""
 _TEXT_BYTES = 21 * TEXT_RANGES
-"""Bytes of so many ranges in Postgres: two offsets, a place and a flag each."""
+"""Bytes of that many ranges in Postgres: two offsets, a position and a flag each."""
 
 
 class Parameters(dict[str, Any]):
-    """The parameters of a statement, to which sets of offsets are added."""
+    """The parameters of a statement; sets of offsets can be added."""
 
     def offset_set(self, name: str, offsets: OffsetSet) -> str:
         """Add a set under a name; return the SQL expression for it, an int8multirange."""
@@ -46,7 +46,7 @@ class Parameters(dict[str, Any]):
 
 
 def offsets_out(column: str) -> str:
-    """Return SQL that selects a column of sets as `offsets` or, where a set has many ranges, as `bounds`."""
+    """Return SQL that selects a column of sets as `offsets` or, for a set of many ranges, as `bounds`."""
     return (
         f"case when pg_column_size({column}) <= {_TEXT_BYTES} then cast({column} as text) end as offsets,"  # noqa: S608
         f" case when pg_column_size({column}) > {_TEXT_BYTES} then"
@@ -56,7 +56,7 @@ def offsets_out(column: str) -> str:
 
 
 def offsets_in(row: Mapping[Any, Any]) -> OffsetSet:
-    """Return the set of a row that `offsets_out` selected, or that has the text alone."""
+    """Return the set of a row that was selected with `offsets_out`, or that has only the text."""
     if (bounds := row.get("bounds")) is None:
         return OffsetSet.parse(row["offsets"])
     return OffsetSet.from_bounds(np.frombuffer(bounds, ">i8").astype(np.int64).reshape(-1, 2))

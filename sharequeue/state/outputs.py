@@ -1,8 +1,8 @@
-"""Which outputs of a sink count, how do the outputs of several leases become one, and how do they go on into a table?
+"""The outputs of a sink that count, their compaction, and their transfer into a table.
 
-The manifest: an output counts from the commit of its acknowledgement on. A compaction is announced before anything is
-written, the manifest moves to the new folder in one transaction, and what was replaced is returned to whoever sweeps.
-The files are moved by ``sharequeue.spark.output.compaction``.
+This is the manifest: an output counts from the commit of its acknowledgement on. A compaction is announced before
+anything is written, the manifest switches to the new folder in one transaction, and the replaced folders are returned
+to the sweep. ``sharequeue.spark.output.compaction`` moves the files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.values import OutputRow, Transfer
+from sharequeue.words.values import OutputRow, Transfer
 
 
 class Outputs:
@@ -25,7 +25,7 @@ class Outputs:
         self._state_id: UUID | None = None
 
     def state_id(self) -> UUID:
-        """Return the id of this state, which the names of outputs carry. The database is asked once."""
+        """Return the id of this state, which is part of the names of outputs. Reads it from the database once."""
         if self._state_id is None:
             rows = self._database.rows(sa.text("select sharequeue.state_id() as state_id"))
             self._state_id = UUID(str(rows[0]["state_id"]))
@@ -44,7 +44,7 @@ class Outputs:
         return [OutputRow(**row) for row in rows]
 
     def owners(self, folders: Sequence[str]) -> dict[str, str]:
-        """Return the groups to which folders of sinks belong: the first that has counted an output there."""
+        """Return the owner of each folder of sinks: the group that first had an output there that counts."""
         rows = self._database.rows(
             sa.text("select folder, group_id from sharequeue.sink_owners(cast(:folders as text[]))"),
             folders=list(folders),
@@ -52,8 +52,8 @@ class Outputs:
         return {row["folder"]: row["group_id"] for row in rows}
 
     def needed(self, lease_ids: Iterable[int]) -> tuple[set[int], set[tuple[str, int]]]:
-        """Return which of these leases are held, and which count in the files of which sink, of whatever group they
-        are: files of no other lease are needed.
+        """Return which of these leases are held, and which have files that count in which sink, of any group.
+        Files of other leases are not needed.
         """
         rows = self._database.rows(
             sa.text(
@@ -65,7 +65,7 @@ class Outputs:
         return held, {(row["sink"], row["lease_id"]) for row in rows if not row["held"]}
 
     def newest(self, group_id: str, sink: str) -> OutputRow | None:
-        """Return the output of a sink that counts and has records, of the newest lease; None where there is none."""
+        """Return a sink's newest output, by lease, that counts and has records; None without one."""
         rows = self._database.rows(
             sa.text(
                 "select lease_id, topic, partition, location, records, acknowledged_at, topic_id"
@@ -78,7 +78,7 @@ class Outputs:
         return OutputRow(**rows[0]) if rows else None
 
     def sinks(self, group_id: str) -> list[str]:
-        """Return the sinks of a group that have outputs which count."""
+        """Return the sinks of a group with outputs that count."""
         rows = self._database.rows(
             sa.text(
                 "select distinct sink from sharequeue.counted_outputs where group_id = :group_id order by sink"
@@ -88,9 +88,9 @@ class Outputs:
         return [row["sink"] for row in rows]
 
     def begin_transfer(self, group_id: str, sink: str, claim: timedelta) -> Transfer | None:
-        """Return what to transfer now, claimed for so long unless it is `busy`; None when nothing waits.
+        """Return the next transfer, claimed for this duration unless it is `busy`; None if nothing waits.
 
-        It stays the same, under its number, until `end_transfer`: whoever repeats it repeats exactly that.
+        It stays the same, under its number, until `end_transfer`: repeating it repeats exactly the same work.
         """
         rows = self._database.call(
             sa.text("select * from sharequeue.begin_transfer(:group_id, :sink, cast(:claim as interval))"),
@@ -104,8 +104,8 @@ class Outputs:
         return Transfer(row["number"], tuple(sorted(row["locations"])), row["records"], row["busy"])
 
     def end_transfer(self, group_id: str, sink: str, number: int, location: str) -> int:
-        """Count the outputs of a transfer at a location that has taken it; return how many they are, 0 when it has
-        been ended already.
+        """Count the outputs of a transfer at the location that has taken it; return how many they are, 0 if it has
+        already ended.
         """
         rows = self._database.call(
             sa.text("select sharequeue.end_transfer(:group_id, :sink, :number, :location) as moved"),
@@ -119,8 +119,8 @@ class Outputs:
     def keep_columns(
         self, group_id: str, sink: str, known: str | None = None, columns: str | None = None
     ) -> str | None:
-        """Keep the columns of a sink's files, unless they are not the `known` ones any more; without `columns`
-        nothing changes. Return those that are kept now.
+        """Store the columns of a sink's files, unless the stored ones differ from `known`; without `columns` nothing
+        changes. Return the stored columns.
         """
         rows = self._database.call(
             sa.text("select sharequeue.keep_sink_columns(:group_id, :sink, :known, :columns) as kept"),
@@ -133,7 +133,7 @@ class Outputs:
         return kept
 
     def begin_compaction(self, compaction_id: UUID, group_id: str, sink: str, location: str) -> None:
-        """Announce that a folder will be written, so that a sweep finds it whatever happens."""
+        """Announce that a folder will be written, so that a sweep finds it in any case."""
         self._database.call(
             sa.text("select sharequeue.begin_compaction(cast(:id as uuid), :group_id, :sink, :location)"),
             id=str(compaction_id),
@@ -143,10 +143,10 @@ class Outputs:
         )
 
     def commit_compaction(self, compaction_id: UUID, replaced: Sequence[str], records: int) -> int:
-        """Count the new folder, with so many records, instead of these; return of how many leases it is.
+        """Count the new folder with its `records` instead of the replaced ones; return its number of leases.
 
-        Raises InvalidRequest, and nothing has changed, when a sweep has given the compaction up, or when the old
-        folders do not count that many records any more.
+        Raises InvalidRequest and changes nothing if a sweep has given the compaction up, or if the old folders no
+        longer count that many records.
         """
         rows = self._database.call(
             sa.text(
@@ -161,10 +161,10 @@ class Outputs:
     def commit_replacement(
         self, compaction_id: UUID, replaced: Sequence[str], counted: int, records: Mapping[int, int]
     ) -> int:
-        """Count the new folder instead of these, which count so many records, with other `records` of each lease.
+        """Count the new folder instead of these, which count this number of records, with new `records` per lease.
 
-        Return of how many leases it is. Raises InvalidRequest as `commit_compaction`, and unless `records` has every
-        lease of the folders.
+        Return the number of leases. Raises InvalidRequest as `commit_compaction`, and if `records` lacks a lease of
+        the folders.
         """
         rows = self._database.call(
             sa.text(
@@ -182,8 +182,8 @@ class Outputs:
     def removable(self, group_id: str, sink: str, grace: timedelta) -> dict[UUID, list[str]]:
         """Return the folders that no reader needs any more, by compaction.
 
-        These are folders that were replaced longer ago than the grace period, and new ones of compactions that took
-        longer than it: such a compaction is given up.
+        These are folders that were replaced longer ago than the grace period, and new folders of compactions that
+        took longer than the grace period: such a compaction is given up.
         """
         rows = self._database.call(
             sa.text("select * from sharequeue.removable_outputs(:group_id, :sink, cast(:grace as interval))"),
@@ -194,7 +194,7 @@ class Outputs:
         return {UUID(str(row["compaction_id"])): list(row["folders"]) for row in rows}
 
     def forget_compaction(self, compaction_id: UUID) -> bool:
-        """Forget a compaction whose folders were removed; return whether it was known."""
+        """Delete a compaction whose folders were removed; return whether it was known."""
         rows = self._database.call(
             sa.text("select sharequeue.forget_compaction(cast(:id as uuid)) as known"), id=str(compaction_id)
         )

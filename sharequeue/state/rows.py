@@ -1,6 +1,6 @@
-"""How do rows of the state functions become values and errors, and names become parameters?
+"""Turn rows of state functions into values and errors, and names into parameters.
 
-Shared by the parts of ``sharequeue.state.State``; nothing here talks to the database.
+Shared by the parts of ``sharequeue.state.State``; nothing here uses the database.
 """
 
 from __future__ import annotations
@@ -10,34 +10,41 @@ from dataclasses import fields
 from typing import Any, Literal
 from uuid import UUID, uuid4
 
-from sharequeue.errors import ShareError, error_for
-from sharequeue.names import whole_number
 from sharequeue.state.offset_sets import offsets_in, offsets_out
-from sharequeue.values import Acknowledged, AcknowledgeType, Delivery, Lease, LeaseOutput, SharePartition
+from sharequeue.words.errors import ShareError, error_for
+from sharequeue.words.names import whole_number
+from sharequeue.words.values import (
+    Acknowledged,
+    AcknowledgeType,
+    Delivery,
+    Lease,
+    LeaseOutput,
+    SharePartition,
+)
 
 Redelivery = Literal["kafka", "fan_out"]
-"""How records that come again are dealt out: under Kafka's throttle, or suspects divided (poison isolation)."""
+"""How redelivered records are leased: under Kafka's throttle, or with suspects divided (poison isolation)."""
 
 AcquireMode = Literal["batch_optimized", "record_limit"]
 """Kafka's ``share.acquire.mode`` (KIP-1206)."""
 
 OUTCOMES = (AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT, AcknowledgeType.GAP)
-"""In the order in which the SQL functions take their sets of offsets."""
+"""The outcomes in the order of the SQL functions' sets of offsets."""
 
 ACQUIRED = (
     "error_code, error_message, lease_id, token, state_epoch, lock_duration_ms, expires_at, delivery_count,"
     " isolation_level, " + offsets_out("a.offsets")
 )
-"""The columns of an acquire, called `a`."""
+"""The columns of an acquire with the alias `a`."""
 
 
 def share_partition_name(at: SharePartition) -> dict[str, str | int]:
-    """The parameters by which the SQL functions find a share-partition."""
+    """Return the parameters that identify a share-partition in SQL functions."""
     return {"group_id": at.group_id, "topic": at.topic, "partition": at.partition}
 
 
 def holder(lease: Lease) -> dict[str, str | int | None]:
-    """The parameters that fence a lease: name, state epoch, member, member epoch, token."""
+    """Return the parameters that fence a lease: name, state epoch, member, member epoch, token."""
     return {
         **share_partition_name(lease.share_partition),
         "state_epoch": lease.state_epoch,
@@ -54,7 +61,7 @@ def acquisition(
     redelivery: Redelivery,
     mode: AcquireMode,
 ) -> dict[str, str | int | None]:
-    """The parameters that every acquire has; a request id of its own where none is given."""
+    """Return the parameters of every acquire; with a new request id if none is given."""
     return {
         "max_records": whole_number("max_records", max_records),
         "lock_duration_ms": lock_duration_ms,
@@ -65,23 +72,23 @@ def acquisition(
 
 
 def outputs_of(outputs: Sequence[LeaseOutput]) -> list[dict[str, str | int]]:
-    """The outputs of a lease as the SQL functions take them, in JSON."""
+    """Return the outputs of a lease in the SQL functions' form, as JSON."""
     return [{"sink": made.sink, "location": made.location, "records": made.records} for made in outputs]
 
 
 def acknowledged_of(row: Mapping[Any, Any]) -> Acknowledged:
-    """The figures that an acknowledgement returns in a row."""
+    """Return the result of an acknowledgement from its row."""
     return Acknowledged(**{field.name: row[field.name] for field in fields(Acknowledged)})
 
 
 def refusal(row: Mapping[Any, Any], prefix: str = "") -> ShareError | None:
-    """Return the error in a row, None where there is none."""
+    """Return the error in a row, None without one."""
     code = row[f"{prefix}error_code"]
     return error_for(int(str(code)), str(row[f"{prefix}error_message"])) if code else None
 
 
 def raise_refusal(row: Mapping[Any, Any]) -> None:
-    """Raise the error in a row, if there is one."""
+    """Raise the error in a row, if it has one."""
     error = refusal(row)
     if error is not None:
         raise error
@@ -90,7 +97,7 @@ def raise_refusal(row: Mapping[Any, Any]) -> None:
 def lease_of(
     rows: Sequence[Mapping[Any, Any]], at: SharePartition, member_id: str, member_epoch: int | None
 ) -> Lease:
-    """The lease that an acquire returns in rows, one row per range."""
+    """Return the lease from the rows of an acquire, one row per range."""
     first = rows[0]
     return Lease(
         lease_id=first["lease_id"],

@@ -1,4 +1,4 @@
-"""What a run tells the state about itself: which pipeline it is, and that it has reported what the group lost."""
+"""What a run records in the state: the pipeline of its group, and that it has reported the group's losses."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from sharequeue.database import Database
 
 
 class Runs:
-    """The begin and the end of a run; ``State.runs``."""
+    """The start and the end of a run; ``State.runs``."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def claim(self, group_id: str, pipeline: str, replaces: str | None = None) -> str | None:
-        """Note that a pipeline works on a group, unless another one does that it does not replace by name.
+        """Record that a pipeline works on a group, unless another one does that is not named in `replaces`.
 
-        Return the pipeline that works on the group now; None where there is no such group.
+        Return the pipeline that works on the group now; None if the group does not exist.
         """
         rows = self._database.call(
             sa.text(
@@ -32,12 +32,12 @@ class Runs:
         return found
 
     def losses(self, group_id: str, topics: Sequence[str]) -> int:
-        """Return how many records of these topics retention has removed before they were processed, since this was
-        last asked: each is returned once.
+        """Return how many records of these topics were removed by retention before they were processed, since the
+        last call: each is returned once.
 
         Records that a lease still holds are returned later, unless their holder accepts them.
         """
-        # Not repeated after a lost reply: the second call would return 0.
+        # Not repeated after a lost reply: a second call would return 0.
         rows = self._database.rows(
             sa.text("select sharequeue.report_losses(:group_id, cast(:topics as text[])) as lost"),
             group_id=group_id,

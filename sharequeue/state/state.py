@@ -1,10 +1,10 @@
-"""What may be done to a share-partition, and what is its state?
+"""The operations on the state of share-partitions, many in one call.
 
 A typed layer over the SQL functions in ``sql/functions``: one method, one function, one round trip, one
-transaction. The rules themselves are in SQL, where every client meets the same ones; this module turns rows
-into values, error codes into exceptions by Kafka's name, and repeats a call whose reply was lost: acquire and
-acknowledge carry a request id for that, the others have the same effect done twice as once. Terms and
-rules: KIP-932, KIP-1191, KIP-1222, KIP-1226.
+transaction. The rules are in SQL, so that they are the same for every client. This module turns rows
+into values, error codes into errors by Kafka's name, and repeats a call whose reply was lost: acquire and
+acknowledge carry a request id for that, the others are idempotent. Terms and rules: KIP-932, KIP-1191, KIP-1222,
+KIP-1226.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
+from itertools import groupby
 from typing import Self
 from uuid import UUID, uuid4
 
@@ -20,12 +22,18 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.database.pool import Joined
-from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.state.administration import Administration
+from sharequeue.state.calls import (
+    OBSERVED_AT_ONCE,
+    AcquiredLeases,
+    LeaseAcknowledgement,
+    holders_of,
+    in_calls,
+    names_of,
+)
 from sharequeue.state.dead_letters import DeadLetters
 from sharequeue.state.fetches import Fetches
 from sharequeue.state.figures import Figures
-from sharequeue.state.many import Many
 from sharequeue.state.offset_sets import Parameters
 from sharequeue.state.outputs import Outputs
 from sharequeue.state.rows import (
@@ -35,18 +43,19 @@ from sharequeue.state.rows import (
     Redelivery,
     acknowledged_of,
     acquisition,
-    holder,
     lease_of,
     outputs_of,
-    raise_refusal,
+    refusal,
     share_partition_name,
 )
 from sharequeue.state.runs import Runs
-from sharequeue.values import (
+from sharequeue.words.errors import ShareError
+from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.values import (
     Acknowledged,
     AcknowledgeType,
     Lease,
-    LeaseOutput,
+    LogSeen,
     SharePartition,
     Swept,
 )
@@ -55,23 +64,23 @@ from sharequeue.values import (
 class State:
     """The operations on share-partition state, over one database. Safe to share between threads.
 
-    Here is what a worker does with one share-partition; everything else is in a part:
+    ``observe``, ``acquire``, ``renew``, ``acknowledge`` and ``release`` take many share-partitions or leases, all of
+    one group, and leases of one member under one epoch; ValueError otherwise. Refusals are returned as values, one by
+    one, and none undoes another. Everything else is in a part:
 
-    - ``many``: the same operations on many share-partitions in one call,
-    - ``fetches``: acknowledgements in Kafka's batches, and the fetch that carries them,
-    - ``dead_letters``: the state's half of writing dead letters,
+    - ``fetches``: acknowledgements in Kafka's batches,
+    - ``dead_letters``: the state's part of writing dead letters,
     - ``outputs``: the outputs of a sink that count, and their compaction,
-    - ``figures``: what the state is, read only,
-    - ``administration``: what administrators and the service do,
-    - ``runs``: what a run of a pipeline tells the state about itself.
+    - ``figures``: the current state, read only,
+    - ``administration``: operations of administrators and of the service,
+    - ``runs``: what a run of a pipeline records about itself.
 
-    Each part is a class over a ``Database`` too: ``Figures(database)`` is ``State(database).figures``. A refusal
-    raises the error of Kafka's name from ``sharequeue.errors`` and has changed nothing.
+    Each part is also a class over a ``Database``: ``Figures(database)`` is ``State(database).figures``. The parts
+    raise refusals as errors of ``sharequeue.words.errors``; nothing has changed then.
     """
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.many = Many(database)
         self.fetches = Fetches(database)
         self.dead_letters = DeadLetters(database)
         self.outputs = Outputs(database)
@@ -81,22 +90,22 @@ class State:
 
     @contextmanager
     def transaction(self) -> Iterator[tuple[sa.Connection, Self]]:
-        """One transaction for statements of the caller's own and for calls of the state given: all or nothing.
+        """Open one transaction for the caller's own statements and for calls of the yielded state: all or nothing.
 
-        A refusal raises, as ever, and so takes the caller's statements back with it. Nothing is repeated when
+        An exception rolls back the caller's statements too; a refusal is a value. Nothing is repeated when
         the connection is lost: the caller repeats the block, with the same request ids.
         """
         with self.database.transaction() as connection:
             yield connection, type(self)(Joined(connection))
 
     def now(self) -> datetime:
-        """The time by which locks lapse."""
+        """Return the time by which locks expire."""
         clock: datetime = self.database.rows(sa.text("select sharequeue.clock() as clock"))[0]["clock"]
         return clock
 
     def initialize(self, at: SharePartition, topic_id: str, start_offset: int, state_epoch: int) -> bool:
-        """Give a share-partition its start offset (R-IN); return whether it was new. A second time
-        changes nothing."""
+        """Give a share-partition its start offset (R-IN); return whether it was new. Calling it again changes
+        nothing."""
         rows = self.database.call(
             sa.text(
                 "select sharequeue.initialize(:group_id, :topic, :partition, :topic_id, :start_offset, :state_epoch)"
@@ -109,167 +118,207 @@ class State:
         )
         return bool(rows[0]["created"])
 
-    def observe(
-        self, at: SharePartition, topic_id: str, log_start: int, log_end: int, last_stable_offset: int
-    ) -> str | None:
+    def observe(self, seen: Sequence[LogSeen]) -> dict[SharePartition, str | None]:
         """Record the log offsets that the broker returned; a log start past SPSO moves SPSO (R-LS).
 
-        Return the share-partition's status, None when it is not initialised.
+        Return the status of each share-partition, None if it is not initialised. Only changes are written. More than
+        ``OBSERVED_AT_ONCE`` are sent in several calls.
         """
-        rows = self.database.call(
-            sa.text(
-                "select sharequeue.observe(:group_id, :topic, :partition, :topic_id, :log_start, :log_end,"
-                " :last_stable_offset) as status"
-            ),
-            **share_partition_name(at),
-            topic_id=topic_id,
-            log_start=log_start,
-            log_end=log_end,
-            last_stable_offset=last_stable_offset,
-        )
-        status: str | None = rows[0]["status"]
-        return status
+        statuses: dict[SharePartition, str | None] = {}
+        for part in in_calls(seen, OBSERVED_AT_ONCE):
+            at = [each.share_partition for each in part]
+            rows = self.database.call(
+                sa.text(
+                    "select * from sharequeue.observe_many(:group_id, :topics, :partitions, :topic_ids,"
+                    " cast(:log_starts as bigint[]), cast(:log_ends as bigint[]), cast(:stable as bigint[]))"
+                ),
+                **names_of(at),
+                topic_ids=[each.topic_id for each in part],
+                log_starts=[each.log_start for each in part],
+                log_ends=[each.log_end for each in part],
+                stable=[each.last_stable_offset for each in part],
+            )
+            for row in rows:
+                statuses[SharePartition(at[0].group_id, row["topic"], row["partition"])] = row["status"]
+        return statuses
 
     def acquire(
         self,
-        at: SharePartition,
+        share_partitions: Sequence[SharePartition],
         member_id: str,
         member_epoch: int | None,
         max_records: int,
         *,
-        state_epoch: int | None = None,
+        max_bytes: int | None = None,
+        mean_bytes: Mapping[str, float] | None = None,
         lock_duration_ms: int | None = None,
         request_id: UUID | None = None,
         redelivery: Redelivery = "fan_out",
         mode: AcquireMode = "batch_optimized",
-        batch_size: int | None = None,
-        log_batches: Sequence[tuple[int, int]] | None = None,
-        aborted: OffsetSet = EMPTY,
-        leave_out: OffsetSet = EMPTY,
-    ) -> Lease | None:
-        """Lease up to ``max_records`` records: redeliverable ones first, then fresh ones up to the log end.
+        leave_outs: Sequence[OffsetSet] | None = None,
+        parts: int = 1,
+        last_attempt: bool = True,
+    ) -> AcquiredLeases:
+        """Lease from these share-partitions, in this order, up to ``max_records`` records together.
 
-        None when there is nothing to lease. With ``member_epoch`` the member must be live in the group. What is in
-        ``leave_out`` is not leased again by ``fan_out``; others may have it. The arguments from ``mode`` to
-        ``aborted`` belong to ``redelivery="kafka"``: first and last offset of the log's batches, and the offsets of
-        aborted transactions, shape the lease as a broker would (R-AQ, R-IL).
+        Redeliverable records come first, then new ones up to the log end. With ``member_epoch`` the member must be
+        live in the group.
+        ``max_bytes`` limits them further, by the mean size of a topic's records (``mean_bytes``); the first lease
+        has at least one record. ``leave_outs`` are offsets of each share-partition that are not leased again. Of the
+        suspects of a share-partition up to ``parts`` parts are leased, one lease each. The last attempt of a suspect
+        is leased alone: with ``last_attempt`` it comes first and nothing else is leased, without it is not leased.
         """
-        sets = Parameters()
-        left_out = sets.offset_set("leave_out", leave_out)
+        if not share_partitions:
+            return AcquiredLeases((), {})
+        sets = Parameters(leave_outs=None)
+        left_out = "cast(:leave_outs as int8multirange[])"
+        if leave_outs is not None:
+            left_out = sets.offset_sets("leave_outs", leave_outs)
+        means = None if max_bytes is None else [(mean_bytes or {})[at.topic] for at in share_partitions]
         rows = self.database.call(
             sa.text(
-                f"select {ACQUIRED}"  # noqa: S608  (no value is in it)
-                " from sharequeue.acquire(:group_id, :topic, :partition, cast(:state_epoch as integer),"
-                " :member_id, cast(:member_epoch as integer), :max_records, cast(:lock_duration_ms as integer),"
-                " cast(:request_id as uuid), :redelivery, :mode, cast(:batch_size as bigint),"
-                " cast(:log_firsts as bigint[]), cast(:log_lasts as bigint[]), cast(:aborted as int8multirange),"
-                f" {left_out}) as a"
+                f"select topic, partition, suspects, last_attempt, {ACQUIRED}"  # noqa: S608  (no value is in it)
+                " from sharequeue.acquire_many(:group_id, :topics, :partitions, :member_id,"
+                " cast(:member_epoch as integer), :max_records, cast(:lock_duration_ms as integer),"
+                " cast(:request_id as uuid), :redelivery, :mode, cast(:max_bytes as bigint),"
+                f" cast(:means as double precision[]), {left_out}, :parts, :last_attempt) as a"
             ),
-            **share_partition_name(at),
-            state_epoch=state_epoch,
+            **names_of(share_partitions),
             member_id=member_id,
             member_epoch=member_epoch,
             **acquisition(max_records, lock_duration_ms, request_id, redelivery, mode),
-            batch_size=batch_size,
-            log_firsts=None if log_batches is None else [first for first, _ in log_batches],
-            log_lasts=None if log_batches is None else [last for _, last in log_batches],
-            aborted=str(aborted),
+            max_bytes=max_bytes,
+            means=means,
             **sets,
+            parts=parts,
+            last_attempt=last_attempt,
         )
-        if not rows:
-            return None
-        raise_refusal(rows[0])
-        return lease_of(rows, at, member_id, member_epoch)
+        leases: list[Lease] = []
+        refusals: dict[SharePartition, ShareError] = {}
+        group_id = share_partitions[0].group_id
+        for _, of_lease in groupby(rows, lambda row: (row["topic"], row["partition"], row["lease_id"])):
+            ranges = list(of_lease)
+            at = SharePartition(group_id, ranges[0]["topic"], ranges[0]["partition"])
+            refused = refusal(ranges[0])
+            if refused is None:
+                leases.append(lease_of(ranges, at, member_id, member_epoch))
+            else:
+                refusals[at] = refused
+        return AcquiredLeases(tuple(leases), refusals)
+
+    def renew(self, leases: Sequence[Lease]) -> list[datetime | ShareError]:
+        """Renew the locks of what these leases still hold, for a full lock duration from now (KIP-1222).
+
+        Return the new expiry of each, or its refusal: InvalidRecordState if its lock has expired or the group
+        forbids renewal.
+        """
+        if not leases:
+            return []
+        rows = self.database.call(
+            sa.text(
+                "select * from sharequeue.renew_many(:group_id, :topics, :partitions, :state_epochs, :member_id,"
+                " cast(:member_epoch as integer), cast(:tokens as uuid[]))"
+            ),
+            **holders_of(leases),
+        )
+        return [refusal(row) or row["expires_at"] for row in rows]
 
     def acknowledge(
-        self,
-        lease: Lease,
-        outcomes: Mapping[AcknowledgeType, OffsetSet],
-        *,
-        outputs: Sequence[LeaseOutput] = (),
-        request_id: UUID | None = None,
-        not_before: datetime | None = None,
-    ) -> Acknowledged:
-        """Acknowledge records of a lease, all or nothing; the outputs named count from this commit on.
+        self, acknowledgements: Sequence[LeaseAcknowledgement], *, request_id: UUID | None = None
+    ) -> list[Acknowledged | ShareError]:
+        """Acknowledge records of leases, each lease as a whole or not at all.
 
-        What is released is delivered again ``not_before`` that time, by the database's clock.
-
-        What no set names stays leased. Raises InvalidRecordState when an offset is not held under this
-        lease, and FencedStateEpoch, UnknownMemberId or FencedMemberEpoch when its holder has been fenced.
+        The outputs of leases that were not refused count from this commit on. Offsets in no set stay leased.
+        A refusal is InvalidRecordState if an offset is not held under the lease, and FencedStateEpoch,
+        UnknownMemberId or FencedMemberEpoch if its holder has been fenced.
         """
-        if AcknowledgeType.RENEW in outcomes:
+        if not acknowledgements:
+            return []
+        if any(AcknowledgeType.RENEW in each.outcomes for each in acknowledgements):
             raise ValueError("acknowledge() acknowledges records; to keep a lock, call renew()")
+        backoffs = {each.backoff for each in acknowledgements}
+        if len(backoffs) != 1:
+            raise ValueError("backoff must be the same for all leases of one call")
         sets = Parameters()
-        accept, release, reject, gap = (
-            sets.offset_set(kind.name, outcomes.get(kind, EMPTY)) for kind in OUTCOMES
+        accepts, releases, rejects, gaps = (
+            sets.offset_sets(kind.name, [each.outcomes.get(kind, EMPTY) for each in acknowledgements])
+            for kind in OUTCOMES
         )
         rows = self.database.call(
             sa.text(
-                "select * from sharequeue.acknowledge("  # noqa: S608  (no value is in it)
-                ":group_id, :topic, :partition, :state_epoch, :member_id,"
-                " cast(:member_epoch as integer), cast(:token as uuid), cast(:request_id as uuid),"
-                f" {accept}, {release}, {reject}, {gap}, cast(:outputs as jsonb), '{{}}',"
-                " cast(:not_before as timestamptz))"
+                "select * from sharequeue.acknowledge_many("  # noqa: S608  (no value is in it)
+                ":group_id, :topics, :partitions, :state_epochs,"
+                " :member_id, cast(:member_epoch as integer), cast(:tokens as uuid[]), cast(:request_id as uuid),"
+                f" {accepts}, {releases}, {rejects}, {gaps}, cast(:outputs as jsonb),"
+                " cast(:not_befores as timestamptz[]), :backoff, cast(:delays as jsonb))"
             ),
-            **holder(lease),
+            **holders_of([each.lease for each in acknowledgements]),
             **sets,
             request_id=str(request_id or uuid4()),
-            outputs=json.dumps(outputs_of(outputs)),
-            not_before=not_before,
+            outputs=json.dumps([outputs_of(each.outputs) for each in acknowledgements]),
+            not_befores=[each.not_before for each in acknowledgements],
+            backoff=backoffs.pop(),
+            delays=_delays_of(acknowledgements),
         )
-        raise_refusal(rows[0])
-        return acknowledged_of(rows[0])
+        return [refusal(row) or acknowledged_of(row) for row in rows]
 
-    def renew(self, lease: Lease) -> datetime:
-        """Renew the lock of what the lease still holds, for a full lock duration from now (KIP-1222).
+    def release(self, leases: Sequence[Lease], *, cancelled: bool = False, refund: bool = False) -> int:
+        """Release all records that these leases still hold; return their number.
 
-        Return the new expiry.
-
-        Raises InvalidRecordState when the lock has lapsed or the group forbids renewal.
+        They are redelivered as suspects, unless ``cancelled`` or with a ``refund`` (see ``release_member``). Suspects
+        stay suspects.
         """
+        if not leases:
+            return 0
+        # Under any member epoch: a release does not check it.
+        names = holders_of([replace(lease, member_epoch=None) for lease in leases])
+        del names["state_epochs"], names["member_epoch"]
         rows = self.database.call(
             sa.text(
-                "select * from sharequeue.renew(:group_id, :topic, :partition, :state_epoch, :member_id,"
-                " cast(:member_epoch as integer), cast(:token as uuid))"
+                "select coalesce(sum(records), 0) as released from sharequeue.release_many(:group_id, :topics,"
+                " :partitions, :member_id, cast(:tokens as uuid[]), :cancelled, :refund,"
+                " cast(:suspects as boolean[]))"
             ),
-            **holder(lease),
+            **names,
+            cancelled=cancelled,
+            refund=refund,
+            suspects=[lease.suspects for lease in leases],
         )
-        raise_refusal(rows[0])
-        expires_at: datetime = rows[0]["expires_at"]
-        return expires_at
+        return int(rows[0]["released"])
 
-    def release(self, group_id: str, member_id: str, *, cancelled: bool = False, refund: bool = False) -> int:
-        """Give back everything that a member holds in a group; return how many records that was.
+    def release_member(
+        self, group_id: str, member_id: str, *, cancelled: bool = False, refund: bool = False
+    ) -> int:
+        """Release all records that a member holds in a group; return their number.
 
-        ``cancelled``: a person or the scheduler stopped the run: its records are no suspects, and where
-        the group config ``sharequeue.cancelled.run.refund.enable`` is on they get their delivery back.
+        ``cancelled``: a person or the scheduler stopped the run. Its records are not suspects, and if
+        the group config ``sharequeue.cancelled.run.refund.enable`` is on, they get their delivery back.
         ``refund``: the same for a run in which no record was at fault; the delivery is given back in any case.
         """
-        return self._release(group_id, member_id, None, cancelled, refund)
-
-    def release_lease(self, lease: Lease, *, cancelled: bool = False, refund: bool = False) -> int:
-        """Give back what a lease still holds; return how many records. They come again as suspects, unless
-        ``cancelled`` or with a ``refund`` (see :meth:`release`)."""
-        return self._release(lease.share_partition.group_id, lease.member_id, lease.token, cancelled, refund)
-
-    def _release(
-        self, group_id: str, member_id: str, token: UUID | None, cancelled: bool, refund: bool
-    ) -> int:
         rows = self.database.call(
             sa.text(
-                "select sharequeue.release(:group_id, :member_id, cast(:token as uuid), :cancelled, :refund)"
-                " as released"
+                "select sharequeue.release(:group_id, :member_id, null, :cancelled, :refund) as released"
             ),
             group_id=group_id,
             member_id=member_id,
-            token=str(token) if token else None,
             cancelled=cancelled,
             refund=refund,
         )
         return int(rows[0]["released"])
 
     def sweep(self, limit: int = 1000) -> Swept:
-        """Settle the locks that have lapsed on idle share-partitions, ``limit`` leases at most, oldest
-        first."""
+        """Release expired locks on idle share-partitions, at most ``limit`` leases, oldest first."""
         rows = self.database.call(sa.text("select * from sharequeue.sweep(:limit)"), limit=limit)
         return Swept(rows[0]["leases"], rows[0]["records"], rows[0]["stuck"])
+
+
+def _delays_of(acknowledgements: Sequence[LeaseAcknowledgement]) -> str | None:
+    """Return the released offsets that have their own times, as JSON; None without any."""
+    if not any(each.delays for each in acknowledgements):
+        return None
+    return json.dumps(
+        [
+            [{"offsets": str(offsets), "until": at.isoformat()} for at, offsets in each.delays.items()]
+            for each in acknowledgements
+        ]
+    )

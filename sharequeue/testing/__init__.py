@@ -1,55 +1,18 @@
-"""Share groups in memory, to test a pipeline with.
+"""The real engine for tests: an embedded Postgres, a clock that the test moves, records from a list.
 
-No broker, no database, no waiting: :class:`InMemoryShareGroups` keeps the state of any number of
-share-partitions by Kafka's own rules, with a clock that a test moves. ::
+- `embedded_postgres` starts a `TemporaryPostgres` with the schema, once per test session;
+- its `queue()` gives each test a `Queue`: a database of its own, whose `state` is the `State` of production;
+- `Queue.produce` keeps a list of `Record`s; `Queue.handle` leases some of them, runs a pipeline's handler and
+  acknowledges by its outcomes (`Handled`); `Queue.write_dead_letters` returns the dead letters (`DeadLetter`).
 
-    groups = InMemoryShareGroups()
-    flights = SharePartition("flight-delays", "flights", 0)
-    groups.initialize(flights, "topic-id", start_offset=0, state_epoch=1)
-    groups.observe(flights, "topic-id", log_start=0, log_end=100)
-
-    got = groups.acquire(flights, "worker-1", 10)  # offsets 0 to 9, delivery count 1
-    groups.acknowledge(
-        flights, "worker-1", [AcknowledgementBatch.of(0, 8, AcknowledgeType.ACCEPT)], lease=got.lease
-    )
-    groups.advance(31)  # the lock on offset 9 lapses
-    again = groups.acquire(flights, "worker-2", 10)  # 9 with delivery count 2, then 10 to 18
-
-What goes beyond Kafka is there too: a time before which a release is not delivered again, pauses, the circuit
-breaker, refunds of cancelled runs, records moved by hand, longer locks.
-
-:class:`InMemoryState` stands in where code expects a ``sharequeue.state.State``.
-It is held to the same conformance scenarios, recorded from a real broker, as the engine in Postgres, and both go
-through the same random histories, compared after every step.
+There is no broker and no service, and the rules are those of the SQL functions and of a run. It needs
+`sharequeue[embedded]`; `handle` needs Spark.
 """
 
-from sharequeue.testing.groups import InMemoryShareGroups
-from sharequeue.testing.records import (
-    Acquired,
-    AcquiredRange,
-    AcquireMode,
-    Description,
-    LogBatch,
-    OffsetState,
-    RecordState,
-    Redelivery,
-)
-from sharequeue.testing.state import InMemoryState
-from sharequeue.values import AcknowledgementBatch, AcknowledgeType, Lease, SharePartition
+from __future__ import annotations
 
-__all__ = [
-    "AcknowledgeType",
-    "AcknowledgementBatch",
-    "AcquireMode",
-    "Acquired",
-    "AcquiredRange",
-    "Description",
-    "InMemoryShareGroups",
-    "InMemoryState",
-    "Lease",
-    "LogBatch",
-    "OffsetState",
-    "RecordState",
-    "Redelivery",
-    "SharePartition",
-]
+from sharequeue.testing.handling import Handled
+from sharequeue.testing.queue import DeadLetter, Queue, Record
+from sharequeue.testing.server import TemporaryPostgres, embedded_postgres
+
+__all__ = ["DeadLetter", "Handled", "Queue", "Record", "TemporaryPostgres", "embedded_postgres"]

@@ -8,7 +8,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
         (select role_name from sharequeue.roles where purpose = p_purpose), 'sharequeue_' || p_purpose)
 $$;
 
--- Which release the schema is of: the last numbered migration, and a fingerprint of all files. Everybody may ask.
+-- Returns the release of the schema: the last numbered migration, and a fingerprint of all files.
 create or replace function sharequeue.schema_version(out version text, out digest text)
 language sql stable set search_path = pg_catalog, pg_temp as $$
     select max(name) filter (where name like 'migrations/%'),
@@ -24,8 +24,8 @@ create or replace function sharequeue.apply_permissions() returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
     v_worker constant text[] := array[
-        'acknowledge', 'acknowledge_and_acquire', 'acknowledge_and_fetch', 'acknowledge_batches', 'acquire',
-        'check_cluster', 'close_dead_letters', 'dead_letter_attempts', 'hold_dead_letters', 'initialize', 'observe', 'open_dead_letters',
+        'acknowledge', 'acknowledge_batches', 'acquire',
+        'check_cluster', 'close_dead_letters', 'hold_dead_letters', 'initialize', 'observe', 'open_dead_letters',
         'claim_group', 'record_report', 'release', 'remove_reports', 'renew', 'report_losses', 'stored_configs', 'sweep', 'topics_redriven_for_others',
         'acknowledge_many', 'acquire_many', 'observe_many', 'release_many', 'renew_many',
         'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets',
@@ -33,24 +33,23 @@ declare
         'begin_transfer', 'end_transfer', 'keep_sink_columns',
         'journal_partitions', 'roll_up_journal'];
     v_service constant text[] := array[
-        'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'clear_other_journal', 'close_redrive', 'confirm_observations', 'create_token',
+        'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'begin_redrive', 'clear_other_journal', 'close_redrive', 'confirm_observations', 'create_token',
         'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'make_journal_partitions',
         'note_topics', 'open_redrive', 'principal_of_token', 'raise_state_epochs', 'remove_acls', 'remove_deleted_topics',
         'revoke_tokens', 'roll_up_due_days',
         'set_service_configs', 'take_snapshot', 'take_snapshots', 'trim_redrive',
-        'end_service_lease', 'hear_replica', 'hold_service_lease', 'note_service_work', 'take_service_lease',
+        'end_redrive', 'end_service_lease', 'hear_replica', 'hold_service_lease', 'note_service_work', 'take_service_lease',
         'assign_share_partitions', 'backlog_assignment', 'expire_members', 'heartbeat', 'keep_alive', 'leave_group',
-        'rebalance_group', 'refresh_group'];
+        'raise_group_epoch', 'rebalance_group', 'refresh_group', 'unknown_topics'];
     v_reader constant text[] := array[
         'needed_outputs', 'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'sink_owners', 'snapshots',
         'stored_configs', 'verify', 'verify_journal'];
     v_everybody constant text[] := array['authorized_operations', 'authorized_topic_operations', 'clock', 'principal', 'schema_version', 'service_drains', 'state_id', 'stored_service_configs'];
     -- Asked by the coordinator inside its own transactions, on tables that it may read; they need no other's rights.
     v_coordinator constant text[] := array[
-        'assignable_share_partitions', 'assignment_of', 'metadata_hash', 'raise_group_epoch',
-        'require_read_committed'];
+        'assignable_share_partitions', 'assignment_of', 'metadata_hash', 'require_read_committed'];
     v_coordinator_tables constant text[] := array[
-        'group_configs', 'grown_topics', 'redrives', 'share_groups', 'topics'];
+        'group_configs', 'grown_topics', 'share_groups', 'topics'];
     v_all constant text[] := v_worker || v_service || v_reader || v_everybody || v_coordinator;
     v_roles text[] := '{}';
     v_purpose text;

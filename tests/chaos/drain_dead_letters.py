@@ -16,12 +16,12 @@ import sys
 import threading
 
 from sharequeue.database import Database
-from sharequeue.deadletters.batches import Step
+from sharequeue.deadletters.outbox import Step
 from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import SharePartition
 
 EXIT_CODE = 86
 

@@ -20,15 +20,16 @@ import pyarrow.compute as pc
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from sharequeue.database import Database
-from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.settings import Settings
 from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.outcomes.missing import Acknowledgement
+from sharequeue.spark.outcomes.outcomes import Acknowledgement
 from sharequeue.spark.sinks.interface import Accepted, SinkContext
-from sharequeue.spark.sinks.postgres import OpenTable, PostgresTable
+from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.spark.sinks.postgres_copy import LEASE
 from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, Lease, SharePartition
+from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
+from tests import single
 
 COLUMNS = (
     StructType()
@@ -88,16 +89,17 @@ def drain(
     job = job_of(group, topic, table, on_step)
     assert isinstance(job.destination, PostgresTable)
     no_spark: Any = None
-    sink = job.destination.open(SinkContext(settings, state, no_spark, job.names))
-    assert isinstance(sink, OpenTable)
-    sink.match(COLUMNS)
-    on_step("start")
-    while (lease := state.acquire(SharePartition(group, topic, 0), "drain", None, lease_records)) is not None:
-        acknowledged, rows = _handled(lease)
-        copier = sink.copier([lease.lease_id])
-        receipts = [row for batch in copier(_batches(lease, rows)) for row in batch.to_pylist()]
-        sink.take((row["attempt"], row["lease_id"], row["rows"]) for row in receipts)
-        sink.acknowledge(Accepted(lease, None, len(rows)), acknowledged, ())
+    with job.destination.open(SinkContext(settings, state, no_spark, job.names)) as sink:
+        sink.match(COLUMNS)
+        on_step("start")
+        while (
+            lease := single.acquire(state, SharePartition(group, topic, 0), "drain", None, lease_records)
+        ) is not None:
+            acknowledged, rows = _handled(lease)
+            copier = sink.copier([lease.lease_id])
+            receipts = [row for batch in copier(_batches(lease, rows)) for row in batch.to_pylist()]
+            sink.take((row["attempt"], row["lease_id"], row["rows"]) for row in receipts)
+            sink.acknowledge_lease(Accepted(lease, None, len(rows), acknowledged))
 
 
 def job_of(

@@ -21,12 +21,12 @@ from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
 from sharequeue.kafka.topics import Topics
-from sharequeue.settings import Settings
-from sharequeue.spark import run_rounds, spark_session
+from sharequeue.spark import spark_session
+from sharequeue.spark.run import run_rounds
 from sharequeue.spark.session import configuration
 from sharequeue.state import State
-from sharequeue.state.many import Many
-from sharequeue.values import SharePartition
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import SharePartition
 from tests.fixtures.pipelines import Holder, all_accepted, job_of
 
 CASES = ("job", "dagster", "planning", "group", "twice", "terminated", "acknowledging")
@@ -39,7 +39,7 @@ def ready(case: str) -> None:
     print(f"ready {case}", flush=True)
 
 
-class Slow(Many):
+class Slow(State):
     """Acknowledgements that take their time."""
 
     def acknowledge(self, *arguments: Any, **named: Any) -> Any:
@@ -89,9 +89,7 @@ def main() -> None:
             job = job_of(
                 group, topic, handler_of(case, Path(marker, case)), try_empty=False, lock_duration_ms=60_000
             )
-            state = State(database)
-            if case == "acknowledging":
-                state.many = Slow(database)
+            state = Slow(database) if case == "acknowledging" else State(database)
             around = (
                 raise_interrupts_as(DagsterExecutionInterruptedError) if case == "dagster" else nullcontext()
             )

@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from sharequeue.deadletters.batches import Step
+from sharequeue.deadletters.outbox import Step
 from sharequeue.local.stack import StackInfo
 from tests.chaos.drain_dead_letters import EXIT_CODE
 from tests.chaos.forked_drains import drains
@@ -34,7 +34,7 @@ def drain(two_drains: tuple[Drain, Drain]) -> Drain:
     return two_drains[0]
 
 
-@pytest.mark.parametrize("manner", ["exit", "kill"])
+@pytest.mark.parametrize("manner", [pytest.param("exit", marks=pytest.mark.deep), "kill"])
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_at_a_step_of_the_second_batch(given_up: Make, drain: Drain, step: Step, manner: str) -> None:
     """Dead at this step, resumed by the next drain: nothing lost, nothing doubled, whatever was committed."""

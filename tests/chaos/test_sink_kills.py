@@ -13,13 +13,14 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.settings import Settings
 from sharequeue.spark.sinks.postgres import Step
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import SharePartition
+from tests import single
 from tests.chaos.drain_to_postgres import drain, job_of, rejected
-from tests.cutting_proxy import CuttingProxy
 from tests.fixtures.stack import REPOSITORY
+from tests.servers.cutting_proxy import CuttingProxy
 
 RECORDS = 6000
 LEASE_RECORDS = 150
@@ -35,11 +36,11 @@ class Filled:
         self.database, self.group, self.topic = database, group, topic
         self.settings = settings.replace(database_url=url)
         self.state = State(database)
-        locks = {"share.partition.max.record.locks": str(2**31 - 1), "share.delivery.count.limit": "10"}
-        alter_group_configs(database, group, locks)
+        configs = {"share.partition.max.record.locks": str(2**31 - 1), "share.delivery.count.limit": "10"}
+        alter_group_configs(database, group, configs | {"sharequeue.retry.backoff.ms": "0"})
         at = SharePartition(group, topic, 0)
         self.state.initialize(at, "id", 0, 1)
-        self.state.observe(at, "id", 0, RECORDS, RECORDS)
+        single.observe(self.state, at, "id", 0, RECORDS, RECORDS)
         self.run(
             'create table public.accepted (topic text, partition int, "offset" bigint, lease_id bigint, text text)'
         )

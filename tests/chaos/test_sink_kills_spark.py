@@ -15,12 +15,12 @@ import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.database import Database
-from sharequeue.settings import Settings
 from sharequeue.spark.sinks.at_least_once import AtLeastOnce
 from sharequeue.spark.sinks.postgres import PostgresTable
-from sharequeue.spark.sweeping import sweep_outputs
+from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
-from sharequeue.values import Lease
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import Lease
 from tests.fixtures.pipelines import Assigned, Holder, MakeTable, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import REPOSITORY, MakeTopic
 
@@ -35,10 +35,11 @@ KILLED = textwrap.dedent(
     """
     import os, sys, threading
     from pathlib import Path
-    from sharequeue.spark import AtLeastOnce, PostgresTable, run_rounds, spark_session
+    from sharequeue.spark import AtLeastOnce, PostgresTable, spark_session
+    from sharequeue.spark.run import run_rounds
     from sharequeue.database import Database
-    from sharequeue.settings import Settings
-    from sharequeue.values import SharePartition
+    from sharequeue.words.settings import Settings
+    from sharequeue.words.values import SharePartition
     from sharequeue.state import State
     from sharequeue.kafka.topics import Topics
     from tests.fixtures.pipelines import Holder, MakeTable, all_accepted, job_of

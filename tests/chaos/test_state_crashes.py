@@ -26,10 +26,11 @@ from sharequeue.database.migrations import migrate
 from sharequeue.local import postgres
 from sharequeue.local.home import Home
 from sharequeue.local.processes import Running
-from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, Lease, SharePartition
-from tests.cutting_proxy import CuttingProxy
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
+from tests import single
+from tests.servers.cutting_proxy import CuttingProxy
 
 AT = SharePartition("g", "t", 0)
 ACCEPT, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.REJECT
@@ -44,7 +45,7 @@ def begin(database: Database, records: int = RECORDS) -> State:
     with database.transaction() as connection:
         connection.execute(sa.text("insert into sharequeue.share_groups (group_id) values ('g')"))
     state.initialize(AT, "id", 0, 1)
-    state.observe(AT, "id", 0, records, records)
+    single.observe(state, AT, "id", 0, records, records)
     return state
 
 
@@ -90,34 +91,34 @@ def kill(database: Database, pids: list[int]) -> None:
         database.rows(sa.text("select pg_terminate_backend(:pid, 10000)"), pid=pid)
 
 
-def call_of(lease: Lease, kind: str, request_id: UUID) -> tuple[sa.TextClause, dict[str, object]]:
-    """One call in plain SQL, in one statement and one commit."""
-    at: dict[str, object] = {
+Call = list[tuple[sa.TextClause, dict[str, object]]]
+BOTH = "acknowledge, then acquire"
+"""In one transaction, as a fetch of Kafka's carries acknowledgements."""
+
+
+def call_of(lease: Lease, kind: str, request_id: UUID) -> Call:
+    """What a client sends in one transaction, in plain SQL."""
+    given: dict[str, object] = {
         "group": "g",
         "topic": "t",
         "request": str(request_id),
         "token": str(lease.token),
     }
-    if kind == "acquire":
-        text = "select * from sharequeue.acquire(:group, :topic, 0, 1, 'm2', null, 10, null, cast(:request as uuid))"
-        return sa.text(text), at
-    if kind == "acknowledge":
-        text = (
-            "select * from sharequeue.acknowledge(:group, :topic, 0, 1, 'm1', null, cast(:token as uuid),"
-            " cast(:request as uuid), '{[0,5),[6,8)}', '{[8,9)}', '{[5,6)}', '{[9,10)}')"
-        )
-        return sa.text(text), at
-    text = (
-        "select * from sharequeue.acknowledge_and_acquire(:group, :topic, 0, 1, 'm1', null, cast(:token as uuid),"
-        " cast(:request as uuid), '{0}', '{9}', '{1}', 10, 'kafka')"
+    acquire = sa.text(
+        "select * from sharequeue.acquire(:group, :topic, 0, 1, 'm2', null, 10, null, cast(:request as uuid))"
     )
-    return sa.text(text), at
+    acknowledge = sa.text(
+        "select * from sharequeue.acknowledge(:group, :topic, 0, 1, 'm1', null, cast(:token as uuid),"
+        " cast(:request as uuid), '{[0,5),[6,8)}', '{[8,9)}', '{[5,6)}', '{[9,10)}')"
+    )
+    statements = {"acquire": [acquire], "acknowledge": [acknowledge], BOTH: [acknowledge, acquire]}[kind]
+    return [(statement, given) for statement in statements]
 
 
-def perform(engine: sa.Engine, call: tuple[sa.TextClause, dict[str, object]]) -> list[tuple[object, ...]]:
+def perform(engine: sa.Engine, call: Call) -> list[tuple[object, ...]]:
     """The call in a transaction of its own."""
     with engine.begin() as connection:
-        return [tuple(row) for row in connection.execute(*call)]
+        return [tuple(row) for statement in call for row in connection.execute(*statement)]
 
 
 def state_of(database: Database) -> list[tuple[object, ...]]:
@@ -125,8 +126,8 @@ def state_of(database: Database) -> list[tuple[object, ...]]:
     queries = (
         "select spso, speo, delivery_complete_count, accepted_first from sharequeue.share_partitions",
         "select first_offset, last_offset, part, state, delivery_count, lease_id, offsets::text"
-        " from sharequeue.all_batches order by 1, 3",
-        "select lease_id, token::text, expires_at from sharequeue.all_leases order by 1",
+        " from sharequeue.in_flight_batches order by 1, 3",
+        "select lease_id, token::text, expires_at from sharequeue.leases order by 1",
         "select outcome, delivery_count, records from sharequeue.delivery_counts order by 1, 2",
         "select request_key::text, operation from sharequeue.requests order by 1",
     )
@@ -137,9 +138,9 @@ def finish(state: State) -> None:
     """What is left is leased and accepted; then everything has ended once."""
     (status,) = state.figures.describe("g")
     for held in state.figures.leases("g"):
-        state.release("g", held.member_id)
-    while lease := state.acquire(AT, "last", None, 1000, redelivery="kafka"):
-        state.acknowledge(lease, {ACCEPT: lease.offsets})
+        state.release_member("g", held.member_id)
+    while lease := single.acquire(state, AT, "last", None, 1000, redelivery="kafka"):
+        single.acknowledge(state, lease, {ACCEPT: lease.offsets})
     assert state.figures.verify() == []
     (status,) = state.figures.describe("g")
     assert (status.spso, status.lag) == (status.log_end, 0)
@@ -147,11 +148,11 @@ def finish(state: State) -> None:
 
 
 @pytest.mark.rule("R-LT-4", "R-ST-6")
-@pytest.mark.parametrize("kind", ["acquire", "acknowledge", "acknowledge_and_acquire"])
+@pytest.mark.parametrize("kind", ["acquire", "acknowledge", BOTH])
 def test_killed_while_it_waits_for_the_row_lock(private_database: Database, kind: str) -> None:
     """Nothing has changed, and the same request done again does it once."""
     state = begin(private_database)
-    lease = state.acquire(AT, "m1", None, 10, redelivery="kafka")
+    lease = single.acquire(state, AT, "m1", None, 10, redelivery="kafka")
     assert lease
     call = call_of(lease, kind, uuid4())
     before = state_of(private_database)
@@ -171,11 +172,11 @@ def test_killed_while_it_waits_for_the_row_lock(private_database: Database, kind
 
 @pytest.mark.rule("R-ST-6", "R-ST-7", "R-AK-15")
 @pytest.mark.parametrize("table", ["leases", "in_flight_batches", "share_partitions", "journal"])
-@pytest.mark.parametrize("kind", ["acquire", "acknowledge", "acknowledge_and_acquire"])
+@pytest.mark.parametrize("kind", ["acquire", "acknowledge", BOTH])
 def test_killed_inside_the_call(private_database: Database, kind: str, table: str) -> None:
     """Between one table's change and the next's: nothing has changed, and the same request does it all."""
     state = begin(private_database)
-    lease = state.acquire(AT, "m1", None, 10, redelivery="kafka")
+    lease = single.acquire(state, AT, "m1", None, 10, redelivery="kafka")
     assert lease
     with private_database.transaction() as connection:
         connection.exec_driver_sql(
@@ -204,13 +205,13 @@ def test_killed_inside_the_call(private_database: Database, kind: str, table: st
 
 @pytest.mark.rule("R-AK-15", "R-EP-12")
 @pytest.mark.parametrize("marker", ["sharequeue.", "COMMIT"])
-@pytest.mark.parametrize("after", [0, 1, 40, 200])
-@pytest.mark.parametrize("kind", ["acquire", "acknowledge", "acknowledge_and_acquire"])
+@pytest.mark.parametrize("after", [0, 40, *(pytest.param(each, marks=pytest.mark.deep) for each in (1, 200))])
+@pytest.mark.parametrize("kind", ["acquire", "acknowledge", BOTH])
 def test_cut_in_the_middle_of_a_reply(private_database: Database, kind: str, marker: str, after: int) -> None:
     """Of the reply to the call, or to its commit, so many bytes arrive. Done before the commit, it is undone; after
     it, the same request gets the answer that was lost. Either way it happens once."""
     state = begin(private_database)
-    lease = state.acquire(AT, "m1", None, 10, redelivery="kafka")
+    lease = single.acquire(state, AT, "m1", None, 10, redelivery="kafka")
     assert lease
     call = call_of(lease, kind, uuid4())
     before = state_of(private_database)
@@ -255,13 +256,13 @@ def test_killed_after_its_commit_and_before_the_reply(private_database: Database
         state, told = State(through), Counter[str]()
         expected = 0
         for turn in range(8):
-            proxy.arm("sharequeue.acquire(", turn % 3)
-            lease = state.acquire(AT, "m1", None, 5, redelivery="kafka")
+            proxy.arm("sharequeue.acquire_many(", turn % 3)
+            lease = single.acquire(state, AT, "m1", None, 5, redelivery="kafka")
             assert lease
             assert lease.offsets == OffsetSet.of((expected, expected + 5))
             assert not proxy.armed
-            proxy.arm("sharequeue.acknowledge(", turn % 3)
-            returned = state.acknowledge(lease, {ACCEPT: lease.offsets})
+            proxy.arm("sharequeue.acknowledge_many(", turn % 3)
+            returned = single.acknowledge(state, lease, {ACCEPT: lease.offsets})
             expected += 5
             assert (returned.accepted, returned.spso) == (5, expected)
             told["accepted"] += returned.accepted
@@ -298,7 +299,7 @@ class Client:
 
     def acquire(self, state: State, request_id: UUID) -> Lease | None:
         """The same lease, however often it is asked for under one id."""
-        return state.acquire(AT, self.member, None, 40, redelivery="kafka", request_id=request_id)
+        return single.acquire(state, AT, self.member, None, 40, redelivery="kafka", request_id=request_id)
 
     def acknowledge(self, lease: Lease) -> None:
         """Every seventeenth offset is rejected; what was confirmed goes into the books."""
@@ -307,7 +308,7 @@ class Client:
         bad = [offset for offset in offsets if offset % 17 == 0]
         sets = {kind: OffsetSet.from_offsets(chosen) for kind, chosen in ((ACCEPT, good), (REJECT, bad))}
         request = uuid4()
-        returned = self.ask(lambda state: state.acknowledge(lease, sets, request_id=request))
+        returned = self.ask(lambda state: single.acknowledge(state, lease, sets, request_id=request))
         assert (returned.accepted, returned.rejected) == (len(good), len(bad))
         self.accepted += good
         self.rejected += bad

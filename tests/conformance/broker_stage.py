@@ -1,4 +1,4 @@
-"""What do our dead-letter writer and a real broker make of a recorded dead-letter scenario?
+"""Our dead-letter writer and a real broker in a recorded dead-letter scenario.
 
 The replay of `replay.py` with the log really there: topics of the scenario's own names on the test's broker,
 records with the recorded keys, values, headers and transactions, the state in Postgres, and at each `dlq` step the
@@ -23,13 +23,13 @@ from sharequeue.database import Database
 from sharequeue.deadletters.letters import KAFKA_HEADERS, DeadLetter, read_dead_letters
 from sharequeue.deadletters.topic import TopicKeeper
 from sharequeue.deadletters.writer import DeadLetterWriter
-from sharequeue.errors import ShareError
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
-from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.words.errors import ShareError
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import SharePartition
 from tests.conformance.postgres_engine import PostgresEngine
 from tests.conformance.replay import Replay, Result, judged
 from tests.conformance.scenario import DEAD_LETTERS, ENGINE, Scenario, Step

@@ -1,4 +1,4 @@
-"""What does an ordinary client get in a recorded scenario, step by step?
+"""What an ordinary client gets in a recorded scenario, step by step.
 
 A poll, a commit, a close as the operations on the state that a client makes of them: what it holds, what it has
 yet to acknowledge, and what it returns to the script, in the recording's words.
@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sharequeue.errors import ShareError
-from sharequeue.testing import AcknowledgementBatch, AcknowledgeType, AcquireMode, SharePartition
+from sharequeue.words.errors import ShareError
 from tests.conformance.scenario import Step
+from tests.oracle import AcknowledgementBatch, AcknowledgeType, AcquireMode, SharePartition
 
 if TYPE_CHECKING:
     from tests.conformance.stage import Stage

@@ -1,4 +1,4 @@
-"""When are two states equal, and which intended difference explains one that is not?
+"""Compare two states, and name the intended difference that explains an unequal one.
 
 The broker shows what it had *written*, which lags behind; ours is always the present. So persisted state is
 compared offset by offset. Lines are those of the table of intended differences in
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sharequeue.testing import Description, RecordState
+from tests.oracle import Description, RecordState
 
 Runs = list[list[Any]]
 Entry = tuple[str, int]

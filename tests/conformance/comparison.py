@@ -1,4 +1,4 @@
-"""What must be equal in both engines after every step of a random history?
+"""What must be equal in both engines after every step of a random history.
 
 Epochs, SPSO, SPEO and counts, why leasing is paused, the circuit breaker, and each offset's state, delivery count,
 part, cause, lease, expiry and the time that it waits for, to the microsecond.
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from sharequeue.offsets import OffsetSet
-from sharequeue.testing import RecordState
-from sharequeue.values import SharePartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import SharePartition
 from tests.conformance.drawing import drawn
 from tests.conformance.history import History
 from tests.conformance.liveness import Liveness
 from tests.conformance.sql_side import ranges_of
 from tests.conformance.tally import Different
+from tests.oracle import RecordState
 
 
 class Comparison:
@@ -133,6 +133,11 @@ class Comparison:
         }
         if got != expected:
             raise Different(f"outcomes by delivery count: in memory {expected}, in Postgres {got}")
+
+    def check_reasons(self) -> None:
+        """Where there is lag, something can be leased now, or one named reason says why not."""
+        if wrong := self.sql.rows("not_live", self.history.groups):
+            raise Different(wrong[0][0])
 
     def check_liveness(self) -> None:
         """Try what the SQL says of liveness."""

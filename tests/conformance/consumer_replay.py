@@ -1,4 +1,4 @@
-"""What does `sharequeue.ShareConsumer` get in a scenario of an ordinary client, step by step?
+"""What `sharequeue.ShareConsumer` gets in a scenario of an ordinary client, step by step.
 
 The consumer itself joins, polls, acknowledges, commits and closes, on the scenario's log on the test's broker; the
 state behind it is compared as in every replay.

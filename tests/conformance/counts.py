@@ -1,4 +1,4 @@
-"""How many recorded steps are compared, how many are equal, and how many differ under which line?
+"""Count the recorded steps that are compared, equal, and different under which line.
 
 Counted from the scenarios and the list of differences, which the tests hold against what the engines do: a step that
 is compared and not listed is equal. What is run beside a broker has its counts in `live_counts.json`. `table` writes

@@ -1,4 +1,4 @@
-"""In which recorded steps does this project differ from the broker, on purpose, and why?
+"""The recorded steps in which this project differs from the broker on purpose, and why.
 
 ``differences.json`` holds every such step with our result and the line of the table of intended differences it
 falls under. ``python -m tests.conformance.differences`` writes the results of the engine anew; a line that does not

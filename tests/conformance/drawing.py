@@ -1,4 +1,4 @@
-"""How is the state of a share-partition drawn in one line?
+"""Draw the state of a share-partition in one line.
 
 As the specifications do: `a` available, `A` acquired, `k` acknowledged, `d` archiving, `x` archived, the
 delivery count behind; offsets from SPSO to SPEO, neighbours alike in one run.
@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from sharequeue.testing import (
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests.conformance.engines import ENGINES, Engine, FetchOf, LogEnds
+from tests.oracle import (
     AcknowledgementBatch,
     AcquireMode,
     Description,
@@ -18,8 +20,6 @@ from sharequeue.testing import (
     RecordState,
     Redelivery,
 )
-from sharequeue.values import AcknowledgeType, SharePartition
-from tests.conformance.engines import ENGINES, Engine, FetchOf, LogEnds
 
 T0 = SharePartition("g", "t", 0)
 LETTERS = {

@@ -1,7 +1,7 @@
-"""What must an engine be able to do, to be held to the recorded scenarios and the worked examples?
+"""The interface of an engine that is held to the recorded scenarios and the worked examples.
 
-One protocol, in the words of the rules and in the values of ``sharequeue.testing``; an engine is plugged in by
-an adapter to it and an entry in ``ENGINES``. Refusals are raised as the errors of ``sharequeue.errors``.
+One protocol, in the words of the rules and in the values of ``tests.oracle``; an engine is plugged in by
+an adapter to it and an entry in ``ENGINES``. Refusals are raised as the errors of ``sharequeue.words.errors``.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sharequeue.errors import ShareError
-from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.testing import (
+from sharequeue.words.errors import InvalidRequest, ShareError
+from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.values import AcknowledgeType
+from tests.fixtures.stack import LOCK_BOUNDS
+from tests.oracle import (
     AcknowledgementBatch,
     Acquired,
     AcquireMode,
@@ -22,7 +24,6 @@ from sharequeue.testing import (
     Redelivery,
     SharePartition,
 )
-from tests.fixtures.stack import LOCK_BOUNDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +92,6 @@ class Engine(Protocol):
     ) -> None:
         """One share-partition's part of an acknowledgement."""
 
-    def acknowledge_and_acquire(
-        self,
-        at: SharePartition,
-        member_id: str,
-        batches: Sequence[AcknowledgementBatch],
-        state_epoch: int | None,
-        max_wait_ms: int,
-        fetch: FetchOf,
-    ) -> tuple[ShareError | None, Acquired]:
-        """A fetch that carries acknowledgements."""
-
     def release_member(
         self, group_id: str, member_id: str, share_partitions: Sequence[SharePartition] | None
     ) -> None:
@@ -146,8 +136,32 @@ def topic_id(at: SharePartition) -> str:
     return f"id-of-{at.topic}"
 
 
+def fetch_with_acknowledgements(
+    engine: Engine,
+    at: SharePartition,
+    member_id: str,
+    batches: Sequence[AcknowledgementBatch],
+    state_epoch: int | None,
+    max_wait_ms: int,
+    fetch: FetchOf,
+) -> tuple[ShareError | None, Acquired]:
+    """Acknowledge, then acquire, as a ShareFetch does: a refused acknowledgement does not stop the acquire.
+
+    A fetch that renews acquires nothing and may not ask to (R-RN-1, R-AK-1): InvalidRequest if it does.
+    """
+    renews = any(AcknowledgeType.RENEW in batch.types for batch in batches)
+    if renews and (fetch.max_records or max_wait_ms):
+        raise InvalidRequest("a fetch that renews locks asks for no records and does not wait")
+    refusal: ShareError | None = None
+    try:
+        engine.acknowledge(at, member_id, batches, state_epoch, renews)
+    except ShareError as error:
+        refusal = error
+    return refusal, Acquired() if renews else engine.acquire(at, member_id, fetch)
+
+
 class InMemoryEngine:
-    """The adapter of ``sharequeue.testing``."""
+    """The adapter of ``tests.oracle``."""
 
     def __init__(self) -> None:
         self.groups = InMemoryShareGroups(service_configs=LOCK_BOUNDS)
@@ -208,29 +222,6 @@ class InMemoryEngine:
         renew_allowed: bool,
     ) -> None:
         self.groups.acknowledge(at, member_id, batches, state_epoch=state_epoch, renew_allowed=renew_allowed)
-
-    def acknowledge_and_acquire(
-        self,
-        at: SharePartition,
-        member_id: str,
-        batches: Sequence[AcknowledgementBatch],
-        state_epoch: int | None,
-        max_wait_ms: int,
-        fetch: FetchOf,
-    ) -> tuple[ShareError | None, Acquired]:
-        return self.groups.acknowledge_and_acquire(
-            at,
-            member_id,
-            batches,
-            fetch.max_records,
-            max_wait_ms=max_wait_ms,
-            state_epoch=state_epoch,
-            mode=fetch.mode,
-            batch_size=fetch.batch_size,
-            log_batches=fetch.log,
-            aborted=fetch.aborted,
-            log_start=fetch.log_start,
-        )
 
     def release_member(
         self, group_id: str, member_id: str, share_partitions: Sequence[SharePartition] | None

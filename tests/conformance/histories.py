@@ -1,4 +1,4 @@
-"""In which order do things happen to a share-partition?
+"""Random orders of what happens to a share-partition.
 
 Any: a Hypothesis state machine chooses the operations of ``two_engines`` one after another and compares both engines
 after each. A run prints its seed; the same seed gives the same histories.
@@ -68,19 +68,10 @@ class Machine(RuleBasedStateMachine):
     def acknowledge(self, roll: int) -> None:
         self.step("acknowledge", roll)
 
-    @rule(roll=rolls)
-    def fetch(self, roll: int) -> None:
-        self.step("fetch", roll)
-
     @precondition(lambda self: self.history.leases)
     @rule(roll=rolls)
     def acknowledge_lease(self, roll: int) -> None:
         self.step("acknowledge_lease", roll)
-
-    @precondition(lambda self: self.history.leases)
-    @rule(roll=rolls)
-    def work(self, roll: int) -> None:
-        self.step("work", roll)
 
     @rule(roll=rolls)
     def pass_time(self, roll: int) -> None:
@@ -103,11 +94,12 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def agree(self) -> None:
-        """Both engines are in the same state after every step; the slower comparisons every eighth, and what
-        is said of liveness is tried every 24th."""
+        """Both engines are in the same state after every step, and lag can be leased or has one reason; the slower
+        comparisons are every eighth, and what is said of liveness is tried every 24th."""
         if hasattr(self, "history"):
             with self.finding():
                 self.comparison.compare()
+                self.comparison.check_reasons()
                 if self.tally.steps % 8 == 0:
                     self.comparison.compare_at_leisure()
                 if self.tally.steps % 24 == 0:

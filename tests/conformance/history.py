@@ -1,6 +1,6 @@
-"""What is a random history of both engines, and what is each of its calls made of?
+"""A random history of both engines, and its calls.
 
-Two groups, of two share-partitions and of one, with the same three members, in `sharequeue.testing` and in the SQL
+Two groups, of two share-partitions and of one, with the same three members, in `tests.oracle` and in the SQL
 functions at once. Here are how a call is made on both, its results compared as they come, and where its details are
 drawn from. The operations are in ``two_engines`` and ``operator_steps``, the comparison of states in ``comparison``.
 """
@@ -13,14 +13,14 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from sharequeue.errors import ShareError
-from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.testing import AcknowledgementBatch, Acquired, InMemoryShareGroups, LogBatch, RecordState
-from sharequeue.values import SharePartition
+from sharequeue.words.errors import ShareError
+from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.values import SharePartition
 from tests.conformance.drawing import drawn
 from tests.conformance.sql_side import SqlSide, place, ranges_of, refusal
 from tests.conformance.tally import Different, Held, Tally
 from tests.fixtures.stack import LOCK_BOUNDS
+from tests.oracle import AcknowledgementBatch, Acquired, InMemoryShareGroups, LogBatch, RecordState
 
 MEMBERS = ("m1", "m'2", "m3")
 LIMIT, LOCKS = "share.delivery.count.limit", "share.partition.max.record.locks"
@@ -139,19 +139,6 @@ class History:
         runs = [(*run, row["delivery_count"]) for row in rows for run in ranges_of(row["offsets"])]
         until, level = self.sql.seconds(rows[0]["expires_at"]), rows[0]["isolation_level"]
         return (until, level, *joined(runs)) if fan_out else (until, level, *runs)
-
-    def both_rows(
-        self,
-        at: SharePartition,
-        member: str,
-        rows: list[dict[str, Any]],
-        given: list[Acquired],
-        fan_out: bool,
-    ) -> object:
-        first = rows[0]
-        refused = refusal(first["acknowledge_error_code"], first["acknowledge_error_message"])
-        acquired = self.acquired(at, member, rows, given, fan_out)
-        return acquired if isinstance(acquired, str) else (refused, acquired)
 
     def there(self) -> list[SharePartition]:
         """The share-partitions that are initialised."""

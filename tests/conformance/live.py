@@ -1,4 +1,4 @@
-"""How is a scenario run on the broker and on ours, and compared step by step?
+"""Run a scenario on the broker and on ours, and compare them step by step.
 
 The broker first: what each step returns there makes a scenario like the recorded ones. The replays then go through
 it with our engines, on the same log, and judge each step: it is equal, or falls under a line of the table of
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 from tests.conformance.engines import InMemoryEngine
 from tests.conformance.live_broker import LiveBroker
 from tests.conformance.live_counts import live_counts, miscounted

@@ -1,4 +1,4 @@
-"""What does a real broker do with the steps of a scenario, here and now?
+"""Run the steps of a scenario on a real broker.
 
 The stage on which scenarios are recorded anew in each run: topics and a share group of the scenario's own on the
 test's broker, members that speak the wire protocol, one socket each. What each step returns has the words of the
@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sharequeue.testing import RecordState
 from tests.conformance import wire_apis as apis
 from tests.conformance.live_log import Step, error_name
 from tests.conformance.live_members import LiveMembers, TooBusy
+from tests.oracle import RecordState
 
 UNLOADS = ("close", "drop", "alterOffsets", "deleteOffsets", "deleteGroup")
 """After these a broker may have to load share-partitions anew."""

@@ -1,4 +1,4 @@
-"""How many steps of each scenario beside a broker are equal, and how many differ under which line?
+"""Count the steps of each live scenario that are equal, and different under which line.
 
 `live_counts.json` has it by scenario and engine. The tests hold it against each run, so that the table of
 `docs/evidence/conformance.md` says what was seen; a test that fails prints what to put there.

@@ -1,4 +1,4 @@
-"""What do Kafka's own Java clients get from a real broker, here and now?
+"""Kafka's own Java clients on a real broker.
 
 The stage of `live_broker` with the Java share consumer for the steps of an ordinary client, RENEW included, and the
 Java admin client for what operators do. They run in one JVM that py4j drives.

@@ -1,4 +1,4 @@
-"""What is in the topics of a live scenario, and how is its group configured?
+"""The topics of a live scenario and the configs of its group.
 
 The first part of `live_broker`: log batches, transactions, deleted records, time, configs, on the test's broker.
 """
@@ -16,10 +16,10 @@ from typing import Any, Self
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from sharequeue.errors import ShareError, error_for
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
-from sharequeue.settings import Settings
+from sharequeue.words.errors import ShareError, error_for
+from sharequeue.words.settings import Settings
 from tests.conformance import wire
 from tests.conformance import wire_apis as apis
 from tests.waiting import wait_until

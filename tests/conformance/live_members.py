@@ -1,4 +1,4 @@
-"""What do the members of a live scenario's group get from the broker?
+"""The members of a live scenario's group on the broker.
 
 The second part of `live_broker`: heartbeats, fetches, acknowledgements, a session's end, each one request of the wire
 protocol over the member's own socket.
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 from tests.conformance import wire
 from tests.conformance import wire_apis as apis
 from tests.conformance.live_log import WAIT_SECONDS, LiveLog, Step, error_name

@@ -1,4 +1,4 @@
-"""Which steps does nobody think of?
+"""Random steps for live scenarios.
 
 A scenario drawn step by step while the broker goes through it, so that what is acknowledged is what was acquired, and
 sometimes is not: batches, transactions, fetches of every kind, acknowledgements whole and in parts, foreign and
@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 from tests.conformance.live import did, until_it_fits
 from tests.conformance.live_broker import LiveBroker
 from tests.conformance.live_steps import (

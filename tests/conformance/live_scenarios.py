@@ -1,4 +1,4 @@
-"""Which scenarios are run on the broker and on ours in every run, and which rule does each pin?
+"""The scenarios that run on the broker and on ours in every run, and the rule that each pins.
 
 After each step that changes something, start offsets, lag and states are looked at as well. A step that differs on
 purpose says under which line of `differences.json`.

@@ -1,4 +1,4 @@
-"""Of which steps are the scenarios made that run beside a broker?
+"""The steps of live scenarios.
 
 The steps of the recorded scenarios, each a function with what it needs; and what a scenario is.
 """

@@ -1,4 +1,4 @@
-"""Is it true what the SQL says of liveness: something can be leased now, or one reason says why not and until when?
+"""Check what the SQL says of liveness: something can be leased now, or one reason says why not and until when.
 
 Tried, and undone: a new member acquires, with each redelivery; and where a reason has a time, that time passes.
 """

@@ -1,4 +1,4 @@
-"""What is in a topic's log, as far as share groups can tell?
+"""The log of a topic, as far as share groups can see it.
 
 One partition's log as a scenario makes it: batches, which offsets still hold a record, transactions, where it
 starts and ends. No broker is needed for it: the recorded results of `produce` are the offsets.
@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sharequeue.offsets import OffsetSet
-from sharequeue.testing import LogBatch
+from sharequeue.words.offsets import OffsetSet
 from tests.conformance.engines import LogEnds
+from tests.oracle import LogBatch
 
 _DURATION = re.compile(r"^P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?$")
 

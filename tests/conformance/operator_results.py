@@ -1,4 +1,4 @@
-"""What does an operator's command print in a recorded scenario?
+"""What an operator's command prints in a recorded scenario.
 
 The recorded steps ran `kafka-share-groups.sh`; here `sharequeue share-groups` runs with the same arguments, on the
 replay's database and topics. Compared are the exit code, every line of stdout, and the first of stderr (of a usage

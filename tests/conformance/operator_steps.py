@@ -1,4 +1,4 @@
-"""What may be done to what is held without acknowledging it, on both engines at once?
+"""Operators' steps on both engines at once: release, pause, move on.
 
 Runs that end or are cancelled give everything back; a person pauses, resumes, moves records by hand, extends locks,
 fences everybody. Some of it is asked wrongly on purpose.
@@ -6,14 +6,15 @@ fences everybody. Some of it is asked wrongly on purpose.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from datetime import timedelta
 
-from sharequeue.errors import error_for
-from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.testing import RecordState
+from sharequeue.words.errors import error_for
+from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.values import SharePartition
 from tests.conformance.history import LIMIT, REFUND, History, Where
 from tests.conformance.sql_side import place
+from tests.oracle import RecordState
 
 UNKNOWN_GROUP = "nobody"
 
@@ -90,21 +91,16 @@ class OperatorSteps:
 
     def force(self) -> None:
         """Chosen offsets are released or made dead letters, whoever holds them, or one asks what would happen."""
-        circuits = {each: self.memory.share_partition(each).circuit for each in self.history.there()}
-        probing = [each for each, circuit in circuits.items() if circuit and circuit.state == "probing"]
-        at = self.random.choice(probing) if probing and self.random.random() < 0.5 else self.history.at()
-        execute, offsets = self.random.random() < 0.7, EMPTY
-        found = self.memory.share_partition(at) if at in self.history.there() else None
-        spso, probe = (found.spso, found.circuit and found.circuit.probe) if found else (0, None)
         # Rare by chance, and what they are for: a probe, and what is on its last delivery.
-        chosen: Iterable[int] = probe or ()
-        if found and not chosen:
-            limit = int(self.memory.config(at.group_id, LIMIT))
-            chosen = [
-                o
-                for o, r in found.records.items()
-                if r.state is RecordState.ACQUIRED and r.delivery_count >= limit
-            ]
+        rare = {
+            each: found
+            for each in self.history.there()
+            if (found := self._probe(each) or self._last_deliveries(each))
+        }
+        at = self.random.choice(list(rare)) if rare and self.random.random() < 0.5 else self.history.at()
+        execute, offsets = self.random.random() < 0.7, EMPTY
+        spso = self.memory.share_partition(at).spso if at in self.history.there() else 0
+        chosen = rare.get(at)
         if chosen and self.random.random() < 0.5:
             offsets = OffsetSet.from_offsets(chosen)
         elif self.random.random() < 0.95:
@@ -132,6 +128,21 @@ class OperatorSteps:
             return sorted(((*key, str(found)) for key, found in together.items()), key=repr)
 
         self.history.both(f"force {act.replace('_', ' ')}", memory, sql, at, offsets, execute)
+
+    def _probe(self, at: SharePartition) -> Collection[int]:
+        """What a probing circuit has leased."""
+        circuit = self.memory.share_partition(at).circuit
+        return circuit.probe if circuit and circuit.state == "probing" else ()
+
+    def _last_deliveries(self, at: SharePartition) -> Collection[int]:
+        """What is held for the last time."""
+        limit = int(self.memory.config(at.group_id, LIMIT))
+        records = self.memory.share_partition(at).records
+        return [
+            offset
+            for offset, record in records.items()
+            if record.state is RecordState.ACQUIRED and record.delivery_count >= limit
+        ]
 
     def extend_locks(self) -> None:
         """All locks last longer; or, as after a restore, every holder is fenced."""

@@ -1,4 +1,4 @@
-"""How does the engine in Postgres do what the conformance suite asks?
+"""The engine in Postgres, as the conformance suite uses it.
 
 The adapter of the SQL functions, called as any SQL client would: no tokens, no member epochs, Kafka's arrays of
 batches. A group, a member or a topic that the functions do not know of is the adapter's to know.
@@ -11,17 +11,18 @@ from datetime import timedelta
 from typing import ClassVar
 
 from sharequeue.database import Database
-from sharequeue.errors import (
+from sharequeue.words.errors import (
     GroupIdNotFound,
     NonEmptyGroup,
     OffsetNotAvailable,
     ShareError,
     UnknownTopicOrPartition,
 )
-from sharequeue.offsets import OffsetSet
-from sharequeue.testing import Description, OffsetState, RecordState, SharePartition
+from sharequeue.words.offsets import OffsetSet
+from tests import single
 from tests.conformance.engines import LogEnds
 from tests.conformance.postgres_fetches import PostgresFetches
+from tests.oracle import Description, OffsetState, RecordState, SharePartition
 
 EMPTIED = (
     *("share_groups", "group_configs", "in_flight_batches", "leases", "requests", "topics", "grown_topics"),
@@ -116,7 +117,7 @@ class PostgresEngine(PostgresFetches):
         self.state.initialize(at, self.topic_id(at), offset, state_epoch)
 
     def observe(self, at: SharePartition, ends: LogEnds) -> None:
-        self.state.observe(at, self.topic_id(at), 0, ends.end, ends.last_stable)
+        single.observe(self.state, at, self.topic_id(at), 0, ends.end, ends.last_stable)
 
     def release_member(
         self, group_id: str, member_id: str, share_partitions: Sequence[SharePartition] | None
@@ -125,7 +126,7 @@ class PostgresEngine(PostgresFetches):
         if share_partitions is not None:
             names = {(at.topic, at.partition) for at in share_partitions}
             rows = self._run(
-                "select l.token, sp.topic, sp.partition from sharequeue.all_leases l"
+                "select l.token, sp.topic, sp.partition from sharequeue.leases l"
                 " join sharequeue.share_partitions sp using (share_partition_id)"
                 " where sp.group_id = :group and l.member_id = :member",
                 group=group_id,
@@ -216,7 +217,7 @@ class PostgresEngine(PostgresFetches):
         rows = self._run(
             "select f.state, f.delivery_count, f.isolate, f.offsets, l.member_id from sharequeue.in_flight_offsets f"
             " join sharequeue.share_partitions sp using (share_partition_id)"
-            " left join sharequeue.all_leases l using (lease_id)"
+            " left join sharequeue.leases l using (lease_id)"
             " where sp.group_id = :group and sp.topic = :topic and sp.partition = :partition",
             group=at.group_id,
             topic=at.topic,

@@ -1,4 +1,4 @@
-"""How does the conformance suite acquire and acknowledge in Postgres?
+"""Acquire and acknowledge in Postgres for the conformance suite.
 
 The calls of a ShareFetch and a ShareAcknowledge, as any SQL client would make them: no tokens, no member epochs,
 Kafka's arrays of batches. Everything else the suite asks is asked by ``postgres_engine``.
@@ -8,27 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from uuid import uuid4
 
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.errors import InvalidRequest, ShareError, error_for
-from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
-from sharequeue.testing import AcknowledgementBatch, Acquired, AcquiredRange, SharePartition
+from sharequeue.words.errors import error_for
+from sharequeue.words.offsets import OffsetSet
+from tests import single
 from tests.conformance.engines import FetchOf, topic_id
-
-RENEW = 4
+from tests.oracle import AcknowledgementBatch, Acquired, AcquiredRange, SharePartition
 
 
 class PostgresFetches:
-    """Acquire, acknowledge, and both in one call."""
+    """Acquire and acknowledge."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
         self.state = State(database)
-        self.calls = 0
 
     def topic_id(self, at: SharePartition) -> str:
         """The id of a share-partition's topic."""
@@ -57,8 +54,8 @@ class PostgresFetches:
         )
         if rows and fetch.log_start > rows[0]["next"]:
             row = rows[0]
-            self.state.observe(
-                at, self.topic_id(at), fetch.log_start, row["log_end"], row["last_stable_offset"]
+            single.observe(
+                self.state, at, self.topic_id(at), fetch.log_start, row["log_end"], row["last_stable_offset"]
             )
 
     def acquire(self, at: SharePartition, member_id: str, fetch: FetchOf) -> Acquired:
@@ -124,72 +121,3 @@ class PostgresFetches:
         )
         if rows[0]["error_code"]:
             raise error_for(rows[0]["error_code"], rows[0]["error_message"])
-
-    def acknowledge_and_acquire(
-        self,
-        at: SharePartition,
-        member_id: str,
-        batches: Sequence[AcknowledgementBatch],
-        state_epoch: int | None,
-        max_wait_ms: int,
-        fetch: FetchOf,
-    ) -> tuple[ShareError | None, Acquired]:
-        renews = any(RENEW in b.types for b in batches)
-        if renews and (fetch.max_records or max_wait_ms):
-            raise InvalidRequest
-        self.sweep()
-        plain = fetch.mode == "batch_optimized" and fetch.batch_size is None and not fetch.aborted
-        if plain and fetch.log is None and not renews and all(len(b.types) == 1 for b in batches):
-            return self._short(at, member_id, batches, state_epoch, fetch)
-        rows = self._run(
-            "select * from sharequeue.acknowledge_and_fetch(:group, :topic, :partition, cast(:epoch as integer),"
-            " :member, null, null, null, cast(:ack_firsts as bigint[]), cast(:ack_lasts as bigint[]),"
-            " cast(:types as smallint[]), cast(:counts as integer[]), :max_records, null, :redelivery, :mode,"
-            " cast(:batch_size as bigint), cast(:firsts as bigint[]), cast(:lasts as bigint[]),"
-            " cast(:aborted as int8multirange), :renews)",
-            **self._fetch(at, member_id, fetch),
-            epoch=state_epoch,
-            ack_firsts=[b.first for b in batches],
-            ack_lasts=[b.last for b in batches],
-            types=[t for b in batches for t in b.types],
-            counts=[len(b.types) for b in batches],
-            renews=renews,
-        )
-        return self._refusal(rows), self._acquired(rows)
-
-    def _short(
-        self,
-        at: SharePartition,
-        member_id: str,
-        batches: Sequence[AcknowledgementBatch],
-        state_epoch: int | None,
-        fetch: FetchOf,
-    ) -> tuple[ShareError | None, Acquired]:
-        """The call with the fast path, where it can say all there is to say; every second one is repeated."""
-        self.calls += 1
-        parameters = {
-            "group": at.group_id,
-            "topic": at.topic,
-            "partition": at.partition,
-            "epoch": state_epoch,
-            "member": member_id,
-            "request": str(uuid4()) if self.calls % 2 else None,
-            "firsts": [b.first for b in batches],
-            "lasts": [b.last for b in batches],
-            "types": [b.types[0] for b in batches],
-            "most": fetch.max_records,
-            "redelivery": fetch.redelivery,
-        }
-        query = (
-            "select * from sharequeue.acknowledge_and_acquire(:group, :topic, :partition, cast(:epoch as integer),"
-            " :member, null, null, cast(:request as uuid), cast(:firsts as bigint[]), cast(:lasts as bigint[]),"
-            " cast(:types as smallint[]), :most, :redelivery)"
-        )
-        rows = self._run(query, **parameters)
-        if parameters["request"] and not rows[0]["acknowledge_error_code"] and rows[0]["lease_id"]:
-            assert self._run(query, **parameters) == rows
-        return self._refusal(rows), self._acquired(rows)
-
-    def _refusal(self, rows: Sequence[sa.RowMapping]) -> ShareError | None:
-        code = rows[0]["acknowledge_error_code"]
-        return error_for(code, rows[0]["acknowledge_error_message"]) if code else None

@@ -1,4 +1,4 @@
-"""What does the broker of a recorded scenario say of its topics?
+"""What the broker of a recorded scenario says of its topics.
 
 The questions of `sharequeue.kafka.topics.Topics`, answered from the scenario's logs as they are now, so that the
 service's watch and an operator's resets run as they do in production. No broker is needed.
@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from sharequeue.errors import ShareError
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics, TopicsFound
+from sharequeue.words.errors import ShareError
 
 if TYPE_CHECKING:
     from tests.conformance.stage import Stage

@@ -1,4 +1,4 @@
-"""What does an engine return in a recorded scenario, step by step?
+"""Replay a recorded scenario on an engine, step by step.
 
 The engine goes through all steps with its own state, whatever it returned before; nothing is taken over from
 the broker but what an engine is given anyway: the offsets of the log, state epochs, and the order of partitions
@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sharequeue.errors import GroupIdNotFound, ShareError
-from sharequeue.testing import AcknowledgementBatch, Acquired, SharePartition
+from sharequeue.words.errors import GroupIdNotFound, ShareError
 from tests.conformance import client
 from tests.conformance.compare import explain_offsets, explain_state, explain_unwritten, fold, state_of
+from tests.conformance.engines import fetch_with_acknowledgements
 from tests.conformance.log import PartitionLog
 from tests.conformance.scenario import CLIENT, ENGINE, Step
 from tests.conformance.stage import Stage
+from tests.oracle import AcknowledgementBatch, Acquired, SharePartition
 
 LOOKS = {"state", "stateLog", "describeOffsets", "wireOffsets"}
 """Steps that change nothing."""
@@ -96,8 +97,8 @@ class Replay(Stage):
                     self.pending.discard(at)
                     self.engine.observe(at, self._ends(at))
                 if at in acks:
-                    refusal, acquired = self.engine.acknowledge_and_acquire(
-                        at, member, acks[at], self.epochs.get((member, at)), waits, fetch
+                    refusal, acquired = fetch_with_acknowledgements(
+                        self.engine, at, member, acks[at], self.epochs.get((member, at)), waits, fetch
                     )
                     ack_errors[str(at)] = "NONE" if refusal is None else refusal.name
                 else:

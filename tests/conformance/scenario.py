@@ -1,4 +1,4 @@
-"""What does a recorded scenario hold, and whose is each of its steps?
+"""A recorded scenario, and the actor of each of its steps.
 
 Files of ``traces/`` as values. A step sets the stage (the log, the clock, configurations), or belongs to a part of
 the project and is compared with it: the engine's steps by every replay, the coordinator's, the command line's and

@@ -1,4 +1,4 @@
-"""How does the conformance suite use the engine in Postgres as the service does?
+"""The engine in Postgres, used through the service.
 
 The state's functions as in ``postgres_engine``, but groups and members are the product's own: heartbeats, the
 coordinator's turns, and an administrator's operations as the service serves them, with the topics of the scenario in
@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sharequeue.database import Database
-from sharequeue.errors import InvalidRequest, OffsetNotAvailable, ShareError, error_for
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.descriptions import GroupDescription, describe_group
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
@@ -28,7 +27,8 @@ from sharequeue.service.admin_bodies import (
 from sharequeue.service.callers import ANONYMOUS
 from sharequeue.service.context import Service
 from sharequeue.service.coordinator import Coordinator
-from sharequeue.values import SharePartition
+from sharequeue.words.errors import InvalidRequest, OffsetNotAvailable, ShareError, error_for
+from sharequeue.words.values import SharePartition
 from tests.conformance.engines import LogEnds
 from tests.conformance.postgres_engine import PostgresEngine
 from tests.conformance.recorded_topics import RecordedTopics

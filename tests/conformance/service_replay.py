@@ -1,4 +1,4 @@
-"""What do members, operators and clients get from the service in a recorded scenario, step by step?
+"""What members, operators and clients get from the service in a recorded scenario, step by step.
 
 The replay of ``replay`` on Postgres, with the product's own groups around the state: heartbeats, sessions, the
 assignor, the coordinator's turns. Member ids are the scenario's; nothing of the group coordinator's results is taken
@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sharequeue.errors import ShareError, error_for
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
+from sharequeue.words.errors import ShareError, error_for
 from tests.conformance.log import PartitionLog
 from tests.conformance.operator_results import command_line
 from tests.conformance.postgres_engine import PostgresEngine
@@ -183,7 +183,7 @@ class ServiceReplay(Replay):
             return judged(broker, {"error": error.name})
         members: dict[str, dict[str, Any]] = {}
         for member in found.members:
-            names = [f"{topic.topic_name}-{p}" for topic in member.assignment for p in topic.partitions]
+            names = [f"{topic['topic_name']}-{p}" for topic in member.assignment for p in topic["partitions"]]
             share = {"assignment": names} if step.do.get("assignment", True) else {"partitions": len(names)}
             told = {"clientId": member.client_id, "memberEpoch": member.member_epoch}
             members[member.member_id] = {**told, **share}
@@ -208,7 +208,7 @@ class ServiceReplay(Replay):
 
 
 def _told(response: HeartbeatResponse) -> Assignment:
-    return {topic.topic_name: list(topic.partitions) for topic in response.assignment or ()}
+    return {topic["topic_name"]: topic["partitions"] for topic in response.assignment or ()}
 
 
 def shape_of(

@@ -1,4 +1,4 @@
-"""How are the SQL functions called, and their state read, so cheaply that a run has many thousand steps?
+"""Call SQL functions, and read their state, cheaply enough for many thousand steps.
 
 One connection, every call prepared, and a database whose clock stands still: `sharequeue.clock()` is put at a
 fixed moment plus the offset that tests move, so that both engines agree on every expiry to the microsecond. What
@@ -16,8 +16,9 @@ from typing import Any, cast
 import psycopg2
 import sqlalchemy as sa
 
-from sharequeue.errors import error_for
-from sharequeue.values import SharePartition
+from sharequeue.words.errors import error_for
+from sharequeue.words.values import SharePartition
+from tests.conformance.reasons import NOT_LIVE
 from tests.fixtures.stack import LOCK_BOUNDS
 
 _RANGE = re.compile(r"\[(\d+),(\d+)\)")
@@ -42,17 +43,6 @@ _PREPARED = {
     "sets": (
         "@name, uuid, uuid, int8multirange, int8multirange, int8multirange, int8multirange, timestamptz",
         "select * from sharequeue.acknowledge($1, $2, $3, $4, $5, null, $6, $7, $8, $9, $10, $11, '[]', '{}', $12)",
-    ),
-    "short": (
-        "@name, uuid, uuid, bigint[], bigint[], smallint[], bigint, text",
-        "select acknowledge_error_code, acknowledge_error_message, @acquired"
-        " from sharequeue.acknowledge_and_acquire($1, $2, $3, $4, $5, null, $6, $7, $8, $9, $10, $11, $12)",
-    ),
-    "long": (
-        "@name, uuid, uuid, bigint[], bigint[], smallint[], integer[], bigint, @fetch, boolean, timestamptz",
-        "select acknowledge_error_code, acknowledge_error_message, @acquired"
-        " from sharequeue.acknowledge_and_fetch($1, $2, $3, $4, $5, null, $6, $7, $8, $9, $10, $11, $12, null, $13,"
-        " $14, $15, $16, $17, $18, $19, $20)",
     ),
     "renew": (
         "@name, uuid",
@@ -103,7 +93,7 @@ _PREPARED = {
         " from sharequeue.share_partitions sp join sharequeue.group_settings g using (group_id)"
         " left join sharequeue.circuit_breakers c using (share_partition_id)"
         " left join sharequeue.in_flight_offsets f using (share_partition_id)"
-        " left join sharequeue.all_leases l using (lease_id) where sp.group_id = any ($1)",
+        " left join sharequeue.leases l using (lease_id) where sp.group_id = any ($1)",
     ),
     "blocked": (
         "text[]",
@@ -116,6 +106,7 @@ _PREPARED = {
         " from sharequeue.delivery_count_totals d join sharequeue.share_partitions sp using (share_partition_id)"
         " where sp.group_id = any ($1)",
     ),
+    "not_live": ("text[]", NOT_LIVE),
     "verify": ("text[]", "select v.violation from unnest($1) as g, sharequeue.verify(g) as v"),
 }
 
@@ -133,17 +124,11 @@ def freeze_clock(cursor: Any) -> datetime:
         "create or replace function public.frozen_moment() returns timestamptz language sql stable as $$"
         " select timestamptz @moment $$".replace("@moment", f"'{moment.isoformat()}'")
     )
-    # And where the clock is written out, because a call of it would be dear.
-    for function in (
-        "sharequeue.clock",
-        "sharequeue.acknowledge_and_acquire",
-        "sharequeue_internal.fetch_whole_batch",
-    ):
-        cursor.execute("select pg_get_functiondef(cast(%s as regproc))", (function,))
-        text = cursor.fetchone()[0].replace("pg_catalog.clock_timestamp()", "clock_timestamp()")
-        frozen = text.replace("clock_timestamp()", "public.frozen_moment()")
-        assert "public.frozen_moment()" in frozen, function
-        cursor.execute(frozen)
+    cursor.execute("select pg_get_functiondef(cast('sharequeue.clock' as regproc))")
+    text = cursor.fetchone()[0].replace("pg_catalog.clock_timestamp()", "clock_timestamp()")
+    frozen = text.replace("clock_timestamp()", "public.frozen_moment()")
+    assert "public.frozen_moment()" in frozen
+    cursor.execute(frozen)
     return moment
 
 

@@ -1,4 +1,4 @@
-"""What is around the engine while a scenario is replayed?
+"""What is around the engine while a scenario is replayed.
 
 The log, the clock, the members and their sessions, the groups' configurations: steps that change them are
 carried out here, and so is what other parts of the project would do to the state. Nothing is compared.
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from sharequeue.errors import GroupIdNotFound, OffsetNotAvailable, ShareError, UnknownTopicOrPartition
-from sharequeue.testing import AcquireMode, Description, SharePartition
+from sharequeue.words.errors import GroupIdNotFound, OffsetNotAvailable, ShareError, UnknownTopicOrPartition
 from tests.conformance import client
 from tests.conformance.engines import Engine, FetchOf, LogEnds
 from tests.conformance.log import PartitionLog
 from tests.conformance.scenario import Scenario, Step
+from tests.oracle import AcquireMode, Description, SharePartition
 
 DEFAULTS = {
     "share.auto.offset.reset": "earliest",

@@ -1,4 +1,4 @@
-"""Which test pins which of Kafka's rules, and where do we differ?
+"""The table of Kafka's rules: the test that pins each, and where we differ.
 
 `python -m tests.conformance.table` writes the tables of `docs/evidence/conformance.md` anew: the tests from their own
 marks (`@pytest.mark.rule("R-AK-6")`), the rules, our differences and the recorded scenarios from `rules.json`, and

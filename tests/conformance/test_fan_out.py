@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from sharequeue.state.rows import Redelivery
-from sharequeue.testing.share_partition import part_size
 from tests.conformance.drawing import ACCEPT, RELEASE, T0, Table, on_every_engine
 from tests.conformance.engines import LogEnds
+from tests.oracle.share_partition import part_size
 
 LIMIT = 5
 

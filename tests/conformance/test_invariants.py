@@ -7,10 +7,10 @@ from contextlib import suppress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sharequeue.errors import InvalidRecordState, InvalidRequest
-from sharequeue.offsets import OffsetSet
-from sharequeue.testing import AcknowledgementBatch, InMemoryShareGroups, LogBatch, RecordState
+from sharequeue.words.errors import InvalidRecordState, InvalidRequest
+from sharequeue.words.offsets import OffsetSet
 from tests.conformance.drawing import T0
+from tests.oracle import AcknowledgementBatch, InMemoryShareGroups, LogBatch, RecordState
 
 MEMBERS = st.sampled_from(["m1", "m2", "m3"])
 OFFSETS = st.integers(0, 60)

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from sharequeue.local.stack import StackInfo
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 from tests.conformance.conftest import HISTORIES
 from tests.conformance.live import on_the_broker, problems, warm_up
 from tests.conformance.live_random import FIRST_SEED, SEEDS, random_scenario
@@ -29,13 +29,18 @@ AT_ONCE = 12
 
 
 @pytest.fixture(scope="module")
-def broker_runs(stack: StackInfo) -> Iterator[dict[str, Future[Scenario]]]:
-    """Every scenario on the broker, side by side."""
+def broker_runs(stack: StackInfo, request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Scenario]]]:
+    """Run every scenario that is asked for on the broker, side by side."""
     settings = Settings.load(stack.home)
+    asked = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
     warm_up(settings)
     with ThreadPoolExecutor(AT_ONCE) as executor:
-        runs = {name: executor.submit(on_the_broker, settings, name, live) for name, live in LIVE.items()}
-        for name in DRAWN:
+        runs = {
+            name: executor.submit(on_the_broker, settings, name, live)
+            for name, live in LIVE.items()
+            if name in asked
+        }
+        for name in asked & set(DRAWN):
             runs[name] = executor.submit(random_scenario, settings, int(name.removeprefix("seed ")), STEPS)
         yield runs
 

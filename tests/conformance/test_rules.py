@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from sharequeue.errors import (
+from sharequeue.words.errors import (
     FencedStateEpoch,
     GroupIdNotFound,
     InvalidRecordState,
@@ -14,9 +14,9 @@ from sharequeue.errors import (
     OffsetNotAvailable,
     UnknownTopicOrPartition,
 )
-from sharequeue.testing import AcknowledgementBatch, InMemoryShareGroups, LogBatch, RecordState
 from tests.conformance.drawing import ACCEPT, GAP, REJECT, RELEASE, RENEW, T0, Table, drawn, on_every_engine
 from tests.conformance.engines import ENGINES, FetchOf, LogEnds
+from tests.oracle import AcknowledgementBatch, InMemoryShareGroups, LogBatch, RecordState
 
 
 @pytest.mark.rule("R-AQ-9", "R-AQ-2")

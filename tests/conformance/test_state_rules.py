@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sharequeue.errors import InvalidRecordState, InvalidRequest
-from sharequeue.offsets import OffsetSet
-from sharequeue.testing import AcknowledgementBatch, LogBatch, RecordState, SharePartition
+from sharequeue.words.errors import InvalidRecordState, InvalidRequest
+from sharequeue.words.offsets import OffsetSet
 from tests.conformance.drawing import ACCEPT, GAP, REJECT, RELEASE, RENEW, T0, Table, drawn, on_every_engine
 from tests.conformance.engines import FetchOf, LogEnds
+from tests.oracle import AcknowledgementBatch, LogBatch, RecordState, SharePartition
 
 LIMIT, DLQ = "share.delivery.count.limit", "errors.deadletterqueue.topic.name"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sharequeue.testing import RecordState, SharePartition
 from tests.conformance.drawing import ACCEPT, GAP, REJECT, RELEASE, T0, Table, drawn, on_every_engine
 from tests.conformance.engines import ENGINES, LogEnds
+from tests.oracle import RecordState, SharePartition
 
 SINGLES = [(offset, offset) for offset in range(100, 200)]
 

@@ -1,6 +1,6 @@
-"""What may be done to a share-partition, on both engines at once?
+"""Operations on a share-partition, on both engines at once.
 
-Every operation there is, in both redelivery modes: each method draws one call, makes it on `sharequeue.testing` and
+Every operation there is, in both redelivery modes: each method draws one call, makes it on `tests.oracle` and
 on the SQL functions, and compares the results. Which method comes next is chosen by ``histories``; what a person may
 do is in ``operator_steps``, the comparison of states in ``comparison``.
 """
@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sharequeue.errors import InvalidRequest
-from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.testing import AcknowledgementBatch, Acquired, RecordState, Redelivery
-from sharequeue.testing.acknowledging import validate
-from sharequeue.values import Acknowledged, SharePartition
+from sharequeue.words.errors import InvalidRequest
+from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.values import Acknowledged, SharePartition
 from tests.conformance.history import (
     DLQ,
     ISOLATION,
@@ -30,6 +28,8 @@ from tests.conformance.history import (
 from tests.conformance.operator_steps import OperatorSteps
 from tests.conformance.sql_side import place, ranges_of, refusal
 from tests.conformance.tally import Different
+from tests.oracle import AcknowledgementBatch, Acquired, RecordState, Redelivery
+from tests.oracle.acknowledging import validate
 
 REDELIVERIES: tuple[Redelivery, ...] = ("kafka", "fan_out")
 DID = ("spso", "lag", "accepted", "released", "rejected", "gaps", "exhausted")
@@ -169,74 +169,6 @@ class MemberSteps:
             return "INVALID_RECORD_STATE" if result == "INVALID_REQUEST" else result
 
         self.history.send("acknowledge a lease", by_state, sql, at, runs, wait)
-
-    def fetch(self) -> None:
-        """An acknowledgement that rides on the next acquire."""
-        at, member, request = self.history.at(), self.history.member(), self.history.request()
-        renews = self.random.random() < 0.15
-        batches = self.history.runs(at, member, None, renews)
-        most = 0 if renews else self.random.randint(0, 20)
-        fetch, wait = self.history.fetch(at), self.history.wait()
-        given: list[Acquired] = []
-        fan_out = fetch["redelivery"] == "fan_out"
-
-        def memory() -> object:
-            refused, got = self.memory.acknowledge_and_acquire(
-                at, member, batches, most, not_before=wait, request_id=request, **fetch
-            )
-            given.append(got)
-            return refused and refused.name, self.history.ranges(got, fan_out)
-
-        def sql() -> object:
-            rows = self.sql.call(
-                "long", *place(at), None, member, None, str(request), *_sql_runs(batches), most,
-                *_sql_fetch(fetch), any(4 in run.types for run in batches), wait,
-            )  # fmt: skip
-            return self.history.both_rows(at, member, rows, given, fan_out)
-
-        self.history.send("acknowledge and fetch", memory, sql, at, member, batches, most, fetch, wait)
-
-    def work(self) -> None:
-        """The steady state of a worker, in the short call: a range it holds is accepted, and it fetches again."""
-        at, request = self.history.at(), self.history.request()
-        leases = [held for held in self.history.leases[-6:] if held.at == at]
-        if not leases:
-            return
-        held = self.random.choice(leases)
-        epoch = held.lease.state_epoch
-        runs = held.lease.offsets.runs()
-        batches = [AcknowledgementBatch.of(*runs[0], self.random.choice((1, 1, 1, 2)))]
-        most, redelivery = self.random.randint(1, 12), self.random.choice(REDELIVERIES)
-        named = self.random.choice((True, False))
-        given: list[Acquired] = []
-
-        def memory() -> object:
-            refused, got = self.memory.acknowledge_and_acquire(
-                at, held.member, batches, most, state_epoch=epoch, redelivery=redelivery,
-                lease=held.lease if named else None, request_id=request,
-            )  # fmt: skip
-            given.append(got)
-            return refused and refused.name, self.history.ranges(got, redelivery == "fan_out")
-
-        def sql() -> object:
-            firsts, lasts, types, _ = _sql_runs(batches)
-            token = held.token if named else None
-            rows = self.sql.call(
-                "short",
-                *place(at),
-                epoch,
-                held.member,
-                token,
-                str(request),
-                firsts,
-                lasts,
-                types,
-                most,
-                redelivery,
-            )
-            return self.history.both_rows(at, held.member, rows, given, redelivery == "fan_out")
-
-        self.history.send("work", memory, sql, at, held, batches, most, redelivery)
 
     def retry(self) -> None:
         """A call whose reply was lost is made again, with its request id, whatever has happened since."""

@@ -1,4 +1,4 @@
-"""How does one speak to a broker's share groups, request by request?
+"""Speak the protocol of share groups to a broker, request by request.
 
 Kafka's wire protocol, as much of it as the requests of `wire_apis` need. A client library would prefetch and hide the
 ranges and errors that are compared here.

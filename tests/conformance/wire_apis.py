@@ -1,4 +1,4 @@
-"""Of which fields are the requests of share groups made?
+"""The fields of the requests of share groups.
 
 As Kafka 4.4 has each in its newest version: what members send, what operators ask for, and what a leader asks the
 share coordinator.

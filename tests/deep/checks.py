@@ -1,4 +1,4 @@
-"""Which marked test fails when a rule is broken?
+"""Which marked test fails when a rule is broken.
 
 The conformance suite's own tests, called as pytest would call them, with every set of their parameters, on the engine
 in Postgres: so that a broken copy of the functions can be held to them without a second stack.

@@ -10,14 +10,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
 from sharequeue.spark import pipeline
-from sharequeue.spark.contract import HandlerError, RegistryNotAvailable
 from sharequeue.spark.formats import Registry, avro
+from sharequeue.spark.handler import HandlerError, RegistryNotAvailable
 from sharequeue.spark.lease import lease
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.state import State
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, job_of
 from tests.fixtures.registry import RegistryServer, framed, number, text
 from tests.fixtures.stack import MakeTopic
@@ -171,6 +171,20 @@ def test_what_is_null_in_every_field_is_no_failure(
         ("a", "accept"),
         (None, "reject"),
     ]
+
+
+@pytest.mark.parametrize("kind", ["timestamp-nanos", "local-timestamp-nanos"])
+def test_nanoseconds_are_whole_numbers(spark: SparkSession, kind: str) -> None:
+    """Spark has no type for them: they come as a bigint, exactly."""
+    schema = order({"name": "at", "type": {"type": "long", "logicalType": kind}})
+    nanos = 1_704_067_200_123_456_789
+    rows = [("orders", 0, 0, 7, bytearray(text("a") + number(nanos)))]
+    records = spark.createDataFrame(
+        rows, "topic string, partition int, offset long, lease_id long, value binary"
+    )
+    decoded = avro(records, schema=json.dumps(schema))
+    assert decoded.schema["value"].dataType["at"].dataType.simpleString() == "bigint"  # type: ignore[index]
+    assert [row[0] for row in decoded.select("value.at").collect()] == [nanos]
 
 
 def test_a_registry_that_stops_costs_no_delivery(

@@ -18,8 +18,8 @@ from sharequeue.dagster.names import GROUP_TAG, REPLAY_TAG
 from sharequeue.state import State
 from tests.fixtures.demo import GROUP, DemoStack
 from tests.fixtures.stack import REPOSITORY
+from tests.servers.webserver import PATIENCE_SECONDS, Webserver
 from tests.waiting import wait_until
-from tests.webserver import PATIENCE_SECONDS, Webserver
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -1,4 +1,4 @@
-"""A group that is assigned by backlog, a thousand times changed: is anything ever without somebody?"""
+"""A group that is assigned by backlog and changed a thousand times leaves no share-partition without a member."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from sharequeue.database import Database
 from sharequeue.kafka.topics import Topics
-from tests.backlog_history import Group
+from tests.integration.groups.backlog_history import Group
 
 
 @pytest.mark.slow

@@ -13,22 +13,22 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
 
 from sharequeue.database import Database
-from sharequeue.errors import FencedStateEpoch
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.tokens import TokenRefused, Tokens, principal_of
-from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import postgres
 from sharequeue.local.stack import StackInfo
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, Lease, SharePartition
+from sharequeue.words.errors import FencedStateEpoch
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
+from tests import single
 from tests.deep.servers import sharequeue
+from tests.fixtures.logs import delete_before
 from tests.fixtures.stack import REPOSITORY, MakeTopic
 
 GIVEN_UP = OffsetSet.of((45, 46))
@@ -91,10 +91,12 @@ def test_a_backup_restored_beside_a_topic_that_moved_on(
 
     def observed(state: State) -> None:
         log = topics.offsets(topic)[0]
-        state.observe(at, topics.describe([topic])[topic].topic_id, log.log_start, log.log_end, log.log_end)
+        single.observe(
+            state, at, topics.describe([topic])[topic].topic_id, log.log_start, log.log_end, log.log_end
+        )
 
     def leased(state: State, member: str, most: int) -> Lease:
-        lease = state.acquire(at, member, None, most, lock_duration_ms=600_000)
+        lease = single.acquire(state, at, member, None, most, lock_duration_ms=600_000)
         assert lease is not None
         return lease
 
@@ -102,7 +104,7 @@ def test_a_backup_restored_beside_a_topic_that_moved_on(
     state.initialize(at, topics.describe([topic])[topic].topic_id, 0, 1)
     observed(state)
     done = leased(state, "m", 40)
-    state.acknowledge(done, {ACCEPT: done.offsets})
+    single.acknowledge(state, done, {ACCEPT: done.offsets})
     held = leased(state, "holder", 10)  # 40 to 49
     _, secret = Tokens(private_database).create("User:ann", None, None)
 
@@ -111,17 +113,15 @@ def test_a_backup_restored_beside_a_topic_that_moved_on(
     assert "CREATE ROLE" in tool("pg_dumpall", url, "--roles-only")
 
     # What happens after the backup: records are done, one is given up, a token is revoked; the topic moves on.
-    state.acknowledge(held, {ACCEPT: OffsetSet.of((40, 45), (46, 50)), REJECT: GIVEN_UP})
+    single.acknowledge(state, held, {ACCEPT: OffsetSet.of((40, 45), (46, 50)), REJECT: GIVEN_UP})
     later = leased(state, "m", 20)  # 50 to 69
-    state.acknowledge(later, {ACCEPT: later.offsets})
+    single.acknowledge(state, later, {ACCEPT: later.offsets})
     sharequeue(REPOSITORY, given, "dlq", "drain", "--group", group, "--execute", "--yes")
     Tokens(private_database).revoke(None, "User:ann", dry_run=False)
     for number in range(100, 120):
         producer.produce(topic, str(number).encode(), partition=0)
     assert producer.flush(30) == 0
-    admin = AdminClient(client_config(settings))
-    for deleted in admin.delete_records([TopicPartition(topic, 0, 43)]).values():
-        deleted.result(30)
+    delete_before(settings, topic, 43)
 
     tool("pg_restore", elsewhere, "--exit-on-error", str(dump))
     restored = {**given, "SHAREQUEUE_DATABASE_URL": elsewhere.render_as_string(hide_password=False)}
@@ -130,17 +130,18 @@ def test_a_backup_restored_beside_a_topic_that_moved_on(
     with Database(restored["SHAREQUEUE_DATABASE_URL"]) as database:
         state = State(database)
         with pytest.raises(FencedStateEpoch):
-            state.acknowledge(held, {ACCEPT: held.offsets})
+            single.acknowledge(state, held, {ACCEPT: held.offsets})
         assert principal_of(database, secret, "describe") == "User:ann", "a revoked token is in force again"
         Tokens(database).revoke(None, "User:ann", dry_run=False)
         with pytest.raises(TokenRefused):
             principal_of(database, secret, "describe")
         observed(state)
         again: list[int] = []
-        while (lease := state.acquire(at, "n", None, 1000)) is not None:
+        while (lease := single.acquire(state, at, "n", None, 1000)) is not None:
             again += lease.offsets.iter_offsets()
             rejected = lease.offsets & GIVEN_UP
-            state.acknowledge(
+            single.acknowledge(
+                state,
                 lease,
                 {ACCEPT: lease.offsets - rejected, REJECT: rejected} if rejected else {ACCEPT: lease.offsets},
             )

@@ -16,13 +16,14 @@ from sharequeue.database import Database
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import optional_jars
 from sharequeue.local.stack import StackInfo
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
 from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.run import run_rounds
-from sharequeue.spark.sweeping import sweep_outputs
+from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, SharePartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
 from tests.fixtures.cluster import HOSTS, RECORDS, Cluster, cluster_on, executor_of
 from tests.fixtures.object_stores import S3
 from tests.fixtures.pipelines import Holder, MakeTable, Produce, all_accepted, job_of
@@ -214,11 +215,11 @@ def test_executors_seek_what_is_far_apart(
     topic_id = topics.describe([filled])[filled].topic_id
     for partition in range(2):
         at = SharePartition(group, filled, partition)
-        state.observe(at, topic_id, 0, RECORDS, RECORDS)
-        lease = state.acquire(at, "before", None, RECORDS, redelivery="fan_out")
+        single.observe(state, at, topic_id, 0, RECORDS, RECORDS)
+        lease = single.acquire(state, at, "before", None, RECORDS, redelivery="fan_out")
         assert lease is not None
-        state.acknowledge(
-            lease, {AcknowledgeType.ACCEPT: lease.offsets - again, AcknowledgeType.RELEASE: again}
+        single.acknowledge(
+            state, lease, {AcknowledgeType.ACCEPT: lease.offsets - again, AcknowledgeType.RELEASE: again}
         )
     cluster.begin(group, filled, seek=seek)
     report = cluster.end()

@@ -23,8 +23,8 @@ from typing import get_args
 
 import pytest
 
-from sharequeue.deadletters.batches import Step
-from sharequeue.settings import Settings
+from sharequeue.deadletters.outbox import Step
+from sharequeue.words.settings import Settings
 from tests.chaos.forked_drains import drains
 from tests.fixtures.deadletters import GivenUp
 from tests.fixtures.stack import say

@@ -22,13 +22,14 @@ from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
-from sharequeue.errors import FencedStateEpoch, InvalidRecordState, ShareError
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.configs.names import environment_name
 from sharequeue.local import ports
 from sharequeue.local.stack import up
 from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, SharePartition
+from sharequeue.words.errors import FencedStateEpoch, InvalidRecordState, ShareError
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
 from tests.deep.servers import Pair, Replica, sharequeue
 from tests.fixtures.stack import LOCK_BOUNDS, REPOSITORY, allow_short_locks
 from tests.waiting import wait_until
@@ -73,11 +74,11 @@ class Worker:
             while not self._stop.is_set():
                 lease = None
                 try:
-                    lease = state.acquire(AT, "worker", None, 10, lock_duration_ms=1000)
+                    lease = single.acquire(state, AT, "worker", None, 10, lock_duration_ms=1000)
                     if lease is None:
                         self._stop.wait(0.05)
                         continue
-                    state.acknowledge(lease, {ACCEPT: lease.offsets})
+                    single.acknowledge(state, lease, {ACCEPT: lease.offsets})
                     self.confirmed.update(lease.offsets.iter_offsets())
                 except DBAPIError:
                     self.errors += 1
@@ -171,13 +172,13 @@ def test_what_a_failover_without_waiting_loses(pair: Pair, told: list[str]) -> N
         state = State(database)
         alter_group_configs(database, "g", {"share.auto.offset.reset": "earliest"})
         state.initialize(AT, "id", 0, 1)
-        state.observe(AT, "id", 0, 100, 100)
-        kept = state.acquire(AT, "kept", None, 10)
+        single.observe(state, AT, "id", 0, 100, 100)
+        kept = single.acquire(state, AT, "kept", None, 10)
         assert kept is not None
         pair.catch_up()
         pair.cut()
-        state.acknowledge(kept, {ACCEPT: kept.offsets})  # confirmed, and lost
-        lost = state.acquire(AT, "lost", None, 10)
+        single.acknowledge(state, kept, {ACCEPT: kept.offsets})  # confirmed, and lost
+        lost = single.acquire(state, AT, "lost", None, 10)
         assert lost is not None
         assert [*lost.offsets.iter_offsets()] == [*range(10, 20)]
         pair.kill_primary()
@@ -188,21 +189,21 @@ def test_what_a_failover_without_waiting_loses(pair: Pair, told: list[str]) -> N
             "what was accepted is leased again, as the standby knew it"
         )
         with pytest.raises(InvalidRecordState):
-            state.acknowledge(lost, {ACCEPT: lost.offsets})
-        another = state.acquire(AT, "another", None, 10)
+            single.acknowledge(state, lost, {ACCEPT: lost.offsets})
+        another = single.acquire(state, AT, "another", None, 10)
         assert another is not None
         assert another.offsets == lost.offsets
         with pytest.raises(InvalidRecordState):
-            state.acknowledge(lost, {ACCEPT: lost.offsets})
+            single.acknowledge(state, lost, {ACCEPT: lost.offsets})
         settings = {"SHAREQUEUE_DATABASE_URL": pair.url()}
         assert "would raise" in sharequeue(REPOSITORY, settings, "state", "raise-epochs")
         assert "raised" in sharequeue(REPOSITORY, settings, "state", "raise-epochs", "--execute", "--yes")
         for stale in (kept, lost, another):
             with pytest.raises(FencedStateEpoch):
-                state.acknowledge(stale, {ACCEPT: stale.offsets})
+                single.acknowledge(state, stale, {ACCEPT: stale.offsets})
         came: list[int] = []
-        while (again := state.acquire(AT, "again", None, 100)) is not None:
-            state.acknowledge(again, {ACCEPT: again.offsets})
+        while (again := single.acquire(state, AT, "again", None, 100)) is not None:
+            single.acknowledge(state, again, {ACCEPT: again.offsets})
             came += again.offsets.iter_offsets()
         assert came == [*range(100)], "all that was not known to be done, once"
         assert state.figures.verify() == []
@@ -225,18 +226,18 @@ def test_a_commit_that_waits_for_no_disk_is_lost_by_a_crash(pair: Pair, told: li
         state = State(database)
         alter_group_configs(database, "g", {"share.auto.offset.reset": "earliest"})
         state.initialize(AT, "id", 0, 1)
-        state.observe(AT, "id", 0, 100, 100)
-        lease = state.acquire(AT, "m", None, 10)
+        single.observe(state, AT, "id", 0, 100, 100)
+        lease = single.acquire(state, AT, "m", None, 10)
         assert lease is not None
         # Long enough since the settings; the checkpoint writes what was done until now.
         pair.sql("checkpoint")
-        state.acknowledge(lease, {ACCEPT: lease.offsets})
+        single.acknowledge(state, lease, {ACCEPT: lease.offsets})
         assert state.figures.describe("g")[0].spso == 10
         pair.kill_primary()
     up(pair.info.home, lambda line: None, service=False)
     with Database(url) as database:
         state = State(database)
         assert state.figures.describe("g")[0].spso == 0
-        state.acknowledge(lease, {ACCEPT: lease.offsets})
+        single.acknowledge(state, lease, {ACCEPT: lease.offsets})
         assert state.figures.verify() == []
     told.append("crash with synchronous_commit=off: a confirmed acknowledgement of 10 records was gone")

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from sharequeue.errors import ShareError
 from sharequeue.groups.membership import Membership
 from sharequeue.local import ports
 from sharequeue.local.stack import up
-from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.values import AcknowledgeType
+from sharequeue.words.errors import ShareError
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import AcknowledgeType
+from tests import single
 from tests.deep.servers import Pair, sharequeue
 from tests.deep.service_chaos import SESSION_MS, of
 from tests.deep.service_chaos_world import World, world_at_work
@@ -102,7 +103,9 @@ def test_who_does_not_wait_loses_the_last_moments_and_no_more(
         ledger.produce(topic, 4, 300)
     wait_until(lambda: len(ledger.accepted) > len(kept) + 500, 60)
     held = next(
-        lease for at in late.assignment if (lease := state.acquire(at, late.member_id, late.member_epoch, 5))
+        lease
+        for at in late.assignment
+        if (lease := single.acquire(state, at, late.member_id, late.member_epoch, 5))
     )
     kill_the_primary(world, pair)
     with ledger.lock:
@@ -112,7 +115,7 @@ def test_who_does_not_wait_loses_the_last_moments_and_no_more(
     given = {"SHAREQUEUE_DATABASE_URL": pair.url()}
     sharequeue(REPOSITORY, given, "state", "raise-epochs", "--execute", "--yes")
     with pytest.raises(ShareError):
-        state.acknowledge(held, {AcknowledgeType.ACCEPT: held.offsets})
+        single.acknowledge(state, held, {AcknowledgeType.ACCEPT: held.offsets})
     wait_until(late.lost.is_set, 60, "who joined in the moments that are lost is still one")
     lost = [each for each in world.members if each.lost.is_set()]
     assert {each.group_id for each in lost} <= {"g2"}

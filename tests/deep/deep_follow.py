@@ -1,8 +1,9 @@
-"""A followed job whose servers are killed one after the other: does it go on, and does it end when it is told to?"""
+"""A followed job goes on when its servers are killed one after the other, and ends when it is told to."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,8 +21,8 @@ from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.local.stack import down, status, up
-from sharequeue.settings import Settings
 from sharequeue.state import State
+from sharequeue.words.settings import Settings
 from tests.fixtures.stack import REPOSITORY, jars_folder, say
 from tests.waiting import wait_until
 
@@ -73,9 +74,10 @@ def test_servers_go_and_come_and_it_goes_on(stack_home: Path, tmp_path: Path, to
             for at, server in enumerate(SERVERS, 2):
                 (running,) = (each for each in status(stack_home) if each.name == server)
                 assert running.pid is not None
+                before = _in_vain(log, stack_home)
                 os.kill(running.pid, signal.SIGKILL)
                 wait_until(lambda name=server: _is_down(stack_home, name), 30)  # type: ignore[misc]
-                time.sleep(3)  # so that somebody asks in vain
+                wait_until(lambda before=before: _in_vain(log, stack_home) > before, 60, log.read_text)  # type: ignore[misc]
                 start()
                 began = time.monotonic()
                 sent()
@@ -156,6 +158,12 @@ def _worked_on(process: subprocess.Popen[bytes], state: State, log: Path, each_h
         return [each.spso for each in state.figures.describe(GROUP)] == [each_has] * 2
 
     wait_until(done, 180, log.read_text)
+
+
+def _in_vain(log: Path, home: Path) -> int:
+    """Return how often the process, or the service for it, has asked a server in vain."""
+    said = log.read_text() + (home / "logs" / "service.log").read_text()
+    return len(re.findall("trying again|tried again", said))
 
 
 def _is_down(home: Path, name: str) -> bool:

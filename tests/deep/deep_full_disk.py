@@ -15,12 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.kafka.topics import Topics
-from sharequeue.settings import Settings
-from sharequeue.spark import OutputFull, OutputNotReachable, Summary, run_rounds, sweep_outputs
+from sharequeue.spark import OutputFull, OutputNotReachable, Summary
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.lease import lease
 from sharequeue.spark.output.manifest import read_manifest, read_output
+from sharequeue.spark.run import run_rounds
+from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
+from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Holder, Produce, job_of
 from tests.fixtures.stack import MakeTopic
 

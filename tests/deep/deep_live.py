@@ -11,7 +11,7 @@ import pytest
 
 from sharequeue.database import Database
 from sharequeue.local.stack import StackInfo
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 from tests.conformance.live import problems, warm_up
 from tests.conformance.live_random import random_scenario
 from tests.conformance.postgres_engine import PostgresEngine

@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
+from sharequeue.reports.history import Reports
 from sharequeue.service import create_app
-from sharequeue.settings import Settings
-from sharequeue.state.reports import Reports
+from sharequeue.words.settings import Settings
 
 SHARE_PARTITIONS = 10_000
 GROUPS = 20

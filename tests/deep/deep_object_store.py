@@ -15,26 +15,18 @@ from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
 from sharequeue.kafka.topics import Topics
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
-from sharequeue.spark import (
-    OutputFull,
-    OutputNotReachable,
-    ParquetByLease,
-    PostgresTable,
-    Summary,
-    compact,
-    pipeline,
-    sweep_compactions,
-    sweep_outputs,
-)
-from sharequeue.spark import rounds as spark_rounds
+from sharequeue.spark import OutputFull, OutputNotReachable, ParquetByLease, PostgresTable, Summary, pipeline
 from sharequeue.spark import run as spark_run
+from sharequeue.spark.output.compaction import compact, sweep_compactions
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.pipeline import Pipeline
 from sharequeue.spark.run import run_rounds
+from sharequeue.spark.sinks import parquet as parquet_sink
+from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
 from tests.fixtures.object_stores import LOGIN, S3
 from tests.fixtures.pipelines import Assigned, Holder, MakeTable, Produce, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
@@ -181,7 +173,7 @@ def test_what_was_written_and_not_acknowledged_counts_nowhere(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(spark_rounds, "acknowledge_all", die)
+        patched.setattr(parquet_sink, "acknowledge_all", die)
         with pytest.raises(Killed):
             case.run()
     assert read_manifest(case.state, case.job.group, case.job.sink) == ()

@@ -17,9 +17,9 @@ from schemathesis.checks import CHECKS, load_all_checks
 
 from sharequeue.database import Database
 from sharequeue.groups.tokens import Tokens
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 from tests.fixtures.stack import MakeTopic
-from tests.integration.groups.test_service import serving
+from tests.integration.service.test_service import serving
 
 pytestmark = pytest.mark.timeout(900)
 

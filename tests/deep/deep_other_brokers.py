@@ -13,15 +13,15 @@ from confluent_kafka import KafkaException
 
 from sharequeue import ShareConsumer
 from sharequeue.database import Database
-from sharequeue.errors import InconsistentClusterId
 from sharequeue.kafka.topics import Topics
 from sharequeue.local.home import write_json
 from sharequeue.service.coordinator import Coordinator
-from sharequeue.settings import Settings
+from sharequeue.words.errors import InconsistentClusterId
+from sharequeue.words.settings import Settings
+from tests.deep.main_path import invoke, walk
 from tests.fixtures.stack import _made
 from tests.integration.consumer.share_group import poll_some, wait_until, work_on
-from tests.main_path import invoke, walk
-from tests.own_brokers import OwnBroker, jars_of, own_broker
+from tests.servers.own_brokers import OwnBroker, jars_of, own_broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

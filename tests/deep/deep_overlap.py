@@ -13,10 +13,10 @@ from collections import Counter
 import pytest
 from pyspark.sql import SparkSession
 
-from sharequeue.settings import Settings
 from sharequeue.spark.output.manifest import read_output
-from sharequeue.spark.sweeping import sweep_outputs
+from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
+from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import REPOSITORY, MakeTopic
 
@@ -27,11 +27,12 @@ KILLED = textwrap.dedent(
     """
     import os, sys, threading, time
     from pyspark.sql import functions as fn
-    from sharequeue.spark import run_rounds, spark_session
+    from sharequeue.spark import spark_session
+    from sharequeue.spark.run import run_rounds
     from sharequeue.spark.job import ShareGroupJob
     from sharequeue.database import Database
-    from sharequeue.settings import Settings
-    from sharequeue.values import SharePartition
+    from sharequeue.words.settings import Settings
+    from sharequeue.words.values import SharePartition
     from sharequeue.state import State
     from sharequeue.kafka.topics import Topics
     from tests.fixtures.pipelines import Holder

@@ -30,18 +30,18 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.local import postgres
 from sharequeue.local.home import Home
 from sharequeue.local.stack import StackInfo, up
-from sharequeue.settings import Settings
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.spark.sinks.postgres_tables import connection_of
 from sharequeue.state import State
-from sharequeue.values import SharePartition
-from tests.certificates import Authority
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import SharePartition
 from tests.deep.deep_secured import degraded, serving
+from tests.deep.main_path import invoke, walk
 from tests.fixtures.pipelines import Holder, all_accepted, job_of
 from tests.fixtures.stack import _end, _made, _new_home, allow_short_locks
 from tests.fuzzer.run import Run
 from tests.integration.consumer.share_group import Work, poll_some, wait_until
-from tests.main_path import invoke, walk
+from tests.servers.certificates import Authority
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -32,13 +32,14 @@ from sharequeue.deadletters.letters import (
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.kafka.clients import client_config
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
+from sharequeue.reports.history import Reports
 from sharequeue.state import State
-from sharequeue.state.reports import Reports
-from sharequeue.values import AcknowledgeType, SharePartition
-from tests.browser import Browser, browser
-from tests.integration.groups.test_service import serving
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
+from tests.deep.browser import Browser, browser
+from tests.integration.service.test_service import serving
 from tests.waiting import pass_time, wait_until
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -57,22 +58,22 @@ def fill(database: Database) -> None:
         for partition in range(partitions):
             at = SharePartition(group, topic, partition)
             state.initialize(at, f"id-{topic}", 0, 2)
-            state.observe(at, f"id-{topic}", 0, 40_000, 40_000)
+            single.observe(state, at, f"id-{topic}", 0, 40_000, 40_000)
     pass_time(database, 20)
     for hour in range(24):
         for group, (topic, partitions) in groups.items():
             for partition in range(partitions):
                 at = SharePartition(group, topic, partition)
                 end = 40_000 + 1500 * hour + drawn.randint(0, 800)
-                state.observe(at, f"id-{topic}", 0, end, end)
+                single.observe(state, at, f"id-{topic}", 0, end, end)
                 if hour == 23 and group != "mail":
                     continue
                 for _ in range(2):
-                    lease = state.acquire(at, "past", None, drawn.randint(500, 2000))
+                    lease = single.acquire(state, at, "past", None, drawn.randint(500, 2000))
                     assert lease is not None
                     (run,) = lease.offsets.ranges
                     bad = OffsetSet.from_offsets(drawn.sample(range(*run), drawn.randint(0, 3)))
-                    state.acknowledge(lease, {REJECT: bad, ACCEPT: OffsetSet.of(run) - bad})
+                    single.acknowledge(state, lease, {REJECT: bad, ACCEPT: OffsetSet.of(run) - bad})
                     while batch := state.dead_letters.open(at, 5000):
                         state.dead_letters.close(at, batch.sequence)
             reports.record(group)
@@ -88,14 +89,14 @@ def fill(database: Database) -> None:
         for partition in range(partitions):
             at = SharePartition(group, topic, partition)
             for _ in range(2):
-                lease = state.acquire(at, f"m-{racks[partition % len(racks)]}{number}", None, 700)
+                lease = single.acquire(state, at, f"m-{racks[partition % len(racks)]}{number}", None, 700)
                 assert lease is not None
                 offsets = [offset for run in lease.offsets.ranges for offset in range(*run)]
                 cut = drawn.randint(100, 500)
                 settled = OffsetSet.from_offsets(offsets[cut:])
                 back = OffsetSet.from_offsets(drawn.sample(offsets[cut:], 60))
                 bad = OffsetSet.from_offsets(drawn.sample(offsets[cut:], 9)) - back
-                state.acknowledge(lease, {ACCEPT: settled - back - bad, RELEASE: back, REJECT: bad})
+                single.acknowledge(state, lease, {ACCEPT: settled - back - bad, RELEASE: back, REJECT: bad})
     state.administration.pause("invoices", "the ledger is closed till Monday", "orders", 2)
     reports.record("flight-delays")
 
@@ -212,7 +213,7 @@ def test_a_page_updates_by_itself(address: str, private_database: Database) -> N
     with browser() as page:
         page.go(f"{address}/share-partitions/mail?topic=events&partition=0")
         page.value("document.querySelector('main a').focus(), window.same = 1")
-        lease = state.acquire(at, "somebody", None, 7)
+        lease = single.acquire(state, at, "somebody", None, 7)
         assert lease is not None
         before = page.value("document.querySelector('main').textContent")
         page.value("new Promise(done => setTimeout(done, 6000))")

@@ -1,4 +1,4 @@
-"""A queue whose workers are killed, stopped and suspended: does every record end once, and is every count right?"""
+"""A queue whose workers are killed, stopped and suspended: every record ends once, and every count is right."""
 
 from __future__ import annotations
 

@@ -35,34 +35,45 @@ from tests.deep.servers import Replica, of_code, sharequeue
 from tests.fixtures.stack import LOCK_BOUNDS, REPOSITORY, MakeTopic
 from tests.waiting import wait_until
 
-BEFORE = "6860f33"
+BEFORE = "c3ca638"
 """The commit that stands for the last release. Let it follow each release."""
 PARTITIONS, MEMBERS, RECORDS = 4, 8, 120_000
 INTERVAL_SECONDS = 0.5
 
 WORKER = """
 import json, sys, time
+import sqlalchemy as sa
 from sharequeue.database import Database
-from sharequeue.errors import ShareError
-from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, SharePartition
+from sharequeue.words.errors import error_for
+from sharequeue.words.offsets import OffsetSet
 
+# In SQL, because the two releases have different methods for it.
+ACQUIRE = sa.text(
+    "select error_code, error_message, token, offsets::text as offsets"
+    " from sharequeue.acquire(:group, :topic, :partition, null, :member, null, 10, p_redelivery => 'fan_out')"
+)
+ACKNOWLEDGE = sa.text(
+    "select error_code, error_message from sharequeue.acknowledge(:group, :topic, :partition, null, :member, null,"
+    " cast(:token as uuid), null, cast(:offsets as int8multirange), '{}', '{}', '{}')"
+)
 url, group, topic, first, last = sys.argv[1:]
-longest, calls = 0.0, 0
 with Database(url) as database:
-    state = State(database)
     while True:
         for partition in range(int(first), int(last)):
-            began = time.monotonic()
-            try:
-                lease = state.acquire(SharePartition(group, topic, partition), f"worker-{first}", None, 10)
-                if lease is not None:
-                    state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets})
-            except ShareError as error:
+            began, ranges = time.monotonic(), []
+            at = {"group": group, "topic": topic, "partition": partition, "member": f"worker-{first}"}
+            rows = database.call(ACQUIRE, **at)
+            if rows and not rows[0]["error_code"]:
+                for row in rows:
+                    ranges += [[each[0], each[1]] for each in OffsetSet.parse(row["offsets"]).runs()]
+                held = ",".join(f"[{first},{last + 1})" for first, last in ranges)
+                token = str(rows[0]["token"])
+                rows = database.call(ACKNOWLEDGE, **at, token=token, offsets=f"{{{held}}}")
+            if rows and rows[0]["error_code"]:
+                error = error_for(rows[0]["error_code"], rows[0]["error_message"])
                 print(json.dumps({"error": str(error)}), flush=True)
                 continue
             took = time.monotonic() - began
-            ranges = [] if lease is None else [[each[0], each[1]] for each in lease.offsets.runs()]
             print(json.dumps({"partition": partition, "took": took, "runs": ranges}), flush=True)
             time.sleep(0.01)
 """

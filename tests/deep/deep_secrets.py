@@ -25,15 +25,15 @@ from sharequeue import ShareConsumer
 from sharequeue.cli import command
 from sharequeue.dagster import share_group_defs, share_group_resources
 from sharequeue.database import Database
-from sharequeue.errors import CoordinatorNotAvailable
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.groups.heartbeats_over_http import ServiceHeartbeats
+from sharequeue.groups.heartbeat_transports import ServiceHeartbeats
 from sharequeue.groups.membership import Membership
 from sharequeue.groups.tokens import Tokens
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import ports
 from sharequeue.service import create_app
-from sharequeue.settings import Settings
+from sharequeue.words.errors import CoordinatorNotAvailable
+from sharequeue.words.settings import Settings
 from tests.fixtures.dagster import share_group
 from tests.fixtures.stack import REPOSITORY, MakeTopic
 from tests.waiting import wait_until

@@ -29,18 +29,18 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from sharequeue import AcknowledgeType, ShareConsumer
 from sharequeue.database import Database
+from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.topic import create_dead_letter_topic
-from sharequeue.deadletters.writer import read_dead_letters
-from sharequeue.errors import SaslAuthenticationFailed
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import ports
-from sharequeue.settings import Settings
-from tests.certificates import Authority, TokenKey
+from sharequeue.words.errors import SaslAuthenticationFailed
+from sharequeue.words.settings import Settings
+from tests.deep.main_path import invoke, walk
 from tests.fixtures.stack import jars_folder
 from tests.integration.consumer.share_group import Work, poll_some, wait_until, work_on
-from tests.main_path import invoke, walk
-from tests.own_brokers import OwnBroker, own_broker
+from tests.servers.certificates import Authority, TokenKey
+from tests.servers.own_brokers import OwnBroker, own_broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,10 +14,10 @@ import pytest
 from pyspark.sql import DataFrame
 
 from sharequeue.database import Database
-from sharequeue.settings import Settings
 from sharequeue.spark.sinks.at_least_once import AtLeastOnce
 from sharequeue.state import State
-from sharequeue.values import Lease
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import Lease
 from tests.chaos.test_sink_kills import STEPS, Filled
 from tests.chaos.test_sink_kills_spark import RECORDS, kill, until_lapsed
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of

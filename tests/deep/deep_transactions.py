@@ -1,4 +1,4 @@
-"""Transactions of many calls, ended in every way, prepared too: do the answers that count agree with each other?"""
+"""Transactions of many calls, ended in every way, prepared too: the results that count agree with each other."""
 
 from __future__ import annotations
 

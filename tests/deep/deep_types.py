@@ -12,18 +12,17 @@ import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.database import Database
-from sharequeue.spark.contract import HandlerError
+from sharequeue.spark.formats import json
+from sharequeue.spark.handler import HandlerError
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.sinks.interface import Sink, SinkRefused
 from sharequeue.spark.sinks.parquet import ParquetByLease
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.state import State
-from tests.deep import deep_lake_sinks
-from tests.deep.deep_lake_sinks import Lake
+from tests.fixtures.lakes import Lake, LakeOf
 from tests.fixtures.pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 
-lake, lake_of = deep_lake_sinks.lake, deep_lake_sinks.lake_of
 BIG = "99999999999999999999999999999999999999"
 FAR = (
     "0001-01-01 00:00:00.000001",
@@ -208,6 +207,49 @@ def test_a_postgres_table_keeps_what_it_can_have(
         assert found == [*texts, *[None] * (RECORDS - len(texts))], name
 
 
+@pytest.mark.parametrize("sink", ["parquet", "postgres", "delta", "iceberg"])
+def test_nanoseconds_of_json_are_cut_to_microseconds(
+    sink: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    group: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    spark: SparkSession,
+    database: Database,
+    make_table: MakeTable,
+    lake_of: LakeOf,
+) -> None:
+    """Whatever the sink is, as `docs/howto/formats.md` says; a text of the same record keeps them."""
+    topic, text = make_topic(1), "1969-12-31T23:59:59.999999999Z"
+    produce(topic, 0, [f'{{"at": "{text}", "as_text": "{text}"}}'])
+    destination: Sink = ParquetByLease()
+    table: Lake | str | None = None
+    if sink == "postgres":
+        table = make_table("at timestamptz, as_text text")
+        destination = PostgresTable(table)
+    elif sink != "parquet":
+        table = lake_of(sink)
+        table.create("at timestamp, as_text string")
+        destination = table.sink()
+
+    def handler(records: DataFrame) -> DataFrame:
+        decoded = json(records, "at timestamp, as_text string")
+        return decoded.select("topic", "partition", "offset", "lease_id", "value.*", "outcome", "error")
+
+    job = job_of(group, topic, handler, destination=destination)
+    assert run_job(job, assigned(topic)).accepted == 1
+    found: Any
+    if isinstance(table, str):
+        columns = "(extract(epoch from at) * 1000000)::bigint as micros, as_text"
+        (found,) = database.rows(sa.text(f"select {columns} from {table}"))  # noqa: S608
+    else:
+        rows = table.rows() if table else read_output(spark, state, group, job.sink)
+        (found,) = rows.selectExpr("unix_micros(at) as micros", "as_text").collect()
+    assert (found["micros"], found["as_text"]) == (-1, text)
+
+
 @pytest.mark.parametrize(
     ("sink", "name"), [(sink, name) for sink, names in NOT_IN.items() for name in sorted(names - {"nested"})]
 )
@@ -220,14 +262,14 @@ def test_a_type_that_a_sink_cannot_have_is_refused_before_anything_is_leased(
     run_job: RunJob,
     state: State,
     make_table: MakeTable,
-    request: pytest.FixtureRequest,
+    lake_of: LakeOf,
 ) -> None:
     """By its column's name."""
     destination: Sink = ParquetByLease()
     if sink == "postgres":
         destination = PostgresTable(make_table(f'"offset" bigint, {name} text'))
     elif sink in ("delta", "iceberg"):
-        table = request.getfixturevalue("lake_of")(sink)
+        table = lake_of(sink)
         table.create(f"`offset` bigint, {name} string")
         destination = table.sink()
     job = job_of(group, topic, lambda records: with_kinds(records, {name}), destination=destination)

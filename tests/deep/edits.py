@@ -1,4 +1,4 @@
-"""Which rule is switched off by which change to which function?
+"""The rules, and the change to a function that switches each one off.
 
 Each edit is applied to a copy of the functions, in a database of its own, never to the files. The first table is of
 what the random histories must find; the second breaks one rule of each family, for the marked tests to find. An edit
@@ -144,8 +144,8 @@ HISTORY_EDITS = (
     Edit(
         "a time on release",
         "apply_acknowledgements",
-        "v_not_before timestamptz := date_trunc('second', p_not_before + interval '999999 microseconds');",
-        "v_not_before timestamptz;",
+        "v_times.not_before := sharequeue_internal.whole_second(v_times.not_before);",
+        "v_times.not_before := null;",
     ),
     Edit(
         "waiting records leave the window",

@@ -27,14 +27,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.database import Database
-from sharequeue.errors import ShareError
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.clients import client_config
-from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, SharePartition
+from sharequeue.words.errors import ShareError
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
 from tests.fixtures.stack import REPOSITORY
-from tests.ports import free_port
+from tests.servers.ports import free_port
 from tests.waiting import wait_until
 
 HEARTBEAT_MS, SESSION_MS, LOCK_MS = 2_000, 30_000, 5_000
@@ -258,7 +259,7 @@ class Ledger:
 
     def _one(self, state: State, member: Membership, at: SharePartition, drawn: random.Random) -> None:
         before = self._topic_id(at)
-        lease = state.acquire(at, member.member_id, member.member_epoch, drawn.choice((1, 20, 100)))
+        lease = single.acquire(state, at, member.member_id, member.member_epoch, drawn.choice((1, 20, 100)))
         if lease is None:
             return
         name, topic_id = self.incarnation[at.topic]
@@ -270,7 +271,7 @@ class Ledger:
                 )
         if drawn.random() < 0.05:
             return  # its lock lapses
-        state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets})
+        single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: lease.offsets})
         if known:
             offsets = [offset for first, end in lease.offsets.ranges for offset in range(first, end)]
             with self.lock:

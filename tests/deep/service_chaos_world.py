@@ -20,8 +20,8 @@ from sharequeue.groups.membership import Membership
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.local.stack import status, up
-from sharequeue.settings import Settings
 from sharequeue.state import State
+from sharequeue.words.settings import Settings
 from tests.deep.service_chaos import (
     HEARTBEAT_MS,
     UNASSIGNED,

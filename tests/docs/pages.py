@@ -1,4 +1,4 @@
-"""Which blocks does a page have, and how is each run?
+"""The blocks of a page, and how each is run.
 
 A block says what it is: `python`, `sh` and `sql` are run as they stand, in the order of the page; `text` and `yaml`
 are shown. A page's blocks share what they define, as they do for a reader who types them one after another.
@@ -66,6 +66,8 @@ class Reader:
     folder: Path
     environment: Mapping[str, str]
     database: Database
+    programs: Path
+    """Where the `sharequeue` is that a shell finds."""
     names: dict[str, Any] = field(default_factory=dict)
 
     def reads(self, page: str) -> list[Block]:
@@ -88,7 +90,9 @@ class Reader:
                     connection.connection.cursor().execute(block.text)
 
     def _shell(self, block: Block) -> None:
-        path = os.pathsep.join([str(self.folder), str(Path(sys.executable).parent), os.environ["PATH"]])
+        path = os.pathsep.join(
+            [str(self.folder), str(self.programs), str(Path(sys.executable).parent), os.environ["PATH"]]
+        )
         # A reader has a terminal, is asked and agrees.
         text = re.sub(r"--execute\b(?! --yes)", "--execute --yes", block.text)
         typed = subprocess.run(

@@ -1,8 +1,8 @@
-"""Which parts of the reference does the code know, and are they in the pages as the code has them?
+"""The parts of the reference that the code knows, compared with the pages.
 
-`python -m tests.docs.reference` writes these parts again: configs, settings, commands, metrics, error names, SQL
-functions and views; and the list of all names (`public_names`). A part stands in a page of `docs/reference/` between
-two markers; the text around them is written by hand. `test_reference.py` compares.
+`python -m tests.docs.reference` writes these parts again: configs, settings, commands, figures, metrics, error names,
+SQL functions and views; and the list of all names (`public_names`). A part stands in a page of `docs/reference/`
+between two markers; the text around them is written by hand. `test_reference.py` compares.
 """
 
 from __future__ import annotations
@@ -11,20 +11,23 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
 import click
+from prometheus_client.metrics import MetricWrapperBase
 from pydantic import BaseModel
 
 from sharequeue.cli import command
 from sharequeue.dagster.share_group import ShareGroup
-from sharequeue.errors import ERRORS_BY_CODE, explanation
 from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS, ConfigKey
 from sharequeue.groups.configs.names import environment_name
 from sharequeue.groups.configs.texts import as_text
 from sharequeue.service.metrics import families, registry
-from sharequeue.settings import database, service_limits, settings, sources
+from sharequeue.words.errors import ERRORS_BY_CODE, explanation
+from sharequeue.words.figures import GroupFigures, SharePartitionStatus, figures_of
+from sharequeue.words.settings import database, service_limits, settings, sources
 from tests.docs.pages import ROOT
 from tests.docs.reference_sql import functions, views
 
@@ -34,6 +37,7 @@ SHARED = {
 }
 """Options that the page says once for all commands."""
 FOLDER = ROOT / "docs" / "reference"
+CONFIG_DEFAULTS = ROOT / "sql" / "functions" / "20_groups" / "group_config_defaults.sql"
 WRITE = "python -m tests.docs.reference"
 
 
@@ -107,7 +111,7 @@ def environment() -> str:
     for field in sources.Environment.model_fields:
         short = field.removeprefix("service_").removeprefix("database_").removesuffix("_role")
         text = documented.get(field) or documented.get(short) or ""
-        assert text, f"sharequeue/settings/ says nothing of {field}"
+        assert text, f"sharequeue/words/settings/ says nothing of {field}"
         variable = f"`SHAREQUEUE_{field.upper()}`"
         said = re.sub(rf" \({variable}\)|(?<=\(){variable}, |^{variable}[,:] ", "", " ".join(text.split()))
         rows.append((variable, said[0].upper() + said[1:]))
@@ -161,8 +165,8 @@ def metrics() -> list[tuple[str, str, tuple[str, ...], str]]:
     found: list[tuple[str, str, tuple[str, ...], str]] = [
         (each.name, each.kind, each.labels, each.meaning) for each in families.all_families()
     ]
-    for counted in (own.heartbeats, own.requests, own.statements):
-        for each in counted.describe():
+    for counted in vars(own).values():
+        for each in counted.describe() if isinstance(counted, MetricWrapperBase) else ():
             name = each.name + ("_total" if each.type == "counter" else "")
             found.append((name, each.type, counted._labelnames, each.documentation))
     return sorted(found)
@@ -175,6 +179,31 @@ def metric_names() -> str:
         for name, kind, labels, meaning in metrics()
     ]
     return table(("metric", "type", "labels", "meaning"), rows)
+
+
+def figures(*, ended: bool) -> str:
+    """Return the columns of `groups describe`: how records ended, or the others."""
+    rows = [
+        (f"`{each.command}`", each.unit, each.words)
+        for each in figures_of(SharePartitionStatus)
+        if each.command and each.ended is ended
+    ]
+    return table(("column", "unit", "meaning"), rows)
+
+
+def figures_of_groups() -> str:
+    """Return the figures of a group: where each is shown, and what it is."""
+    rows = [
+        (
+            f"`{each.name}`",
+            *(f"`{name}`" if name else "–" for name in (each.command, each.dagster)),
+            each.title or "–",
+            each.unit,
+            each.words,
+        )
+        for each in figures_of(GroupFigures)
+    ]
+    return table(("column of the view", "command", "Dagster", "page", "unit", "meaning"), rows)
 
 
 def errors() -> str:
@@ -220,6 +249,9 @@ PARTS: Mapping[str, tuple[str, Callable[[], str]]] = {
     "environment": ("settings.md", environment),
     "commands": ("commands.md", commands),
     "metrics": ("metrics.md", metric_names),
+    "present figures": ("figures.md", partial(figures, ended=False)),
+    "ended records": ("figures.md", partial(figures, ended=True)),
+    "figures of groups": ("figures.md", figures_of_groups),
     "errors": ("errors.md", errors),
     "functions": ("sql.md", functions),
     "views": ("sql.md", views),
@@ -241,6 +273,35 @@ def written(page: Path) -> str:
     return re.sub(r"[ \t]+\n", "\n", text)
 
 
+def config_defaults() -> str:
+    """Return the SQL of the configs that a group may have and of their defaults, as `keys.py` declares them."""
+    values: dict[str, str] = {}
+    for name, key in sorted(GROUP_CONFIGS.items()):
+        default = SERVICE_CONFIGS[key.service_name].default if key.service_name else key.default
+        assert default is not None, f"{name} has no default"
+        values[name] = as_text(default)
+    names = ",\n".join(f"        '{name}'" for name in values)
+    cases = "\n".join(f"        when '{name}' then '{value}'" for name, value in values.items())
+    return f"""\
+-- The configs that a group may have, and the value of each that neither the group nor the service has set.
+-- Generated from sharequeue/groups/configs/keys.py: do not edit, run `{WRITE}`.
+
+create or replace function sharequeue_internal.group_config_names() returns text[]
+language sql immutable parallel safe as $$
+    select array[
+{names}]
+$$;
+
+-- Return the default of a group's config; null if there is no such config.
+create or replace function sharequeue_internal.group_config_default(p_name text) returns text
+language sql immutable parallel safe as $$
+    select case p_name
+{cases}
+    end
+$$;
+"""
+
+
 def pages() -> list[Path]:
     """Return the pages that have such parts."""
     return sorted({FOLDER / file for file, _ in PARTS.values()})
@@ -252,3 +313,4 @@ if __name__ == "__main__":
     public_names.FILE.write_text(public_names.listed())
     for each in pages():
         each.write_text(written(each))
+    CONFIG_DEFAULTS.write_text(config_defaults())

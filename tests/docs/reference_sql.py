@@ -1,4 +1,4 @@
-"""Which SQL functions and views may a role use, and what is each for?
+"""The SQL functions and views of each role, and what each is for.
 
 Read from the files of `sql/`: the lists of grants are in the file that defines `apply_permissions`, the purpose of a
 function or view is the comment above it, the columns of a view are what it selects.

@@ -9,8 +9,8 @@ import pytest
 
 from sharequeue.database import Database
 from sharequeue.local import stack
-from sharequeue.settings import Settings
 from sharequeue.state import State
+from sharequeue.words.settings import Settings
 from tests.docs.pages import Reader, blocks
 from tests.fixtures.stack import jars_folder
 from tests.waiting import wait_until
@@ -26,7 +26,7 @@ def test_own_queue(private_database: Database, tmp_path: Path) -> None:
         "SHAREQUEUE_HOME": str(tmp_path / "shop" / ".sharequeue"),
         "SHAREQUEUE_JARS": str(jars_folder()),
     }
-    reader = Reader(tmp_path, environment, private_database)
+    reader = Reader(tmp_path, environment, private_database, tmp_path)
 
     def ended() -> tuple[int, int, int]:
         with Database.open(Settings.load(tmp_path / "shop" / ".sharequeue")) as database:

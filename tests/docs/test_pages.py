@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,17 +22,20 @@ from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
-from sharequeue.offsets import OffsetSet
 from sharequeue.service.coordinator import Coordinator
-from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, SharePartition, SharePartitionStatus
+from sharequeue.words.figures import SharePartitionStatus
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
 from tests.docs.pages import PAGES, ROOT, RUN, SHOWN, Reader, blocks
 from tests.fixtures.dagster import share_group
 from tests.fixtures.deadletters import GivenUp
 from tests.fixtures.pipelines import Holder, Produce
 from tests.fixtures.registry import RegistryServer, framed, text
 from tests.fixtures.stack import MakeTopic
+from tests.servers.command import command_server
 from tests.waiting import running
 
 if TYPE_CHECKING:
@@ -82,8 +86,15 @@ def test_every_block_says_what_it_is(page: str) -> None:
         assert (ROOT / ELSEWHERE[page]).exists()
 
 
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give a folder with a `sharequeue` that starts at once: the pages call it some seventy times."""
+    with command_server(tmp_path_factory.mktemp("command")) as programs:
+        yield programs
+
+
 @pytest.fixture
-def reader(private_database: Database, settings: Settings, tmp_path: Path) -> Reader:
+def reader(private_database: Database, settings: Settings, tmp_path: Path, programs: Path) -> Reader:
     """Give somebody who reads a page at the tests' servers, with a database of their own."""
     url = private_database.engine.url.render_as_string(hide_password=False)
     environment = {
@@ -92,7 +103,7 @@ def reader(private_database: Database, settings: Settings, tmp_path: Path) -> Re
         "SHAREQUEUE_BOOTSTRAP_SERVERS": settings.bootstrap_servers,
         "SHAREQUEUE_OUTPUT": str(tmp_path / "output"),
     }
-    return Reader(tmp_path, environment, private_database)
+    return Reader(tmp_path, environment, private_database, programs)
 
 
 def test_dead_letters_and_the_first_hour(
@@ -119,8 +130,8 @@ def test_dead_letters_and_the_first_hour(
     (sent,) = reader.database.rows(sa.text("select sum(sent) as sent from sharequeue.redrives"))
     assert sent["sent"] == 20
     state, at = State(reader.database), SharePartition(case.group, case.topic, 0)
-    state.observe(at, state.figures.describe(case.group)[0].topic_id, 0, 40, 40)
-    assert state.acquire(at, "member", None, 10) is not None
+    single.observe(state, at, state.figures.describe(case.group)[0].topic_id, 0, 40, 40)
+    assert single.acquire(state, at, "member", None, 10) is not None
     for name, value in reader.environment.items():
         monkeypatch.setenv(name, value)
     assert reader.reads("docs/howto/operate.md")
@@ -137,10 +148,10 @@ def test_journal(reader: Reader) -> None:
     state, at = State(reader.database), SharePartition("g", "t", 0)
     alter_group_configs(reader.database, "g", {})
     state.initialize(at, "id", 0, 1)
-    state.observe(at, "id", 0, 100, 100)
-    lease = state.acquire(at, "member", None, 10)
+    single.observe(state, at, "id", 0, 100, 100)
+    lease = single.acquire(state, at, "member", None, 10)
     assert lease is not None
-    state.acknowledge(lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 5))})
+    single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 5))})
     reader.names |= {"database": reader.database, "at": at}
     assert reader.reads("docs/explanation/journal.md")
 
@@ -164,10 +175,10 @@ def test_reports(reader: Reader) -> None:
     # Its lock outlives the commands.
     alter_group_configs(reader.database, at.group_id, {"share.record.lock.duration.ms": "3600000"})
     state.initialize(at, "id", 0, 1)
-    state.observe(at, "id", 0, 100, 100)
-    lease = state.acquire(at, "member", None, 10)
+    single.observe(state, at, "id", 0, 100, 100)
+    lease = single.acquire(state, at, "member", None, 10)
     assert lease is not None
-    state.acknowledge(lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 5))})
+    single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 5))})
     assert reader.reads("docs/howto/reports.md")
     assert reader.reads("docs/reference/commands.md")
     (page,) = (reader.folder / "output" / "reports" / "flight-delays").iterdir()
@@ -222,7 +233,7 @@ def test_sinks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The pipelines that the page defines run, each into its sink; then the files of one are brought together."""
-    from sharequeue.spark import run_rounds
+    from sharequeue.spark.run import run_rounds
 
     monkeypatch.chdir(reader.folder)
     produce(make_topic(2, "orders"), 0, ["one order", "another"])
@@ -247,7 +258,7 @@ def test_sinks(
         report = run_rounds(own, job, membership=Holder(held), state=state, topics=topics, spark=spark)
         assert (report.accepted, report.lag) == (2, 0), name
     state.administration.alter_offsets(held[0], info.topic_id, 0)
-    state.observe(held[0], info.topic_id, 0, 2, 2)
+    single.observe(state, held[0], info.topic_id, 0, 2, 2)
     for block in rest:
         reader.run(block)
     assert reader.reads("docs/howto/compaction.md")
@@ -267,7 +278,7 @@ def test_formats(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each pipeline of the page takes what it decodes, and rejects what it does not."""
-    from sharequeue.spark import run_rounds
+    from sharequeue.spark.run import run_rounds
 
     monkeypatch.setenv("SHAREQUEUE_REGISTRY_URL", registry_server.url)
     monkeypatch.syspath_prepend(str(reader.folder))
@@ -318,7 +329,7 @@ def test_replay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A month in a program, a day by command, and the month published into what the group had done."""
-    from sharequeue.spark import run_rounds
+    from sharequeue.spark.run import run_rounds
 
     for name, value in reader.environment.items():
         monkeypatch.setenv(name, value)
@@ -377,7 +388,7 @@ def test_replay(
 def test_test_your_pipeline(
     reader: Reader, spark: SparkSession, stack_home: Path, settings: Settings
 ) -> None:
-    """A handler alone, the queue in memory, the whole stack in a folder."""
+    """A handler alone, the queue without a broker, the whole stack in a folder."""
     reader.names |= {"spark": spark, "folder": stack_home}
     assert reader.reads("docs/howto/test-your-pipeline.md")
 
@@ -444,6 +455,7 @@ def test_tutorial(
     spark: SparkSession,
     topics: Topics,
     tmp_path: Path,
+    programs: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ten orders, two of them dead letters, put back and accepted: what the tutorial promises, it asserts itself."""
@@ -452,7 +464,7 @@ def test_tutorial(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHAREQUEUE_HOME", str(settings.home))
     with Database.open(settings) as database:
-        reader = Reader(tmp_path, {"SHAREQUEUE_HOME": str(settings.home)}, database)
+        reader = Reader(tmp_path, {"SHAREQUEUE_HOME": str(settings.home)}, database, programs)
         try:
             assert reader.reads("docs/tutorial/first-queue.md")
         finally:

@@ -9,17 +9,22 @@ import pytest
 from starlette.routing import Route
 
 from sharequeue.deadletters import attempts, letters
-from sharequeue.redrive import selection
+from sharequeue.deadletters.redrive import selection
 from sharequeue.service.app import create_app
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 from tests.docs.pages import ROOT
-from tests.docs.reference import FOLDER, WRITE, pages, written
+from tests.docs.reference import CONFIG_DEFAULTS, FOLDER, WRITE, config_defaults, pages, written
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
 def test_what_the_code_knows_is_in_the_page(page: Path) -> None:
     """The generated parts of a page are those that the code makes now."""
     assert page.read_text() == written(page), f"docs/reference/{page.name} is old: run `.venv/bin/{WRITE}`"
+
+
+def test_the_configs_of_the_sql_are_those_of_the_code() -> None:
+    """Names and defaults of group configs are declared once, in `keys.py`; the SQL has them from there."""
+    assert CONFIG_DEFAULTS.read_text() == config_defaults(), f"run `.venv/bin/{WRITE}`"
 
 
 def test_every_path_of_the_service_is_in_the_page(tmp_path: Path) -> None:

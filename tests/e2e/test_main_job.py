@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from sharequeue.deadletters.letters import KAFKA_HEADERS
+from sharequeue.reports.history import Reports
 from sharequeue.state import State
-from sharequeue.state.reports import Reports
 from tests.fixtures.demo import (
     GROUP,
     TOPIC,

@@ -28,15 +28,16 @@ from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import processes, stack
 from sharequeue.local.home import Home
-from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, SharePartition
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
 from tests.fixtures.demo import GROUP, TOPIC, DemoStack, assert_drained
 from tests.fixtures.stack import REPOSITORY
+from tests.servers.webserver import LOCATION, PATIENCE_SECONDS, Webserver
 from tests.waiting import wait_until
-from tests.webserver import LOCATION, PATIENCE_SECONDS, Webserver
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.deep, pytest.mark.timeout(900)]
 
 FLIGHTS = 900
 """One day of flights and a little more: the cancelled ones stand at the end of their day."""
@@ -124,11 +125,11 @@ def deliver_once(settings: Settings, service: Database) -> None:
         for partition, log in topics.offsets(TOPIC).items():
             at = SharePartition(GROUP, TOPIC, partition)
             state.initialize(at, topic.topic_id, 0, 0)
-            state.observe(at, topic.topic_id, log.log_start, log.log_end, log.log_end)
-            lease = state.acquire(at, "first", None, FLIGHTS)
+            single.observe(state, at, topic.topic_id, log.log_start, log.log_end, log.log_end)
+            lease = single.acquire(state, at, "first", None, FLIGHTS)
             assert lease is not None
             assert lease.offsets.count == log.log_end - log.log_start
-            state.acknowledge(lease, {AcknowledgeType.RELEASE: lease.offsets})
+            single.acknowledge(state, lease, {AcknowledgeType.RELEASE: lease.offsets})
 
 
 def test_a_run_that_is_terminated_in_the_ui_costs_nothing(roles: Roles) -> None:

@@ -28,8 +28,8 @@ from sharequeue.local.home import Home
 from sharequeue.state import State
 from tests.fixtures.demo import GROUP, DemoStack, assert_drained
 from tests.fixtures.stack import REPOSITORY
+from tests.servers.webserver import PATIENCE_SECONDS, Webserver
 from tests.waiting import wait_until
-from tests.webserver import PATIENCE_SECONDS, Webserver
 
 pytestmark = [pytest.mark.slow, pytest.mark.deep, pytest.mark.timeout(900)]
 

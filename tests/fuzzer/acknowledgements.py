@@ -114,21 +114,8 @@ class Acknowledgements(Books):
         runs = zip(call.args["firsts"], call.args["lasts"], call.args["types"], strict=True)
         return {o: kind for first, last, kind in runs for o in range(first, last + 1)}
 
-    def _acknowledge_and_acquire(self, call: Call) -> None:
-        if not call.result:
-            self._fault("acknowledge and acquire gave no row", call.share_partition)
-            return
-        row = call.result[0]
-        self._acknowledged(call, self._runs(call), row, row["acknowledge_error_code"], counted=False)
-        if not row["acknowledge_error_code"]:
-            self.fetched.add(call.args["p_token"])
-        assert call.share_partition
-        self._granted(call, call.share_partition, self.partitions.get(call.share_partition), call.result)
-
-    _acknowledge_and_fetch = _acknowledge_and_acquire
-
     def _acknowledged(
-        self, call: Call, asked: dict[int, int], row: dict[str, Any], error: int | None, counted: bool = True
+        self, call: Call, asked: dict[int, int], row: dict[str, Any], error: int | None
     ) -> None:
         at, a = call.share_partition, call.args
         assert at
@@ -175,8 +162,7 @@ class Acknowledgements(Books):
             passed = row["spso"] is not None and offset < row["spso"]
             did["doubtful"] += passed and self._may_have_lapsed_out(record)
             self._apply(call, record, kind, did)
-        if counted:
-            self._counts(at, row, did)
+        self._counts(at, row, did)
         if a.get("p_outputs", "[]") != "[]":
             lease = self.lease_ids[a["p_token"]]
             if lease in self.outputs:

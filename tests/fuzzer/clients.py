@@ -21,9 +21,11 @@ from typing import Any
 import psycopg2
 import sqlalchemy as sa
 
+from tests.conformance.reasons import NOT_LIVE_FUNCTION
 from tests.fuzzer.records import At, Call
 
-SETUP = """
+SETUP = f"""
+{NOT_LIVE_FUNCTION}
 create sequence public.fuzz_order;
 create table public.fuzz_calls (call integer primary key, seq bigint not null, result jsonb not null,
     at timestamptz not null);
@@ -88,6 +90,21 @@ class Client:
     def close(self) -> None:
         """Close the connection."""
         self.connection.close()
+
+    def check_reasons(self) -> None:
+        """Where there is lag, something can be leased now, or one named reason says why not.
+
+        Time passes while this is asked: only what is so three times is a fault.
+        """
+        wrong: list[str] = []
+        for _ in range(3):
+            with self.connection.cursor() as cursor:
+                cursor.execute("select * from public.not_live(null)")
+                wrong = [line for (line,) in cursor.fetchall()]
+            if not wrong:
+                return
+        with self.shared.lock:
+            self.shared.faults.append(f"after a step: {wrong[0]}")
 
     def send(self, operation: str, source: str | None = None, **args: Any) -> Any:
         """Make one call, in a way that is drawn. Return its result where it counts, else None."""

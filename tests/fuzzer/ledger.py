@@ -35,10 +35,14 @@ class Books:
         self.folders: dict[str, str] = {}
         """The groups to which folders of sinks belong."""
         self.tokens: set[str] = set()
-        self.fetched: set[str] = set()
         self.lease_ids: dict[str, int] = {}
         self.left: Counter[str] = Counter()
         """Records of a lease that nobody has acknowledged."""
+        self.pipelines: dict[str, set[str]] = {}
+        """Those that have claimed each group."""
+        self.lost: Counter[str] = Counter()
+        """The most records of each group that retention can have taken, and how many were reported."""
+        self.reported: Counter[str] = Counter()
         self._phase_high: list[float] = []
         self._clocks: list[tuple[float, float]] = []
         self.call: Call | None = None
@@ -89,23 +93,16 @@ class Books:
         key = (call.share_partition, call.operation, call.args["p_member_id"], request)
         partition = self.partitions.get(call.share_partition) if call.share_partition else None
         if key in self.first_results:
-            if any(
-                row.get("error_code") == 30 or row.get("acknowledge_error_code") == 30 for row in call.result
-            ):
+            if any(row.get("error_code") == 30 for row in call.result):
                 return True
             first, at, phase = self.first_results[key]
             if first == call.result or partition is None:
                 return True
-            # The next fetch has acknowledged its lease: so its result had come, and is kept no longer.
-            told = call.operation == "acknowledge_and_acquire" and first[0]["token"] in self.fetched
             forgotten = max(self._phase_high[phase:]) - at > KEPT_SECONDS
-            if not told and not forgotten:
+            if not forgotten:
                 self._fault(f"a repeated call returned {call.result}, at first {first}")
                 return True
-        refused = all(
-            (row.get("error_code") or not row.get("offsets", "-")) and row.get("acknowledge_error_code", 1)
-            for row in call.result
-        )
+        refused = all(row.get("error_code") or not row.get("offsets", "-") for row in call.result)
         if partition is not None and not refused:
             self.first_results[key] = (call.result, call.at, len(self._phase_high) - 1)
         return False
@@ -280,6 +277,7 @@ class Books:
         partition.log_end, partition.stable = a["p_log_end"], a["p_last_stable_offset"]
         for offset in range(partition.spso, a["p_log_start"]):
             record = partition.records.setdefault(offset, Record("fresh", group=at[0]))
+            self.lost[at[0]] += not record.done
             if record.state in GIVEN_UP:
                 record.letter = {"owed": "maybe", "open": "open"}.get(record.letter, record.letter)
             elif not record.done:

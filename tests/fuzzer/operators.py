@@ -17,6 +17,20 @@ class Ledger(Acknowledgements):
     _make_group = _sweep = _pause = _config = _clock = _add_acl = _remove_acls = _nothing
     _raise_state_epochs = _take_snapshots = _hold_dead_letters = _nothing
 
+    def _claim_group(self, call: Call) -> None:
+        """The pipeline is the one that claims, or one that has claimed the group before."""
+        known = self.pipelines.setdefault(call.args["p_group_id"], set())
+        known.add(call.args["p_pipeline"])
+        if call.result[0] not in {None, *known}:
+            self._fault(f"a claim returned {call.result[0]}, which nobody has claimed for")
+
+    def _report_losses(self, call: Call) -> None:
+        """No loss is reported twice: never more than retention can have taken."""
+        group = call.args["p_group_id"]
+        self.reported[group] += call.result[0]
+        if call.result[0] < 0 or self.reported[group] > self.lost[group]:
+            self._fault(f"{self.reported[group]} records reported as lost, at most {self.lost[group]} are")
+
     def _verify(self, call: Call) -> None:
         if call.result:
             self._fault(f"verify: {call.result}")

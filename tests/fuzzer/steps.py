@@ -12,6 +12,7 @@ from tests.fuzzer.clients import Client
 from tests.fuzzer.records import ACCEPT, GAP, REJECT, RELEASE, RENEW, At, multirange, offsets_of
 
 MEMBERS = ("m0", "m1", "m2", "m3")
+PIPELINES = ("p0", "p1")
 LOCK_DURATION = "share.record.lock.duration.ms"
 CONFIGS = {
     "share.delivery.count.limit": ("2", "3", "5", "7"),
@@ -33,14 +34,16 @@ class Worker(Client):
     def step(self) -> None:
         """One step."""
         steps: list[tuple[float, Callable[[], Any]]] = [
-            (24, self.acquire), (22, self.acknowledge), (14, self.acknowledge_and_acquire), (2, self.steady),
+            (34, self.acquire), (34, self.acknowledge), (4, self.steady),
             (4, self.renew), (4, self.give_back), (3, self.sweep), (6, self.repeat), (8, self.observe),
             (7, self.letters),
             (2, self.force), (1, self.pause), (1.5 * self.configs, self.config), (0.7, self.acl), (2.5, self.forward),
             (0.5, self.reset), (0.3, self.forget), (0.3, self.extend), (1.5, self.look),
+            (1, self.claim), (1, self.losses),
         ]  # fmt: skip
         _, step = self.roll.choices(steps, [weight for weight, _ in steps])[0]
         step()
+        self.check_reasons()
 
     # Names.
 
@@ -198,31 +201,15 @@ class Worker(Client):
             "p_types": array(types),
         }
 
-    def acknowledge_and_acquire(self, lease: dict[str, Any] | None = None, whole: int | None = None) -> Any:
-        """Acknowledge a lease and take the next, in one call."""
-        lease = lease or self.some_lease()
-        if lease is None:
-            return None
-        who, at = self.as_holder(lease), lease["at"]
-        args = {**who, **self.batches(self.asked(lease) if whole is None else lease["offsets"], whole)}
-        if whole is None and self.roll.random() < 0.5:
-            args |= {**self.fetch(at), "p_type_counts": None, **self.later()}
-            rows = self.send("acknowledge_and_fetch", **args)
-        else:
-            args |= {
-                "p_max_records": self.roll.choice([1, 5, 20]),
-                "p_redelivery": self.roll.choice(["kafka", "fan_out"]),
-            }
-            rows = self.send("acknowledge_and_acquire", **args)
-        return self.keep(at, who["p_state_epoch"], who["p_member_id"], rows)
-
     def steady(self) -> None:
         """A worker in its loop: whole batches, one after the other."""
-        lease = self.acquire()
         for _ in range(self.roll.randint(2, 8)):
+            lease = self.acquire()
             if lease is None:
                 return
-            lease = self.acknowledge_and_acquire(lease, ACCEPT)
+            self.send(
+                "acknowledge_batches", **self.as_holder(lease), **self.batches(lease["offsets"], ACCEPT)
+            )
 
     def renew(self) -> None:
         """Renew a lock."""
@@ -387,6 +374,21 @@ class Worker(Client):
             }
             if self.send("initialize", **made) == [True]:
                 self.shared.epochs[at] = 1
+
+    def claim(self) -> None:
+        """Claim a group for a pipeline, some by replacing another one."""
+        replaces = self.roll.choice([None, None, *PIPELINES])
+        self.send(
+            "claim_group",
+            p_group_id=self.some()[0],
+            p_pipeline=self.roll.choice(PIPELINES),
+            p_replaces=replaces,
+        )
+
+    def losses(self) -> None:
+        """Ask what retention has taken since this was asked last."""
+        at = self.some()
+        self.send("report_losses", p_group_id=at[0], p_topics=f"{{{at[1]}}}")
 
     def extend(self) -> None:
         """Longer locks."""

@@ -13,7 +13,8 @@ from psycopg2.extensions import make_dsn
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.words.values import SharePartition
+from tests import single
 from tests.transactions.clients import (
     GROUP,
     LOCK_MS,
@@ -57,7 +58,7 @@ def attack(
     state = State(database)
     for topic, partition in places():
         state.initialize(SharePartition(GROUP, topic, partition), "id", 0, 1)
-        state.observe(SharePartition(GROUP, topic, partition), "id", 0, RECORDS, RECORDS)
+        single.observe(state, SharePartition(GROUP, topic, partition), "id", 0, RECORDS, RECORDS)
     ledger = Ledger(places(), RECORDS)
     common = Common(dsn, ledger, two_phases=two_phases)
     draw = random.Random(seed)  # noqa: S311 - a draw of a test

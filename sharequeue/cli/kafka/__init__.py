@@ -1,1 +1,1 @@
-"""The commands that take the arguments of Kafka's own tools, and print what those print."""
+"""Commands with the arguments and the output of Kafka's own tools."""

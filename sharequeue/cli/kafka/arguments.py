@@ -1,4 +1,4 @@
-"""Which arguments of `kafka-share-groups.sh` may stand together, and what it says where they may not."""
+"""Check which arguments of `kafka-share-groups.sh` may be combined, with Kafka's error messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WAYS = ("from_file", "to_current", "to_datetime", "to_earliest", "to_latest", "
 
 
 def check(context: click.Context, verbose: bool, given: Mapping[str, Any]) -> None:
-    """Check what may stand together, in the order in which Kafka's tool does."""
+    """Check which arguments may be combined, in the order in which Kafka's tool does."""
 
     def has(name: str) -> bool:
         return given[name] not in (None, False, ())
@@ -73,7 +73,7 @@ def _check_reset(context: click.Context, given: Mapping[str, Any], ways: Sequenc
     if not ways:
         listed = ", ".join(f"[{option_name(way)}]" for way in _WAYS)
         usage(context, f"Option [reset-offsets] takes one of these options: {listed}")
-    # --topic beside --all-topics is Kafka's: the topics that are named count.
+    # --topic together with --all-topics is allowed, as in Kafka: the given topics count.
     for name, option in (("topics", "topic"), ("all_topics", "all-topics")):
         if given[name] and ways == ["from_file"]:
             usage(context, f'Option "[{option}]" can\'t be used with option "[from-file]"')
@@ -82,5 +82,5 @@ def _check_reset(context: click.Context, given: Mapping[str, Any], ways: Sequenc
 
 
 def option_name(name: str) -> str:
-    """Return an option as it is typed."""
+    """Return an option in the form of the command line."""
     return name.replace("_", "-")

@@ -1,4 +1,4 @@
-"""`sharequeue share-group-configs`: Kafka's `kafka-configs.sh --entity-type groups`, for the groups that are here."""
+"""`sharequeue share-group-configs`: Kafka's `kafka-configs.sh --entity-type groups`, for groups of this database."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sharequeue.cli.kafka.tools import KafkaCommand, java_name, properties, usag
 from sharequeue.cli.options import settings_options
 from sharequeue.cli.output import Output, answers, flag, text
 from sharequeue.database import Database
-from sharequeue.errors import InvalidConfig, ShareError
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs, alter_and_tell
 from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS
 from sharequeue.groups.configs.texts import as_text
-from sharequeue.groups.known import group_names
-from sharequeue.settings import Settings
+from sharequeue.groups.group_names import group_names
+from sharequeue.words.errors import InvalidConfig, ShareError
+from sharequeue.words.settings import Settings
 
 _PAIR = re.compile(r"\s*([^=,\[\]\s]+)=(\[[^\]]*\]|[^,]*)\s*(?:,|$)")
 
@@ -26,13 +26,13 @@ _PAIR = re.compile(r"\s*([^=,\[\]\s]+)=(\[[^\]]*\]|[^,]*)\s*(?:,|$)")
 @click.command("share-group-configs", cls=KafkaCommand)
 @settings_options
 @answers(text("GROUP"), text("NAME"), text("VALUE"), flag("OWN"), text("SYNONYMS"), text("STATUS"))
-@click.option("--entity-type", help="groups, the only one here.")
+@click.option("--entity-type", help="groups, the only supported one.")
 @click.option("--entity-name", help="The share group.")
 @click.option("--group", help="The same as --entity-type groups --entity-name.")
 @click.option("--describe", is_flag=True, help="Show what is set.")
-@click.option("--all", "everything", is_flag=True, help="Show the values that are not set, too.")
+@click.option("--all", "everything", is_flag=True, help="Also show values that are not set.")
 @click.option("--alter", is_flag=True, help="Change configs, at once.")
-@click.option("--add-config", help="name=value,…; a value with commas in square brackets.")
+@click.option("--add-config", help="name=value,…; put a value with commas into square brackets.")
 @click.option("--add-config-file", type=click.Path(path_type=Path, exists=True), help="Lines of name=value.")
 @click.option("--delete-config", help="name,…")
 @click.option(
@@ -100,13 +100,13 @@ def share_group_configs(
 
 
 def _pairs(given: str) -> dict[str, str | int | bool | None]:
-    """Names and values of `--add-config`. Raises InvalidConfig for what is no list of such."""
+    """Return names and values of `--add-config`. Raises InvalidConfig if it is not a list of such pairs."""
     found: dict[str, str | int | bool | None] = {}
     at = 0
     while at < len(given):
         pair = _PAIR.match(given, at)
         if pair is None:
-            raise InvalidConfig(f"{given!r} is no list of name=value,name=[value,value].")
+            raise InvalidConfig(f"{given!r} is not a list of name=value,name=[value,value].")
         found[pair.group(1)] = pair.group(2).removeprefix("[").removesuffix("]").strip()
         at = pair.end()
     return found
@@ -141,7 +141,7 @@ def _describe(database: Database, output: Output, groups: list[str], *, everythi
 
 
 def _synonyms(name: str, value: str, *, own: bool, service: Mapping[str, Any]) -> str:
-    """Where a value comes from, the strongest first, as Kafka's tool lists it."""
+    """Return the sources of a value, the strongest first, as Kafka's tool lists them."""
     key = GROUP_CONFIGS[name]
     found = [f"DYNAMIC_GROUP_CONFIG:{name}={value}"] if own else []
     if key.service_name is not None:

@@ -1,4 +1,4 @@
-"""`sharequeue share-groups`: Kafka's `kafka-share-groups.sh`, on the groups that are kept here."""
+"""`sharequeue share-groups`: Kafka's `kafka-share-groups.sh`, for groups of this database."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from sharequeue.cli.kafka.views import members_view, offsets_view, state_view
 from sharequeue.cli.options import parse_topics, settings_options
 from sharequeue.cli.output import Output, answers, number, printable, text
 from sharequeue.database import Database
-from sharequeue.errors import GroupIdNotFound, ShareError
 from sharequeue.groups.descriptions import GroupDescription, describe_group, list_groups
 from sharequeue.kafka.offset_resets import OffsetResets, Start, of_file
 from sharequeue.kafka.topics import Topics
-from sharequeue.settings import Settings
 from sharequeue.state import State
+from sharequeue.words.errors import GroupIdNotFound, ShareError
+from sharequeue.words.settings import Settings
 
 _STATES = ("Stable", "Empty", "Dead")
 _HEADS = {"COORDINATOR": "COORDINATOR (ID)"}
@@ -64,7 +64,7 @@ _ABSENT = "This server does not host this topic-partition."
 @click.option("--group", "groups", multiple=True, help="The share group; may be repeated.")
 @click.option("--all-groups", is_flag=True, help="All share groups.")
 @click.option("--topic", "topics", multiple=True, help="A topic, or topic:0,1; may be repeated.")
-@click.option("--all-topics", is_flag=True, help="All topics that the group has offsets of.")
+@click.option("--all-topics", is_flag=True, help="All topics with offsets of the group.")
 @click.option("--members", is_flag=True, help="Describe members.")
 @click.option("--offsets", is_flag=True, help="Describe offsets, the default.")
 @click.option(
@@ -74,10 +74,10 @@ _ABSENT = "This server does not host this topic-partition."
 @click.option("--execute", is_flag=True, help="Do the reset.")
 @click.option("--to-earliest", is_flag=True, help="To the start of the log.")
 @click.option("--to-latest", is_flag=True, help="To the end of the log.")
-@click.option("--to-current", is_flag=True, help="To where the group stands.")
+@click.option("--to-current", is_flag=True, help="To the group's current start.")
 @click.option("--to-offset", type=int, help="To this offset.")
 @click.option("--to-datetime", help="To the first record at or after YYYY-MM-DDThh:mm:ss.sss.")
-@click.option("--from-file", type=click.Path(path_type=Path), help="To what a file of --export says.")
+@click.option("--from-file", type=click.Path(path_type=Path), help="To the offsets in a file of --export.")
 @click.option("--export", is_flag=True, help="Print the offsets as CSV.")
 @click.option("--timeout", type=int, default=30000, show_default=True, help="Longest wait, in milliseconds.")
 @click.option("--command-config", type=click.Path(path_type=Path), help="Properties of the Kafka client.")
@@ -94,7 +94,7 @@ def share_groups(
     """Kafka's `kafka-share-groups.sh`: list, describe, delete groups, reset and delete their offsets.
 
     Arguments, columns and messages are Kafka's; a failed describe or delete ends with exit code 1. `--delete` and
-    `--delete-offsets` act at once, as there. --bootstrap-server must be of the cluster whose records the state is of.
+    `--delete-offsets` act immediately, as in Kafka. --bootstrap-server must be the state's cluster.
     """
     check(context, output.verbose, given)
     settings = with_command_config(settings, command_config, output.warn)
@@ -131,7 +131,7 @@ class _Tool:
         self.broker, self.state, self.given = broker, State(database), given
 
     def fail(self, reason: str) -> NoReturn:
-        """Say that the command failed, as Kafka's does, and end with exit code 1."""
+        """Report that the command failed, as Kafka's tool does, and end with exit code 1."""
         self.output.say(f"\nError: Executing share group command failed due to {reason}")
         raise click.exceptions.Exit(1)
 
@@ -143,7 +143,7 @@ class _Tool:
             self.output.rows(rows)
 
     def list_groups(self) -> None:
-        """List groups, with their states where these are asked for."""
+        """List groups, with their states if requested."""
         found = list_groups(self.database)
         wanted = self.given["state"]
         if wanted is None:
@@ -199,7 +199,7 @@ class _Tool:
             self.output.rows(everything)
 
     def delete(self) -> None:
-        """Delete groups, at once."""
+        """Delete groups immediately."""
         known = {each.group_id: each.group_state for each in list_groups(self.database)}
         failed: dict[str, str] = {}
         done: list[str] = []
@@ -231,7 +231,7 @@ class _Tool:
             raise click.exceptions.Exit(1)
 
     def delete_offsets(self) -> None:
-        """Delete a group's offsets of topics, at once."""
+        """Delete a group's offsets of topics immediately."""
         group = self.given["groups"][0]
         whole: str | None = None
         status: dict[str, str | None] = dict.fromkeys(sorted(self.given["topics"]))
@@ -261,7 +261,7 @@ class _Tool:
             raise click.exceptions.Exit(1)
 
     def reset_offsets(self) -> None:
-        """Reset a group's offsets, or show what that would do. The group is made if there is none."""
+        """Reset a group's offsets, or show what that would do. The group is created if it does not exist."""
         group = self.given["groups"][0]
         members = {each.group_id: each.members for each in list_groups(self.database)}
         if members.get(group):

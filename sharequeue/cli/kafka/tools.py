@@ -1,8 +1,8 @@
-"""What the commands share that take the arguments of Kafka's own tools: its usage errors, names of errors, clients.
+"""Code shared by the commands with the arguments of Kafka's own tools: usage errors, names of errors, clients.
 
-`share-groups` and `share-group-configs` print what `kafka-share-groups.sh` and `kafka-configs.sh` print, so that what
-an operator types by habit works, and scripts that read it do. Usage errors end with exit code 1, as there. Unlike
-there, a failed describe or delete does, too.
+`share-groups` and `share-group-configs` print what `kafka-share-groups.sh` and `kafka-configs.sh` print, so that
+operators' habits, and scripts that parse the output, keep working. Usage errors end with exit code 1, as in Kafka.
+Unlike there, so does a failed describe or delete.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from typing import Any, NoReturn
 import click
 
 from sharequeue.cli.output import printable
-from sharequeue.errors import (
+from sharequeue.kafka.text_files import TextUnreadable, read_text
+from sharequeue.words.errors import (
     GroupAuthorizationFailed,
     InvalidConfig,
     NonEmptyGroup,
     SaslAuthenticationFailed,
     ShareError,
 )
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 
 __all__ = [
     "KafkaCommand",
@@ -61,7 +62,7 @@ class KafkaCommand(click.Command):
     """A command whose usage errors are Kafka's: the message on stderr, exit code 1."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; say what is wrong with them in the words of Kafka's parser."""
+        """Parse the arguments; report errors with the messages of Kafka's parser."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -70,7 +71,7 @@ class KafkaCommand(click.Command):
             usage(ctx, error.format_message())
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; what it finds wrong with its arguments later is said alike."""
+        """Run the command; report later errors in its arguments in the same way."""
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -78,14 +79,14 @@ class KafkaCommand(click.Command):
 
 
 def usage(context: click.Context, message: str) -> NoReturn:
-    """Print what is wrong with the command line, and end with exit code 1."""
+    """Print a usage error, and end with exit code 1."""
     click.echo(message, err=True)
     click.echo(f"{context.command_path} --help lists the options.", err=True)
     context.exit(1)
 
 
 def unavailable(context: click.Context, names: Sequence[str]) -> None:
-    """Refuse options that do not go with the others, where there are any."""
+    """Refuse options that cannot be combined with the others, if there are any."""
     if names:
         usage(
             context,
@@ -94,14 +95,14 @@ def unavailable(context: click.Context, names: Sequence[str]) -> None:
 
 
 def java_name(error: ShareError) -> str:
-    """Return the name of the exception that Kafka's tools print."""
+    """Return the exception's name in Kafka's tools."""
     return "org.apache.kafka.common.errors." + _JAVA.get(type(error), f"{type(error).__name__}Exception")
 
 
 def table(rows: Sequence[Sequence[object]], widths: Sequence[int]) -> str:
-    """Return lines as Kafka's tools write them: each column as wide as its longest value, and no less than that.
+    """Return lines as Kafka's tools write them: each column as wide as its longest value, with a minimum width.
 
-    What a terminal would obey is escaped: a member names itself as it likes.
+    Control characters for terminals are escaped: a member may have any name.
     """
     shown = [[printable(str(cell)) for cell in row] for row in rows]
     wide = [max(least, *(len(row[at]) for row in shown)) for at, least in enumerate(widths)]
@@ -112,26 +113,26 @@ def table(rows: Sequence[Sequence[object]], widths: Sequence[int]) -> str:
 
 
 def cells(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[Sequence[object]]:
-    """The head and the cells of a table; `-` where there is no value."""
+    """Return the head and the cells of a table; `-` for missing values."""
     keys = [name.lower().replace("-", "_").lstrip("#") for name in names]
     return [names, *(["-" if row.get(key) is None else row[key] for key in keys] for row in rows)]
 
 
-def moment_of(said: str) -> datetime:
-    """Return a time as Kafka's tools read it, UTC where no zone is said. Raises ValueError in their words."""
-    if "T" not in said:
+def moment_of(text: str) -> datetime:
+    """Return a time as Kafka's tools read it, in UTC if it has no zone. Raises ValueError with their message."""
+    if "T" not in text:
         raise ValueError("Error parsing timestamp. It does not contain a 'T' according to ISO8601 format")
     try:
-        moment = datetime.fromisoformat(said)
+        moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f'Unparseable date: "{said}"') from None
+        raise ValueError(f'Unparseable date: "{text}"') from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def with_command_config(settings: Settings, path: Path | None, warn: Callable[[str], None]) -> Settings:
-    """Return the settings with what a Java client's properties file (`--command-config`) says of security.
+    """Return the settings with the security settings of a Java client's properties file (`--command-config`).
 
-    Raises BadParameter for a file that has what cannot be read without Java: a trust store or key store that is not
+    Raises BadParameter if the file has something that only Java can read: a trust store or key store that is not
     in PEM.
     """
     if path is None:
@@ -140,10 +141,10 @@ def with_command_config(settings: Settings, path: Path | None, warn: Callable[[s
     found: dict[str, str] = {}
     for name, value in given.items():
         if name == "sasl.jaas.config":
-            found |= {f"sasl.{key}": said for key, said in _JAAS.findall(value)}
+            found |= {f"sasl.{key}": text for key, text in _JAAS.findall(value)}
         elif name in ("ssl.truststore.type", "ssl.keystore.type"):
             if value.upper() not in ("PEM", "PKCS12"):
-                raise click.BadParameter(f"{path}: {name}={value} can only be read by Java; use PEM")
+                raise click.BadParameter(f"{path}: only Java can read {name}={value}: use PEM")
         elif name in _CLIENT_NAMES:
             found[_CLIENT_NAMES[name]] = value
         elif name != "bootstrap.servers":
@@ -157,8 +158,14 @@ def with_command_config(settings: Settings, path: Path | None, warn: Callable[[s
 
 
 def properties(path: Path) -> dict[str, str]:
-    """Return the lines of a properties file that are no comments; a backslash at the end of a line continues it."""
-    text = path.read_text().replace("\\\n", "")
+    """Return the lines of a properties file without comments; a backslash at the end of a line continues it.
+
+    Raises BadParameter for a file that is not UTF-8.
+    """
+    try:
+        text = read_text(path, "lines of name=value").replace("\\\n", "")
+    except TextUnreadable as error:
+        raise click.BadParameter(str(error)) from None
     pairs: dict[str, str] = {}
     for line in text.splitlines():
         if line.strip() and line.lstrip()[0] not in "#!":

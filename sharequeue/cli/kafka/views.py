@@ -1,4 +1,4 @@
-"""What `share-groups --describe` shows of a group: its offsets, its state or its members."""
+"""The output of `share-groups --describe`: a group's offsets, its state or its members."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from sharequeue.cli.output import row_of
 from sharequeue.groups.descriptions import GroupDescription
-from sharequeue.groups.known import awaited_share_partitions
+from sharequeue.groups.group_names import awaited_share_partitions
 from sharequeue.kafka.topics import Topics
-from sharequeue.settings import Settings
 from sharequeue.state import State
+from sharequeue.words.settings import Settings
 
 __all__ = ["View", "members_view", "offsets_view", "state_view"]
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is shown of a group: its rows, the columns, and how wide these are at least."""
+    """The output for one group: its rows, the columns, and their minimum widths."""
 
     rows: list[dict[str, Any]]
     names: Sequence[str]
@@ -26,7 +27,7 @@ class View:
 
 
 def offsets_view(group: GroupDescription, state: State, broker: Topics, *, verbose: bool) -> View:
-    """Where the group's share-partitions start, and their lag."""
+    """Return the start offsets of the group's share-partitions, and their lag."""
     found = state.figures.describe(group.group_id)
     ends = {
         (topic, partition): log.log_end
@@ -35,7 +36,7 @@ def offsets_view(group: GroupDescription, state: State, broker: Topics, *, verbo
     }
     rows: list[dict[str, Any]] = []
     for each in found:
-        # As the broker's end is now: the state may not have seen it yet.
+        # With the broker's current end: the state may not have observed it yet.
         end = ends.get((each.topic, each.partition))
         lag = None if end is None else max(0, end - each.spso - each.delivery_complete_count)
         name = {"group": group.group_id, "topic": each.topic, "partition": each.partition}
@@ -54,7 +55,7 @@ def offsets_view(group: GroupDescription, state: State, broker: Topics, *, verbo
 
 
 def state_view(group: GroupDescription, settings: Settings, *, verbose: bool) -> View:
-    """The group in one row."""
+    """Return the group as one row."""
     url = urlsplit(settings.service_url) if settings.knows("service_url") else None
     row: dict[str, Any] = {
         "group": group.group_id,
@@ -73,17 +74,15 @@ def state_view(group: GroupDescription, settings: Settings, *, verbose: bool) ->
 
 
 def members_view(group: GroupDescription, *, verbose: bool) -> View:
-    """The members of the group, and what each is assigned."""
+    """Return the members of the group with their assignments."""
     rows: list[dict[str, Any]] = [
-        {
-            "group": group.group_id,
-            "consumer_id": each.member_id,
-            "host": f"/{each.client_host}",
-            "client_id": each.client_id,
-            "partitions": each.partitions,
-            "member_epoch": each.member_epoch,
-            "assignment": each.assigned,
-        }
+        row_of(
+            each,
+            group=group.group_id,
+            consumer_id=each.member_id,
+            host=f"/{each.client_host}",
+            assignment=each.assigned,
+        )
         for each in group.members
     ]
     epoch = ("MEMBER-EPOCH",) if verbose else ()

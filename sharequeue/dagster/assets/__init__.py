@@ -1,5 +1,5 @@
-"""The assets of a share group, each made of its spec and its group: what a run does, from top to bottom.
+"""The assets of a share group, each built from its spec and its group, in the order of a run.
 
-`accepted` leases, handles, writes and acknowledges. `summaries` merges the figures kept beside the output.
-`dead_letters` writes what was given up. `reports` records where the group stands.
+`accepted` leases, handles, writes and acknowledges. `summaries` merges the figures stored with the output.
+`dead_letters` writes the dead letters. `reports` records the position of the group.
 """

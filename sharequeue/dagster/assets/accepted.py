@@ -12,50 +12,54 @@ from sqlalchemy.exc import SQLAlchemyError
 from sharequeue.dagster import reports
 from sharequeue.dagster.cancelling import cancelled_plainly
 from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG, lease_tag_value
+from sharequeue.dagster.references import NoSuchObject, Reference
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup, duration
-from sharequeue.errors import BrokerNotAvailable, ShareError
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import Topics
-from sharequeue.references import NoSuchObject, Reference
-from sharequeue.settings import Settings
+from sharequeue.state import State
 from sharequeue.state.journal import Journal
+from sharequeue.words.errors import BrokerNotAvailable, ShareError
+from sharequeue.words.settings import Settings
 
 if TYPE_CHECKING:
     from sharequeue.spark import Pipeline
     from sharequeue.spark.report import RunReport
 
 FIRST_LOOK_S = 3.0
-"""A member that has been assigned nothing for so long looks whether its topics are there."""
+"""After this time without an assignment, a member checks whether its topics exist."""
 CLIENT_ID_PREFIX = "dagster-run-"
-"""By this and the run's id the group knows a run's member; whoever finds it there can look the run up."""
+"""The prefix of a run's member id, followed by the run's id, so that the run of a member can be found."""
 
 
 class Bounds(dg.Config):
-    """How much this run does at most. What is not given is as the `defs.yaml` says; the rest is the next run's."""
+    """The limits of this run. Defaults are in the `defs.yaml`; the remaining work is left to the next run."""
 
     max_seconds: float | None = Field(
-        default=None, gt=0, description="No round begins after so many seconds; the last one is finished."
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds after which no new round begins; the current one is finished.",
     )
     max_rounds: int | None = Field(
-        default=None, ge=1, description="Rounds of lease, read, write and acknowledge."
+        default=None, ge=1, description="Maximum number of rounds of lease, read, write and acknowledge."
     )
-    max_records: int | None = Field(default=None, ge=1, description="Records leased in one round.")
+    max_records: int | None = Field(default=None, ge=1, description="Maximum records leased in one round.")
     max_bytes: int | None = Field(
-        default=None, ge=0, description="Bytes leased in one round, 0 without a bound."
+        default=None, ge=0, description="Maximum bytes leased in one round; 0 for no limit."
     )
     deliveries_per_run: int | None = Field(
         default=None, ge=1, description="How often this run leases a record that it has released."
     )
     partitions: list[str] = Field(
         default=[],
-        description="Lease from these partitions alone, such as `orders-0`; empty for all that are assigned.",
+        description="Lease only from these partitions, such as `orders-0`; empty for all assigned ones.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Processing:
-    """What `ShareGroupComponent.execute` gets: a run of `accepted`, and what it may need."""
+    """The argument of `ShareGroupComponent.execute`: a run of `accepted`, and the resources that it may need."""
 
     context: dg.AssetExecutionContext
     group: ShareGroup
@@ -69,7 +73,7 @@ Execute = Callable[[Processing], "dg.MaterializeResult[None]"]
 
 
 def accepted_asset(spec: dg.AssetSpec, group: ShareGroup, execute: Execute) -> dg.AssetsDefinition:
-    """The asset of `group`; `execute` does its work."""
+    """Build the asset of the records that `group` accepts; `execute` does the work."""
 
     @dg.multi_asset(specs=[spec], name=f"{group.name}_accepted", pool=group.run.pool)
     def accepted(
@@ -87,24 +91,23 @@ def accepted_asset(spec: dg.AssetSpec, group: ShareGroup, execute: Execute) -> d
 
 
 def process(run: Processing) -> "dg.MaterializeResult[None]":
-    """Work through what the group has, within the run's bounds; then settle lapsed locks, and remove the files of
+    """Process the group's records within the run's limits; then release expired locks, and remove the files of
     leases that ended without an acknowledgement.
 
-    Raises dg.Failure where the pipeline is missing or another group's, and what `run_rounds` raises.
+    Raises dg.Failure if the pipeline is missing or another group's, and the errors of a run.
     """
     from sharequeue.spark.output.folders import sink_root
-    from sharequeue.spark.sweeping import sweep_outputs
 
     context, group = run.context, run.group
     settings, state = run.settings.load(), run.queue.state
     job = pipeline_of(group)
     group.configure(run.queue.database)
     if state.figures.describe(group.group):
-        # How fast this run is, is counted from here.
+        # The rate of this run is counted from here.
         run.queue.reports.record(group.group, duration(group.automation.observe.keep))
     report, member_id = _rounds(run, job)
     swept = state.sweep()
-    removed = sweep_outputs(run.spark.session(group.name), settings, state, job)
+    removed = job.sweep(settings, spark=run.spark.session(group.name), state=state)
     for path in removed:
         context.log.info(f"removed {path}: its lease ended without an acknowledgement")
     files = {"path": dg.MetadataValue.path(sink_root(settings, job.sink))} if job.destination is None else {}
@@ -124,9 +127,9 @@ def process(run: Processing) -> "dg.MaterializeResult[None]":
 
 
 def pipeline_of(group: ShareGroup) -> "Pipeline":
-    """Import the group's pipeline. A handler that is no pipeline yet becomes one, its output named after the group.
+    """Import the group's pipeline. A plain handler becomes a pipeline, with its output named after the group.
 
-    Raises dg.Failure where it is missing, no function, or made for another group or other topics.
+    Raises dg.Failure if it is missing, not a function, or for another group or other topics.
     """
     from sharequeue.spark import Pipeline, pipeline
 
@@ -138,14 +141,14 @@ def pipeline_of(group: ShareGroup) -> "Pipeline":
         if not callable(found) or isinstance(found, type):
             raise dg.Failure(
                 f"pipeline: {group.pipeline} is of type {type(found).__name__}: expected a function from DataFrame "
-                "to DataFrame, or what `@sharequeue.spark.pipeline(…)` makes of one",
+                "to DataFrame, or a pipeline made with `@sharequeue.spark.pipeline(…)`",
                 allow_retries=False,
             )
         found = pipeline(group=group.group, topics=tuple(group.topics), sink=group.name)(found)
     if found.group != group.group or sorted(found.topics) != sorted(group.topics):
         raise dg.Failure(
-            f"pipeline: {group.pipeline} is made for group {found.group} and topics {', '.join(found.topics)}, but "
-            f"the defs.yaml names group {group.group} and topics {', '.join(group.topics)}: make them the same",
+            f"pipeline: {group.pipeline} is for group {found.group} and topics {', '.join(found.topics)}, but "
+            f"the defs.yaml has group {group.group} and topics {', '.join(group.topics)}: make them the same",
             allow_retries=False,
         )
     return found
@@ -153,7 +156,7 @@ def pipeline_of(group: ShareGroup) -> "Pipeline":
 
 def _rounds(run: Processing, job: "Pipeline") -> tuple["RunReport", str]:
     """Join, do the rounds, leave; return the report and the member's id."""
-    from sharequeue.spark.leasing.losses import words_of_losses
+    from sharequeue.spark.leasing.group import words_of_losses
 
     context, group, bounds, limits = run.context, run.group, run.bounds, run.group.run
     settings = run.settings.load()
@@ -164,7 +167,7 @@ def _rounds(run: Processing, job: "Pipeline") -> tuple["RunReport", str]:
     with Membership(settings.service, group.group, job.topics, client_id=client_id) as member:
         session = run.spark.session(f"{group.name} {context.run.run_id[:8]}")
         if not member.join(FIRST_LOOK_S, context.log.info):
-            _require_topics(settings, job)
+            _require_topics(settings, run.queue.state, job)
             member.join(progress=context.log.info)
         context.instance.add_run_tags(context.run.run_id, {MEMBER_TAG: member.member_id})
         assigned = ", ".join(str(share_partition) for share_partition in member.assignment)
@@ -185,7 +188,7 @@ def _rounds(run: Processing, job: "Pipeline") -> tuple["RunReport", str]:
                 progress=lambda progress: context.log.info(str(progress)),
             )
         except BaseException:
-            # Where it did not get further there is no report; the journal knows what it has leased.
+            # A failed run has no report; its leases are in the journal.
             with suppress(SQLAlchemyError, ShareError):
                 _tag_leases(run, Journal(run.queue.database).leases_of(group.group, member.member_id, since))
             raise
@@ -199,14 +202,16 @@ def _rounds(run: Processing, job: "Pipeline") -> tuple["RunReport", str]:
     return report, member.member_id
 
 
-def _require_topics(settings: Settings, job: "Pipeline") -> None:
-    """Fail now where a topic is not there. A broker that does not answer is waited for as a member."""
+def _require_topics(settings: Settings, state: State, job: "Pipeline") -> None:
+    """Fail now if a topic is missing. A broker that does not answer is waited for as a member."""
+    from sharequeue.spark.leasing.group import living_topics
+
     with suppress(BrokerNotAvailable), Topics(settings) as topics:
-        topics.require(job.topics)
+        living_topics(topics, state, job.group, job.topics)
 
 
 def _tag_leases(run: Processing, lease_ids: Sequence[int]) -> None:
-    """Name the leases of a run among its tags."""
+    """Add the leases of a run to its tags."""
     if lease_ids:
         tags = {LEASES_TAG: lease_tag_value(lease_ids)}
         run.context.instance.add_run_tags(run.context.run.run_id, tags)

@@ -1,6 +1,6 @@
-"""The asset `dead_letters`: what was given up by the time it began is written when it ends, whoever writes it.
+"""The asset `dead_letters`: it ends when all dead letters from before its start are written, by it or by others.
 
-Its report has figures from Postgres, and samples of the newest letters from the topic.
+Its report has figures from Postgres, and samples of the newest letters in the topic.
 """
 
 from codecs import getincrementaldecoder
@@ -12,19 +12,20 @@ import dagster as dg
 from sharequeue.dagster import reports
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup
+from sharequeue.dagster.tables import table
+from sharequeue.deadletters.browsing import Browsed, browse
 from sharequeue.deadletters.letters import DeadLetter
-from sharequeue.deadletters.reading import Newest, newest_letters
 from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.settings import Settings
-from sharequeue.state.group_report import read_causes
+from sharequeue.reports.read import read_causes
+from sharequeue.words.settings import Settings
 
 WRITTEN_UNTIL = "written_until"
 """The metadata key of the time up to which a materialization reports."""
 SAMPLES = 5
-"""Letters that are shown."""
+"""The number of letters in the sample."""
 SAMPLE_BYTES = 200
-"""Of a key or a value that is shown."""
+"""The number of bytes of a key or value in the sample."""
 _ERROR_CHARACTERS = 500
 _SAMPLE_COLUMNS = {
     "dlq_partition": "int",
@@ -41,8 +42,10 @@ _SAMPLE_COLUMNS = {
 
 
 def dead_letters_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefinition:
-    """The asset of `group`. It drains beside the service, which may write all of it first, and then reports
-    everything that was written since its last materialization, by either.
+    """Build the asset of the dead letters of `group`.
+
+    It drains together with the service, which may write all of them first, and then reports everything that either
+    of them has written since its last materialization.
     """
 
     @dg.multi_asset(specs=[spec], name=f"{group.name}_dead_letters")
@@ -75,40 +78,40 @@ def dead_letters_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
 
 
 def samples(settings: Settings, topic: str, group_id: str) -> dict[str, Any]:
-    """The newest letters of a group that its topic has, as a table; and why there are none, where that is known."""
-    newest = newest_letters(settings, topic, group_id, SAMPLES) if topic else Newest([], "there is no topic")
-    rows = [_sample(letter) for letter in newest.letters]
-    columns = [dg.TableColumn(name, kind) for name, kind in _SAMPLE_COLUMNS.items()]
+    """Return the newest letters of a group in its topic as a table, or why there are none, if known."""
+    if topic:
+        newest = browse(settings, topic, lambda letter: letter.group == group_id, most=SAMPLES)
+    else:
+        newest = Browsed(remark="there is no topic")
+    letters = (seen.letter for seen in newest.letters)
     return {
-        "samples": dg.MetadataValue.table(records=rows, schema=dg.TableSchema(columns=columns)),
+        "samples": table(_SAMPLE_COLUMNS, map(_sample, letters)),
         **({"samples_remark": newest.remark} if newest.remark else {}),
     }
 
 
-def _sample(letter: DeadLetter) -> dg.TableRecord:
-    return dg.TableRecord(
-        {
-            "dlq_partition": letter.partition,
-            "dlq_offset": letter.offset,
-            "source_topic": letter.source_topic,
-            "source_partition": letter.source_partition,
-            "source_offset": letter.source_offset,
-            "cause": letter.cause or (letter.message or "")[:_ERROR_CHARACTERS] or None,
-            "delivery_count": letter.delivery_count,
-            "error": letter.error and letter.error[:_ERROR_CHARACTERS],
-            "key": beginning(letter.key),
-            "value": beginning(letter.value),
-        }
+def _sample(letter: DeadLetter) -> tuple[int | str | None, ...]:
+    return (
+        letter.partition,
+        letter.offset,
+        letter.source_topic,
+        letter.source_partition,
+        letter.source_offset,
+        letter.cause or (letter.message or "")[:_ERROR_CHARACTERS] or None,
+        letter.delivery_count,
+        letter.error and letter.error[:_ERROR_CHARACTERS],
+        beginning(letter.key),
+        beginning(letter.value),
     )
 
 
 def beginning(content: bytes | None) -> str | None:
-    """The first bytes of a key or a value: as text, or in hexadecimal digits where that is no text."""
+    """Return the first bytes of a key or value: as text, or in hexadecimal digits if they are not text."""
     if content is None:
         return None
     first, more = content[:SAMPLE_BYTES], len(content) > SAMPLE_BYTES
     try:
-        # The last character may be cut.
+        # The last character may be incomplete.
         text = getincrementaldecoder("utf-8")().decode(first, final=not more)
     except UnicodeDecodeError:
         text = "\0"
@@ -118,7 +121,7 @@ def beginning(content: bytes | None) -> str | None:
 
 
 def reported_until(instance: dg.DagsterInstance, key: dg.AssetKey) -> datetime | None:
-    """The time up to which the last materialization of `key` has reported; None before the first one."""
+    """Return the time up to which the last materialization of `key` has reported; None without one."""
     event = instance.get_latest_materialization_event(key)
     made = event.asset_materialization if event else None
     value = made.metadata.get(WRITTEN_UNTIL) if made else None

@@ -1,8 +1,8 @@
-"""The asset `history`: what each day that is over brought to a group, counted anew from the journal.
+"""The asset `history`: the figures of each past day of a group, counted again from the journal.
 
-The service counts a day when it is over. This asset counts it again, for days as far back as the journal goes, and
-shows it as a partition of its own, so that a backfill fills the holes of a time in which no service ran. Of older
-days it shows what was counted then. No Spark, and nothing of the live group is touched.
+The service counts a day when it is over. This asset counts it again, as far back as the journal goes, and
+shows it as a partition of its own, so that a backfill fills the gaps of times without a service. For older
+days it shows the earlier count. It needs no Spark, and does not change the live group.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,10 @@ from sharequeue.state.journal import Day, Journal
 
 
 def history_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) -> dg.AssetsDefinition:
-    """The asset of `group`, a partition for each day in UTC, as the journal has them; one run for all that are asked
-    for."""
+    """Build the asset of the history of `group`: a partition for each day in UTC, from the journal.
+
+    One run makes all requested partitions.
+    """
     partitions = dg.DailyPartitionsDefinition(backfill.start, timezone="UTC")
 
     @dg.multi_asset(
@@ -31,7 +33,7 @@ def history_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) -> 
     def history(context: dg.AssetExecutionContext, queue: StateResource) -> Any:
         journal = Journal(queue.database)
         kept = {partition.day for partition in journal.partitions()}
-        # A day is counted from where the one before it ended.
+        # A day is counted from the end of the previous one.
         for key in sorted(context.partition_keys):
             day = date.fromisoformat(key)
             if day in kept:
@@ -48,10 +50,14 @@ def history_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) -> 
 
 
 def _source(kept: bool, days: Sequence[Day]) -> str:
-    """Where the figures of a day come from."""
+    """Return the source of a day's figures."""
     if kept:
         return "the journal"
-    return "the count of that day: its journal is gone" if days else "nothing: no journal is left of that day"
+    return (
+        "the count of that day: its journal was dropped"
+        if days
+        else "none: the journal of that day was dropped"
+    )
 
 
 __all__ = ["history_asset"]

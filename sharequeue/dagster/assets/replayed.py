@@ -1,8 +1,8 @@
-"""The asset `replayed`: a day, or an hour, of records once more through the same handler, beside the live group.
+"""The asset `replayed`: process the records of a day or hour again with the same handler, apart from the live group.
 
-Its partitions are days or hours of the records' timestamps, so that Dagster's backfills mean something. Every
-partition has a folder of its own, which is replaced as a whole: a backfill may be cancelled, resumed and executed
-again. Nothing of the live group is touched, and so a replay neither waits for its runs nor keeps them waiting.
+Its partitions are days or hours of the records' timestamps, as needed for Dagster's backfills. Every
+partition has its own folder, which is replaced as a whole: a backfill may be cancelled, resumed and executed
+again. Nothing of the live group is changed, so a replay and its runs do not wait for each other.
 """
 
 import re
@@ -16,8 +16,9 @@ from sharequeue.dagster.cancelling import cancelled_plainly
 from sharequeue.dagster.names import REPLAY_TAG
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.share_group import Backfill, ShareGroup
-from sharequeue.errors import ShareError
+from sharequeue.dagster.tables import table
 from sharequeue.kafka.topics import Topics
+from sharequeue.words.errors import ShareError
 
 if TYPE_CHECKING:
     from sharequeue.spark.replays.report import ReplayReport
@@ -26,10 +27,11 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class Replaying(dg.Config):
-    """How records that are gone are treated."""
+    """How missing records are treated."""
 
     allow_missing: bool = Field(
-        default=False, description="Replay what is left of a time of which retention has removed records."
+        default=False,
+        description="Replay the remaining records of a time from which retention has removed some.",
     )
 
 
@@ -41,12 +43,15 @@ def partitions_of(backfill: Backfill) -> dg.TimeWindowPartitionsDefinition:
 
 
 def replay_name(partition_key: str) -> str:
-    """Return what the replay of a partition, and its folder, is called: an hour's key has a colon."""
+    """Return the name of a partition's replay and of its folder: an hour's key has a colon, which they must not."""
     return _NOT_IN_NAMES.sub("-", partition_key)
 
 
 def replayed_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) -> dg.AssetsDefinition:
-    """The asset of `group`. One run replays one partition, or all that are asked for where `one_run` says so."""
+    """Build the asset of the replays of `group`.
+
+    One run replays one partition, or with `one_run` all requested ones.
+    """
     partitions = partitions_of(backfill)
     policy = dg.BackfillPolicy.single_run() if backfill.one_run else dg.BackfillPolicy.multi_run(1)
 
@@ -65,14 +70,14 @@ def replayed_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) ->
         spark: SparkResource,
     ) -> Any:
         from sharequeue.spark.replays.replay import replay_windows
-        from sharequeue.spark.replays.wanted import Window
+        from sharequeue.spark.replays.selection import Window
 
-        # Not the tag of the group's runs: these are nobody's turn in the queue.
+        # Not the tag of the group's runs: replays are not limited with them.
         context.instance.add_run_tags(context.run.run_id, {REPLAY_TAG: group.group})
         job, loaded = pipeline_of(group), settings.load()
         spans = {key: partitions.time_window_for_partition_key(key) for key in context.partition_keys}
         windows = [Window(span.start, span.end, replay_name(key)) for key, span in spans.items()]
-        with cancelled_plainly("partitions that are done stay as they are"), Topics(loaded) as topics:
+        with cancelled_plainly("finished partitions are kept"), Topics(loaded) as topics:
             reports = replay_windows(
                 job,
                 loaded,
@@ -94,23 +99,12 @@ def replayed_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) ->
 
 
 def _metadata(report: "ReplayReport") -> dict[str, Any]:
-    """What a partition shows: records by outcome, where they are, and what they came from."""
-    columns = [dg.TableColumn("topic", "string")]
-    columns += [
-        dg.TableColumn(name, "int") for name in ("partition", "records", "first_offset", "last_offset")
-    ]
-    rows = [
-        dg.TableRecord(
-            {
-                "topic": each.topic,
-                "partition": each.partition,
-                "records": each.records,
-                "first_offset": each.offsets.first,
-                "last_offset": each.offsets.end - 1,
-            }
-        )
+    """Return the metadata of a partition: records by outcome, their location, and their source."""
+    numbers = dict.fromkeys(("partition", "records", "first_offset", "last_offset"), "int")
+    rows = (
+        (each.topic, each.partition, each.records, each.offsets.first, each.offsets.end - 1)
         for each in report.partitions
-    ]
+    )
     return {
         "dagster/row_count": report.accepted_rows,
         "read_records": report.records,
@@ -120,11 +114,11 @@ def _metadata(report: "ReplayReport") -> dict[str, Any]:
         "dropped_records": report.dropped,
         "would_be_dead_letters": report.dead_letters,
         "missing": "; ".join(report.missing) or "nothing: retention has removed none of these records",
-        "live_group": "nothing of it was touched: no lease, no delivery count, no SPSO, no dead letter",
+        "live_group": "unchanged: no lease, no delivery count, no SPSO, no dead letter",
         "path": dg.MetadataValue.path(str(report.path)),
         "scanned_offsets": report.scanned,
         "replay_seconds": round(report.seconds, 3),
-        "by_partition": dg.MetadataValue.table(records=rows, schema=dg.TableSchema(columns=columns)),
+        "by_partition": table({"topic": "string", **numbers}, rows),
     }
 
 

@@ -1,4 +1,4 @@
-"""The assets `spso_and_lag` and `delivery_counts`: where the group stands, from Postgres alone."""
+"""The assets `spso_and_lag` and `delivery_counts`: the position of the group, from Postgres alone."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -10,17 +10,17 @@ from sharequeue.dagster import reports
 from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.database import Database
-from sharequeue.reporting.files import page_path, write_page
-from sharequeue.settings import Settings
-from sharequeue.state.group_report import read_report
+from sharequeue.reports.files import page_path, write_page
+from sharequeue.reports.read import read_report
 from sharequeue.state.journal import Journal
+from sharequeue.words.settings import Settings
 
 REPORTED_DAYS = 200
-"""Rows, one a share-partition and day: seven weeks of four partitions."""
+"""Rows, one for each share-partition and day: seven weeks of four partitions."""
 
 
 def spso_and_lag_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefinition:
-    """SPSO, lag and what is in flight, recorded in Postgres at every materialization."""
+    """Build the asset of SPSO, lag and records in flight, recorded in Postgres at every materialization."""
 
     @dg.multi_asset(specs=[spec], name=f"{group.name}_spso_and_lag")
     def spso_and_lag(queue: StateResource) -> Any:
@@ -31,19 +31,22 @@ def spso_and_lag_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
 
 
 def standing(database: Database, group: ShareGroup, settings: Settings) -> reports.Metadata:
-    """Where the group stands, how it came there, and what each day has brought. It writes the day's page, too."""
+    """Return the group's position, its history, and the figures of each day.
+
+    It also writes the day's page.
+    """
     report = read_report(database, group.group)
     days = Journal(database).days(group.group)[-REPORTED_DAYS:]
     try:
         file: dg.MetadataValue[Any] = dg.MetadataValue.path(str(write_page(settings, report)))
     except OSError as error:
-        # The figures count, also where the disk is full.
+        # The figures are what matters, even if the disk is full.
         file = dg.MetadataValue.text(f"the page could not be written: {error}")
     return {**link(settings, group, report.at), **reports.spso_and_lag(report, days), "report_file": file}
 
 
 def link(settings: Settings, group: ShareGroup, at: datetime) -> reports.Metadata:
-    """Where the page can be read: at the service, which makes it anew for each reader; else the day's file."""
+    """Return the link to the page: at the service, which renders it for each reader, or else the day's file."""
     if settings.knows("service_url"):
         return {"report": dg.MetadataValue.url(f"{settings.service_url}/v1/reports/{quote(group.group)}")}
     file = page_path(settings, group.group, at.astimezone(UTC).date())
@@ -51,7 +54,7 @@ def link(settings: Settings, group: ShareGroup, at: datetime) -> reports.Metadat
 
 
 def delivery_counts_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefinition:
-    """How many records ended how, after how many deliveries."""
+    """Build the asset of delivery counts: the number of records by outcome and number of deliveries."""
 
     @dg.multi_asset(specs=[spec], name=f"{group.name}_delivery_counts")
     def delivery_counts(queue: StateResource) -> Any:

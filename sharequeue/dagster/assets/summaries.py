@@ -1,22 +1,22 @@
-"""An asset for each summary of a pipeline: its partial sums, merged from every lease that counts."""
+"""The assets of a pipeline's summaries: the partial sums of all leases that count, merged."""
 
 from typing import Any
 
 import dagster as dg
 
-from sharequeue.dagster import reports
 from sharequeue.dagster.assets.accepted import pipeline_of
 from sharequeue.dagster.cancelling import cancelled_plainly
 from sharequeue.dagster.files import replace_parquet
+from sharequeue.dagster.references import NoSuchObject, Reference
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup
-from sharequeue.references import NoSuchObject, Reference
+from sharequeue.dagster.tables import preview
 
 SHOWN_ROWS = 10
 
 
 def summary_asset(spec: dg.AssetSpec, group: ShareGroup, name: str) -> dg.AssetsDefinition:
-    """The asset of one summary: one Parquet file, replaced as a whole."""
+    """Build the asset of one summary: one Parquet file, which is replaced as a whole."""
 
     @dg.multi_asset(specs=[spec], name=f"{group.name}_{name}", pool=group.run.pool)
     def summary(settings: SettingsResource, queue: StateResource, spark: SparkResource) -> Any:
@@ -44,7 +44,7 @@ def summary_asset(spec: dg.AssetSpec, group: ShareGroup, name: str) -> dg.Assets
             metadata={
                 "dagster/row_count": len(merged),
                 "path": dg.MetadataValue.path(path),
-                "first_rows": reports.preview(merged, SHOWN_ROWS),
+                "first_rows": preview(merged, SHOWN_ROWS),
             }
         )
 

@@ -1,8 +1,8 @@
-"""Where do suites, checkpoints, validation results and Data Docs live?
+"""The Great Expectations context: suites, checkpoints, validation results and Data Docs.
 
-In a context on disk, as users of Great Expectations know it: `<home>/great_expectations/<group>/gx`. Our suite stands
-there as JSON beside the user's own, one checkpoint validates both, each validation is stored, and Data Docs show
-them. Whoever wants to, opens the folder with `great_expectations.get_context(mode="file", project_root_dir=…)`.
+It is a context on disk, as Great Expectations creates it: `<home>/great_expectations/<group>/gx`. It has our suite
+as JSON next to the user's own, one checkpoint that validates both, all validation results, and Data Docs.
+Open it with `great_expectations.get_context(mode="file", project_root_dir=…)`.
 """
 
 import fcntl
@@ -29,12 +29,12 @@ _ROWS = {
     "partial_unexpected_count": 20,
 }
 KEPT_VALIDATIONS = 100
-"""Validation results, and pages of them, that are kept; older ones are removed."""
+"""The number of validation results, and of their pages, to keep; older ones are removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class QualityContext:
-    """The context of one group. `user_suite` is the user's JSON; `data_docs` another folder for the site."""
+    """The context of one group. `user_suite` is the user's JSON; `data_docs` is another folder for the site."""
 
     folder: Path
     built_in: Sequence[Expectation]
@@ -49,12 +49,12 @@ class QualityContext:
 
     @property
     def index(self) -> Path:
-        """Their first page."""
+        """The first page of the Data Docs."""
         return self.site / "index.html"
 
     @contextmanager
     def open(self) -> Iterator["Validator"]:
-        """Open the context for some validations. One process at a time: its files are not made for two."""
+        """Open the context for some validations. Only one process at a time may use its files."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -64,7 +64,7 @@ class QualityContext:
 
 
 class Validator:
-    """Validates batches by the group's checkpoint."""
+    """Validates batches with the group's checkpoint."""
 
     def __init__(self, context: QualityContext, checkpoint: Any) -> None:
         self._context = context
@@ -72,7 +72,7 @@ class Validator:
         self._number = 0
 
     def validate(self, frame: "pd.DataFrame", run_name: str) -> dict[str, Verdict]:
-        """Validate one batch against both suites; store the results and renew the Data Docs. By name of the check."""
+        """Validate one batch with both suites, store the results and update the Data Docs. Return them by check."""
         from great_expectations.core.run_identifier import RunIdentifier
 
         self._number += 1
@@ -91,7 +91,7 @@ class Validator:
 
 
 def _names(context: QualityContext) -> dict[str, str]:
-    """The check of each of the user's expectations, by the id that it has in the context's copy of the suite."""
+    """Map the id of each user expectation in the context's copy of the suite to its check."""
     stored = json.loads((context.folder / "gx" / "expectations" / f"{USERS}.json").read_text())
     return {
         str(each["id"]): expectation.check
@@ -155,7 +155,7 @@ def _checkpoint(given: QualityContext) -> Any:
 
 
 def _remove_old(folder: Path) -> None:
-    """Remove what is older than the newest ones: a folder for each run, in one for each suite."""
+    """Remove all but the newest results: one folder for each run, in one for each suite."""
     runs = sorted(
         (path for path in folder.glob("*/*") if path.is_dir()), key=lambda path: path.stat().st_mtime
     )

@@ -1,18 +1,19 @@
-"""What must be true of every letter of a group?
+"""The expectations that hold for every letter of a group.
 
-The headers are those of KIP-1191 (``__dlq.errors.*``, values UTF-8 text) and our own, the partition is the source
-partition modulo a number of partitions that the dead-letter topic can have had, batch, cause and delivery count are
+The headers are those of KIP-1191 (``__dlq.errors.*``, values UTF-8 text) and our own. The partition is the source
+partition modulo a possible number of partitions of the dead-letter topic. Batch, cause and delivery count are
 those that Postgres archived, and key, value and copied headers are those of the record. The frame keeps each header
-as the text that was read, so that a header that is missing or is no number is seen as such, not repaired on the way.
-Whether the topic holds *all* the archived records is ``sharequeue.deadletters.reconciliation``'s matter.
+as the text that was read, so that a header that is missing or not a number stays visible.
+``sharequeue.dagster.quality.reconciliation`` checks that the topic has *all* the archived records.
 """
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sharequeue.dagster.quality.comparison import AS_EXPECTED, Compared, copied
 from sharequeue.dagster.quality.expectations import Expectation
-from sharequeue.deadletters.comparison import AS_EXPECTED, Compared, copied
-from sharequeue.deadletters.judging import Judged
+from sharequeue.dagster.quality.judging import Judged
+from sharequeue.dagster.quality.reading import partitions_of
 from sharequeue.deadletters.letters import (
     BATCH,
     DELIVERY_COUNT,
@@ -25,7 +26,6 @@ from sharequeue.deadletters.letters import (
     PARTITION,
     SEQUENCE,
 )
-from sharequeue.deadletters.reading import partitions_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,31 +41,31 @@ COLUMNS = {
     },
     "sequence": f"the header `{SEQUENCE}`, as text",
     "batch": f"the header `{BATCH}`, as text",
-    "dlq_partition": "the partition that the letter is in",
+    "dlq_partition": "the partition of the letter",
     "dlq_offset": "its offset there",
-    "written_at": "when it was written, UTC",
-    "expected_partition": "the partition that it must be in, or where it is, if that can have been right",
+    "written_at": "the time of writing, UTC",
+    "expected_partition": "the partition in which it must be, or its own if that can be right",
     "deliveries": "the delivery count of the header, as a number",
-    "archived_deliveries": "the delivery count that Postgres has",
+    "archived_deliveries": "the delivery count in Postgres",
     "cause": "`rejected` or `exceeded`, by the message; else `unknown`",
-    "archived_cause": "the cause that Postgres has",
-    "archived_batch": "what the header `" + BATCH + "` must be, by what Postgres has",
-    "standing": "`known` to Postgres, `invented`, `unplaced` (it does not say where its record lies), or `earlier`: "
-    "of a group or source topic that was deleted since",
-    "copy": "what the letter says of its copy: `whole`, `missing`, `oversized`, or `none` where none was asked for",
+    "archived_cause": "the cause in Postgres",
+    "archived_batch": "the expected header `" + BATCH + "`, by what Postgres has",
+    "standing": "`known` to Postgres, `invented`, `unplaced` (it does not have the position of its record), or "
+    "`earlier`: of a group or source topic that has been deleted since",
+    "copy": "the letter's own statement about its copy: `whole`, `missing`, `oversized`, or `none` if not requested",
     "key_found": f"the key against the record's: {', '.join(f'`{word}`' for word in AS_EXPECTED)}, or what is wrong",
     "value_found": "the same for the value",
     "headers_found": "the same for the copied headers",
-    "key": "the key as text, what is not UTF-8 escaped",
-    "value": "the value as text, what is not UTF-8 escaped",
-    "exception_class": "what the handler raised at the last delivery",
+    "key": "the key as text; bytes that are not UTF-8 are escaped",
+    "value": "the value as text; bytes that are not UTF-8 are escaped",
+    "exception_class": "the class of the handler's exception at the last delivery",
     "exception_message": "its message",
 }
-"""The columns of a batch, in their order, and what each holds."""
+"""The columns of a batch, in order, with their meaning."""
 
 
 def frame(judged: Sequence[Judged], compared: Sequence[Compared], dlq_partitions: int) -> "pd.DataFrame":
-    """One row per letter: each header as text (None when missing), and what is derived from them."""
+    """Return one row per letter: each header as text (None if missing), and the derived columns."""
     import pandas as pd
 
     rows = [_row(each, found, dlq_partitions) for each, found in zip(judged, compared, strict=True)]
@@ -73,7 +73,7 @@ def frame(judged: Sequence[Judged], compared: Sequence[Compared], dlq_partitions
 
 
 def expectations() -> tuple[Expectation, ...]:
-    """The suite of a group's letters."""
+    """Return the suite of expectations for a group's letters."""
     present = tuple(
         Expectation(
             check=f"header_{_column(header)}_present",
@@ -86,7 +86,7 @@ def expectations() -> tuple[Expectation, ...]:
     own = tuple(
         Expectation(
             check=f"header_{column}_present",
-            description=f"Every letter that Postgres has as written has the header {header}.",
+            description=f"Every letter that Postgres has recorded as written has the header {header}.",
             kind="ExpectColumnValuesToNotBeNull",
             arguments={"column": column},
             only_if=("standing", "known"),
@@ -105,8 +105,8 @@ def expectations() -> tuple[Expectation, ...]:
     as_source = tuple(
         Expectation(
             check=f"{part}_as_source",
-            description=f"Where a letter is a copy, its {part} {verb} the source record's, byte for byte, as far as "
-            "the source still has it; else there is none.",
+            description=f"If a letter is a copy, its {part} {verb} the source record's, byte for byte, as far as "
+            "the source still has it; otherwise it has none.",
             kind="ExpectColumnValuesToBeInSet",
             arguments={"column": f"{part}_found", "value_set": list(AS_EXPECTED)},
             altered=True,
@@ -119,15 +119,15 @@ def expectations() -> tuple[Expectation, ...]:
         *parseable,
         Expectation(
             check="source_coordinates_unique",
-            description="No batch has dead-lettered a source record twice.",
+            description="No batch has a source record twice.",
             kind="ExpectCompoundColumnsToBeUnique",
             arguments={"column_list": _COORDINATES, "ignore_row_if": "any_value_is_missing"},
             doubled=True,
         ),
         Expectation(
             check="partition_follows_source",
-            description="A letter lies in the partition: source partition modulo the number of partitions, of "
-            "today or any smaller one, as the topic may have grown.",
+            description="A letter is in the partition: source partition modulo the number of partitions, the "
+            "current one or a smaller one, because the topic may have grown.",
             kind="ExpectColumnPairValuesToBeEqual",
             arguments=_pair("dlq_partition", "expected_partition"),
         ),
@@ -139,27 +139,27 @@ def expectations() -> tuple[Expectation, ...]:
         ),
         Expectation(
             check="batch_as_archived",
-            description="The letter's batch is the one that Postgres has archived under its number.",
+            description="The letter's batch is the one that Postgres archived under its number.",
             kind="ExpectColumnPairValuesToBeEqual",
             arguments=_pair("batch", "archived_batch"),
             altered=True,
         ),
         Expectation(
             check="cause_as_archived",
-            description="The cause is the one that Postgres has archived.",
+            description="The cause is the one that Postgres archived.",
             kind="ExpectColumnPairValuesToBeEqual",
             arguments=_pair("cause", "archived_cause"),
         ),
         Expectation(
             check="delivery_count_as_archived",
-            description="The delivery count is the one that Postgres has archived.",
+            description="The delivery count is the one that Postgres archived.",
             kind="ExpectColumnPairValuesToBeEqual",
             arguments=_pair("deliveries", "archived_deliveries"),
         ),
         *as_source,
         Expectation(
             check="copy_complete",
-            description="Where a copy was asked for, the letter holds the record: its source had it, and it fitted.",
+            description="If copies are enabled, the letter has the record: its source had it, and it fitted.",
             kind="ExpectColumnValuesToBeInSet",
             arguments={"column": "copy", "value_set": ["whole", "none"]},
             severity="warning",
@@ -204,8 +204,11 @@ def _row(judged: Judged, compared: Compared, dlq_partitions: int) -> dict[str, o
 
 
 def _expected(source: int, partition: int, dlq_partitions: int) -> int:
-    """Where a letter must be: where it is, if it is right for a number of partitions that there can have been."""
-    partitions = max(dlq_partitions, partition + 1)  # it may have grown since it was asked
+    """Return the partition in which a letter must be.
+
+    That is its own partition, if it is right for a number of partitions that the topic can have had.
+    """
+    partitions = max(dlq_partitions, partition + 1)  # it may have grown since the number was read
     return partition if partition in partitions_of(source, partitions) else source % dlq_partitions
 
 

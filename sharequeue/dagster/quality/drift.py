@@ -1,7 +1,7 @@
-"""Are this week's dead letters like last week's: as many, and for the same causes?
+"""Compare this week's dead letters with last week's, by number and cause.
 
-From what Postgres has as written, or dropped, in the last seven days and in the seven before. A group that is younger
-than two weeks has nothing to be held against, and few letters say nothing.
+The counts are of letters that Postgres has recorded as written, or dropped, in the last seven days and in the seven
+before. The check passes for groups younger than two weeks, and for few letters.
 """
 
 from collections import Counter
@@ -11,12 +11,13 @@ import dagster as dg
 import sqlalchemy as sa
 
 from sharequeue.dagster.share_group import Drift
+from sharequeue.dagster.tables import table
 from sharequeue.database import Database
 
 
 @dataclass(frozen=True, slots=True)
 class Drifted:
-    """Letters by cause, of this week and of last week, and what is other than it was."""
+    """Letters by cause, of this week and of last week, and the differences."""
 
     this_week: Counter[str]
     last_week: Counter[str]
@@ -24,17 +25,9 @@ class Drifted:
     remark: str
 
     def result(self, asset: dg.AssetKey, name: str) -> dg.AssetCheckResult:
-        """The check's result: a warning at most."""
+        """Return the check's result: at worst a warning."""
         causes = sorted({*self.this_week, *self.last_week})
-        rows = [
-            dg.TableRecord({"cause": c, "last_week": self.last_week[c], "this_week": self.this_week[c]})
-            for c in causes
-        ]
-        columns = [
-            dg.TableColumn("cause", "string"),
-            dg.TableColumn("last_week", "int"),
-            dg.TableColumn("this_week", "int"),
-        ]
+        columns = {"cause": "string", "last_week": "int", "this_week": "int"}
         return dg.AssetCheckResult(
             passed=not self.changes,
             asset_key=asset,
@@ -44,7 +37,7 @@ class Drifted:
             metadata={
                 "this_week_records": self.this_week.total(),
                 "last_week_records": self.last_week.total(),
-                "by_cause": dg.MetadataValue.table(rows, schema=dg.TableSchema(columns=columns)),
+                "by_cause": table(columns, ((c, self.last_week[c], self.this_week[c]) for c in causes)),
             },
         )
 
@@ -54,7 +47,7 @@ def drift_of(database: Database, group_id: str, bounds: Drift) -> Drifted:
     rows = database.rows(
         sa.text(
             "select cause, written_at >= sharequeue.clock() - interval '7 days' as recent,"
-            " sum(sharequeue.records(offsets)) as records from sharequeue.written_dead_letters"
+            " sum(sharequeue.records(offsets)) as records from sharequeue.dead_letter_batch_runs"
             " where group_id = :group_id and written_at >= sharequeue.clock() - interval '14 days' group by 1, 2"
         ),
         group_id=group_id,
@@ -66,10 +59,10 @@ def drift_of(database: Database, group_id: str, bounds: Drift) -> Drifted:
 
 
 def _is_old(database: Database, group_id: str) -> bool:
-    """Whether the group had a week before this one: something of it was written, or reported, before that began."""
+    """Return whether the group existed in the week before: something was written or reported earlier than that."""
     rows = database.rows(
         sa.text(
-            "select exists (select from sharequeue.written_dead_letters w where w.group_id = :group_id"
+            "select exists (select from sharequeue.dead_letter_batch_runs w where w.group_id = :group_id"
             " and w.written_at < sharequeue.clock() - interval '7 days') or exists (select from"
             " sharequeue.share_partition_reports r where r.group_id = :group_id"
             " and r.reported_at < sharequeue.clock() - interval '14 days') as old"
@@ -80,7 +73,7 @@ def _is_old(database: Database, group_id: str) -> bool:
 
 
 def compare(this: Counter[str], last: Counter[str], bounds: Drift, *, old_enough: bool) -> Drifted:
-    """What is other this week than last week, beyond the bounds."""
+    """Compare the causes of this week with those of last week; differences within the bounds are ignored."""
     now, before, least = this.total(), last.total(), bounds.min_records
     if not old_enough:
         return Drifted(this, last, (), "there is no week before this one to compare with")

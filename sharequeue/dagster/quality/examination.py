@@ -1,7 +1,7 @@
-"""How is a group's dead-letter topic examined, whatever its size?
+"""Examine a group's dead-letter topic of any size.
 
-Some letters at a time: each is judged against Postgres and compared with its source record, the suites validate them
-as one batch, the reconciliation remembers their offsets. Then they are let go.
+Letters are read in batches: each is compared with Postgres and with its source record, the suites validate the
+batch, the reconciliation records the offsets. Then the batch is dropped from memory.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from sharequeue.dagster.quality import dead_letters
+from sharequeue.dagster.quality.archived import ArchivedLetters, ArchivedSpan
+from sharequeue.dagster.quality.comparison import Comparison
 from sharequeue.dagster.quality.context import QualityContext, Validator
 from sharequeue.dagster.quality.expectations import Verdict
 from sharequeue.dagster.quality.findings import SHOWN, Finding
+from sharequeue.dagster.quality.judging import Judge, Judged
+from sharequeue.dagster.quality.reading import Reading
+from sharequeue.dagster.quality.reconciliation import Place, Reconciled, Reconciliation
 from sharequeue.database import Database
-from sharequeue.deadletters.archived import ArchivedLetters, ArchivedSpan
-from sharequeue.deadletters.comparison import Comparison
-from sharequeue.deadletters.judging import Judge, Judged
 from sharequeue.deadletters.letters import DeadLetter
-from sharequeue.deadletters.reading import Reading
-from sharequeue.deadletters.reconciliation import Place, Reconciled, Reconciliation
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics
-from sharequeue.settings import Settings
-from sharequeue.values import SharePartition
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import SharePartition
 
 CHUNK_LETTERS = 20_000
-"""Letters of a batch that Great Expectations gets at most."""
+"""The maximum number of letters in a batch for Great Expectations."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What one check found in this reading."""
+    """The findings of one check in this reading."""
 
     elements: int = 0
     unexpected: int = 0
@@ -43,7 +43,7 @@ class Found:
 
 @dataclass(slots=True)
 class Examined:
-    """What a reading found."""
+    """The result of a reading."""
 
     reading: Reading
     by_check: dict[str, Found] = field(default_factory=dict)
@@ -56,9 +56,9 @@ class Examined:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """A group's dead-letter topic as it stands now, to be read once for each place at which checks go on.
+    """A group's dead-letter topic at one time, to be read once for each position at which checks continue.
 
-    These readings all know the same end of it. So checks that have reached it go on together the next time.
+    These readings all have the same end. So checks that have reached it continue together the next time.
     """
 
     group_id: str
@@ -70,9 +70,9 @@ class Examination:
 
     @classmethod
     def of(cls, database: Database, group_id: str, topics: Topics, topic: str) -> Self | None:
-        """Look at the topic; None when there is none."""
+        """Examine the topic; None if the group has none."""
         archived = ArchivedLetters(database, group_id)
-        # Before the ends of the topic are asked for: what is closed by now is in it.
+        # Before the ends of the topic are read: batches closed by now are in it.
         spans = archived.spans(archived.now())
         info = topics.describe([topic]).get(topic) if topic else None
         if info is None:
@@ -92,8 +92,8 @@ def examine(
     context: QualityContext | None,
     run_name: str,
 ) -> Examined:
-    """Read the topic from `first` on, `most` letters at most, and no further than there is time to compare. Without a
-    context the letters are reconciled only, and none is compared."""
+    """Read the topic from `first` on, up to `most` letters, and only as far as there is time to compare. Without a
+    context, only reconcile the letters and compare none."""
     archived, spans, info = examination.archived, examination.spans, examination.info
     reading = Reading(settings, examination.topic, info, examination.logs, first)
     examined = Examined(reading)
@@ -107,7 +107,7 @@ def examine(
             compared = comparison.compare(ours) if context else []
             ended = context is not None and len(compared) < len(ours)
             if ended:
-                # What was not compared was not read: the next run begins with it.
+                # Letters that were not compared count as not read: the next run begins with them.
                 taken = judged.index(ours[len(compared)])
                 reading.give_back(letters[taken:])
                 judged, ours = judged[:taken], ours[: len(compared)]
@@ -117,7 +117,7 @@ def examine(
             examined.ours += len(ours)
             if ours and context:
                 frame = dead_letters.frame(ours, compared, info.partitions)
-                # Great Expectations takes seconds to import: who has nothing to validate does not pay for it.
+                # Great Expectations takes seconds to import: skip it if nothing is to be validated.
                 validator = validator or stack.enter_context(context.open())
                 _add(examined.by_check, validator.validate(frame, run_name), ours)
             if ended:
@@ -137,12 +137,12 @@ def _add(by_check: dict[str, Found], verdicts: Mapping[str, Verdict], judged: Se
         found.problem = found.problem or verdict.problem
         for row in verdict.unexpected[: SHOWN - len(found.findings)]:
             letter = at[int(row["dlq_partition"]), int(row["dlq_offset"])]
-            said = [f"{key}: {value}" for key, value in row.items() if not key.startswith("dlq_")]
-            found.findings.append(finding(letter, ", ".join(said)))
+            cells = [f"{key}: {value}" for key, value in row.items() if not key.startswith("dlq_")]
+            found.findings.append(finding(letter, ", ".join(cells)))
 
 
 def finding(letter: DeadLetter, found: str) -> Finding:
-    """What was found about a letter."""
+    """Return the finding about a letter."""
     return Finding(
         found[:500],
         letter.partition,

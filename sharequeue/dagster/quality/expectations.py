@@ -1,8 +1,8 @@
-"""How does a Great Expectations suite become Dagster asset checks?
+"""Turn a Great Expectations suite into Dagster asset checks.
 
-One ``AssetCheckSpec`` per expectation, known without importing Great Expectations (3 s, and Dagster loads
-definitions often). Severity belongs to the expectation: ``critical`` ends as ERROR, everything else as WARN. Ours are
-in the modules beside this one, the user's in a JSON file as Great Expectations writes suites.
+There is one ``AssetCheckSpec`` per expectation, created without importing Great Expectations (3 s, and Dagster loads
+definitions often). The expectation has the severity: ``critical`` becomes ERROR, everything else WARN. Ours are
+in the modules of this package, the user's in a JSON file in Great Expectations' format for suites.
 """
 
 import json
@@ -21,12 +21,12 @@ SEVERITIES = ("critical", "warning", "info")
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One expectation: the check's name, its description for a reader, and the core expectation with its
+    """One expectation: the check's name, its description, and the core expectation with its
     arguments.
 
     ``kind`` is the class's name in ``great_expectations.expectations``. ``only_if`` is a ``(column, value)``
-    pair: rows with another value in that column are left out. ``altered``: what breaks it is content that a redrive
-    would send on; ``doubled``: a record that a redrive would send once more.
+    pair: rows with another value in that column are left out. ``altered``: violations are wrong content, which a
+    redrive would send on; ``doubled``: violations are records that a redrive would send once more.
     """
 
     check: str
@@ -40,31 +40,31 @@ class Expectation:
 
 
 class SuiteUnreadable(ValueError):
-    """The file is no suite of Great Expectations; the message has the file and what is wrong with it."""
+    """The file is not a suite of Great Expectations; the message has the file and the reason."""
 
 
 def suite_of(path: Path) -> tuple[str, tuple[Expectation, ...]]:
     """Read a user's suite from JSON: its name and its expectations, each with the name of its check.
 
-    The name is `meta.check` where that is given, else it is made of the type and the columns. Raises SuiteUnreadable.
+    The name is `meta.check` if given, else it is made of the type and the columns. Raises SuiteUnreadable.
     """
     try:
         read = json.loads(path.read_text())
     except OSError as error:
         raise SuiteUnreadable(f"{path}: {error.strerror}: expected a suite of Great Expectations") from error
     except ValueError as error:
-        raise SuiteUnreadable(f"{path} is no JSON: {error}") from error
+        raise SuiteUnreadable(f"{path} is not JSON: {error}") from error
     given = read.get("expectations") if isinstance(read, dict) else None
     if not isinstance(given, list) or not given:
         raise SuiteUnreadable(
-            f"{path} is no suite of Great Expectations: expected an object with a list `expectations`, not empty"
+            f"{path} is not a suite of Great Expectations: expected an object with a list `expectations`, not empty"
         )
     found: dict[str, Expectation] = {}
     for number, each in enumerate(given):
         expectation = _given(path, number, each)
         if expectation.check in found:
             raise SuiteUnreadable(
-                f"{path}: two expectations are called {expectation.check!r}: give one of them a name of its own, "
+                f"{path}: two expectations have the name {expectation.check!r}: give one of them another name, "
                 '`"meta": {"check": "…"}`'
             )
         found[expectation.check] = expectation
@@ -99,8 +99,10 @@ def check_specs(
     *,
     blocking: bool = False,
 ) -> list[dg.AssetCheckSpec]:
-    """One spec per expectation of ``asset``; ``after`` names assets that a run makes before it checks, ``blocking``
-    is for the critical ones."""
+    """Return one spec per expectation of ``asset``.
+
+    ``after`` names assets that a run makes before it checks; ``blocking`` applies to the critical ones.
+    """
     return [
         dg.AssetCheckSpec(
             name=expectation.check,
@@ -115,14 +117,14 @@ def check_specs(
 
 
 def severity_of(expectation: Expectation) -> dg.AssetCheckSeverity:
-    """ERROR for critical expectations, WARN for others."""
+    """Return ERROR for critical expectations, WARN for others."""
     critical = expectation.severity == "critical"
     return dg.AssetCheckSeverity.ERROR if critical else dg.AssetCheckSeverity.WARN
 
 
 @dataclass(slots=True)
 class Verdict:
-    """The result of one expectation on one batch; ``unexpected`` has rows of at most twenty letters."""
+    """The result of one expectation on one batch; ``unexpected`` has the rows of up to twenty letters."""
 
     passed: bool
     elements: int = 0
@@ -132,7 +134,7 @@ class Verdict:
 
 
 def verdict(result: Any) -> Verdict:
-    """What Great Expectations found for one expectation."""
+    """Return the verdict from Great Expectations' result of one expectation."""
     outcome = result.result or {}
     return Verdict(
         passed=bool(result.success),
@@ -144,14 +146,17 @@ def verdict(result: Any) -> Verdict:
 
 
 def _observed(result: Any, outcome: Mapping[str, Any]) -> str | None:
-    """What an expectation about the whole table saw: it has no rows to show."""
+    """Return the observed value of an expectation about the whole table, which has no rows to show."""
     if result.success or "observed_value" not in outcome:
         return None
     return f"observed {outcome['observed_value']}"
 
 
 def _problem(exception_info: Any) -> str | None:
-    """An expectation that raised is no verdict on the data; GX hides that in the result, in two shapes."""
+    """Return why an expectation could not be evaluated; None if it was.
+
+    If an expectation raised, that is no result about the data. GX puts it into the result, in two forms.
+    """
     if not exception_info:
         return None
     for info in [exception_info, *(value for value in exception_info.values() if isinstance(value, dict))]:

@@ -1,9 +1,9 @@
-"""What did a check find, and where does the next one go on?
+"""The findings of a check, and the offsets where the next one continues.
 
-Each check reads the dead-letter topic once, and goes on where it ended itself. What it found stays found, so that a
-check does not pass because nothing was written since; it is let go when the topic no longer holds the letter, when
-its place was read anew, or when somebody accepts it. Both are in the metadata of the check's last evaluation. Where
-they are lost, the topic is read from its start, and nothing else is lost with them.
+Each check reads the dead-letter topic once, and continues where it ended. Its findings stay, so that a
+check does not pass only because nothing new was written. A finding is dropped when the topic no longer has the
+letter, when its position was read again, or when somebody accepts it. Both are stored in the metadata of the check's
+last evaluation. If they are lost, the topic is read again from its start.
 """
 
 from __future__ import annotations
@@ -14,21 +14,31 @@ from typing import Any
 
 import dagster as dg
 
-from sharequeue.deadletters.reading import Reading
-from sharequeue.deadletters.reconciliation import BEGIN, Place
-from sharequeue.values import SharePartition
+from sharequeue.dagster.quality.reading import Reading
+from sharequeue.dagster.quality.reconciliation import BEGIN, Place
+from sharequeue.dagster.tables import table
+from sharequeue.words.values import SharePartition
 
 CURSOR = "cursor"
 SHOWN = 20
-"""Rows of a check's table."""
+"""The number of rows in a check's table."""
+_COLUMNS = {
+    "dlq_partition": "int",
+    "dlq_offset": "int",
+    "source_topic": "string",
+    "source_partition": "int",
+    "source_offset": "int",
+    "found": "string",
+    "command": "string",
+}
 _HISTORY = 10
 _NEVER_SENT = ("invented", "doubled")
-"""Found by the reconciliation: no record of this group's, or one that has a letter already."""
+"""Findings of the reconciliation: a letter without a record of this group, or with one that has another letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A letter that breaks a check, or a record that has none; then there is neither partition nor offset."""
+    """A letter that breaks a check, or a record without a letter, which has neither partition nor offset."""
 
     found: str
     partition: int | None = None
@@ -37,50 +47,41 @@ class Finding:
     source_partition: int | None = None
     source_offset: int | None = None
     sequence: int | None = None
-    """Of a record that has no letter, the number of its batch."""
+    """For a record without a letter, the number of its batch."""
 
-    def row(self, topic: str, *, shown_only: bool) -> dg.TableRecord:
-        """A line of the check's table, with the command that fits."""
-        return dg.TableRecord(
-            {
-                "dlq_partition": self.partition,
-                "dlq_offset": self.offset,
-                "source_topic": self.source_topic,
-                "source_partition": self.source_partition,
-                "source_offset": self.source_offset,
-                "found": self.found,
-                "command": self._command(topic, shown_only=shown_only),
-            }
-        )
+    def row(self, topic: str, *, shown_only: bool) -> tuple[int | str | None, ...]:
+        """Return a row of the check's table, with a suitable command."""
+        source = (self.source_topic, self.source_partition, self.source_offset)
+        return (self.partition, self.offset, *source, self.found, self._command(topic, shown_only=shown_only))
 
     def _command(self, topic: str, *, shown_only: bool) -> str:
         if self.offset is None:
-            return "the record has no letter: its source topic has it, as long as retention keeps it"
+            return "the record has no letter: it is in its source topic until retention removes it"
         unreadable = None in (self.source_topic, self.source_partition, self.source_offset)
         if shown_only or unreadable or self.found in _NEVER_SENT:
-            # A redrive would send what was altered, or send a record once more, or has nowhere to send it.
+            # A redrive would send an altered record, send a record once more, or has no target.
             return f"sharequeue dlq show {topic} {self.partition} {self.offset}"
         return f"sharequeue dlq redrive {topic} --offsets {self.partition}:{self.offset}"
 
 
 @dataclass(slots=True)
 class Cursor:
-    """Up to where a check has read, and what it has found that is still there."""
+    """The offsets up to which a check has read, and its findings that are still valid."""
 
     topic_id: str = ""
     next: dict[int, int] = field(default_factory=dict)
     places: dict[SharePartition, Place] = field(default_factory=dict)
     found: list[Finding] = field(default_factory=list)
     unlisted: int = 0
-    """How much more it has found, of which no more is known than where the letters end."""
+    """The number of findings that are not listed."""
     unlisted_before: dict[int, int] = field(default_factory=dict)
-    """By partition of the topic, the offset before which that was."""
+    """By partition of the topic, the offset before which they are."""
     unlisted_from: dict[int, int] = field(default_factory=dict)
-    """And the offset up to which it was read anew since."""
+    """And the offset up to which the topic was read again since."""
 
     @classmethod
     def of(cls, instance: dg.DagsterInstance, key: dg.AssetCheckKey, group_id: str) -> Cursor:
-        """The cursor of a check's last evaluation; an empty one where there is none that can be read."""
+        """Return the cursor of a check's last evaluation; an empty one if there is none or it cannot be read."""
         for record in instance.event_log_storage.get_asset_check_execution_history(key, _HISTORY):
             event = record.event.dagster_event if record.event else None
             if event is None or event.event_type != dg.DagsterEventType.ASSET_CHECK_EVALUATION:
@@ -108,18 +109,18 @@ class Cursor:
         )
 
     def accept(self) -> None:
-        """Let go of what was found."""
+        """Drop the findings."""
         self.found, self.unlisted, self.unlisted_before, self.unlisted_from = [], 0, {}, {}
 
     def begin(self, topic_id: str, *, full: bool) -> None:
-        """Get ready to read a topic: from where this ended, or from the start if it was another topic or `full`."""
+        """Prepare to read a topic: from where this ended, or from the start if it was another topic or `full`."""
         if self.topic_id != topic_id:
             self.accept()
         if full or self.topic_id != topic_id:
             self.topic_id, self.next, self.places = topic_id, {}, {}
 
     def metadata(self) -> dg.JsonMetadataValue:
-        """The cursor as the next check reads it."""
+        """Return the cursor as metadata for the next check."""
         return dg.MetadataValue.json(
             {
                 "topic_id": self.topic_id,
@@ -139,8 +140,10 @@ class Cursor:
         )
 
     def still(self, reading: Reading, reconciled: Mapping[SharePartition, Place]) -> list[Finding]:
-        """What was found before and is still there, as far as this reading has not read it again; `reconciled` is up
-        to where the source partitions are reconciled now."""
+        """Return the earlier findings that are still valid and that this reading has not read again.
+
+        `reconciled` is the position up to which each source partition is reconciled now.
+        """
         return [
             each
             for each in self.found
@@ -148,8 +151,10 @@ class Cursor:
         ]
 
     def _unreconciled(self, finding: Finding, reconciled: Mapping[SharePartition, Place]) -> bool:
-        """Whether a record that had no letter was not looked for again. Postgres no longer has it if it does not know
-        its source partition any more."""
+        """Return whether this reading did not look for a record without a letter again.
+
+        If Postgres no longer has the source partition, it no longer has the record.
+        """
         place = Place(finding.sequence or 0, finding.source_offset or 0)
         for source, end in reconciled.items():
             if (source.topic, source.partition) == (finding.source_topic, finding.source_partition):
@@ -157,8 +162,10 @@ class Cursor:
         return False
 
     def reread(self, reading: Reading) -> dict[int, int]:
-        """Up to where the letters from before were read anew, by partition: by this reading and those before it that
-        began at the start of the topic."""
+        """Return the offset up to which the earlier letters were read again, by partition.
+
+        This reading counts, and those before it that began at the start of the topic.
+        """
         read: dict[int, int] = {}
         for partition in self.unlisted_before:
             read[partition] = self.unlisted_from.get(partition, 0)
@@ -169,8 +176,10 @@ class Cursor:
         return read
 
     def still_unlisted(self, reading: Reading) -> int:
-        """How much of what was found and not listed may still be there: all of it, until the topic has let go of
-        every letter from before, or all were read again."""
+        """Return the number of findings, not listed, that may still be valid.
+
+        It is all of them until the topic has removed every earlier letter, or all were read again.
+        """
         read = self.reread(reading)
         gone = all(read[partition] >= end for partition, end in self.unlisted_before.items())
         return 0 if gone else self.unlisted
@@ -180,14 +189,14 @@ def _unread(finding: Finding, reading: Reading) -> bool:
     partition, offset = finding.partition or 0, finding.offset or 0
     log = reading.logs.get(partition)
     if log is None:
-        return True  # it has no leader for the moment
+        return True  # it has no leader at the moment
     if offset < log.log_start:
         return False
     return offset < reading.first.get(partition, 0) or offset >= reading.next[partition]
 
 
 def _as_kept(by_partition: Mapping[int, int]) -> dict[str, int]:
-    """As JSON has it, whose keys are texts."""
+    """Return the mapping for JSON, whose keys are strings."""
     return {str(partition): offset for partition, offset in sorted(by_partition.items())}
 
 
@@ -196,26 +205,15 @@ def _by_partition(kept: Mapping[str, Any]) -> dict[int, int]:
 
 
 def together(cursors: Mapping[str, Cursor]) -> list[list[str]]:
-    """The checks in groups of those that go on at the same place, and so read together."""
+    """Group the checks that continue at the same position, and so read together."""
     groups: dict[tuple[tuple[int, int], ...], list[str]] = {}
     for check, cursor in cursors.items():
         groups.setdefault(tuple(sorted(cursor.next.items())), []).append(check)
     return list(groups.values())
 
 
-def table(findings: Sequence[Finding], topic: str, *, shown_only: bool = False) -> dg.TableMetadataValue:
-    """The first of what was found, a line each."""
-    return dg.MetadataValue.table(
-        records=[each.row(topic, shown_only=shown_only) for each in findings[:SHOWN]],
-        schema=dg.TableSchema(
-            columns=[
-                dg.TableColumn("dlq_partition", "int"),
-                dg.TableColumn("dlq_offset", "int"),
-                dg.TableColumn("source_topic", "string"),
-                dg.TableColumn("source_partition", "int"),
-                dg.TableColumn("source_offset", "int"),
-                dg.TableColumn("found", "string"),
-                dg.TableColumn("command", "string"),
-            ]
-        ),
-    )
+def table_of_findings(
+    findings: Sequence[Finding], topic: str, *, shown_only: bool = False
+) -> dg.TableMetadataValue:
+    """Return the first findings as a table, one row each."""
+    return table(_COLUMNS, (each.row(topic, shown_only=shown_only) for each in findings[:SHOWN]))

@@ -1,9 +1,9 @@
-"""The sensors of a share group: what asks for runs, and records, by itself.
+"""The sensors of a share group: they request runs, and record figures, automatically.
 
-`lag` asks for a run of the group's job while work waits; `observe` records SPSO and lag without a run, and has new
-dead letters checked. `at_work` knows which runs touch a group, `outages` how a sensor waits while Postgres is away.
-All of them read Postgres and Dagster's storage: a sensor that polled a broker would hold up the daemon. Only `lag`
-asks one, where nothing else waits for a run: whether topics that the state does not know are there.
+`lag` requests a run of the group's job while records wait; `observe` records SPSO and lag without a run, and requests
+checks of new dead letters. `at_work` finds the active runs of a group, `outages` waits while Postgres is away.
+All of them read Postgres and Dagster's storage: a sensor that polled a broker would block the daemon. Only `lag`
+queries the broker, if nothing else requires a run: whether topics without state exist.
 """
 
 from sharequeue.dagster.sensors.at_work import AT_WORK

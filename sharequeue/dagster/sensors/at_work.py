@@ -1,9 +1,9 @@
-"""Which runs touch a share group's assets?
+"""Find the runs that make a share group's assets.
 
-Its own jobs', the UI's ("Materialize", which is no job of ours), a backfill's, another job's over the same assets;
-also those that are queued. The tag `sharequeue/group` is not enough: a run that the UI launches gets it when its
-first step begins. Nor is a job's name: another code location may have a job that is called the same. What the group's
-own jobs launch has the tag from the beginning. A run of nothing but checks touches no record.
+These are runs of its own jobs, of the UI ("Materialize", which is no job of ours), of a backfill, and of other jobs
+with the same assets, queued ones included. The tag `sharequeue/group` is not enough: a run that the UI launches gets
+it when its first step begins. Nor is a job's name: another code location may have a job with the same name. Runs of
+the group's own jobs have the tag from the beginning. A run of checks only does not process records.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,11 +24,11 @@ AT_WORK = [
 _BACKFILLS_AT_WORK = [BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING, BulkActionStatus.FAILING]
 
 _MOST_RUNS = 500
-"""Runs at work that are looked at, the newest first."""
+"""The number of active runs to examine, the newest first."""
 
 
 def at_work(instance: dg.DagsterInstance, group: ShareGroup, assets: Sequence[dg.AssetKey]) -> str | None:
-    """The first run, or backfill, at work on one of `assets` of `group`, in words; None when there is none."""
+    """Describe the first active run or backfill of `assets` of `group`; None if there is none."""
     keys = frozenset(assets)
     for run in _runs_at_work(instance, group):
         if _touches(instance, run, group, keys):
@@ -42,7 +42,7 @@ def at_work(instance: dg.DagsterInstance, group: ShareGroup, assets: Sequence[dg
 def _touches(
     instance: dg.DagsterInstance, run: dg.DagsterRun, group: ShareGroup, keys: frozenset[dg.AssetKey]
 ) -> bool:
-    """Whether a run makes one of the group's assets: by its selection, its plan, or its tag."""
+    """Return whether a run makes one of the group's assets: by its selection, its plan, or its tag."""
     if run.asset_selection:
         return bool(keys & run.asset_selection)
     if run.asset_check_selection:
@@ -56,7 +56,7 @@ def _touches(
 
 
 def _runs_at_work(instance: dg.DagsterInstance, group: ShareGroup) -> Iterator[dg.DagsterRun]:
-    """The group's own first: they are few, and decide at once."""
+    """Yield the active runs, the group's own first: they are few, and decide at once."""
     for ours in (
         dg.RunsFilter(tags=group.run_tags, statuses=AT_WORK),
         dg.RunsFilter(statuses=AT_WORK),
@@ -67,7 +67,7 @@ def _runs_at_work(instance: dg.DagsterInstance, group: ShareGroup) -> Iterator[d
 def latest_run(
     instance: dg.DagsterInstance, group: ShareGroup, job_name: str | None = None
 ) -> dg.RunRecord | None:
-    """The run of the group's job, or of another one of its jobs, that was created last."""
+    """Return the newest run of the group's job, or of another one of its jobs."""
     ours = dg.RunsFilter(job_name=job_name or group.name, tags=group.run_tags)
     records = instance.get_run_records(ours, limit=1)
     return records[0] if records else None

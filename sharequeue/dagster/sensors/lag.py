@@ -1,9 +1,9 @@
-"""When does a share group want a run?
+"""The sensor that requests a run when there is work.
 
-When there is something that a run could lease, dead letters that nobody else writes, or rows that a table has still
-to take, and nobody is at work: no run that touches the group's assets, no live member. A request is named after the
-job's latest run, so that a tick that is repeated after a crash requests nothing twice. After a run that failed, was
-cancelled, or has changed nothing, the sensor waits before it asks again.
+It requests a run if a run could lease something, if dead letters wait that nobody else writes, or if rows wait for
+their transfer into a table, and if no run makes the group's assets and the group has no live member. A request's key
+has the job's latest run, so that a tick that is repeated after a crash requests no second run. After a run that
+failed, was cancelled, or changed nothing, the sensor waits before the next request.
 """
 
 import json
@@ -20,21 +20,21 @@ from sharequeue.dagster.sensors.at_work import at_work, latest_run
 from sharequeue.dagster.sensors.outages import keep, waiting_out
 from sharequeue.dagster.share_group import LagSensor, ShareGroup
 from sharequeue.kafka.topics import Topics
-from sharequeue.names import listed
-from sharequeue.state.waiting_work import GroupWork, work_of
+from sharequeue.reports.waiting_work import GroupWork, work_of
+from sharequeue.words.names import listed
 
 SILENT = timedelta(seconds=60)
-"""Without a sign of the service, or of the broker, for so long, a run could not work."""
+"""After this time without a sign of the service or of the broker, a run could not work."""
 UNKNOWN_TOPIC_SECONDS = 3600.0
-"""How long after a run that left a topic unknown the next one tries again."""
+"""The pause after a run that left a topic unknown."""
 BROKER_TIMEOUT_SECONDS = 5.0
-"""How long a tick waits for the broker."""
+"""The longest wait of a tick for the broker."""
 
 FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 
 
 def lag_sensor(group: ShareGroup, assets: Sequence[dg.AssetKey]) -> dg.SensorDefinition:
-    """A sensor that keeps the job of `group` running while work waits; `assets` are what its runs make."""
+    """Build a sensor that keeps the job of `group` running while records wait; `assets` are those of its runs."""
     given = group.automation.sensor
 
     @dg.sensor(
@@ -42,7 +42,7 @@ def lag_sensor(group: ShareGroup, assets: Sequence[dg.AssetKey]) -> dg.SensorDef
         job_name=group.name,
         minimum_interval_seconds=given.interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if given.enabled else dg.DefaultSensorStatus.STOPPED,
-        description=f"Requests a run of {group.name} while {group.group} has work and nobody is at work.",
+        description=f"Requests a run of {group.name} while {group.group} has work and no active run or member.",
     )
     def sensor(context: dg.SensorEvaluationContext, queue: StateResource) -> dg.SensorResult | dg.SkipReason:
         def tick(kept: dict[str, Any]) -> dg.SensorResult | dg.SkipReason:
@@ -57,7 +57,7 @@ def lag_sensor(group: ShareGroup, assets: Sequence[dg.AssetKey]) -> dg.SensorDef
             if reason := nothing_to_do(group, work):
                 return skipped(reason)
             if work.members:
-                return skipped(f"{work.members} live members of the group are at work")
+                return skipped(f"the group has {work.members} live members")
             if running := at_work(context.instance, group, assets):
                 return skipped(running)
             latest = latest_run(context.instance, group)
@@ -80,10 +80,10 @@ def lag_sensor(group: ShareGroup, assets: Sequence[dg.AssetKey]) -> dg.SensorDef
 
 
 def nothing_to_do(group: ShareGroup, work: GroupWork) -> str | None:
-    """Why a run would find nothing to do, or could not work; None when it would."""
+    """Return why a run would find nothing to do, or could not work; None if a run makes sense."""
     if (silent := work.service_silent_for()) > SILENT:
         return (
-            f"no service was at work for {silent.total_seconds():.0f} s, and members cannot join without one"
+            f"no service was running for {silent.total_seconds():.0f} s, and members cannot join without one"
         )
     if (silent := work.broker_silent_for()) > SILENT:
         return f"the service has not reached the broker for {silent.total_seconds():.0f} s"
@@ -102,21 +102,21 @@ def nothing_to_do(group: ShareGroup, work: GroupWork) -> str | None:
         reasons["held"] = f"members hold {held:,} records"
     if waiting := sum(each.waiting_records for each in parts):
         until = min(each.waiting_until for each in parts if each.waiting_until)
-        reasons["time"] = f"{waiting:,} records wait for their time, the first until {until:%H:%M:%S} UTC"
+        reasons["time"] = f"{waiting:,} records wait for a time, the first until {until:%H:%M:%S} UTC"
     if letters := sum(each.held_letters for each in parts):
-        reasons["letters"] = f"{letters:,} dead letters are held (`sharequeue groups describe` says why)"
-    return "; ".join(reasons.values()) or "the service is writing what is left as dead letters"
+        reasons["letters"] = f"{letters:,} dead letters are held (the reason: `sharequeue groups describe`)"
+    return "; ".join(reasons.values()) or "the service is writing the remaining records as dead letters"
 
 
 def unknown_topics(group: ShareGroup, work: GroupWork) -> list[str]:
-    """Topics of the group of which the state has nothing: the first run makes their share-partitions."""
+    """Return the group's topics without state: the first run creates their share-partitions."""
     return sorted(set(group.topics) - {each.topic for each in work.share_partitions})
 
 
 def reason_to_wait(given: LagSensor, latest: dg.RunRecord | None, unchanged: bool, now: float) -> str | None:
-    """Why no run should be requested yet after `latest` at `now` (Unix seconds); None when one should.
+    """Return why no run should be requested yet after `latest` at `now` (Unix seconds); None if one should.
 
-    `unchanged` says that everything is where it was when that run was requested.
+    With `unchanged`, all figures are the same as when that run was requested.
     """
     if latest is None or latest.end_time is None:
         return None
@@ -125,30 +125,31 @@ def reason_to_wait(given: LagSensor, latest: dg.RunRecord | None, unchanged: boo
     if left <= 0 or not (run.status in FAILED or unchanged):
         return None
     ended = {dg.DagsterRunStatus.FAILURE: "failed", dg.DagsterRunStatus.CANCELED: "was cancelled"}
-    how = ended.get(run.status, "has changed nothing")
+    how = ended.get(run.status, "changed nothing")
     return f"run {run.run_id} {how}; the next one is requested in {left:.0f} s"
 
 
 def _unknown_or_few(
     group: ShareGroup, work: GroupWork, latest: dg.RunRecord | None, now: float, since: float
 ) -> str | None:
-    """Why what waits is not worth a run yet; None when it is."""
+    """Return why the waiting records do not justify a run yet; None if they do."""
     given = group.automation.sensor
     if work.records:
         old = given.max_age_seconds is not None and now - since >= given.max_age_seconds
         if work.records >= given.min_lag or old:
             return None
-        return f"{work.records:,} records wait, a run is worth {given.min_lag:,}"
+        return f"{work.records:,} records wait; a run is requested from {given.min_lag:,} on"
     recent = latest is not None and now - latest.create_timestamp.timestamp() < UNKNOWN_TOPIC_SECONDS
     if latest is None or latest.dagster_run.status in FAILED or not recent:
         return None
     unknown = listed(unknown_topics(group, work))
-    return f"the state knows nothing of topic {unknown}, nor did the last run: is it there? It is tried every hour"
+    return f"topic {unknown} has no state, even after the last run: check that it exists. A run is tried every hour"
 
 
 def _not_there(queue: StateResource, group: ShareGroup, work: GroupWork) -> str | None:
-    """Why a run would fail at topics that the state does not know: the broker has none of them. The broker is asked
-    only where nothing else waits for a run.
+    """Return why a run would fail because of topics without state: the broker has none of them.
+
+    The broker is queried only if nothing else requires a run.
     """
     if work.records:
         return None
@@ -160,7 +161,7 @@ def _not_there(queue: StateResource, group: ShareGroup, work: GroupWork) -> str 
 
 
 def _marks(work: GroupWork) -> list[list[int | str]]:
-    """What a run that does anything changes."""
+    """Return the figures that change with any effect of a run."""
     share_partitions: list[list[int | str]] = [
         [
             *(each.topic, each.partition, each.spso, each.speo, each.log_end, each.delivery_complete_count),

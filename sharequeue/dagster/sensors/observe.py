@@ -1,10 +1,10 @@
-"""Where does a share group stand while nothing runs?
+"""The sensor that records a share group's figures while nothing runs.
 
-At every tick, without a run and without Spark: a row of history in Postgres, and an observation of the report asset
-with the figures that its materializations have, so that plots have no holes. Freshness policies count
-materializations only, so the sensor records one where the last is older than a third of the window: an idle queue is
-fresh, a state that cannot be read is not. When dead letters were written while no run was at work, it has them
-checked; where that run fails or is cancelled, once more after a pause.
+At every tick, without a run and without Spark, it writes a row of history to Postgres, and an observation of the
+report asset with the same figures as in its materializations, so that plots have no gaps. Freshness policies count
+only materializations, so the sensor records one if the last is older than a third of the window: an idle queue is
+fresh, a state that cannot be read is not. If dead letters were written while no run was active, it requests a run of
+their checks, and once more after a pause if that run fails or is cancelled.
 """
 
 import json
@@ -23,18 +23,18 @@ from sharequeue.dagster.sensors.at_work import at_work, latest_run
 from sharequeue.dagster.sensors.lag import FAILED, reason_to_wait, unknown_topics
 from sharequeue.dagster.sensors.outages import keep, waiting_out
 from sharequeue.dagster.share_group import ShareGroup, duration
-from sharequeue.names import listed
+from sharequeue.reports.history import Reports
+from sharequeue.reports.read import read_figures
+from sharequeue.reports.waiting_work import GroupWork, bounded, work_of
 from sharequeue.state import State
-from sharequeue.state.group_report import read_figures
-from sharequeue.state.reports import Reports
-from sharequeue.state.waiting_work import GroupWork, bounded, work_of
+from sharequeue.words.names import listed
 
 Event = dg.AssetObservation | dg.AssetMaterialization
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the sensor looks at, by asset keys, and the job that it asks for."""
+    """What the sensor reads, as asset keys, and the job that it requests."""
 
     report: dg.AssetKey
     dead_letters: dg.AssetKey
@@ -43,7 +43,7 @@ class Observed:
 
 
 def observe_sensor(group: ShareGroup, observed: Observed) -> dg.SensorDefinition:
-    """A sensor that records where `group` stands, and has new dead letters checked."""
+    """Build a sensor that records the position of `group`, and requests checks of new dead letters."""
     given = group.automation.observe
 
     @dg.sensor(
@@ -51,7 +51,7 @@ def observe_sensor(group: ShareGroup, observed: Observed) -> dg.SensorDefinition
         job_name=observed.checks_job,
         minimum_interval_seconds=given.interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if given.enabled else dg.DefaultSensorStatus.STOPPED,
-        description=f"Records SPSO and lag of {group.group} without a run; has its new dead letters checked.",
+        description=f"Records SPSO and lag of {group.group} without a run; requests checks of new dead letters.",
     )
     def sensor(context: dg.SensorEvaluationContext, queue: StateResource) -> dg.SensorResult | dg.SkipReason:
         def tick(kept: dict[str, Any]) -> dg.SensorResult | dg.SkipReason:
@@ -65,14 +65,16 @@ def observe_sensor(group: ShareGroup, observed: Observed) -> dg.SensorDefinition
                 figures = reports.figures(statuses, read_figures(database, group.group))
             if not statuses:
                 keep(context, kept)
-                return dg.SkipReason("the state has nothing of the group yet: its first run makes it")
+                return dg.SkipReason("the group has no state yet: its first run creates it")
             now = [str(status.share_partition) for status in statuses]
             events: list[Event] = [
                 dg.AssetObservation(observed.report, metadata={**figures, **_seen(group, work, now, kept)})
             ]
             if report is not None:
-                said = "Recorded by the sensor, without a run."
-                events.append(dg.AssetMaterialization(observed.report, description=said, metadata=report))
+                description = "Recorded by the sensor, without a run."
+                events.append(
+                    dg.AssetMaterialization(observed.report, description=description, metadata=report)
+                )
             return dg.SensorResult(
                 run_requests=_checks(context.instance, group, observed, work),
                 asset_events=events,
@@ -85,19 +87,19 @@ def observe_sensor(group: ShareGroup, observed: Observed) -> dg.SensorDefinition
 
 
 def _seen(group: ShareGroup, work: GroupWork, now: list[str], kept: dict[str, Any]) -> dict[str, str | int]:
-    """What has come since the last tick, and what the state cannot know: a topic that no member has asked for."""
+    """Return what is new since the last tick, and the topics without state: no member has subscribed to them."""
     known = kept.get("share_partitions", now)
     new = [each for each in now if each not in known]
     unknown = unknown_topics(group, work)
     return {
         "share_partition_count": len(now),
         **({"new_share_partitions": listed(new, 20)} if new else {}),
-        **({"unknown_topics": f"{listed(unknown, 20)}: known from the next run on"} if unknown else {}),
+        **({"unknown_topics": f"{listed(unknown, 20)}: known after the next run"} if unknown else {}),
     }
 
 
 def _due(instance: dg.DagsterInstance, group: ShareGroup, report: dg.AssetKey) -> bool:
-    """Whether the report's last materialization is older than a third of what its freshness policy allows."""
+    """Return whether the report's last materialization is older than a third of its freshness policy's window."""
     if group.freshness is None:
         return False
     event = instance.get_latest_materialization_event(report)
@@ -108,8 +110,9 @@ def _due(instance: dg.DagsterInstance, group: ShareGroup, report: dg.AssetKey) -
 def _checks(
     instance: dg.DagsterInstance, group: ShareGroup, observed: Observed, work: GroupWork
 ) -> list[dg.RunRequest]:
-    """A run of the checks for letters that no materialization has reported, or whose checks had no result; a run at
-    work does that itself.
+    """Request a run of the checks for letters that no materialization has reported, or whose checks have no result.
+
+    An active run does that itself.
     """
     written_at = work.letters_written_at
     if written_at is None:
@@ -125,7 +128,7 @@ def _checks(
         group.automation.sensor, latest, False, time.time()
     ):
         return []
-    # Dagster launches nothing for a key that had a run, whatever became of it.
+    # Dagster launches nothing for a key that already had a run, whatever its result.
     after = f":after:{latest.dagster_run.run_id}" if latest is not None and failed else ""
     return [
         dg.RunRequest(run_key=f"{group.group}:letters:{written_at.isoformat()}{after}", tags=group.run_tags)

@@ -1,8 +1,8 @@
 """The configurations of groups and of the service.
 
-`keys` defines them, `names` knows those that are gone or mistyped, `texts` turns a text into a value and back,
-`values` says what a group is configured to do, `altering` changes it, and `published` writes down what the service
-was started with.
+`keys` defines them, `names` has the hints for old and mistyped names, `texts` converts a text to a value and back,
+`values` has the effective configs of a group, `altering` changes them, and `published` stores the configs that the
+service was started with.
 """
 
 from sharequeue.groups.configs.altering import alter_and_tell, alter_group_configs, validate_group_config

@@ -1,4 +1,4 @@
-"""How are a group's configs altered?
+"""Alter a group's configs.
 
 Everything is checked first, then all is stored or nothing.
 """
@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, text
 
 from sharequeue.database import Database
-from sharequeue.errors import InvalidConfig, InvalidGroupId
 from sharequeue.groups.configs.keys import GROUP_CONFIGS, Value
 from sharequeue.groups.configs.names import environment_name, known_key
 from sharequeue.groups.configs.texts import as_text, parse
 from sharequeue.groups.configs.values import GroupConfigs, ServiceConfigs, stored_configs
+from sharequeue.words.errors import InvalidConfig, InvalidGroupId
 
 
 def validate_group_config(name: str, value: str, service: ServiceConfigs | None = None) -> Value:
-    """The value that a group's config would have, checked for type, range and the service's bounds.
+    """Return the value that a group's config would have, checked for type, range and the service's bounds.
 
-    Raises `InvalidConfig` with what was wrong, what is expected and what to do; for an old name
-    it has the present one, and for a name that only a broker has, that it has no meaning here (kafka-semantics 2.19).
+    Raises `InvalidConfig` with what was wrong, what is expected and what to do; for an old name it has the present
+    one; for a name that only a broker has, it explains that it has no meaning here (kafka-semantics 2.19).
     """
     key = known_key(name, GROUP_CONFIGS)
     parsed = parse(key, value)
@@ -46,12 +46,13 @@ def alter_group_configs(
     changes: Mapping[str, str | int | bool | None],
     service: ServiceConfigs | None = None,
 ) -> GroupConfigs:
-    """Set a group's configs, or with None remove them again; all of them or, on a mistake, none.
+    """Set a group's configs, or remove them with None: all of them or, on an error, none.
 
-    The group is made if there is none yet, so that it can be configured before its first member. What is
-    altered holds from the next operation on, but for where a topic begins that the group has already: then a warning
-    says how to begin anew. Raises `InvalidConfig`, `InvalidGroupId`. (Kafka's
-    IncrementalAlterConfigs on a GROUP resource.)
+    The group is created if it does not exist, so that it can be configured before its first member. Changes apply
+    from the next operation on. One exception: the start of a topic that the group already has does not change; then a
+    warning explains how to start again. No broker is asked: unlike `sharequeue configs alter`, this does not warn of
+    a dead-letter topic that accepts no letters (`sharequeue.deadletters.topic.why_held`). Raises `InvalidConfig`,
+    `InvalidGroupId`. (Kafka's IncrementalAlterConfigs on a GROUP resource.)
     """
     configs, warning = alter_and_tell(database, group_id, changes, service)
     if warning is not None:
@@ -67,9 +68,9 @@ def alter_and_tell(
     *,
     dry_run: bool = False,
 ) -> tuple[GroupConfigs, str | None]:
-    """As `alter_group_configs`; what that warns of is returned, for programs with several threads.
+    """As `alter_group_configs`, but return the warning, for programs with several threads.
 
-    With `dry_run` all is checked, nothing is changed, and the result is what would count.
+    With `dry_run` everything is checked, nothing is changed, and the result is what would apply.
     """
     if not group_id:
         raise InvalidGroupId()
@@ -105,7 +106,7 @@ def alter_and_tell(
 
 
 def _began(connection: Connection, group_id: str, reset: str) -> bool:
-    """Whether a change of where the group begins comes too late for a topic that it has."""
+    """Return whether a change of the group's start comes too late for a topic that it already has."""
     if stored_configs(connection, group_id).get(_RESET, GROUP_CONFIGS[_RESET].default) == reset:
         return False
     rows = connection.execute(
@@ -116,7 +117,7 @@ def _began(connection: Connection, group_id: str, reset: str) -> bool:
 
 
 def _make_and_lock(connection: Connection, group_id: str) -> None:
-    """One change at a time: two that are each allowed may not be together."""
+    """Lock the group, made if needed: two changes that are each allowed may not be allowed together."""
     while True:
         connection.execute(
             text("insert into sharequeue.share_groups (group_id) values (:group_id) on conflict do nothing"),

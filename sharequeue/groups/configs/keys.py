@@ -1,4 +1,4 @@
-"""Which configurations exist, and what may they hold?
+"""The configs, with their types, bounds and defaults.
 
 Pure definitions: every group and service configuration with Kafka's name, its default, its bounds and what it is for.
 Mirrors Kafka's `GroupConfig` (groups), `ShareGroupConfig` and `GroupCoordinatorConfig` (the broker's `group.share.*`,
@@ -16,7 +16,7 @@ Value = int | bool | str
 
 ASSIGNORS = ("simple", "backlog")
 MAX_INT = 2**31 - 1
-"""The largest record-lock bound: Kafka stops at 10,000, a batch lease of a whole topic does not."""
+"""The highest limit of record locks: Kafka's is 10,000, but a batch may lease a whole topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,22 @@ def _group(name: str, kind: Kind, doc: str, low: int) -> ConfigKey:
 
 
 _GROUP = (
-    _group("share.session.timeout.ms", "int", "A member not heard of for so long is out of the group.", 1),
+    _group(
+        "share.session.timeout.ms",
+        "int",
+        "A member without a heartbeat for this time is removed from the group.",
+        1,
+    ),
     _group("share.heartbeat.interval.ms", "int", "The time between two heartbeats of a member.", 1),
     _group("share.record.lock.duration.ms", "int", "How long an acquired record stays locked.", 1000),
-    _group("share.delivery.count.limit", "int", "Deliveries of a record before it is given up.", 2),
+    _group("share.delivery.count.limit", "int", "Number of deliveries after which a record is given up.", 2),
     _group("share.partition.max.record.locks", "int", "Records in flight in one share-partition.", 100),
-    _group("share.assignment.interval.ms", "int", "Least time between two assignments of a group.", 0),
+    _group("share.assignment.interval.ms", "int", "Shortest time between two assignments of a group.", 0),
     ConfigKey(
         "share.assignors",
         "text",
         None,
-        "Who gets which share-partition: simple, as in Kafka; or backlog, by the records that wait.",
+        "How share-partitions are assigned: simple, as in Kafka; or backlog, by the lag.",
         choices=ASSIGNORS,
         service_name="group.share.assignors",
     ),
@@ -59,7 +64,7 @@ _GROUP = (
         "share.assignor.offload.enable",
         "boolean",
         None,
-        "Accepted as in Kafka; the assignor here always runs within the heartbeat, before its response.",
+        "Accepted as in Kafka, without effect: the assignor always runs within the heartbeat, before its response.",
         service_name="group.share.assignor.offload.enable",
     ),
     ConfigKey(
@@ -72,7 +77,7 @@ _GROUP = (
         "share.isolation.level",
         "text",
         "read_uncommitted",
-        "Whether records of open or aborted transactions are delivered. A change counts from the next lease on.",
+        "Whether records of open or aborted transactions are delivered. A change takes effect with the next lease.",
         choices=("read_uncommitted", "read_committed"),
     ),
     ConfigKey("share.renew.acknowledge.enable", "boolean", True, "Whether locks may be renewed."),
@@ -80,37 +85,37 @@ _GROUP = (
         "errors.deadletterqueue.topic.name",
         "text",
         "",
-        "The topic that takes records given up or rejected; empty: they are archived without a trace.",
+        "The topic for dead letters; empty: records that are given up are archived without one.",
     ),
     ConfigKey(
         "errors.deadletterqueue.copy.record.enable",
         "boolean",
         False,
-        "Whether a dead letter carries the key and value of its record.",
+        "Whether a dead letter has the key and value of its record.",
     ),
     ConfigKey(
         "sharequeue.dead.letter.drop.enable",
         "boolean",
         False,
-        "Whether records whose dead-letter topic cannot be written are dropped, as Kafka does, and not held.",
+        "Whether dead letters that cannot be written are dropped, as in Kafka, instead of held.",
     ),
     ConfigKey(
         "sharequeue.dead.letter.error.message.enable",
         "boolean",
         True,
-        "Whether a dead letter has the message of its exception; if not, the class alone.",
+        "Whether a dead letter has the message of its exception; if not, only the class.",
     ),
     ConfigKey(
         "sharequeue.dead.letter.topic.enable",
         "boolean",
         False,
-        "Whether the dead-letter topic is opted in, on brokers before 4.4 that do not know the topic's own config.",
+        "Whether the group may write to its dead-letter topic, on brokers before 4.4 without that topic config.",
     ),
     ConfigKey(
         "sharequeue.circuit.breaker.failure.percent",
         "int",
         0,
-        "Leasing stops once more than so many percent of a share-partition's last records failed; 0: never.",
+        "Leasing stops if more than this percentage of a share-partition's last records failed; 0: never.",
         0,
         99,
     ),
@@ -126,7 +131,7 @@ _GROUP = (
         "sharequeue.circuit.breaker.window.records",
         "int",
         100,
-        "How many of the last records count; older ones lose weight step by step.",
+        "The number of last records that count; older ones lose weight step by step.",
         1,
         MAX_INT,
     ),
@@ -134,7 +139,7 @@ _GROUP = (
         "sharequeue.circuit.breaker.probe.records",
         "int",
         10,
-        "Size of a probe: records that are leased to see whether an outage is over.",
+        "Size of a probe: records that are leased to test whether an outage is over.",
         1,
         MAX_INT,
     ),
@@ -150,13 +155,13 @@ _GROUP = (
         "sharequeue.cancelled.run.refund.enable",
         "boolean",
         False,
-        "Whether a cancelled run gives its deliveries back, so that the count does not rise. In Kafka it rises.",
+        "Whether a cancelled run gives back its deliveries, so that the count stays. In Kafka it increases.",
     ),
     ConfigKey(
         "sharequeue.retry.backoff.ms",
         "int",
         60_000,
-        "How long a record that a pipeline has released waits; twice as long after each delivery. 0: not at all.",
+        "How long a record released by a pipeline waits; twice as long after each delivery. 0: no wait.",
         0,
         MAX_INT,
     ),
@@ -164,7 +169,7 @@ _GROUP = (
         "sharequeue.retry.backoff.max.ms",
         "int",
         3_600_000,
-        "How long a record that a pipeline has released waits at most, but for a fifth more at random.",
+        "The longest time that a record released by a pipeline waits, plus up to a fifth at random.",
         0,
         MAX_INT,
     ),
@@ -172,7 +177,7 @@ _GROUP = (
         "sharequeue.fetch.max.bytes",
         "int",
         0,
-        "Bytes of keys and values that a round of a batch run leases, by their mean size; 0: no bound.",
+        "Bytes of keys and values that a round of a batch run leases, by their mean size; 0: no limit.",
         0,
         2**63 - 1,
     ),
@@ -183,13 +188,13 @@ _Bounds = tuple[int, int, int, int, int, int]
 
 
 def _triple(stem: str, default: int, low: int, high: int, bounds: _Bounds, doc: str) -> tuple[ConfigKey, ...]:
-    """A service default and the least and greatest value that a group may choose for itself.
+    """Return a service default and the least and greatest value that a group may choose for itself.
 
     `bounds`: default, low and high of the minimum, then of the maximum.
     """
     least, least_low, least_high, most, most_low, most_high = bounds
-    lower = f"Least {stem} that a group may have."
-    upper = f"Greatest {stem} that a group may have."
+    lower = f"Lowest {stem} that a group may have."
+    upper = f"Highest {stem} that a group may have."
     return (
         ConfigKey(f"group.share.{stem}", "int", default, doc, low, high),
         ConfigKey(f"group.share.min.{stem}", "int", least, lower, least_low, least_high),
@@ -198,7 +203,14 @@ def _triple(stem: str, default: int, low: int, high: int, bounds: _Bounds, doc: 
 
 
 _SERVICE = (
-    *_triple("delivery.count.limit", 5, 2, 10, (2, 2, 5, 10, 5, 25), "Deliveries of a record at most."),
+    *_triple(
+        "delivery.count.limit",
+        5,
+        2,
+        10,
+        (2, 2, 5, 10, 5, 25),
+        "The highest number of deliveries of a record.",
+    ),
     *_triple(
         "record.lock.duration.ms",
         30_000,
@@ -221,7 +233,7 @@ _SERVICE = (
         1,
         MAX_INT,
         (45_000, 1, MAX_INT, 60_000, 1, MAX_INT),
-        "A member not heard of for so long is out of the group.",
+        "A member without a heartbeat for this time is removed from the group.",
     ),
     *_triple(
         "heartbeat.interval.ms",
@@ -237,18 +249,22 @@ _SERVICE = (
         0,
         MAX_INT,
         (0, 0, MAX_INT, 15_000, 0, MAX_INT),
-        "Least time between two assignments of a group.",
+        "Shortest time between two assignments of a group.",
     ),
-    ConfigKey("group.share.max.size", "int", 200, "Members that a group may have.", 1, 1000),
+    ConfigKey("group.share.max.size", "int", 200, "Highest number of members of a group.", 1, 1000),
     ConfigKey("group.share.assignor.offload.enable", "boolean", True, "Accepted; without effect."),
     ConfigKey(
-        "group.share.assignors", "text", "simple", "The assignor of groups that name none.", choices=ASSIGNORS
+        "group.share.assignors",
+        "text",
+        "simple",
+        "The assignor of groups that do not set one.",
+        choices=ASSIGNORS,
     ),
     ConfigKey(
         "group.share.initialize.retry.interval.ms",
         "int",
         30_000,
-        "How long an initialisation that found no offset waits before it is tried again.",
+        "Time before an initialisation that found no offset is repeated.",
         1,
         MAX_INT,
     ),
@@ -257,7 +273,7 @@ _SERVICE = (
         "int",
         500,
         "Changes in a share-partition's journal before a snapshot is written. Kafka's 0, a snapshot "
-        "with each change, is not to be had: they are written every ten seconds at most.",
+        "with each change, is not supported: they are written at most every ten seconds.",
         1,
         MAX_INT,
     ),
@@ -273,7 +289,7 @@ _SERVICE = (
         "deleted.topics.retention.ms",
         "int",
         15 * 60 * 1000,
-        "How long a topic must have been gone from the broker before its state in the groups is removed.",
+        "Time after which the state of a topic that was deleted on the broker is removed.",
         0,
         MAX_INT,
     ),
@@ -281,14 +297,14 @@ _SERVICE = (
         "errors.deadletterqueue.auto.create.topics.enable",
         "boolean",
         False,
-        "Whether a missing dead-letter topic is made by whoever writes to it first; also if only the broker's own "
+        "Whether the first writer creates a missing dead-letter topic; also if only the broker's own "
         "config of this name is true.",
     ),
     ConfigKey(
         "errors.deadletterqueue.topic.name.prefix",
         "text",
         "dlq.",
-        "What a dead-letter topic's name must begin with; empty: anything.",
+        "The required prefix of a dead-letter topic's name; empty: any name.",
     ),
 )
 

@@ -1,7 +1,6 @@
-"""What is a configuration called today?
+"""Old names of configs, and their present names.
 
-A name that is none is refused with what its reader needs: the present name of an old one, who has it, or one that is
-spelt nearly alike.
+An unknown name is refused with a hint: the present name of an old one, the level that has it, or a similar name.
 """
 
 from __future__ import annotations
@@ -9,8 +8,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
-from sharequeue.errors import InvalidConfig
 from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS, ConfigKey
+from sharequeue.words.errors import InvalidConfig
 
 _RENAMED: Mapping[str, str] = {
     "group.share.record.lock.partition.limit": "`group.share.partition.max.record.locks`",
@@ -38,7 +37,7 @@ _BROKER_ONLY = frozenset(
 
 
 def known_key(name: str, known: Mapping[str, ConfigKey]) -> ConfigKey:
-    """The definition of a configuration. Raises `InvalidConfig` for a name that is none."""
+    """Return the definition of a configuration. Raises `InvalidConfig` if there is none of that name."""
     key = known.get(name)
     if key is None:
         raise unknown_config(name, known)
@@ -46,8 +45,7 @@ def known_key(name: str, known: Mapping[str, ConfigKey]) -> ConfigKey:
 
 
 def unknown_config(name: str, known: Mapping[str, ConfigKey]) -> InvalidConfig:
-    """Why a name is not a configuration here: renamed, gone, a broker's own, at the other level, or
-    mistyped."""
+    """Return the error for an unknown name: renamed, gone, a broker's own, at the other level, or mistyped."""
     if name in _RENAMED:
         return InvalidConfig(f"`{name}` is an old name: use {_RENAMED[name]}.")
     if name in _GONE:
@@ -68,5 +66,5 @@ def unknown_config(name: str, known: Mapping[str, ConfigKey]) -> InvalidConfig:
 
 
 def environment_name(service_config: str) -> str:
-    """The environment variable that sets a service config: `SHAREQUEUE_` and the name in capitals."""
+    """Return the environment variable that sets a service config: `SHAREQUEUE_` and the name in capitals."""
     return "SHAREQUEUE_" + service_config.upper().replace(".", "_")

@@ -1,8 +1,8 @@
-"""Which configs does the service publish, and which others were published before?
+"""The configs that the service publishes, and those that earlier versions published.
 
-Every process goes by what stands in the database, not by its own environment, so a service that starts writes down
-what it was configured to. Where two are configured differently, the one that started last is believed; it says what
-it changed and who had set that.
+Every process uses the configs in the database, not those of its own environment, so a service stores its configs when
+it starts. If two replicas are configured differently, the one that started last wins; it logs what it changed, and
+which principal had set that.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _log = logging.getLogger(__name__)
 def publish_service_configs(database: Database, service: ServiceConfigs) -> bool:
     """Publish the service's configs to the state functions; return whether they were new.
 
-    Only what differs from Kafka's defaults is kept, in table `service_configs`: there it stands between a group's
-    own value and the default, and its bounds bind. Each value that another service had published otherwise is a
-    warning in the log.
+    Only values that differ from Kafka's defaults are stored, in table `service_configs`. They apply to groups without
+    a value of their own, and their bounds apply to all groups. A value that another service had published differently
+    is logged as a warning.
     """
     given = {name: as_text(v) for name, v in service.values.items() if v != SERVICE_CONFIGS[name].default}
     rows = database.rows(text("select name, value from sharequeue.service_configs"))

@@ -1,13 +1,13 @@
-"""By which rules does a text become a configuration's value, and a value a text?"""
+"""Parse the text of a config's value, and format a value as text."""
 
 from __future__ import annotations
 
 import re
 from datetime import timedelta
 
-from sharequeue.errors import InvalidConfig
 from sharequeue.groups.configs.keys import MAX_INT, ConfigKey, Value
-from sharequeue.names import shown
+from sharequeue.words.errors import InvalidConfig
+from sharequeue.words.names import shown
 
 _TRUTH = {"true": True, "false": False}
 _WHOLE_NUMBER = re.compile(r"[-+]?[0-9]{1,100}")
@@ -19,7 +19,7 @@ _DURATION = re.compile(
 
 
 def parse(key: ConfigKey, text: str) -> Value:
-    """The value that a text stands for, checked against the key's own type, choices and bounds.
+    """Parse the value in a text, checked against the key's own type, choices and bounds.
 
     Raises `InvalidConfig`: what was given, what was expected and what to do.
     """
@@ -53,14 +53,14 @@ def _whole_number(key: ConfigKey, text: str) -> int:
 
 
 def as_text(value: Value) -> str:
-    """The one text under which a value is stored and shown."""
+    """Return the text in which a value is stored and shown."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
 
 
 def reset_duration(policy: str) -> timedelta | None:
-    """How far back `by_duration:<ISO-8601>` reaches; None for `latest` and `earliest`.
+    """Return how far back `by_duration:<ISO-8601>` reaches; None for `latest` and `earliest`.
 
     Java's `Duration` syntax (`P2D`, `PT1H30M`, `PT0.5S`). Raises `InvalidConfig` for anything else, and for a
     negative duration (Kafka's `ShareGroupAutoOffsetResetStrategy`).

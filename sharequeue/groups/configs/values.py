@@ -1,7 +1,7 @@
-"""What is a group configured to do?
+"""The configs of a group as typed values.
 
-The effective configuration of a group: its own values, kept in Postgres (`group_configs`), else the
-service's, kept inside the service's bounds also where those moved after the value was set (Kafka's
+The effective configuration of a group: its own values, stored in Postgres (`group_configs`), else the
+service's. Values are limited to the service's bounds, even if the bounds changed after the value was set (Kafka's
 `GroupConfigManager`). Nothing is changed here.
 """
 
@@ -16,10 +16,10 @@ from typing import Self
 from sqlalchemy import Connection, text
 
 from sharequeue.database import Database
-from sharequeue.errors import InvalidConfig
 from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS, Value
 from sharequeue.groups.configs.names import environment_name, known_key
 from sharequeue.groups.configs.texts import parse, reset_duration
+from sharequeue.words.errors import InvalidConfig
 
 _BOUNDED = (
     "session.timeout.ms",
@@ -37,7 +37,7 @@ def _int(values: Mapping[str, Value], name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ServiceConfigs:
-    """The broker-level half of the configuration, `group.share.*`: what Kafka keeps in the broker's
+    """The broker-level half of the configuration, `group.share.*`: in Kafka it is in the broker's
     properties."""
 
     values: Mapping[str, Value] = field(
@@ -48,7 +48,7 @@ class ServiceConfigs:
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """From `SHAREQUEUE_GROUP_SHARE_…` and `SHAREQUEUE_ERRORS_DEADLETTERQUEUE_…`, else Kafka's defaults.
+        """Load from `SHAREQUEUE_GROUP_SHARE_…` and `SHAREQUEUE_ERRORS_DEADLETTERQUEUE_…`, else Kafka's defaults.
 
         Raises `InvalidConfig` for a value of the wrong type, out of its range, or out of its own min and max.
         """
@@ -63,16 +63,16 @@ class ServiceConfigs:
 
     @classmethod
     def stored(cls, database: Database) -> Self:
-        """What the service was configured to when it last started, as every process finds it in the database.
+        """Load the configs with which the service last started, as they are in the database for every process.
 
-        Kafka's defaults where no service has been.
+        Kafka's defaults if no service has started yet.
         """
         rows = database.rows(text("select name, value from sharequeue.stored_service_configs()"))
         return cls.of({str(row["name"]): str(row["value"]) for row in rows})
 
     @classmethod
     def of(cls, changes: Mapping[str, str]) -> Self:
-        """Kafka's defaults with `changes` (Kafka's names) on top. Raises `InvalidConfig`."""
+        """Return Kafka's defaults with `changes` (Kafka's names) on top. Raises `InvalidConfig`."""
         values = dict(cls().values)
         for name, given in changes.items():
             values[name] = parse(known_key(name, SERVICE_CONFIGS), given)
@@ -93,7 +93,7 @@ class ServiceConfigs:
 
     @property
     def max_size(self) -> int:
-        """Members that a group may have (`group.share.max.size`)."""
+        """The highest number of members of a group (`group.share.max.size`)."""
         return _int(self.values, "group.share.max.size")
 
     @property
@@ -123,18 +123,18 @@ class ServiceConfigs:
 
     @property
     def dead_letter_prefix(self) -> str:
-        """What a dead-letter topic's name must begin with; empty: anything."""
+        """The required prefix of a dead-letter topic's name; empty: any name."""
         return str(self.values["errors.deadletterqueue.topic.name.prefix"])
 
     def bounds(self, group_config: str) -> tuple[int, int] | None:
-        """The least and greatest value that a group may give a config; None where the service sets none."""
+        """Return the least and greatest value that a group may give a config; None if the service sets none."""
         stem = group_config.removeprefix("share.")
         if stem not in _BOUNDED:
             return None
         return _int(self.values, f"group.share.min.{stem}"), _int(self.values, f"group.share.max.{stem}")
 
     def bounded(self, stem: str) -> list[int]:
-        """Return least, the service's value and most of a config that has bounds, as the SQL functions take them."""
+        """Return minimum, service value and maximum of a config that has bounds, as the SQL functions take them."""
         return [_int(self.values, f"group.share.{bound}{stem}") for bound in ("min.", "", "max.")]
 
 
@@ -145,11 +145,11 @@ class GroupConfigs:
     group_id: str
     values: Mapping[str, Value]
     own: frozenset[str] = frozenset()
+    service: ServiceConfigs = field(default_factory=ServiceConfigs)
 
     @classmethod
     def of(cls, group_id: str, stored: Mapping[str, str], service: ServiceConfigs | None = None) -> Self:
-        """The stored texts over the service's values, clamped to the service's bounds as Kafka clamps
-        them."""
+        """Return the stored texts over the service's values, clamped to the service's bounds as Kafka clamps them."""
         service = service or ServiceConfigs.load()
         values: dict[str, Value] = {}
         for name, key in GROUP_CONFIGS.items():
@@ -162,18 +162,30 @@ class GroupConfigs:
             bounds = service.bounds(name)
             if bounds is not None:
                 values[name] = min(max(int(values[name]), bounds[0]), bounds[1])
-        return cls(group_id, values, frozenset(stored) & frozenset(values))
+        return cls(group_id, values, frozenset(stored) & frozenset(values), service)
 
     @classmethod
     def load(cls, database: Database, group_id: str, service: ServiceConfigs | None = None) -> Self:
-        """What the group is configured to do now. A group that does not exist has the service's values."""
-        with database.transaction() as connection:
-            stored = stored_configs(connection, group_id)
-        return cls.of(group_id, stored, service or ServiceConfigs.stored(database))
+        """Load the group's configs as they are now, in one statement.
+
+        A group that does not exist has the service's values.
+        """
+        rows = database.rows(
+            text(
+                "select true as own, name, value from sharequeue.stored_configs(:group_id)"
+                " union all select false, name, value from sharequeue.stored_service_configs()"
+            ),
+            group_id=group_id,
+        )
+        stored, of_service = (
+            {str(row["name"]): str(row["value"]) for row in rows if row["own"] is own}
+            for own in (True, False)
+        )
+        return cls.of(group_id, stored, service or ServiceConfigs.of(of_service))
 
     @property
     def session_timeout_ms(self) -> int:
-        """A member not heard of for so many milliseconds is out of the group."""
+        """A member without a heartbeat for this many milliseconds is removed from the group."""
         return _int(self.values, "share.session.timeout.ms")
 
     @property
@@ -193,12 +205,12 @@ class GroupConfigs:
 
     @property
     def partition_max_record_locks(self) -> int:
-        """Records in flight in one share-partition at most."""
+        """The highest number of records in flight in one share-partition."""
         return _int(self.values, "share.partition.max.record.locks")
 
     @property
     def assignment_interval_ms(self) -> int:
-        """Least time between two assignments of the group, in milliseconds."""
+        """Shortest time between two assignments of the group, in milliseconds."""
         return _int(self.values, "share.assignment.interval.ms")
 
     @property
@@ -228,12 +240,12 @@ class GroupConfigs:
 
     @property
     def retry_backoff_ms(self) -> int:
-        """How long a record waits that a pipeline has released after its first delivery, in milliseconds."""
+        """How long a record that a pipeline released after its first delivery waits, in milliseconds."""
         return _int(self.values, "sharequeue.retry.backoff.ms")
 
     @property
     def retry_backoff_max_ms(self) -> int:
-        """How long it waits at most, however often it was delivered, in milliseconds."""
+        """The longest such wait, however often the record was delivered, in milliseconds."""
         return _int(self.values, "sharequeue.retry.backoff.max.ms")
 
     @property
@@ -253,12 +265,12 @@ class GroupConfigs:
 
     @property
     def dead_letter_error_message_enable(self) -> bool:
-        """Whether dead letters have the messages of exceptions, and not their classes alone."""
+        """Whether dead letters have the messages of exceptions, not only their classes."""
         return bool(self.values["sharequeue.dead.letter.error.message.enable"])
 
 
 def stored_configs(connection: Connection, group_id: str) -> dict[str, str]:
-    """The texts that a group has set itself, inside a transaction that is already open."""
+    """Return the texts that a group has set itself, inside a transaction that is already open."""
     rows = connection.execute(
         text("select name, value from sharequeue.stored_configs(:group_id)"),
         {"group_id": group_id},

@@ -1,4 +1,4 @@
-"""What happens by itself: sessions end, locks are swept, topics are watched, assignments follow."""
+"""Background work: expiry of sessions, sweep of locks, watch of topics, assignment."""
 
 from sharequeue.service.coordinator.coordinator import Coordinator
 

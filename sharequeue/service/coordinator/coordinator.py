@@ -1,12 +1,12 @@
-"""What must happen in a share group by itself, without anybody asking?
+"""The background work for share groups: assignment, expiry of sessions, sweeps.
 
-Sessions end, lapsed locks are swept, and the broker's topics are watched: new share-partitions get their
-start offset (kafka-semantics 2.12), logs grow and are cut, topics are deleted or made anew, and assignments
-follow. Kafka does this in the group coordinator, the share-partition leader and the share coordinator. Each
-step may be repeated and done by several coordinators at once: every decision is one transaction over locked
-rows, and only the watch is done by one at a time, which holds a lease for it. Each group is a step of its own, and
-each topic: what fails for one is logged and tried again, and does not stop the others. How an operation works is in
-`groups` and `state`.
+Sessions expire, lapsed locks are swept, and the broker's topics are watched: new share-partitions get their start
+offset (kafka-semantics 2.12), growth and truncation of logs and deletion and re-creation of topics are recorded, and
+assignments are updated. Kafka does this in the group coordinator, the share-partition leader and the share
+coordinator. Several coordinators may run, and each step may be repeated: every decision is one transaction over
+locked rows; only the watch needs a lease, so that one coordinator at a time does it. Each group and each topic is a
+separate step: its error is logged, the step is repeated, and the others go on. The operations are in `groups` and
+`state`.
 """
 
 from __future__ import annotations
@@ -29,33 +29,34 @@ from sharequeue.groups.replicas import ReplicaWork, Work, beat_and_hear, hear_re
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.coordinator.group_steps import GroupSteps
 from sharequeue.service.coordinator.watch import Watch
-from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.state.journal import Journal, Kept
+from sharequeue.words.settings import Settings
 
 _log = logging.getLogger(__name__)
 
 KEEP_INTERVAL_SECONDS = 10.0
-"""Between two looks at what keeps the journal short; a share-partition may go past its bound meanwhile."""
+"""Seconds between two checks of the journal's size; a share-partition may exceed its limit meanwhile."""
 
 CHANGES_INTERVAL_SECONDS = 10.0
-"""Between two looks at all groups for a topic or share-partition that is new. The watch that makes one new has them
-looked at at once, and a member's heartbeat looks at its own group."""
+"""Seconds between two checks of all groups for new topics and share-partitions. A watch that adds one has them
+checked at once, and a member's heartbeat checks its own group."""
 CHANGES_AT_ONCE = 200
-"""Groups looked at for that in a round; the rest follows in the next ones."""
+"""The number of groups checked for that in a round; the others follow in the next rounds."""
 CHANGES_IN_A_LOOK = 20
 CHANGES_SECONDS = 1.0
-"""After this time the rest follows in the next round too: members may name many thousands of topics."""
+"""After this time the others follow in the next round too: members may subscribe to many thousands of topics."""
 REST = 300
-"""While nothing is new of the broker, the watch rests so many times as long as its last turn kept the processor:
-a third of a per cent of it, and a broker that is far away is asked as often as one near by."""
+"""While nothing changes at the broker, the watch sleeps this many times the CPU time of its last turn: it uses a
+third of a per cent of a core, and a remote broker is asked as often as a near one."""
 LONGEST_REST_SECONDS = 10.0
-"""The watch rests no longer than this."""
+"""The longest sleep of the watch."""
 
 KEEPS_UP_SECONDS = 5.0
-"""The last round must not be longer ago, or members' heartbeats look at their groups themselves."""
+"""The maximum age of the last round; after that, members' heartbeats check their own groups."""
 REBALANCE_SECONDS = 10.0
-"""Between two looks at what waits in groups that are assigned by backlog: members learn of it in half that time."""
+"""Seconds between two checks of the backlog in groups that are assigned by it: members learn of it in half that
+time."""
 
 _NEWS = "assignment of what is new"
 _WORK: Mapping[str, Work] = {
@@ -63,12 +64,12 @@ _WORK: Mapping[str, Work] = {
     "journal": "journal",
     "dead letters": "dead_letters",
 }
-"""What is done when a round of it ends well. The watch may have had no turn."""
+"""The work that is recorded as done when its round succeeds. The watch may have had no turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step did."""
+    """The result of one step."""
 
     expired: int = 0
     swept_leases: int = 0
@@ -77,11 +78,11 @@ class Step:
 
 
 class Coordinator:
-    """Everything that must happen by itself, for all groups of a database.
+    """All background work, for all groups of a database.
 
-    `interval` is the time between two rounds of expiry and sweep, `watch_interval` between two looks at the
-    broker, `rebalance_interval` between two looks at what waits in groups that are assigned by backlog, in seconds.
-    `now` returns Unix time in seconds, by which `by_duration` counts back. If `dead_letters` has the settings of the
+    `interval` is the time between two rounds of expiry and sweep, `watch_interval` between two checks of the broker,
+    `rebalance_interval` between two checks of the backlog in groups that are assigned by it, in seconds. `now`
+    returns Unix time in seconds, from which `by_duration` counts back. If `dead_letters` has the settings of the
     broker, the coordinator writes the dead letters.
     """
 
@@ -106,11 +107,11 @@ class Coordinator:
         self._rebalanced_at = time.monotonic()
         self._woken = threading.Event()
         self.name = replica_name()
-        """What this coordinator is called among the replicas."""
+        """The name of this coordinator among the replicas."""
         self.groups = GroupSteps()
-        """Groups for which something could not be done at the last try, and why."""
+        """Groups for which the last attempt at a step failed, and the reasons."""
         self.watcher = Watch(database, topics, self._configs, self.groups, self.name, now)
-        """What the groups wait for, and what is wrong with their topics."""
+        """The watch: the reasons why groups wait, and the errors of their topics."""
         self._drainer = (
             None
             if dead_letters is None
@@ -119,18 +120,17 @@ class Coordinator:
         self._settled_at = -KEEPS_UP_SECONDS
         self._changes_lock = threading.Lock()
         self._changes_after: str | None = (
-            ""  # the group behind which the look at changes goes on; None: it rests
+            ""  # the group after which the check for changes continues; None: it sleeps
         )
         self._changes_at = 0.0
         self.faults: dict[str, str] = {}
-        """What cannot be done now, in words, by what it is that fails: `expiry and sweep`, `watch`, `journal`, `dead
-        letters`."""
+        """The current errors, by the work that fails: `expiry and sweep`, `watch`, `journal`, `dead letters`."""
         self.work = ReplicaWork()
-        """When this replica last did what it does by itself."""
+        """When this replica last did its background work."""
 
     @property
     def failed_letters(self) -> dict[str, int]:
-        """How often dead letters could not be written by this replica, by group."""
+        """The number of failed attempts of this replica to write dead letters, by group."""
         return {} if self._drainer is None else dict(self._drainer.failed)
 
     @property
@@ -140,17 +140,15 @@ class Coordinator:
 
     @property
     def keeps_up(self) -> bool:
-        """Whether all groups are looked at here, so that a heartbeat need not look at its own."""
+        """Whether this coordinator checks all groups, so that a heartbeat need not check its own."""
         return time.monotonic() - self._settled_at < KEEPS_UP_SECONDS
 
     def wake(self) -> None:
-        """Have the broker looked at now and not at the next turn: somebody waits for a topic to be
-        initialised."""
+        """Start the watch now instead of at the next turn: a member waits for a topic to be initialised."""
         self._woken.set()
 
     def step(self) -> Step:
-        """One round of everything. Raises what the database or the broker raises; nothing is left half
-        done."""
+        """Do one round of all work. Raises the errors of the database and the broker; no step is left half done."""
         expired, swept = self.settle()
         initialized, observed = self.watch()
         return Step(expired, swept, initialized, observed)
@@ -158,15 +156,15 @@ class Coordinator:
     def settle(self, silence: timedelta | None = None) -> tuple[int, int]:
         """End sessions and locks that have expired; return how many of each. Needs no broker.
 
-        With `silence`: once longer than that has passed in here, this process or the database was stopped meanwhile;
-        then nothing more is ended, for nobody could be heard.
+        With `silence`: if this call takes longer than that, this process or the database was stopped meanwhile; then
+        nothing more is ended, because no heartbeat could be received.
         """
         began = time.monotonic()
 
         def stopped() -> bool:
             return silence is not None and time.monotonic() - began > silence.total_seconds()
 
-        # A beat that waited while the database stood still must not hide the silence.
+        # A beat that waited while the database was stopped must not hide the silence.
         beat_and_hear(self._database, self.name, silence, drains=self._drainer is not None)
         due = due_groups(self._database)
         expired = 0
@@ -196,9 +194,9 @@ class Coordinator:
         return expired, swept.leases
 
     def watch(self) -> tuple[int, int]:
-        """Look at the broker's topics; return how many share-partitions were initialised and observed.
+        """Read the broker's topics; return how many share-partitions were initialised and observed.
 
-        Does nothing while another coordinator watches, and nothing more once another one has taken over. Raises
+        Does nothing while another coordinator watches, and stops once another one has taken over. Raises
         `BrokerNotAvailable`.
         """
         turns = self.watcher.turns
@@ -206,7 +204,7 @@ class Coordinator:
         if self.watcher.turns > turns:
             self.work.done("watch")
         if self.watcher.quiet:
-            # What is still behind is seen to by `settle`.
+            # `settle` updates the assignments that are still behind.
             self.groups.note(_NEWS, {})
         else:
             with self._changes_lock:
@@ -215,8 +213,8 @@ class Coordinator:
         return found
 
     def keep(self) -> Kept:
-        """Write the snapshots that are due, make, roll up and drop the journal's days, and give back the room of
-        tables that are nearly all room. Needs no broker."""
+        """Write the due snapshots; create, roll up and drop the journal's days; release the disk space of tables that
+        are nearly empty. Needs no broker."""
         kept = Journal(self._database).keep(
             retention=self._configs.journal_retention,
             updates_per_snapshot=self._configs.updates_per_snapshot,
@@ -228,12 +226,13 @@ class Coordinator:
         return kept
 
     def run(self, stop: threading.Event) -> None:
-        """Go round until `stop` is set. Loss of the database or the broker is logged once, and tried again.
+        """Repeat rounds until `stop` is set. Loss of the database or the broker is logged once, and the round is
+        repeated.
 
-        At the start, after every loss of the database, and where this process or the database was stopped: if no
-        replica was at work for longer than two heartbeat intervals, nobody could be heard, so sessions and locks go
-        on with the time they had left. A replica that starts beside others, or again and again, lengthens nothing.
-        The service's configs are made known to the state functions then too.
+        At the start, after every loss of the database, and after this process or the database was stopped: if no
+        replica was at work for longer than two heartbeat intervals, no heartbeat could be received, so sessions and
+        locks continue with their remaining time. A replica that starts beside others, or repeatedly, extends nothing.
+        At the same moments the service's configs are passed to the state functions.
         """
         watcher = threading.Thread(
             target=self._watch_until, args=(stop,), name="sharequeue-watch", daemon=True
@@ -256,8 +255,8 @@ class Coordinator:
         heard: float | None = None
         while not stop.is_set():
             with self._reporting("expiry and sweep"):
-                # First a question that changes nothing: where the database stands still, this is what waits. A beat
-                # that waited would end the silence before anybody had noticed it.
+                # First a read-only query: if the database is stopped, this query waits. A beat
+                # that waited would end the silence before it was noticed.
                 self._state.now()
                 if heard is None or time.monotonic() - heard > silence.total_seconds():
                     self._take_up(silence)
@@ -271,7 +270,7 @@ class Coordinator:
         keeper.join(timeout=1.0)
 
     def _take_up(self, silence: timedelta) -> None:
-        """Begin, or begin again after nobody could be heard: before any lock or session is ended."""
+        """Start, or start again after a time without heartbeats: before any lock or session is ended."""
         outage = self._state.administration.beat(silence)
         if outage is not None:
             _log.warning("nobody was heard for %s: locks go on with the time they had left", outage)
@@ -309,7 +308,8 @@ class Coordinator:
         try:
             yield
         except Exception as error:
-            # Whatever it was, the next round starts from what the database holds; dying would help nobody.
+            # After any error, the next round starts from the state in the database; ending the process would not
+            # help.
             reason = str(error).splitlines()[0]
             if self.faults.get(what) != reason:
                 _log.warning("%s fails, and is tried again: %s", what, reason)
@@ -321,7 +321,7 @@ class Coordinator:
                 _log.info("%s works again", what)
 
     def _rebalance(self) -> list[str]:
-        """Return the groups in which the backlog has shifted so far that they are to be assigned anew."""
+        """Return the groups whose backlog has shifted so far that they need a new assignment."""
         if time.monotonic() - self._rebalanced_at < self._rebalance_interval:
             return []
         self._rebalanced_at = time.monotonic()
@@ -333,7 +333,7 @@ class Coordinator:
         return shifted
 
     def _refresh_assignments(self, kind: str, behind: Iterable[str]) -> None:
-        """Assign anew what is behind, and what a look at the next groups finds changed."""
+        """Renew the assignments of the groups that are behind, and of those of the next groups that have changed."""
         with self._changes_lock:
             now = time.monotonic()
             if self._changes_after is None and now - self._changes_at > CHANGES_INTERVAL_SECONDS:

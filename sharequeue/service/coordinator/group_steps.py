@@ -1,9 +1,9 @@
-"""What of the service's work could not be done, for which group, and whose turn is it?
+"""Turns among groups, and a record of the work that failed for each group.
 
-Whatever the service does for one group is a step of its own: when it fails because somebody else's transaction holds
-the group's rows, or for any other reason, that is logged and tried again at the next turn, and the other groups go
-on. A turn is bounded in time, whatever the number of groups: the next one goes on where it stopped. Groups whose last
-step failed come after all others, so that what they wait for delays nobody else.
+The service's work for one group is a separate step: if it fails because another transaction holds the group's rows,
+or for any other reason, the error is logged, the step is repeated at the next turn, and the other groups go on. The
+time of a turn is limited for any number of groups: the next turn continues where it stopped. Groups whose last step
+failed come last, so that they do not delay others.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from sharequeue.errors import NotCoordinator, ShareError
+from sharequeue.words.errors import NotCoordinator, ShareError
 
 _log = logging.getLogger(__name__)
 
 TURN_SECONDS = 5.0
-"""How long one kind of step may take in a turn, for all groups together."""
+"""The time limit of one kind of step in a turn, for all groups together."""
 STUCK_SECONDS = 1.0
-"""How long the groups may take after that whose last step failed."""
+"""The time limit after that for the groups whose last step failed."""
 
 
 class GroupSteps:
-    """The steps of one replica, from several threads; each kind of step is one thread's."""
+    """The steps of one replica, from several threads; each kind of step belongs to one thread."""
 
     def __init__(self, turn_seconds: float = TURN_SECONDS, stuck_seconds: float = STUCK_SECONDS) -> None:
         self._seconds = {False: turn_seconds, True: stuck_seconds}
         self._lock = threading.Lock()
         self._stuck: dict[str, dict[str, str]] = {}  # by kind of step, by group
-        self._last: dict[tuple[str, bool], str] = {}  # the last one of a turn that ended early
+        self._last: dict[tuple[str, bool], str] = {}  # the last group of a turn that ended early
 
     @property
     def stuck(self) -> dict[str, str]:
-        """Groups of which the last step of some kind failed, and why."""
+        """Groups for which the last step of some kind failed, and the reasons."""
         found: dict[str, list[str]] = {}
         with self._lock:
             for of_kind in self._stuck.values():
@@ -47,7 +47,8 @@ class GroupSteps:
         return {group_id: "; ".join(dict.fromkeys(reasons)) for group_id, reasons in found.items()}
 
     def in_turn(self, kind: str, due: Iterable[str]) -> Iterator[str]:
-        """The groups for which a kind of step is due, as long as there is time; the rest comes at the next turn."""
+        """Yield the groups for which a kind of step is due, while there is time; the others follow at the next
+        turn."""
         groups = sorted(set(due))
         with self._lock:
             stuck = self._stuck.setdefault(kind, {})
@@ -68,8 +69,8 @@ class GroupSteps:
 
     @contextmanager
     def step(self, kind: str, group_id: str) -> Iterator[None]:
-        """Do what is due for one group. Raises what concerns all groups: the database does not answer, or another
-        replica has taken over."""
+        """Run the step of one group. Raises only errors that concern all groups: the database does not respond, or
+        another replica has taken over."""
         try:
             yield
         except NotCoordinator:
@@ -93,7 +94,7 @@ class GroupSteps:
                 _log.info("group %s goes on", group_id, extra={"group": group_id})
 
     def note(self, kind: str, failed: Mapping[str, str]) -> None:
-        """Note for which groups a kind of step failed that is one call for all groups."""
+        """Record the groups for which a kind of step failed that is one call for all groups."""
         with self._lock:
             before = set(self._stuck.setdefault(kind, {}))
         for group_id, reason in failed.items():

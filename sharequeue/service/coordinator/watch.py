@@ -1,4 +1,4 @@
-"""Which topics does the broker have, where do their logs start and end, and what follows for the groups?
+"""Watch the broker's topics and log offsets, and update the groups.
 
 One replica at a time has a turn. It asks the broker for the topics of all groups, records what the broker returned,
 initialises share-partitions (kafka-semantics 2.12), and records the ends of the logs. The replica holds a lease for
@@ -16,18 +16,10 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
-from sharequeue.errors import (
-    CoordinatorNotAvailable,
-    NotCoordinator,
-    OffsetNotAvailable,
-    ShareError,
-    explanation,
-)
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
 from sharequeue.groups.heartbeats import refresh_group
 from sharequeue.groups.service_leases import ServiceLease
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics, TopicsFound
-from sharequeue.names import listed
 from sharequeue.service.coordinator.group_steps import GroupSteps
 from sharequeue.service.coordinator.watched_topics import (
     WatchedGroup,
@@ -38,22 +30,30 @@ from sharequeue.service.coordinator.watched_topics import (
     watched_groups,
 )
 from sharequeue.state import State
-from sharequeue.values import LogSeen, SharePartition
+from sharequeue.words.errors import (
+    CoordinatorNotAvailable,
+    NotCoordinator,
+    OffsetNotAvailable,
+    ShareError,
+    explanation,
+)
+from sharequeue.words.names import listed
+from sharequeue.words.values import LogSeen, SharePartition
 
 _log = logging.getLogger(__name__)
 
 WATCH = "watch"
 LEASE_SECONDS = 10.0
-"""How long a replica that was stopped inside the watch keeps the others from it. Longer than a question may take."""
+"""How long a replica that was stopped during the watch blocks the others. Longer than a request may take."""
 LEADER_PATIENCE_SECONDS = 0.5
-"""How long the watch waits for the leaders of a topic that was just made; other topics wait meanwhile."""
+"""How long the watch waits for the leaders of a topic that was just created; other topics wait meanwhile."""
 CONFIRM_SECONDS = 10.0
-"""Within this time the database is told that nothing is new of the logs, and asked whether it knows the same."""
+"""The maximum time between two calls that record unchanged logs and compare them with the database."""
 RESTS = 4
-"""A topic whose start offsets could not be had is left alone for so many times as long as that took."""
+"""After a failed request for a topic's start offsets, the topic is skipped for this many times its duration."""
 
 Starts = dict[tuple[str, str], Mapping[int, int | None]]
-"""Start offsets by topic and reset policy, as far as they have been asked for in this turn."""
+"""Start offsets by topic and reset policy, as far as they were requested in this turn."""
 
 _NO_LOG = LogOffsets(0, 0, 0)
 _DELETED = "what is gone from the broker cannot be looked after"
@@ -65,7 +65,7 @@ _MADE_ANEW = (
 
 
 class Watch:
-    """The watch of one replica. `now` returns Unix time in seconds, by which `by_duration` counts back."""
+    """The watch of one replica. `now` returns Unix time in seconds, from which `by_duration` counts back."""
 
     def __init__(
         self,
@@ -84,24 +84,26 @@ class Watch:
         self._lease = ServiceLease(database, WATCH, replica, LEASE_SECONDS)
         self._taken_at = 0.0
         self.turns = 0
-        """How many turns have ended well."""
+        """The number of successful turns."""
         self.waiting: dict[tuple[str, str], str] = {}
         """Why a group's topic has share-partitions without a start offset, by (group, topic)."""
         self._retry_at: dict[tuple[str, str], float] = {}
-        self._failing: dict[str, tuple[float, ShareError]] = {}  # by topic: not before, and why
+        self._failing: dict[str, tuple[float, ShareError]] = {}  # by topic: time of the next try, error
         self.faults: dict[str, str] = {}
-        """The error that the broker, or the rule for names, has for a topic that some group needs."""
+        """The error of the broker, or of the rule for names, for each topic that a group needs."""
         self.quiet = False
-        """Whether nothing at all was new at the last turn."""
+        """Whether nothing had changed at the last turn."""
         self._turn = 0
-        self._long: frozenset[str] = frozenset()  # groups that miss more topics than are asked for in a turn
-        self._seen: tuple[object, object] | None = None  # groups and logs, as the database has them
+        self._long: frozenset[str] = (
+            frozenset()
+        )  # groups with more missing topics than are requested in a turn
+        self._seen: tuple[object, object] | None = None  # groups and logs in the database
         self._confirmed_at = 0.0
 
     def look(self) -> tuple[int, int]:
-        """One turn; return how many share-partitions were initialised and observed.
+        """Do one turn; return how many share-partitions were initialised and observed.
 
-        Does nothing while another replica has its turn, and nothing more once another one has taken over. Raises
+        Does nothing while another replica has its turn, and stops once another one has taken over. Raises
         `BrokerNotAvailable`.
         """
         self.quiet = False
@@ -119,7 +121,7 @@ class Watch:
             self._lease.end()
 
     def _look(self) -> tuple[int, int]:
-        # At every turn: the address may lead to another cluster since, which has none of the topics.
+        # Checked at every turn: the address may now lead to another cluster, which has none of the topics.
         cluster_id = self._topics.cluster_id()
         State(self._database).administration.check_cluster(cluster_id)
         self._turn += 1
@@ -134,7 +136,7 @@ class Watch:
         if differs:
             with self._lease.fenced() as database:
                 held = record_topics(database, found.known, seen)
-            # Nothing is started of a topic before it is known how it has grown.
+            # A topic's growth must be recorded before any of its share-partitions starts.
             refused.update(dict.fromkeys(held, CoordinatorNotAvailable(_TOPIC_HELD)))
             found = TopicsFound(found.known, refused)
         present = {name: info.topic_id for name, info in found.known.items()}
@@ -168,7 +170,7 @@ class Watch:
         return watched_groups(self._database, self._turn)
 
     def _note_long(self, groups: Sequence[WatchedGroup]) -> None:
-        """Say once of each group that misses more topics than are asked for in a turn that it does."""
+        """Log once each group with more missing topics than are requested in a turn."""
         long = [group for group in groups if group.asked < group.missing]
         for group in long:
             if group.group_id not in self._long:
@@ -182,7 +184,7 @@ class Watch:
 
     @contextmanager
     def _apart(self, what: str) -> Iterator[None]:
-        """Do what may fail for all groups and topics together; the rest of the turn goes on."""
+        """Run work that may fail for all groups and topics together; the rest of the turn goes on."""
         try:
             yield
         except DBAPIError as error:
@@ -237,7 +239,7 @@ class Watch:
                     initialized += started
                     if reason:
                         waiting[group_id, topic] = reason
-        # The turn may end before the last group: of the others it is as it was.
+        # The turn may end before the last group: the reasons of the other groups stay.
         for (group_id, topic), reason in self.waiting.items():
             if group_id in by_name and group_id not in looked_at:
                 waiting[group_id, topic] = reason
@@ -259,7 +261,7 @@ class Watch:
     def _initialize_topic(
         self, group: WatchedGroup, topic: str, found: TopicsFound, known_starts: Starts
     ) -> tuple[int, str | None]:
-        """Start what can be started of a topic; return how many share-partitions, and why the rest waits."""
+        """Start the share-partitions of a topic that can start; return their number, and why the others wait."""
         if topic in found.refused:
             return 0, found.refused[topic].message
         info = found.known.get(topic)
@@ -304,16 +306,18 @@ class Watch:
         without = [str(partition) for partition in missing if starts.get(partition) is None]
         if without:
             if all(partition in starts for partition in missing):
-                # The broker has responded: no record is young enough. A partition without a leader is asked for anew.
+                # The broker has responded: no record is young enough. A partition without a leader is requested
+                # again.
                 self._retry_at[key] = self._now() + self._configs.initialize_retry_ms / 1000
             return started, f"{explanation(OffsetNotAvailable)} Partitions: {', '.join(without)}."
         return started, None
 
     def _start_offsets(self, group_id: str, topic: str, known: Starts) -> Mapping[int, int | None]:
-        """Where each partition of a topic new to the group starts, by the group's reset policy (R-OR-2).
+        """Return the start offset of each partition of a topic new to the group, by the group's reset policy
+        (R-OR-2).
 
-        One question in a turn, however many groups begin with the topic. One that fails is not asked at every turn:
-        it may take as long as the client waits for an answer, and the others would wait as long.
+        There is one request per turn for all groups that begin with the topic. A request that fails is not repeated
+        at every turn: it may take until the client's timeout, and the others would wait as long.
         """
         configs = GroupConfigs.load(self._database, group_id, self._configs)
         policy = configs.auto_offset_reset
@@ -349,13 +353,13 @@ class Watch:
         self._still_watching()
         logs = self._topics.offsets_of({t: known[t].partitions for t in topics if t in known}, refused)
         seen = [(group.group_id, group.initialized, group.topic_ids) for group in groups], logs
-        # Ten thousand unchanged logs are compared here, and not sent to the database at every turn.
+        # Unchanged logs, up to ten thousand, are found here and not sent to the database at every turn.
         if seen == self._seen and time.monotonic() - self._confirmed_at < CONFIRM_SECONDS:
             self.quiet = True
             return sum(len(of_topic) for group in groups for of_topic in group.initialized.values())
         self._seen = None
-        # Not fenced: of logs that stand where this look saw them it only notes the time. And no transaction is open
-        # while ten thousand of them are written out for the call.
+        # Not fenced: for unchanged logs it only records the time. And no transaction is open while ten thousand of
+        # them are serialised for the call.
         due = confirm_logs(self._database, known, logs)
         self.quiet = not due
         observed = 0
@@ -370,7 +374,7 @@ class Watch:
         left = set(due)
         for group_id in self._groups.in_turn("observation", due & set(by_name)):
             with self._groups.step("observation", group_id), self._lease.fenced() as database:
-                statuses = State(database).many.observe(_seen_of(by_name[group_id], known, logs))
+                statuses = State(database).observe(_seen_of(by_name[group_id], known, logs))
                 observed += sum(status is not None for status in statuses.values())
                 left.discard(group_id)
         if not left:
@@ -383,8 +387,8 @@ def _seen_of(
 ) -> list[LogSeen]:
     seen: list[LogSeen] = []
     for topic, partitions in group.initialized.items():
-        # Partitions of an earlier topic of this name are observed too, or they would be leased for ever; as
-        # empty, where the one of now has none of that number.
+        # Partitions of a deleted topic of the same name are observed too, or they would be leased for ever; as
+        # empty if the current topic does not have that partition.
         another = topic in known and known[topic].topic_id != group.topic_ids[topic]
         for partition in sorted(partitions):
             log = logs.get((topic, partition), _NO_LOG if another else None)

@@ -1,11 +1,11 @@
-"""Which topics do the groups need, and what was last known of them?
+"""The topics that groups need, and their last known state.
 
-The coordinator's memory of the broker, in the tables `topics` and `share_partitions`: the names worth asking
-for, what each group has of them already, and how the result is recorded. A topic that is gone stays on record
-with 0 partitions. Partitions that a topic has grown by start at 0 in every group that knows it, whatever the
-reset policy (kafka-semantics R-OR-3): which they are is written down in the same transaction in which the growth
-is recorded, and each group starts them in a step of its own before anything else of it starts. What has no start
-offset later was there when the group came, and starts by the policy.
+The coordinator's records of the broker, in the tables `topics` and `share_partitions`: the names to request, each
+group's state of them, and how a result is recorded. A deleted topic stays recorded with 0 partitions. Partitions that
+are added to a topic start at 0 in every group that knows the topic, for any reset policy (kafka-semantics R-OR-3).
+They are recorded in the same transaction as the growth, and each group starts them in a separate step before any
+other partition of the topic. Partitions without a start offset after that existed when the group began, and start by
+the policy.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from sharequeue.database.arrays import array_of_numbers, array_of_texts
 from sharequeue.kafka.topics import LogOffsets, TopicInfo
 
 MISSING_AT_ONCE = 2_000
-"""Names that the broker was not seen to have, asked for in a turn: about so many, for all groups together."""
+"""The approximate number of missing topics that are requested in a turn, for all groups together."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedGroup:
-    """What a group's members subscribe to, and which partitions of which topics it has state for.
+    """The topics to which a group's members subscribe, and the partitions for which it has state.
 
-    Of names that the broker was not seen to have, only those whose turn it is are in `subscribed`; `missing` is how
-    many there are.
+    Of the topics missing at the broker, `subscribed` has only those of the current turn; `missing` is the number of
+    all.
     """
 
     group_id: str
@@ -38,27 +38,29 @@ class WatchedGroup:
     topic_ids: Mapping[str, str]
     missing: int = 0
     asked: int = 0
-    """How many of the missing ones are in `subscribed`."""
+    """The number of missing topics in `subscribed`."""
 
 
-def unknown_names(database: Database, names: Iterable[str]) -> list[str]:
-    """Those of `names` that the broker has not been asked about yet, or that were gone when it was."""
+def unknown_topics(database: Database, group_id: str, principal: str, names: Iterable[str]) -> list[str]:
+    """Return those of `names` that were not requested from the broker yet, or were missing there.
+
+    Only names that a heartbeat of the principal may use in the group.
+    """
     rows = database.rows(
-        text(
-            "select name from unnest(cast(:names as text[])) as n (name)"
-            " where not exists (select from sharequeue.topics t where t.topic = n.name and t.partitions > 0)"
-        ),
+        text("select sharequeue.unknown_topics(:group_id, :principal, cast(:names as text[])) as names"),
+        group_id=group_id,
+        principal=principal,
         names=sorted(set(names)),
     )
-    return [str(row["name"]) for row in rows]
+    return list(rows[0]["names"])
 
 
 def watched_groups(database: Database, turn: int = 0, at_once: int = MISSING_AT_ONCE) -> list[WatchedGroup]:
-    """Every group with members or state, with what it subscribes to and what of it is initialised.
+    """Return every group with members or state, with its subscribed topics and those that are initialised.
 
-    Members may name any number of topics that are not there. Each group has its part of `at_once`: one that has no
-    more missing names than that has all of them at each turn, whatever the others have; one that has more has another
-    part of them at each turn, and all in so many turns as it has parts.
+    Members may subscribe to any number of missing topics. Each group has a share of `at_once`: a group with no more
+    missing names than its share gets all of them at each turn, whatever the other groups have; a group with more gets
+    one part of them at each turn, and all of them after as many turns as it has parts.
     """
     rows = database.rows(_WATCHED, turn=turn, at_once=at_once)
     groups: list[WatchedGroup] = []
@@ -81,8 +83,8 @@ def watched_groups(database: Database, turn: int = 0, at_once: int = MISSING_AT_
     return groups
 
 
-# Members of a group mostly subscribe to the same: their arrays are compared before they are taken apart. A name's
-# part is by its hash: nothing is sorted, and nothing remembered from turn to turn.
+# Members of a group mostly subscribe to the same topics: their arrays are compared before they are unnested. A name's
+# part is chosen by its hash: nothing is sorted, and no state is kept between turns.
 _WATCHED = text(
     "with subscribed as materialized ("
     " select distinct s.group_id, n.topic, t.topic is not null as known"
@@ -106,16 +108,16 @@ _WATCHED = text(
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What was last known of topics, and what is still to be done about it."""
+    """The last known state of topics, and the work that is still to be done."""
 
     topics: Mapping[str, TopicInfo]
     grown: tuple[str, ...]
-    """The groups that have yet to start partitions by which a topic has grown."""
+    """The groups that must still start the partitions added to a topic."""
     some_gone: bool
-    """Whether a topic that some group has state of was gone when the broker was last asked."""
+    """Whether a topic for which a group has state was missing when the broker was last asked."""
 
     def differs(self, known: Mapping[str, TopicInfo], asked: Iterable[str]) -> bool:
-        """Whether what the broker returned now is something new."""
+        """Return whether the broker's result differs from the recorded state."""
         gone = (self.topics.get(name) for name in asked if name not in known)
         return any(self.topics.get(name) != info for name, info in known.items()) or any(
             info is not None and info.partitions > 0 for info in gone
@@ -123,7 +125,7 @@ class Recorded:
 
 
 def recorded(database: Database) -> Recorded:
-    """What was last known of all topics."""
+    """Return the last known state of all topics."""
     [row] = database.rows(
         text(
             "select (select coalesce(jsonb_object_agg(topic, jsonb_build_array(topic_id, partitions)), '{}')"
@@ -137,10 +139,10 @@ def recorded(database: Database) -> Recorded:
 
 
 def record_topics(database: Database, known: Mapping[str, TopicInfo], asked: Iterable[str]) -> set[str]:
-    """Record what the broker returned: `known` are those of the topics `asked` for that it has.
+    """Record the broker's result: `known` are those of the topics `asked` for that it has.
 
-    Where a topic has grown, `start_grown` is to be called for the groups that know it. Nothing is written for a topic
-    of which nothing is new. Return the topics whose row another transaction holds: nothing is recorded of them.
+    If a topic has grown, call `start_grown` for the groups that know it. Nothing is written for an unchanged topic.
+    Return the topics whose row is locked by another transaction: they are not recorded.
     """
     asked = set(asked)
     with database.transaction() as connection:
@@ -185,7 +187,7 @@ def confirm_logs(
 ) -> set[str]:
     """Compare the offsets of all logs with what is recorded, for all groups; return the groups to observe.
 
-    Those are the groups of which something is new. For the other ones it is noted that nothing is.
+    Those are the groups with changed logs. For the others the time of the check is recorded.
     """
     at = [key for key in logs if key[0] in known]
     [row] = database.rows(
@@ -219,15 +221,15 @@ def start_grown(database: Database, group_id: str) -> int:
             {"group_id": group_id},
         ).all()
         if there is None:
-            # Deleted meanwhile. A group made again since then has its row behind these: it is not locked any more.
+            # Deleted meanwhile. A group created again since then has a newer row, which is not locked here.
             return 0
-        # The state epoch is the group epoch, which the change of metadata has raised.
+        # The state epoch is the group epoch, which the metadata change has increased.
         connection.execute(
             text("select sharequeue.raise_group_epoch(:group_id, false)"), {"group_id": group_id}
         )
         started = 0
         for row in sorted(grown):
-            # A group that was deleted since, or lost its offsets of the topic, begins by its policy.
+            # A group that was deleted since, or whose offsets of the topic were deleted, starts by its policy.
             started += connection.execute(
                 text(
                     "select count(*) filter (where sharequeue.initialize("

@@ -1,1 +1,1 @@
-"""Who gets in, and how much of the service may one client have? Connections, deadlines, rates, TLS, hosts."""
+"""Limits for the clients of the service: connections, deadlines, rates, certificates, hosts."""

@@ -1,8 +1,12 @@
-"""Who is connected, and who has to go?
+"""Limit the connections of the service, and close those of slow clients.
 
-The service takes every connection until it has `max_connections`. Then a new one takes the place of one that waits
-for its client (nginx does so, too): of those from the network that has most, the one that has waited longest. So a
-client that opens many, and says nothing on them, or reads nothing, loses them before another client loses one.
+`Connections.protocol` stands between a connection and uvicorn's own protocol (uvicorn's setting `http`),
+`Connections.guard` between uvicorn and the application. Both use the interfaces of asyncio and of ASGI alone: no
+method of the server is overridden.
+
+The service accepts connections until it has `max_connections`. Then a new connection replaces one that waits for its
+client, as in nginx: of those from the network with the most connections, the one that has waited longest. So a client
+that opens many connections and sends or reads nothing loses them before other clients lose one.
 """
 
 from __future__ import annotations
@@ -15,163 +19,297 @@ import ssl
 import struct
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
-import uvicorn
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sharequeue.service.edge.protocol import Connection
+from sharequeue.service.edge.certificates import principal_of_subject
 from sharequeue.service.edge.rates import network_of
-from sharequeue.settings import ServiceLimits
+from sharequeue.words.errors import InvalidRequest
+from sharequeue.words.settings import ServiceLimits
 
-__all__ = ["BoundedServer", "Connections", "most_connections"]
+__all__ = ["CONNECTION", "MAX_HEADER_BYTES", "Connection", "Connections"]
 
 _log = logging.getLogger(__name__)
 
-_OWN_FILES = 256
-"""Files that the process has open beside its connections: the database's, Kafka's, logs, jars."""
-_LOOK_S = 0.5
-_BACKLOG = 2048
+CONNECTION = "sharequeue.connection"
+"""The key of a request's `Connection` in its ASGI scope. Absent under servers other than `sharequeue serve`."""
+MAX_HEADER_BYTES = 64 << 10
+_READ_BYTES = 16 << 10
+"""Bytes read at once. They limit how many requests of a client are parsed before the first response."""
+_UNSERVED_BYTES = MAX_HEADER_BYTES + 32 * _READ_BYTES
+"""Bytes of a request that the application has not begun to serve: its header, and one read of libuv from the body."""
 _UNREAD_BYTES = 128 << 10
-"""Of an answer, in the kernel. Left to itself it takes megabytes, and nobody sees whether they are read."""
+"""Bytes of a response in the kernel's buffer. The default is megabytes, which hides that the client does not read."""
+_OWN_FILES = 256
+"""Open files of the process other than its connections: the database's, Kafka's, logs, jars."""
+_BODY = (b"content-length", b"transfer-encoding")
+"""Headers of a request with a body."""
+_CHECK_SECONDS = 0.5
 _AT_ONCE = 50
-"""One in so many goes at once to make room, so that a flood of new connections does not pay a look at all of them
-each."""
+"""One connection in this many is closed at once to make room: finding them needs a pass over all connections."""
 
-Speak = Callable[[str], Connection]
+_buffer = memoryview(bytearray(_READ_BYTES))
+"""One buffer for all connections: its content is copied before the next read."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One connection, in front of uvicorn's protocol for it, which `http` makes."""
+
+    def __init__(self, held: Connections, http: Callable[[], Any]) -> None:
+        self.network = ""
+        """The network of the client."""
+        self.principal: str | None = None
+        """The principal of the client's certificate."""
+        self.delayed = False
+        """Whether the response is delayed on purpose, because the client sends too many requests."""
+        self.address: Any = None
+        self._held, self._make_http = held, http
+        self._http: Any = None
+        self._transport: Any = None
+        self._handshake: asyncio.Task[None] | None = None
+        self._early = b""
+        self._unserved = 0
+        self._serving = self._idle = False
+        self._since: float | None = None
+        """The time since which it has waited for its client; None while a response is being made."""
+        self._unread_since: float | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Replace another connection if there are too many, and start the TLS handshake."""
+        self._transport = transport
+        self._since = asyncio.get_running_loop().time()
+        client, server = (transport.get_extra_info(name) or ("", 0) for name in ("peername", "sockname"))
+        self.network = network_of(str(client[0]))
+        self.address = (client[0], client[1]), (server[0], server[1])
+        if not self._held.admit(self):
+            self._transport.abort()
+            return
+        self._set_option(socket.SO_SNDBUF, _UNREAD_BYTES)
+        if self._held.tls is None:
+            self._open(transport)
+        else:
+            self._transport.pause_reading()
+            self._handshake = asyncio.get_running_loop().create_task(self._shake_hands(self._held.tls))
+
+    async def _shake_hands(self, tls: ssl.SSLContext) -> None:
+        try:
+            transport = await asyncio.get_running_loop().start_tls(
+                self._transport, self, tls, server_side=True
+            )
+        except OSError:
+            transport = None  # a client without TLS, or an untrusted certificate
+        if transport is None or self._transport.is_closing():
+            self._held.remove(self)
+            self._transport.abort()
+        else:
+            self._open(transport)
+
+    def _open(self, transport: asyncio.BaseTransport) -> None:
+        if shown := transport.get_extra_info("peercert"):
+            self.principal = principal_of_subject(shown["subject"])
+        self._transport = transport
+        self._since = asyncio.get_running_loop().time()
+        self._http = self._make_http()
+        self._http.connection_made(_OpenTransport(transport))
+        if self._early:
+            self._receive(self._early)
+            self._early = b""
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the buffer for the next read."""
+        return _buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Pass on the bytes that were read, unless the header is too long."""
+        data = bytes(_buffer[:nbytes])
+        if self._http is None:
+            self._early += data  # bytes sent together with the end of the handshake
+        else:
+            self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
+        if not self._serving:
+            if self._idle:
+                self._idle, self._since = False, asyncio.get_running_loop().time()
+            self._unserved += len(data)
+            if self._unserved > _UNSERVED_BYTES:
+                self.abort()
+                return
+        self._http.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """Pass on that the client has finished sending."""
+        return None if self._http is None else self._http.eof_received()
+
+    def pause_writing(self) -> None:
+        """Pass on that the client does not read."""
+        self._http.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass on that the client reads again."""
+        self._http.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Release the connection's place."""
+        self._held.remove(self)
+        if self._http is not None:
+            self._http.connection_lost(exc)
+
+    async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request whose header was received. Its response waits for the end of its body."""
+        complete = False
+        self._serving, self._unserved = True, 0
+        if not any(name in _BODY for name, _ in scope["headers"]):
+            self._since = (
+                None  # nothing is expected from the client, even if the application does not request a body
+            )
+
+        async def received() -> Message:
+            nonlocal complete
+            message = await receive()
+            if not complete and not message.get("more_body"):
+                complete, self._since = True, None
+            return message
+
+        async def sent(message: Message) -> None:
+            # Otherwise the rest of a refused body would be parsed as the next header.
+            while not complete:
+                await received()
+            await send(message)
+
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+            error = InvalidRequest(f"The headers are longer than {MAX_HEADER_BYTES} bytes.")
+            app = JSONResponse({"error_code": error.code, "error_message": error.message}, 431)
+        try:
+            await app({**scope, CONNECTION: self}, received, sent)
+        finally:
+            self._serving, self._idle, self._since = False, True, asyncio.get_running_loop().time()
+
+    def overdue(self, now: float, limits: ServiceLimits) -> bool:
+        """Return whether the client has taken too long. Called regularly. uvicorn closes idle connections."""
+        if self._unread():
+            self._unread_since = self._unread_since or now
+            return now - self._unread_since > limits.answer_timeout_ms / 1000
+        self._unread_since = None
+        return (
+            self._since is not None
+            and not self._idle
+            and now - self._since > limits.request_timeout_ms / 1000
+        )
+
+    def waits_since(self, now: float) -> float | None:
+        """Return the time since which it has waited for its client; None while a response is being made."""
+        if self._since is None and (self.delayed or self._unread()):
+            return self._unread_since or now
+        return self._since
+
+    def _unread(self) -> bool:
+        return bool(self._transport.is_closing() or self._transport.get_write_buffer_size())
+
+    def abort(self) -> None:
+        """Close the connection and drop unsent data."""
+        if self._handshake is not None:
+            self._handshake.cancel()
+        # Otherwise the kernel keeps unread data, and tries to send it for minutes.
+        self._set_option(socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()
+
+    def _set_option(self, option: int, value: int | bytes) -> None:
+        with suppress(OSError, ValueError):  # already closed; ValueError with uvloop
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, value)
+
+
+class _OpenTransport:
+    """A transport that drops writes after it was closed; uvloop would raise RuntimeError."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Write the data, unless the transport is closed."""
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
 
 class Connections:
-    """The connections of one process."""
+    """The connections of one process; with `tls` they are encrypted. `http` is uvicorn's protocol of one."""
 
-    def __init__(self, limits: ServiceLimits) -> None:
-        self._limits = limits
-        self._most = most_connections(limits.max_connections)
-        self._held: dict[Connection, asyncio.Task[None]] = {}
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self._held)
-
-    async def accept(self, listener: socket.socket, speak: Speak, tls: ssl.SSLContext | None) -> None:
-        """Take connections for ever. `speak` makes what speaks to a client of a network."""
-        loop = asyncio.get_running_loop()
-        listener.setblocking(False)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNREAD_BYTES)  # of each that it accepts
-        while True:
-            try:
-                accepted, address = await loop.sock_accept(listener)
-            except OSError as error:
-                # Out of files, for one: what others opened. Or the client has gone again.
-                _log.warning("a connection cannot be taken: %s", error)
-                self._make_room()
-                await asyncio.sleep(0.05)
-                continue
-            if len(self._held) >= self._most and not self._make_room():
-                accepted.close()
-                continue
-            connection = speak(network_of(str(address[0])))
-            self._held[connection] = loop.create_task(self._hold(connection, accepted, tls))
-
-    async def look(self) -> None:
-        """End, for ever, what waits too long for its client."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            now = loop.time()
-            for connection in list(self._held):
-                if connection.overdue(now):
-                    self._end(connection)
-
-    async def _hold(
-        self, connection: Connection, accepted: socket.socket, tls: ssl.SSLContext | None
+    def __init__(
+        self, limits: ServiceLimits, http: Callable[..., asyncio.Protocol], tls: ssl.SSLContext | None = None
     ) -> None:
-        loop = asyncio.get_running_loop()
-        timeout = None if tls is None else self._limits.request_timeout_ms / 1000
-        try:
-            await loop.connect_accepted_socket(
-                lambda: connection, accepted, ssl=tls, ssl_handshake_timeout=timeout
-            )
-            await connection.ended.wait()
-        except OSError:
-            pass  # no handshake: a client without TLS, a certificate that is not trusted, silence
-        except asyncio.CancelledError:
-            if connection.unread():
-                # Else the kernel keeps what nobody reads, and tries for minutes.
-                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            raise
-        finally:
-            self._held.pop(connection, None)
-            if connection.transport is None:
-                accepted.close()
+        self.tls = tls
+        self._limits = limits
+        self._http = http
+        self._most = _most_connections(limits.max_connections)
+        self._held: dict[Any, Connection] = {}
+
+    def protocol(self, **of_uvicorn: Any) -> Connection:
+        """Return the protocol for a new connection."""
+        return Connection(self, lambda: self._http(**of_uvicorn))
+
+    def guard(self, app: ASGIApp) -> ASGIApp:
+        """Return the application whose requests have their `CONNECTION` in the scope."""
+
+        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "lifespan":
+                checking = asyncio.create_task(self._check())
+                try:
+                    await app(scope, receive, send)
+                finally:
+                    checking.cancel()
+            elif (connection := self._held.get((scope["client"], scope["server"]))) is None:
+                await app(scope, receive, send)  # the connection is closed
             else:
-                connection.abort()
+                await connection.serve(app, scope, receive, send)
 
-    def _end(self, connection: Connection) -> None:
-        task = self._held.pop(connection)
-        task.cancel()
+        return guarded
 
-    def _make_room(self) -> bool:
-        """End some that wait, the longest first, of the network that has most. Return whether there were any."""
-        waiting = [(since, each) for each in self._held if (since := each.waits_since()) is not None]
-        if not waiting:
+    async def _check(self) -> None:
+        while True:
+            await asyncio.sleep(_CHECK_SECONDS)
+            now = asyncio.get_running_loop().time()
+            self._close([each for each in self._held.values() if each.overdue(now, self._limits)])
+
+    def admit(self, connection: Connection) -> bool:
+        """Register a new connection. Return False if there is no room for it."""
+        if len(self._held) >= self._most and not self._make_room():
             return False
-        crowd = Counter(each.network for each in self._held)
-        most = max(crowd[each.network] for _, each in waiting)
-        theirs = [(since, each) for since, each in waiting if crowd[each.network] == most]
-        theirs.sort(key=lambda found: found[0])
-        for _, connection in theirs[: max(1, self._most // _AT_ONCE)]:
-            self._end(connection)
+        self._held[connection.address] = connection
         return True
 
+    def remove(self, connection: Connection) -> None:
+        """Unregister a connection."""
+        if self._held.get(connection.address) is connection:
+            del self._held[connection.address]
 
-class BoundedServer(uvicorn.Server):
-    """uvicorn's server, with these bounds on its connections."""
-
-    def __init__(self, config: uvicorn.Config, limits: ServiceLimits) -> None:
-        config.ws = "none"  # there are no websockets here, whatever is installed
-        super().__init__(config)
-        self.limits = limits
-        self._bounded: list[asyncio.Task[None]] = []
-        self._listeners: list[socket.socket] = []
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and take connections once the application has started. Exits the process with 1 when the address
-        cannot be had."""
-        try:
-            self._listeners = _listening(self.config.host, self.config.port) if sockets is None else sockets
-        except OSError as error:
-            _log.error("%s", error)
-            raise SystemExit(1) from None
-        await super().startup(sockets=[])
-        connections, tls = Connections(self.limits), self.config.ssl
-        loop = asyncio.get_running_loop()
-        self._bounded = [loop.create_task(connections.look())]
-        self._bounded += [
-            loop.create_task(connections.accept(each, self._speak, tls)) for each in self._listeners
+    def _make_room(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        waiting = [
+            (since, each) for each in self._held.values() if (since := each.waits_since(now)) is not None
         ]
-
-    def _speak(self, network: str) -> Connection:
-        return Connection(
-            self.config, self.server_state, self.lifespan.state, limits=self.limits, network=network
+        crowd = Counter(each.network for each in self._held.values())
+        most = max((crowd[each.network] for _, each in waiting), default=0)
+        candidates = sorted(
+            ((since, each) for since, each in waiting if crowd[each.network] == most),
+            key=lambda found: found[0],
         )
+        self._close([each for _, each in candidates[: max(1, self._most // _AT_ONCE)]])
+        return bool(waiting)
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections, and end as uvicorn does."""
-        for task in self._bounded:
-            task.cancel()
-        for each in self._listeners:
-            each.close()
-        await super().shutdown(sockets)
-
-
-def _listening(host: str, port: int) -> list[socket.socket]:
-    """Listen on every address that a name has. Raises OSError."""
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    addresses = dict.fromkeys((family, address) for family, _, _, _, address in found)
-    return [socket.create_server(address, family=family, backlog=_BACKLOG) for family, address in addresses]
+    def _close(self, connections: list[Connection]) -> None:
+        for each in connections:
+            self.remove(each)
+            each.abort()
 
 
-def most_connections(wanted: int) -> int:
-    """Return how many connections the process may have, and raise its limit of open files as far as that needs."""
+def _most_connections(wanted: int) -> int:
+    """Return how many connections the process may have; raise its limit of open files as far as needed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + _OWN_FILES
     if soft != resource.RLIM_INFINITY and soft < needed:

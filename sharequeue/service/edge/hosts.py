@@ -1,8 +1,8 @@
-"""Under which names may the service be called?
+"""The allowed host names of the service.
 
-A page of another site can have a name of its own resolve to this machine, and a browser then lets it read what is
-answered. So a request must name a host that is known to be ours (`SHAREQUEUE_SERVICE_ALLOWED_HOSTS`). Who calls is
-`callers`' question.
+Another site can let its own name resolve to this machine, and a browser then lets its pages read the responses (DNS
+rebinding). So a request must have an allowed host (`SHAREQUEUE_SERVICE_ALLOWED_HOSTS`). Callers are authenticated in
+`callers`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sharequeue.errors import InvalidRequest
-from sharequeue.names import shown
+from sharequeue.words.errors import InvalidRequest
+from sharequeue.words.names import shown
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 ANY = "*"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that listens there."""
+    """Return whether only this machine can reach a server that listens on this address."""
     if host.lower() == "localhost":
         return True
     try:
@@ -32,19 +32,20 @@ def is_loopback(host: str) -> bool:
 
 
 class AllowedHosts:
-    """Refuses requests for a host that is not one of `hosts` (status 400). Ports do not matter; `*` allows all."""
+    """ASGI middleware that refuses requests for a host not in `hosts` (status 400). Ports do not matter; `*` allows
+    all."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
         self._app = app
         self._hosts = {host.strip("[]").lower() for host in (*LOOPBACK_HOSTS, *hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request, or another ASGI message."""
+        """Handle one ASGI scope: a request, or another one."""
         if scope["type"] != "http" or ANY in self._hosts:
             await self._app(scope, receive, send)
             return
         named = HTTPConnection(scope).headers.getlist("host")
-        # Of two, a proxy before us may have looked at the other one.
+        # With two headers, a proxy in front of the service may have checked the other one.
         host = host_name(", ".join(named))
         if len(named) == 1 and host in self._hosts:
             await self._app(scope, receive, send)
@@ -57,7 +58,7 @@ class AllowedHosts:
 
 
 def host_name(header: str) -> str:
-    """The host of a `Host` header, without its port and brackets."""
+    """Return the host of a `Host` header, without its port and brackets."""
     if header.startswith("["):
         return header[1:].partition("]")[0].lower()
     return header.partition(":")[0].lower()

@@ -1,1 +1,1 @@
-"""How is the service? What a probe asks, what is wrong and since when, and whether the servers behind it answer."""
+"""The current faults with their age, and the checks of the database and the broker."""

@@ -1,7 +1,8 @@
-"""What is wrong now, with which group or topic, and since when?
+"""The currently known faults, each with its group or topic and its age.
 
-The coordinator keeps what fails in words (`coordinator`, `group_steps`, `watch`). Here that is looked at again and
-again, so that each fault has an age. Ages are by this process's monotonic clock: a clock that is set changes none.
+The coordinator keeps the current errors as texts (`coordinator`, `group_steps`, `watch`). They are checked regularly
+here, so that each fault has an age. Ages use this process's monotonic clock, so that setting the clock does not
+change them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Literal, get_args
 
 from sharequeue.groups.replicas import WORK, Work
 from sharequeue.service.coordinator import Coordinator
-from sharequeue.values import HeldDeadLetters
+from sharequeue.words.values import HeldDeadLetters
 
 __all__ = ["KINDS", "Fault", "Faults", "Kind"]
 
@@ -36,7 +37,7 @@ Kind = Literal[
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 LATE_SECONDS: Mapping[Work, float] = {"watch": 60.0, "sweep": 30.0, "journal": 120.0, "dead_letters": 60.0}
-"""Work that no replica has done for so long is late: many times as long as it takes from one turn to the next."""
+"""Work that no replica has done for this long is late: many times the interval between two turns."""
 
 _FAILING: Mapping[str, Kind] = {
     "expiry and sweep": "sweep",
@@ -54,7 +55,7 @@ _LATE: Mapping[Work, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that is wrong: of which kind, with which group or topic if it is one's, why, and for how long."""
+    """A fault: its kind, its group or topic if there is one, its reason, and its age."""
 
     kind: Kind
     reason: str
@@ -78,24 +79,24 @@ class Faults:
         self._since: dict[_Key, float] = {}
 
     def note(self, kind: Kind, reason: str | None) -> None:
-        """Note that something fails which the coordinator does not do; or with None that it works."""
+        """Record the error of work outside the coordinator; None if the work succeeds again."""
         with self._lock:
             self._set({(kind, None, None): reason} if reason else {}, lambda key: key[0] == kind)
 
     def look(self) -> None:
-        """Note what the coordinator could not do at its last turn."""
+        """Record the errors of the coordinator's last turn."""
         watcher = self._coordinator.watcher
         found: dict[_Key, str] = {}
-        # Copied, for other threads write them.
+        # Copied, because other threads write them.
         for what, reason in dict(self._coordinator.faults).items():
             found[_FAILING[what], None, None] = reason
         for group_id, reason in dict(self._coordinator.groups.stuck).items():
             found["group", group_id, None] = reason
         for topic, reason in dict(watcher.faults).items():
             found["topic", None, topic] = reason
-        theirs = {"group", "topic", *_FAILING.values()}
+        kinds = {"group", "topic", *_FAILING.values()}
         with self._lock:
-            self._set(found, lambda key: key[0] in theirs)
+            self._set(found, lambda key: key[0] in kinds)
 
     def _set(self, found: Mapping[_Key, str | None], concerned: Callable[[_Key], bool]) -> None:
         now = self._monotonic()
@@ -106,7 +107,7 @@ class Faults:
             self._since.setdefault(key, now)
 
     def of_this_replica(self) -> list[Fault]:
-        """What fails here, as of the last look."""
+        """Return the faults of this replica at the last check."""
         now = self._monotonic()
         with self._lock:
             return [
@@ -116,7 +117,10 @@ class Faults:
 
     @staticmethod
     def late(ages: Mapping[Work, float | None], *, drains: bool) -> list[Fault]:
-        """What no replica has done for long, by the seconds since one did. What none ever did is not late."""
+        """Return the late work, given the seconds since a replica last did each kind.
+
+        Work that no replica has ever done is not late.
+        """
         return [
             Fault(
                 _LATE[work],
@@ -129,7 +133,7 @@ class Faults:
 
     @staticmethod
     def held(letters: Iterable[tuple[HeldDeadLetters, float]]) -> list[Fault]:
-        """Dead letters that cannot be written, each with the seconds for which they have waited."""
+        """Return the dead letters that cannot be written, each with its waiting time in seconds."""
         return [
             Fault(
                 "held_dead_letters",

@@ -1,1 +1,1 @@
-"""What does a scrape get? What is read of the database, what this process counts, and how both are written."""
+"""Metrics: figures read from the database, figures counted by this process, and their text format."""

@@ -1,7 +1,7 @@
-"""How are figures written as Prometheus reads them?
+"""Prometheus's text format.
 
-In its text format. By hand, because prometheus_client takes seconds for the series of 10,000 share-partitions: here
-the labels of a row are written once for all its metrics.
+It is written without prometheus_client, which takes seconds for the series of 10,000 share-partitions: here the
+labels of a row are formatted once for all its metrics.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ Kind = Literal["gauge", "counter", "untyped"]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric: its name, as a scrape has it, its type, labels and meaning. Untyped are Kafka's counters whose names
-    do not end in `_total`."""
+    """A metric: its name in a scrape, its type, labels and meaning. Kafka's counters whose names do not end in
+    `_total` are untyped."""
 
     name: str
     kind: Kind
@@ -27,11 +27,11 @@ class Family:
 
 
 Series = tuple[str, float | None]
-"""Labels as text, and the value; None where it is not known: there is no series then."""
+"""Labels as text, and the value; None if unknown: then there is no series."""
 
 
 def labelled(names: Sequence[str], values: Sequence[str]) -> str:
-    """Return labels as text: quotes, backslashes and line ends in a value escaped, so that no value forges a line."""
+    """Return labels as text, with quotes, backslashes and line ends escaped, so that a value cannot forge a line."""
     pairs = (f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True))
     return "{" + ",".join(pairs) + "}"
 
@@ -41,7 +41,7 @@ def _escaped(value: str) -> str:
 
 
 def written(family: Family, series: Iterable[Series]) -> str:
-    """Return a metric as text, with what it means."""
+    """Return a metric as text, with its meaning."""
     meaning = family.meaning.replace("\\", "\\\\").replace("\n", "\\n")
     lines = [f"# HELP {family.name} {meaning}", f"# TYPE {family.name} {family.kind}"]
     lines += [f"{family.name}{labels} {float(value)!r}" for labels, value in series if value is not None]

@@ -1,17 +1,20 @@
-"""Which metrics does a scrape have of the database, and what do they mean?
+"""The metrics that are read from the database, with their meaning.
 
-Kafka's carry the names that they have behind the JMX exporter (`docs/reference/metrics.md`); ours begin with
-`sharequeue_`. What a process counts itself is in `metrics`.
+Kafka's metrics have their names of the JMX exporter (`docs/reference/metrics.md`); ours begin with `sharequeue_`.
+The figures that a process counts are in `registry`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sharequeue.service.health.faults import KINDS, Fault
 from sharequeue.service.metrics.exposition import Family, Kind, Series, labelled
-from sharequeue.service.metrics.figures import Read
+from sharequeue.words.figures import GroupFigures, SharePartitionStatus, words_of
+
+if TYPE_CHECKING:
+    from sharequeue.service.metrics.figures import Read
 
 __all__ = [
     "DATABASE_UP",
@@ -19,6 +22,7 @@ __all__ = [
     "FAULT_AGE",
     "LETTERS_FAILED",
     "REPLICA_WORK",
+    "SUMMED",
     "all_families",
     "of_database",
     "of_failed_letters",
@@ -35,10 +39,10 @@ DATABASE_UP = Family(
     "sharequeue_database_up",
     "gauge",
     (),
-    "1 while the database has the figures within four seconds, else 0; then only what this process counts is there.",
+    "1 if the database returns the figures within four seconds, else 0 with only the counts of this process.",
 )
 FAULTS = Family(
-    "sharequeue_faults", "gauge", ("kind",), "What is wrong now, as /ready of this replica has it, by kind."
+    "sharequeue_faults", "gauge", ("kind",), "The current faults in /ready of this replica, by kind."
 )
 FAULT_AGE = Family(
     "sharequeue_fault_age_seconds", "gauge", ("kind",), "Age of the oldest fault of a kind, in this replica."
@@ -47,27 +51,27 @@ REPLICA_WORK = Family(
     "sharequeue_replica_work_age_seconds",
     "gauge",
     ("work",),
-    "Seconds since this replica last did what replicas do by themselves. Only one replica at a time watches.",
+    "Seconds since this replica last did each periodic task. Only one replica at a time watches.",
 )
 LETTERS_FAILED = Family(
     f"{_GROUP_METRICS}_deadletterqueuefailedproducerequests_total",
     "counter",
     ("group",),
-    "Tries of this replica to write the dead letters of a share-partition that failed.",
+    "Failed attempts of this replica to write the dead letters of a share-partition.",
 )
-_SECONDS = Family("sharequeue_read_seconds", "gauge", (), "How long the database took for this scrape.")
-_REPLICAS = Family("sharequeue_replicas", "gauge", (), "Replicas that were at work in the last 15 s.")
+_SECONDS = Family("sharequeue_read_seconds", "gauge", (), "Time that the database took for this scrape.")
+_REPLICAS = Family("sharequeue_replicas", "gauge", (), "Replicas that were active in the last 15 s.")
 _WORK = Family(
     "sharequeue_work_age_seconds",
     "gauge",
     ("work",),
-    "Seconds since any replica last did it: watch, sweep, journal, dead_letters.",
+    "Seconds since any replica last did the task: watch, sweep, journal, dead_letters.",
 )
 _LEFT_OUT = Family(
     "sharequeue_left_out",
     "gauge",
     ("of",),
-    "Groups, share-partitions and members that have no series of their own, because there are too many.",
+    "Groups, share-partitions and members without their own series, because there are too many.",
 )
 _GROUP_COUNT = Family(f"{_COORDINATOR}_group_count", "gauge", ("protocol",), "Groups, by protocol.")
 _STATE_COUNT = Family(f"{_COORDINATOR}_share_group_count", "gauge", ("state",), "Share groups, by state.")
@@ -98,106 +102,117 @@ _HELD = Family(
 )
 
 
-def _of_group(name: str, kind: Kind, meaning: str) -> Family:
-    return Family(name, kind, ("group",), meaning)
+def _of_group(column: str, name: str, kind: Kind, meaning: str = "") -> tuple[str, Family]:
+    """Return a metric of groups for a column; without `meaning` it has that of GroupFigures."""
+    return column, Family(name, kind, ("group",), meaning or words_of(GroupFigures, column))
 
 
-_GROUP: Mapping[str, Family] = {
-    "members": _of_group("sharequeue_group_members", "gauge", "Members of a share group."),
-    "group_epoch": _of_group(
-        f"{_COORDINATOR}_share_group_rebalance_count",
-        "untyped",
-        "Rebalances of a group since it was made: its group epoch. Counts up.",
-    ),
-    "lag": _of_group("sharequeue_group_lag", "gauge", "Records not yet processed for good."),
-    "stuck_leases": _of_group(
-        "sharequeue_group_stuck_leases",
-        "gauge",
-        "Leases that nobody brings to an end: the member is gone, or the lock lapsed long ago.",
-    ),
-    "oldest_waits_seconds": _of_group(
-        "sharequeue_group_oldest_record_age_seconds",
-        "gauge",
-        "How long the group's oldest unfinished record has waited at least.",
-    ),
-    "drain_seconds": _of_group(
-        "sharequeue_group_time_to_drain_seconds",
-        "gauge",
-        "How long the lag takes at the rate of the last hour at most; no series while the rate is not known.",
-    ),
-    "lost_records": _of_group(
-        "sharequeue_group_lost_records_total", "counter", "Records that retention took before they ended."
-    ),
-    "letters": _of_group(
-        f"{_GROUP_METRICS}_deadletterqueuerecordcount",
-        "untyped",
-        "Dead letters written to their topic. Counts up.",
-    ),
-    "letter_batches": _of_group(
-        f"{_GROUP_METRICS}_deadletterqueuetotalproducerequests_total",
-        "counter",
-        "Batches of dead letters written, or dropped, by whoever wrote them.",
-    ),
-    "dropped_letters": _of_group(
-        "sharequeue_group_dropped_dead_letters_total",
-        "counter",
-        "Dead letters dropped because they could not be written, where a group is set to drop them.",
-    ),
-}
+def _of_partition(column: str, name: str, kind: Kind, meaning: str = "") -> tuple[str, Family]:
+    """Return a metric of share-partitions for a column; without `meaning` it has that of SharePartitionStatus."""
+    name = name if name.startswith("kafka_") else f"sharequeue_share_partition_{name}"
+    return column, Family(name, kind, _PARTITION, meaning or words_of(SharePartitionStatus, column))
 
 
-def _of_partition(name: str, kind: Kind, meaning: str) -> Family:
-    return Family(name, kind, _PARTITION, meaning)
+_GROUP: Mapping[str, Family] = dict(
+    (
+        _of_group("members", "sharequeue_group_members", "gauge", "Members of a share group."),
+        _of_group(
+            "group_epoch",
+            f"{_COORDINATOR}_share_group_rebalance_count",
+            "untyped",
+            "Rebalances of a group since its creation: its group epoch. Counts up.",
+        ),
+        _of_group("lag", "sharequeue_group_lag", "gauge"),
+        _of_group("stuck_leases", "sharequeue_group_stuck_leases", "gauge"),
+        _of_group(
+            "oldest_waits_seconds",
+            "sharequeue_group_oldest_record_age_seconds",
+            "gauge",
+            "Least time that the group's oldest unfinished record has waited.",
+        ),
+        _of_group(
+            "drain_seconds",
+            "sharequeue_group_time_to_drain_seconds",
+            "gauge",
+            "Time to process the lag at the rate of up to the last hour; no series while the rate is unknown.",
+        ),
+        _of_group("lost_records", "sharequeue_group_lost_records_total", "counter"),
+        _of_group(
+            "letters",
+            f"{_GROUP_METRICS}_deadletterqueuerecordcount",
+            "untyped",
+            "Dead letters written to their topic. Counts up.",
+        ),
+        _of_group(
+            "letter_batches",
+            f"{_GROUP_METRICS}_deadletterqueuetotalproducerequests_total",
+            "counter",
+            "Batches of dead letters written, or dropped, by any writer.",
+        ),
+        _of_group(
+            "dropped_letters",
+            "sharequeue_group_dropped_dead_letters_total",
+            "counter",
+            "Dead letters dropped because they could not be written, if the group is configured to drop them.",
+        ),
+    )
+)
+_ACKNOWLEDGEMENTS = {"Accept": "accepted", "Release": "released", "Reject": "rejected", "Renew": "renewed"}
+_OUTCOMES = ("accepted", "rejected", "exhausted", "gap")
+_OTHERWISE = ("members", "group_epoch", "stuck_leases", "oldest_waits_seconds", "drain_seconds")
+SUMMED = sorted({*_GROUP, *_ACKNOWLEDGEMENTS.values(), *_OUTCOMES}.difference(_OTHERWISE))
+"""Figures of a group that are the sum over its share-partitions: columns of `monitored_share_partitions`."""
 
-
-_SHARE_PARTITION: Mapping[str, Family] = {
-    "in_flight": _of_partition(
-        f"{_PARTITION_METRICS}_inflightmessagecount",
-        "gauge",
-        "Span of the in-flight window: SPEO − SPSO, in offsets.",
-    ),
-    "in_flight_batches": _of_partition(
-        f"{_PARTITION_METRICS}_inflightbatchcount", "gauge", "Batches in the in-flight window."
-    ),
-    "lapsed": _of_partition(
-        f"{_PARTITION_METRICS}_acquisitionlocktimeout_total", "counter", "Records whose lock lapsed."
-    ),
-    "lag": _of_partition("sharequeue_share_partition_lag", "gauge", "Records not yet processed for good."),
-    "spso": _of_partition("sharequeue_share_partition_start_offset", "gauge", "SPSO."),
-    "speo": _of_partition(
-        "sharequeue_share_partition_end_offset",
-        "gauge",
-        "SPEO: its rate is that of records acquired for the first time.",
-    ),
-    "log_end": _of_partition(
-        "sharequeue_share_partition_log_end_offset", "gauge", "The log's end, as last seen."
-    ),
-    "acquired": _of_partition(
-        "sharequeue_share_partition_acquired_records", "gauge", "Records held under a lock."
-    ),
-    "available": _of_partition(
-        "sharequeue_share_partition_available_records", "gauge", "Records waiting to be delivered again."
-    ),
-    "archiving": _of_partition(
-        "sharequeue_share_partition_archiving_records", "gauge", "Dead letters that are not written yet."
-    ),
-    "lost_records": _of_partition(
-        "sharequeue_share_partition_lost_records_total",
-        "counter",
-        "Records that retention took before they ended.",
-    ),
-    "oldest_waits_seconds": _of_partition(
-        "sharequeue_share_partition_oldest_record_age_seconds",
-        "gauge",
-        "How long the oldest unfinished record has waited at least; no series where all have ended.",
-    ),
-    "retention_seconds": _of_partition(
-        "sharequeue_share_partition_retention_seconds",
-        "gauge",
-        "How long until retention reaches SPSO, at its speed in the last hour at most; no series while it stands"
-        " still.",
-    ),
-}
+_SHARE_PARTITION: Mapping[str, Family] = dict(
+    (
+        _of_partition(
+            "in_flight",
+            f"{_PARTITION_METRICS}_inflightmessagecount",
+            "gauge",
+            "Span of the in-flight window: SPEO − SPSO, in offsets.",
+        ),
+        _of_partition(
+            "in_flight_batches",
+            f"{_PARTITION_METRICS}_inflightbatchcount",
+            "gauge",
+            "Batches in the in-flight window.",
+        ),
+        _of_partition(
+            "lapsed",
+            f"{_PARTITION_METRICS}_acquisitionlocktimeout_total",
+            "counter",
+            "Records whose lock lapsed.",
+        ),
+        _of_partition("lag", "lag", "gauge"),
+        _of_partition("spso", "start_offset", "gauge"),
+        _of_partition(
+            "speo", "end_offset", "gauge", "SPEO: its rate is that of records acquired for the first time."
+        ),
+        _of_partition("log_end", "log_end_offset", "gauge"),
+        _of_partition("acquired", "acquired_records", "gauge"),
+        _of_partition("available", "available_records", "gauge"),
+        _of_partition("archiving", "archiving_records", "gauge"),
+        _of_partition(
+            "lost_records",
+            "lost_records_total",
+            "counter",
+            "Records that retention removed before they ended.",
+        ),
+        _of_partition(
+            "oldest_waits_seconds",
+            "oldest_record_age_seconds",
+            "gauge",
+            "Least time that the oldest unfinished record has waited; no series if all have ended.",
+        ),
+        _of_partition(
+            "retention_seconds",
+            "retention_seconds",
+            "gauge",
+            "Time until retention reaches SPSO, at its speed of up to the last hour; no series while it"
+            " does not move.",
+        ),
+    )
+)
 
 _MEMBER: Mapping[str, Family] = {
     "records": Family(
@@ -235,7 +250,7 @@ def all_families() -> list[Family]:
 
 
 def of_faults(faults: list[Fault]) -> Iterator[tuple[Family, list[Series]]]:
-    """What is wrong now, by kind."""
+    """Yield the number and age of current faults by kind."""
     by_kind = {kind: [each.age_seconds for each in faults if each.kind == kind] for kind in KINDS}
     yield FAULTS, [(labelled(["kind"], [kind]), len(ages)) for kind, ages in by_kind.items()]
     yield (
@@ -245,17 +260,17 @@ def of_faults(faults: list[Fault]) -> Iterator[tuple[Family, list[Series]]]:
 
 
 def of_work(family: Family, ages: Mapping[Any, float | None]) -> tuple[Family, list[Series]]:
-    """Ages by kind of work."""
+    """Return the seconds since each kind of work was done."""
     return family, [(labelled(["work"], [work]), age) for work, age in ages.items()]
 
 
 def of_failed_letters(failed: Mapping[str, int]) -> list[Series]:
-    """Failed tries to write dead letters, by group."""
+    """Return the failed attempts to write dead letters, by group."""
     return [(labelled(["group"], [group]), tries) for group, tries in sorted(failed.items())]
 
 
 def of_database(read: Read) -> Iterator[tuple[Family, list[Series]]]:
-    """Everything that a scrape has read."""
+    """Yield all metrics of a scrape's reads."""
     yield DATABASE_UP, [("", 1)]
     yield _SECONDS, [("", read.seconds)]
     yield _REPLICAS, [("", read.replicas.alive)]
@@ -277,13 +292,12 @@ def _of_groups(rows: list[dict[str, Any]]) -> Iterator[tuple[Family, list[Series
     named = [(labelled(["group"], [row["group_id"]]), row) for row in rows]
     for name, family in _GROUP.items():
         yield family, [(labels, row[name]) for labels, row in named]
-    types = {"Accept": "accepted", "Release": "released", "Reject": "rejected", "Renew": "renewed"}
     yield (
         _ACKNOWLEDGED,
         [
             (labelled(_ACKNOWLEDGED.labels, (kind, row["group_id"])), row[name])
             for row in rows
-            for kind, name in types.items()
+            for kind, name in _ACKNOWLEDGEMENTS.items()
         ],
     )
     yield (
@@ -291,7 +305,7 @@ def _of_groups(rows: list[dict[str, Any]]) -> Iterator[tuple[Family, list[Series
         [
             (labelled(_FINISHED.labels, (row["group_id"], outcome)), row[outcome])
             for row in rows
-            for outcome in ("accepted", "rejected", "exhausted", "gap")
+            for outcome in _OUTCOMES
         ],
     )
 

@@ -1,8 +1,8 @@
-"""What does a scrape read from the database?
+"""The figures that a scrape reads from the database.
 
-A handful of statements, each over all groups at once, within 2.5 s altogether: Postgres ends what takes longer.
-How many rows come is bounded, whatever there is; what is beyond is counted, and adds to the figures of its group.
-What no statement knows is worked out between scrapes: how fast a figure grows, and since when a record is the oldest.
+There are a few statements, each over all groups, with a total limit of 2.5 s: Postgres cancels what takes longer. The
+number of rows is limited; rows beyond the limit are counted, and added to the figures of their group. Growth rates
+and the age of the oldest record are computed from successive scrapes.
 """
 
 from __future__ import annotations
@@ -17,23 +17,18 @@ from sqlalchemy import text
 
 from sharequeue.database import Database
 from sharequeue.groups.replicas import Replicas, read_replicas
-from sharequeue.service.health.state_of_servers import held_letters
-from sharequeue.values import HeldDeadLetters
+from sharequeue.service.health.servers import held_letters
+from sharequeue.service.metrics.families import SUMMED
+from sharequeue.words.values import HeldDeadLetters
 
 __all__ = ["Growth", "MostRows", "Read", "Reader"]
 
 READ_SECONDS = 2.5
-"""How long Postgres may take for a scrape."""
+"""The time limit of Postgres for a scrape."""
 SPACING_SECONDS = 300.0
 HORIZON_SECONDS = 3600.0
 LEAST_SECONDS = 60.0
-"""A rate is over at least this, and at most the last hour."""
-
-_SUMS = (
-    *("lag", "lost_records", "accepted", "rejected", "exhausted", "gap", "released", "renewed", "letters"),
-    *("dropped_letters", "letter_batches"),
-)
-"""Figures of a group that are the sum over its share-partitions."""
+"""The minimum time span of a rate; the maximum is one hour."""
 
 Row = Mapping[str, Any]
 Key = TypeVar("Key", bound=Hashable)
@@ -41,7 +36,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class MostRows:
-    """How many groups, share-partitions and members a scrape has series of."""
+    """The maximum numbers of groups, share-partitions and members with series in a scrape."""
 
     groups: int = 10_000
     share_partitions: int = 10_000
@@ -50,7 +45,7 @@ class MostRows:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a scrape has read. The rows of groups have the sums over all their share-partitions."""
+    """The rows read for a scrape. The rows of groups have the sums over all their share-partitions."""
 
     groups: list[dict[str, Any]]
     states: Mapping[str, int]
@@ -63,16 +58,16 @@ class Read:
 
 
 class Growth(Generic[Key]):
-    """How fast figures grow, from what earlier scrapes saw. `monotonic` returns seconds."""
+    """The growth rates of figures since earlier scrapes. `monotonic` returns seconds."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._seen: deque[tuple[float, dict[Key, int]]] = deque()
 
     def rates(self, figures: Mapping[Key, int]) -> dict[Key, float]:
-        """Return how much each figure has grown a second, since the first scrape of the last hour that had it.
+        """Return the growth per second of each figure since its first scrape of the last hour.
 
-        Only of those that were there a minute ago, and have not become less.
+        Only figures that existed a minute ago and have not decreased have a rate.
         """
         now = self._monotonic()
         rates: dict[Key, float] = {}
@@ -103,17 +98,17 @@ class Reader:
         self._monotonic = monotonic
         self._finished = Growth[str](monotonic)
         self._log_starts = Growth[int](monotonic)
-        self._oldest: dict[int, tuple[int, float]] = {}  # by share-partition: the oldest record, seen since
+        self._oldest: dict[int, tuple[int, float]] = {}  # by share-partition: the oldest record, since when
 
     def read(self) -> Read:
-        """Read everything. Raises what the database raises, also when it takes too long."""
+        """Read all rows. Raises the errors of the database, also if it takes too long."""
         began = self._monotonic()
         groups = self._rows(
             began,
             "select g.group_id, g.group_epoch, count(m.member_id) as members, coalesce(s.stuck, 0) as stuck_leases"
             " from (select group_id, group_epoch from sharequeue.share_groups order by group_id limit :most) as g"
             " left join sharequeue.members m using (group_id)"
-            " left join (select group_id, count(*) as stuck from sharequeue.stuck_leases group by group_id) as s"
+            " left join (select group_id, count(stuck_reason) as stuck from sharequeue.held_leases group by 1) as s"
             " using (group_id) group by g.group_id, g.group_epoch, s.stuck order by g.group_id",
             most=self._most.groups,
         )
@@ -130,7 +125,7 @@ class Reader:
         )
         beyond: list[dict[str, Any]] = []
         if len(partitions) >= self._most.share_partitions:
-            sums = ", ".join(f"cast(sum({each}) as bigint) as {each}" for each in _SUMS)
+            sums = ", ".join(f"cast(sum({each}) as bigint) as {each}" for each in SUMMED)
             beyond = self._rows(
                 began,
                 f"select group_id, count(*) as rows, {sums},"  # noqa: S608 - names of ours
@@ -165,12 +160,12 @@ class Reader:
 
     def _rows(self, began: float, query: str, **parameters: Any) -> list[dict[str, Any]]:
         left = max(1, int(1000 * (READ_SECONDS - (self._monotonic() - began))))
-        # Sent together: the timeout costs no round trip.
+        # Sent together, so that the timeout needs no round trip.
         limited = text(f"set local statement_timeout = {left}; {query}")
         return [dict(row) for row in self._database.rows(limited, **parameters)]
 
     def _complete(self, partitions: Iterable[dict[str, Any]]) -> None:
-        """Add what is known from earlier scrapes."""
+        """Add the figures that need earlier scrapes."""
         now = self._monotonic()
         oldest: dict[int, tuple[int, float]] = {}
         moves = self._log_starts.rates(
@@ -196,12 +191,12 @@ class Reader:
         """Add to each group the sums over its share-partitions, and how long it takes to drain."""
         by_name = {group["group_id"]: group for group in groups}
         for group in by_name.values():
-            group.update(dict.fromkeys(_SUMS, 0), oldest_waits_seconds=None)
+            group.update(dict.fromkeys(SUMMED, 0), oldest_waits_seconds=None)
         for row in (*partitions, *beyond):
             summed = by_name.get(row["group_id"])
             if summed is None:
                 continue
-            for each in _SUMS:
+            for each in SUMMED:
                 summed[each] += row[each]
             if row["oldest_waits_seconds"] is not None:
                 summed["oldest_waits_seconds"] = max(

@@ -1,4 +1,4 @@
-"""What is noted of every request to the service, whatever it asks? How long it took, and its trace."""
+"""Record the duration and the trace of every request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from prometheus_client import Histogram
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sharequeue import traces
+from sharequeue.words import traces
 
 __all__ = ["Observed"]
 
@@ -21,7 +21,7 @@ class Observed:
         self._durations = durations
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve, and note how long it took."""
+        """Serve the request and record its duration."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -34,8 +34,7 @@ class Observed:
 
 
 def operation_of(scope: Scope) -> str:
-    """Return what a request is counted as. The number of these is bounded, whatever is asked for: a path that nothing
-    serves is `other`."""
+    """Return the operation of a request. The number of operations is limited: an unknown path is `other`."""
     if "endpoint" not in scope:
         return "other"
     first, _, rest = str(scope["path"]).removeprefix("/v1").removeprefix("/").partition("/")

@@ -1,8 +1,8 @@
-"""Which figures does the service show to Prometheus?
+"""The metrics of one process, for Prometheus.
 
-Most are read from the database when they are asked for (`figures`, `families`), so that they survive restarts and
-every replica shows the same. What one process counts itself is here: heartbeats by error, and how long requests and
-statements take. A scrape waits for the database for four seconds at most, and scrapes that come together are one.
+Most are read from the database at each scrape (`figures`, `families`), so that they survive restarts and
+every replica shows the same. The process itself counts heartbeats by error, and the durations of requests and
+statements. A scrape waits for the database for four seconds at most, and concurrent scrapes share one read.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.database import Database
-from sharequeue.errors import ShareError
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.health.faults import Fault, Faults
-from sharequeue.service.health.once import Once
+from sharequeue.service.health.single_flight import SingleFlight
 from sharequeue.service.metrics.exposition import Family, written
 from sharequeue.service.metrics.families import (
     DATABASE_UP,
@@ -32,13 +31,14 @@ from sharequeue.service.metrics.families import (
     of_work,
 )
 from sharequeue.service.metrics.figures import MostRows, Read, Reader
+from sharequeue.words.errors import ShareError
 
 __all__ = ["Metrics"]
 
 _log = logging.getLogger(__name__)
 
 SCRAPE_SECONDS = 4.0
-"""How long a scrape waits for the database; Prometheus gives up after ten unless told otherwise."""
+"""How long a scrape waits for the database; the default timeout of Prometheus is 10 s."""
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _FUNCTION = re.compile(r"sharequeue\.(\w+)\(")
 
@@ -52,12 +52,13 @@ class Metrics:
         self._coordinator = coordinator
         self._faults = faults
         self._reader = Reader(database, most)
-        self._scrape = Once(self._read, "sharequeue-scrape")
+        self._scrape = SingleFlight(self._read, "sharequeue-scrape")
         self.own = Own()
         self.own.count_statements(database.engine)
 
     async def text(self) -> str:
-        """Return a scrape. It always has what this process counts, and the rest if the database has it in time."""
+        """Return a scrape. It always has this process's own metrics, and the others if the database responds in
+        time."""
         try:
             read, figures = await self._scrape.get(SCRAPE_SECONDS)
         except (SQLAlchemyError, ShareError, TimeoutError) as error:
@@ -81,7 +82,7 @@ class Metrics:
 
 
 def told_by(read: Read) -> list[Fault]:
-    """What is wrong by what the database says: nobody does some work, or dead letters are held."""
+    """Return the faults that the database shows: work that no replica does, and dead letters that are held."""
     return [
         *Faults.late(read.replicas.ages, drains=read.replicas.drains),
         *Faults.held(read.held),
@@ -89,7 +90,7 @@ def told_by(read: Read) -> list[Fault]:
 
 
 class Own:
-    """What one process counts itself, from its start on."""
+    """The metrics that a process counts from its start."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -115,12 +116,12 @@ class Own:
         )
 
     def text(self) -> str:
-        """Return all of it for Prometheus, without when each series began."""
+        """Return the metrics for Prometheus, without the creation time of each series."""
         lines = generate_latest(self.registry).decode().splitlines(keepends=True)
         return "".join(line for line in lines if "_created" not in line)
 
     def count_statements(self, engine: sa.Engine) -> None:
-        """Time every statement of an engine that does not fail."""
+        """Measure the duration of each successful statement of an engine."""
 
         def before(connection: sa.Connection, *_: Any) -> None:
             connection.info["began"] = time.monotonic()

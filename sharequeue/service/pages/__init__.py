@@ -1,8 +1,9 @@
-"""Pages to look at: the groups, their share-partitions, and their dead letters.
+"""HTML pages: the groups, their share-partitions, and their dead letters.
 
-Made on the server, without a build step and without an address outside the service; they work without script, and
-change nothing. Read `looking` (as whom a page is made, and its time limits), `frame` (what is around each page),
-`reads` (what is read), then the pages: `overview`, `group`, `share_partition`, `letters`.
+They are rendered on the server, without a build step and without an address outside the service; they work without
+scripts, and are read-only. Read `viewing` (the caller's rights and the time limits of a page), `layout` (the frame of
+each page), then the pages: `overview`, `group`, `share_partition`, `letters`. Figures are read and shown by
+`sharequeue.reports`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from sharequeue.service.callers import ANONYMOUS, demanded
-from sharequeue.service.pages.frame import STATIC, error_document, secured
 from sharequeue.service.pages.group import group
+from sharequeue.service.pages.layout import STATIC, error_document, secured
 from sharequeue.service.pages.letters import dead_letters
-from sharequeue.service.pages.looking import Look, Pages
 from sharequeue.service.pages.overview import overview
 from sharequeue.service.pages.share_partition import share_partition
+from sharequeue.service.pages.viewing import Look, Pages
 
 __all__ = ["Pages", "routes"]
 
@@ -35,14 +36,14 @@ def routes(pages: Pages) -> list[Route]:
 
 
 def _sign_in(look: Look) -> Response:
-    """Make the browser ask for a token, which it then sends with each request."""
+    """Make the browser prompt for a token, which it then sends with each request."""
     if look.principal == ANONYMOUS:
         raise demanded()
     return secured(RedirectResponse("/", 303))
 
 
 async def _static(request: Request) -> Response:
-    """The style sheet, the script and the icon: the same for everybody."""
+    """Return the style sheet, the script or the icon; they are the same for every caller."""
     name = str(request.path_params["name"])
     if name not in STATIC:
         return error_document("There is no such thing", "The pages have no file of this name.", 404)

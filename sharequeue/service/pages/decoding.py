@@ -1,7 +1,7 @@
-"""What do bytes of a record look like to people?
+"""The bytes of a record, formatted for people.
 
-As text where they are text, else as bytes in hexadecimal. What was cut off, or is no JSON though it begins so, is
-named as what it is: nothing is guessed, and nothing is changed.
+Text is shown as text, other bytes in hexadecimal. Bytes that were cut off, or that start like JSON but are not JSON,
+are marked as such: nothing is guessed, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _MOST_DUMPED = 1_024
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Bytes as text, and what they are."""
+    """Bytes as text, and their kind."""
 
     kind: str
     text: str
 
 
 def shown(content: bytes | None, size: int | None = None) -> Shown:
-    """Return bytes, of which there may be more (`size`), as text."""
+    """Return bytes as text; `size` is the full length if they were cut off."""
     if content is None:
         return Shown("null", "")
     whole = size is None or size <= len(content)
@@ -50,7 +50,7 @@ def brief(content: bytes | None, size: int | None = None, most: int = 120) -> st
 
 
 def dump(content: bytes) -> str:
-    """Return bytes as people read them: place, hexadecimal, characters."""
+    """Return a hexadecimal dump: position, hexadecimal, characters."""
     rows = []
     for at in range(0, len(content), _ROW):
         row = content[at : at + _ROW]
@@ -60,7 +60,7 @@ def dump(content: bytes) -> str:
 
 
 def _text(content: bytes, whole: bool) -> str | None:
-    """The text that bytes are; None where they are none. A character that was cut off at the end is left out."""
+    """Decode bytes as text; None if they are not text. An incomplete character at the end is left out."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:

@@ -1,8 +1,8 @@
-"""The page of a group's dead letters: how many by cause, which they are, and what is in one of them.
+"""The page of a group's dead letters: counts by cause, a list, and the content of one letter.
 
-Counts are Postgres's, letters are the broker's: they are read for some seconds at most, and a broker that is away is
-a sentence on the page. The service reads the topic for the caller, so it asks whether the caller may read it, and
-shows the letters of this group alone, whatever topic somebody has set as its dead-letter topic.
+The counts are from Postgres, the letters from the broker: they are read for some seconds at most, and if the broker
+is unavailable the page says so. The service reads the topic for the caller, so it checks whether the caller may read
+it, and shows only the letters of this group, whatever topic is set as its dead-letter topic.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from starlette.responses import Response
 
 from sharequeue.deadletters.browsing import Browsed, Seen, browse, letter_at
 from sharequeue.deadletters.letters import DeadLetter
-from sharequeue.errors import GroupAuthorizationFailed, TopicAuthorizationFailed
+from sharequeue.deadletters.redrive.selection import Selection
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.names import shown as quoted
-from sharequeue.redrive.selection import Selection
-from sharequeue.reporting.html import Content, Html, address, each, element, joined, table
-from sharequeue.reporting.page import causes
+from sharequeue.reports.html import Content, Html, address, each, element, joined, short_moment, table
+from sharequeue.reports.parts import causes
+from sharequeue.reports.read import read_causes
 from sharequeue.service.pages.decoding import brief, shown
-from sharequeue.service.pages.frame import field, link, short_moment
-from sharequeue.service.pages.looking import Look
-from sharequeue.state.group_report import read_causes
+from sharequeue.service.pages.layout import field, link
+from sharequeue.service.pages.viewing import Look
+from sharequeue.words.errors import GroupAuthorizationFailed, TopicAuthorizationFailed
+from sharequeue.words.names import shown as quoted
 
 CAUSES = ("rejected", "exceeded")
 _MOST = 20
 _MOST_PARTITIONS = 2**31 - 1
 _LAST = sa.text(
-    "select requested_by, requested_at, ended_at, sent, selection, target_topics from sharequeue.redrives"
-    " where dead_letter_topic = :topic and position(', group ' || :group_id || ', ' in ', ' || selection || ', ') > 0"
-    " order by requested_at desc limit 20"
+    "select requested_by, requested_at, ended_at, sent, target_topics, cause, since, until, group_id, source_topic,"
+    " source_partition, header_name, header_value, offsets from sharequeue.redrives"
+    " where dead_letter_topic = :topic and group_id = :group_id order by requested_at desc limit 20"
 )
 _BEFORE = re.compile(r"(\d{1,10}):(\d{1,19})")
 
@@ -46,8 +46,8 @@ def dead_letters(look: Look) -> Response:
     up = element("p", "Of group ", link(group_id, address("/groups", group_id)), ".")
     title = f"Dead letters of {group_id}"
     if not topic:
-        said = "The group has no dead-letter topic (config errors.deadletterqueue.topic.name): what is given up ends."
-        return look.document(title, heading, up, element("p", said), live=False)
+        note = "The group has no dead-letter topic (config errors.deadletterqueue.topic.name): what is given up ends."
+        return look.document(title, heading, up, element("p", note), live=False)
     require_letters(look, group_id, topic)
     if look.asked("offset"):
         return _one(look, group_id, topic)
@@ -66,11 +66,11 @@ def dead_letters(look: Look) -> Response:
 
 def require_letters(look: Look, group_id: str, topic: str) -> None:
     """Raise GroupAuthorizationFailed or TopicAuthorizationFailed unless the caller may read the dead letters."""
-    if "READ" not in look.may(group_id):
+    if not look.may("READ", group_id):
         raise GroupAuthorizationFailed(
             f"{look.principal} may not READ group {quoted(group_id)}: dead letters have what is in its records."
         )
-    if not look.may_topic(topic, "READ"):
+    if not look.may_topic("READ", topic):
         raise TopicAuthorizationFailed(f"{look.principal} may not READ topic {quoted(topic)}")
 
 
@@ -133,7 +133,7 @@ def _redrives(look: Look, group_id: str, topic: str) -> Html:
         (
             short_moment(row["requested_at"]),
             row["requested_by"],
-            row["selection"],
+            str(Selection.of(dict(row))),
             ", ".join(row["target_topics"]),
             row["sent"],
             short_moment(row["ended_at"]) if row["ended_at"] else "not ended",
@@ -157,7 +157,7 @@ def _table(look: Look, group_id: str, topic: str, found: Browsed) -> Html:
             "p", f"No letter of this group among the {found.offsets:,} offsets that were looked through."
         )
     open_topics = {
-        name: look.may_topic(name, "READ")
+        name: look.may_topic("READ", name)
         for name in {seen.letter.source_topic or "" for seen in found.letters}
     }
     rows: list[Sequence[Content]] = []
@@ -188,12 +188,12 @@ def _table(look: Look, group_id: str, topic: str, found: Browsed) -> Html:
 
 
 def redrive_of(topic: str, group_id: str, *more: str) -> str:
-    """Return the command that puts letters of a group back to work."""
+    """Return the command that redrives letters of a group."""
     return shlex.join(("sharequeue", "dlq", "redrive", topic, "--group", group_id, *more))
 
 
 def source_of(letter: DeadLetter) -> str:
-    """Return where the record lies that a letter stands for."""
+    """Return the topic, partition and offset of a letter's source record."""
     return f"{letter.source_topic}-{letter.source_partition} at {letter.source_offset}"
 
 
@@ -212,7 +212,7 @@ def _one(look: Look, group_id: str, topic: str) -> Response:
             name, element("h1", name), back, element("p", why, class_="wrong"), live=False, status=404
         )
     (seen,) = found.letters
-    if not look.may_topic(seen.letter.source_topic or "", "READ"):
+    if not look.may_topic("READ", seen.letter.source_topic or ""):
         source = quoted(seen.letter.source_topic or "")
         raise TopicAuthorizationFailed(f"{look.principal} may not READ topic {source}")
     again = redrive_of(topic, group_id, "--offsets", f"{partition}:{offset}")

@@ -1,59 +1,64 @@
-"""The first page: which groups are there, how far is each, and what needs somebody?"""
+"""The first page: the groups with their progress, and what needs attention."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, date
 
+import sqlalchemy as sa
 from starlette.responses import Response
 
-from sharequeue.groups.descriptions import GroupSummary
+from sharequeue.database import Database
+from sharequeue.groups.acls import refused_topics
+from sharequeue.groups.descriptions import GroupSummary, list_groups
 from sharequeue.groups.replicas import WORK
-from sharequeue.reporting.drawing import number
-from sharequeue.reporting.html import Content, Html, address, each, element, joined, table
-from sharequeue.reporting.page import duration
+from sharequeue.reports.html import Content, Html, address, each, element, joined, moment, table
+from sharequeue.reports.parts import cell, duration, shown_figures
+from sharequeue.reports.read import CAUSE_DAYS, causes_of_groups, figures_of_groups, read_remarks
 from sharequeue.service.health.faults import Fault
-from sharequeue.service.pages import reads
-from sharequeue.service.pages.frame import field, link, moment
-from sharequeue.service.pages.looking import Look
+from sharequeue.service.pages.layout import field, link
+from sharequeue.service.pages.viewing import Look
 from sharequeue.state import State
+from sharequeue.words.figures import GroupFigures
 
 _MOST = 50
 _MOST_REMARKS = 20
 
-_COLUMNS = (
-    "group",
-    "state",
-    "members",
-    "share-partitions",
-    "lag",
-    "records/s",
-    "time to drain",
-    "oldest waits",
-    "in flight",
-    "stuck leases",
-    "dead letters today",
-    f"in {reads.DAYS} days",
-    "wait to be written",
+_FIGURES = shown_figures(GroupFigures, in_lists=True)
+# Whether ACLs apply is recorded for each group: if they do not, its topics need not be checked one by one.
+_WHOLE = sa.text(
+    "select g.group_id from unnest(cast(:groups as text[])) as g (group_id)"
+    " where coalesce((select not s.acls_apply from sharequeue.group_settings s where s.group_id = g.group_id), false)"
+    " or not exists (select from (select distinct topic from sharequeue.share_partitions p"
+    "   where p.group_id = g.group_id union select t from sharequeue.members m, unnest(m.subscribed_topic_names) as t"
+    "   where m.group_id = g.group_id offset 0) as of_group"
+    "  where not 'DESCRIBE' = any (sharequeue.authorized_topic_operations(of_group.topic)))"
 )
+_LETTERS = ("dead letters today", f"in {CAUSE_DAYS} days")
 
 
 def overview(look: Look) -> Response:
     """Return the page of all groups that the caller may describe."""
     part, after = look.asked("q")[:249].replace("\x00", ""), look.asked("after")[:249].replace("\x00", "")
-    found = look.read("the groups", lambda: look.listed(part, after, _MOST + 1))
+    found = look.read(
+        "the groups", lambda: look.as_caller(lambda database: list_groups(database, part, after, _MOST + 1))
+    )
     if found is None:
         return look.document("Share groups", element("h1", "Share groups"), _filter(part), look.said_late())
     listed, more = found[:_MOST], len(found) > _MOST
-    names = [group.group_id for group in listed]
-    whole = look.read("figures of the groups", lambda: look.whole(names))
+    names, now = [group.group_id for group in listed], State(look.database).now()
+    whole = look.read_as_caller("figures of the groups", lambda database: _whole(database, names))
     open_to_caller = sorted(whole or ())
+    caption = (
+        "Share groups" + (f" with “{part}” in their name" if part else "") + (", continued" if after else "")
+    )
     return look.document(
         "Share groups",
         element("h1", "Share groups"),
-        element("p", "As of ", moment(State(look.database).now()), " UTC."),
+        element("p", "As of ", moment(now), " UTC."),
         _alerts(look, open_to_caller),
         _filter(part),
-        _table(look, listed, whole, part, after)
+        _table(look, listed, whole, now.astimezone(UTC).date(), caption)
         if listed
         else element("p", "There is no such group." if part else "There is no share group yet."),
         element("p", link("More groups", address("/", q=part or None, after=listed[-1].group_id)))
@@ -61,6 +66,11 @@ def overview(look: Look) -> Response:
         else None,
         look.said_late(),
     )
+
+
+def _whole(database: Database, group_ids: Sequence[str]) -> set[str]:
+    """Return the groups of which the caller may describe all topics."""
+    return {row["group_id"] for row in database.rows(_WHOLE, groups=list(group_ids))}
 
 
 def _filter(part: str) -> Html:
@@ -75,19 +85,19 @@ def _filter(part: str) -> Html:
 
 
 def _alerts(look: Look, groups: Sequence[str]) -> Html:
-    """What is degraded, of what the caller may see."""
+    """Return the faults that the caller may see."""
     shown = set(groups)
     known = look.service.faults
     known.look()
     faults = sorted(
         known.of_this_replica(), key=lambda fault: (fault.kind, fault.group or "", fault.topic or "")
     )
-    said: list[Content] = [
+    alerts: list[Content] = [
         joined(element("strong", fault.kind.replace("_", " ")), f" fails, and is tried again{_since(fault)}")
         for fault in faults
         if fault.kind in WORK
     ]
-    said += [
+    alerts += [
         joined(
             element("strong", "group "),
             link(fault.group, address("/groups", fault.group)),
@@ -97,20 +107,23 @@ def _alerts(look: Look, groups: Sequence[str]) -> Html:
         if fault.kind == "group" and fault.group in shown
     ]
     of_topics = {fault.topic: fault for fault in faults if fault.topic is not None}
-    closed = look.read("topics that the broker says nothing about", lambda: look.closed(of_topics))
+    closed = look.read_as_caller(
+        "topics that the broker says nothing about",
+        lambda database: refused_topics(database, of_topics, "DESCRIBE"),
+    )
     open_to_caller = sorted(set(of_topics) - closed) if closed is not None else []
-    said += [
+    alerts += [
         joined(element("strong", f"topic {topic}"), f" cannot be looked at{_since(of_topics[topic])}")
         for topic in open_to_caller[:_MOST_REMARKS]
     ]
     remarks = (
         look.read(
             "remarks of share-partitions",
-            lambda: reads.remarks(look.database, groups, _MOST_REMARKS + 1),
+            lambda: read_remarks(look.database, groups, _MOST_REMARKS + 1),
         )
         or []
     )
-    said += [
+    alerts += [
         joined(
             link(each.group_id, address("/groups", each.group_id)),
             f", {each.first}",
@@ -120,13 +133,13 @@ def _alerts(look: Look, groups: Sequence[str]) -> Html:
         for each in remarks[:_MOST_REMARKS]
     ]
     if len(remarks) > _MOST_REMARKS or len(open_to_caller) > _MOST_REMARKS:
-        said.append("There are more: see the pages of the groups.")
-    if not said:
+        alerts.append("There are more: see the pages of the groups.")
+    if not alerts:
         return element("p", "Nothing is degraded.", class_="good")
     return element(
         "section",
         element("h2", "What needs somebody", id="alerts"),
-        element("ul", each(element("li", entry) for entry in said), class_="alerts"),
+        element("ul", each(element("li", entry) for entry in alerts), class_="alerts"),
         aria_labelledby="alerts",
     )
 
@@ -135,10 +148,12 @@ def _since(fault: Fault) -> str:
     return f", for {duration(fault.age_seconds)}: {fault.reason}"
 
 
-def _table(look: Look, listed: Sequence[GroupSummary], whole: set[str] | None, part: str, after: str) -> Html:
+def _table(
+    look: Look, listed: Sequence[GroupSummary], whole: set[str] | None, today: date, caption: str
+) -> Html:
     groups = sorted(whole or ())
-    figures = look.read("figures of the groups", lambda: reads.figures(look.database, groups)) or {}
-    letters = look.read("dead letters of the groups", lambda: reads.letters(look.database, groups)) or {}
+    figures = look.read("figures of the groups", lambda: figures_of_groups(look.database, groups)) or {}
+    letters = look.read("dead letters of the groups", lambda: causes_of_groups(look.database, groups)) or {}
     rows: list[Sequence[Content]] = []
     for group in listed:
         name = link(group.group_id, address("/groups", group.group_id))
@@ -146,34 +161,20 @@ def _table(look: Look, listed: Sequence[GroupSummary], whole: set[str] | None, p
         if mine is None:
             closed = whole is not None and group.group_id not in whole
             why = element("span", "a topic of it is closed to you", class_="note") if closed else None
-            rows.append(
-                (joined(name, " ", why), group.group_state, group.members, *[None] * (len(_COLUMNS) - 3))
-            )
+            unknown: list[Content] = [None] * (len(_FIGURES) + len(_LETTERS))
+            rows.append((joined(name, " ", why), group.group_state, group.members, *unknown))
             continue
-        dead = letters.get(group.group_id, reads.Letters())
+        dead = letters.get(group.group_id, [])
+        new = sum(each.written_records for each in dead if each.day == today)
         rows.append(
             (
                 name,
                 group.group_state,
                 group.members,
-                mine.share_partitions,
-                mine.lag,
-                None if mine.throughput is None else number(mine.throughput),
-                duration(mine.time_to_drain_seconds),
-                duration(mine.oldest_age_seconds) if mine.oldest_age_seconds is not None else None,
-                mine.in_flight,
-                marked(mine.stuck_leases),
-                marked(dead.today),
-                dead.written,
-                marked(mine.archiving),
+                *(cell(each, mine) for each in _FIGURES),
+                element("span", f"{new:,}", class_="wrong") if new else 0,
+                sum(each.written_records for each in dead),
             )
         )
-    caption = (
-        "Share groups" + (f" with “{part}” in their name" if part else "") + (", continued" if after else "")
-    )
-    return table(_COLUMNS, rows, caption=caption, numbers=_COLUMNS[2:])
-
-
-def marked(count: int) -> Content:
-    """Return a number that should be 0, and looks like it where it is not."""
-    return element("span", f"{count:,}", class_="wrong") if count else 0
+    numbers = ("members", *(each.title for each in _FIGURES), *_LETTERS)
+    return table(("group", "state", *numbers), rows, caption=caption, numbers=numbers)

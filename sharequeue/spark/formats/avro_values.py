@@ -1,10 +1,11 @@
-"""How does Avro become columns, and a record that is none a reject?
+"""Decode Avro; reject records that do not decode.
 
-Spark's own `from_avro` decodes. It needs the schema that a record was written with, and a topic has records of
-several. So the ids of a lease are looked for first, in a pass over it that reads five bytes of each record, and the
-driver asks the registry for each that it has not seen. `from_avro` gives a struct of nulls for bytes that do not
-decode, which a record of nulls is, too. Both schemas are therefore wrapped in a record of one field, which changes
-nothing in the bytes. The reader's has another that its default fills: it is null where nothing was decoded.
+Spark's own `from_avro` decodes. It needs the schema that a record was written with, and a topic may have records of
+several schemas. So a first pass over a lease reads five bytes of each record to find the schema ids, and the driver
+requests each new id from the registry. `from_avro` gives a struct of nulls for bytes that do not decode, which cannot
+be distinguished from a record of nulls. Both schemas are therefore wrapped in a record of one field, which changes
+nothing in the bytes. The reader's schema has another field, filled by its default: it is null where nothing was
+decoded.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.avro.functions import from_avro
 
-from sharequeue.jvm.jar_sets import fetch_command
-from sharequeue.spark.contract import HandlerError
-from sharequeue.spark.formats.decided import DECODED, decided, of_registry, shown
+from sharequeue.spark.formats.decoded_column import DECODED, decided, of_registry, shown
 from sharequeue.spark.formats.registry import Registry
+from sharequeue.spark.handler import HandlerError
 from sharequeue.spark.session import SparkNotReady
+from sharequeue.words.jar_sets import fetch_command
 
 MOST_IDS = 1_000
-"""More ids than this in one lease are no ids: the topic has other bytes, and the registry would be asked for each."""
+"""The most schema ids of one lease. More mean that the topic has other bytes, and each would be a request to the
+registry.
+"""
 _ID = "sharequeue_schema_id"
 
 
@@ -36,17 +39,17 @@ def avro(
     subject: str | None = None,
     column: str = "value",
 ) -> DataFrame:
-    """Decode a column of Avro in its place, as the reader's schema has it.
+    """Decode a column of Avro in place, with the reader's schema.
 
     With a `registry` the bytes are in its format: a zero byte, four of the schema id, Avro. Each record is read with
-    the schema of its own id, and brought to the reader's by Avro's rules: `schema`, as JSON, or the latest of
-    `subject`. Without a registry the bytes are Avro and nothing else, written with `schema`.
+    the schema of its own id, and converted to the reader's schema by Avro's rules: `schema`, as JSON, or the latest
+    of `subject`. Without a registry the bytes are plain Avro, written with `schema`.
 
     The rows get `outcome` and `error`: accept, or reject with the reason where the bytes are not in the format, the
-    registry does not have their schema, they do not decode, or there are none.
+    registry does not have their schema, they do not decode, or the value is null.
 
-    Raises RegistryNotAvailable when the registry does not answer, SparkNotReady without Spark's Avro, and
-    HandlerError for a schema that is none, and for more than 1,000 ids.
+    Raises RegistryNotAvailable when the registry does not respond, SparkNotReady without Spark's Avro, and
+    HandlerError for an invalid schema, and for more than 1,000 ids.
     """
     if (schema is None) == (subject is None) or (registry is None and schema is None):
         raise HandlerError(
@@ -103,7 +106,7 @@ def _decided(records: DataFrame, column: str, name: Column, problem: Column | No
 
 
 def _ids(records: DataFrame) -> list[int]:
-    """Return the schema ids that the records have: a Spark job over all of them."""
+    """Return the schema ids of the records; this runs a Spark job over all of them."""
     rows = records.select(_ID).where(fn.col(_ID).isNotNull()).distinct().limit(MOST_IDS + 1).collect()
     if len(rows) > MOST_IDS:
         raise HandlerError(
@@ -129,13 +132,13 @@ def _from_avro(raw: Column, writer: str, reader: str) -> Column:
 
 
 def _wrapped(schema: str, *more: dict[str, Any]) -> str:
-    # Without a namespace: what it holds would inherit it.
+    # No namespace here: the schemas inside would inherit it.
     fields = [{"name": "value", "type": json.loads(schema)}, *more]
     return json.dumps({"type": "record", "name": "sharequeue_value", "fields": fields})
 
 
 def _checked(records: DataFrame, schema: str, what: str) -> str:
-    """Return the schema as JSON. Raises HandlerError when it is none."""
+    """Return the schema as JSON. Raises HandlerError if it is not a schema."""
     jvm: Any = records.sparkSession._jvm
     try:
         return str(jvm.org.apache.avro.Schema.Parser().parse(schema).toString())

@@ -1,4 +1,4 @@
-"""How does JSON become columns, and a record that is none a reject?"""
+"""Decode JSON; reject records that are not JSON."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
-from sharequeue.spark.formats.decided import DECODED, decided, of_registry
+from sharequeue.spark.formats.decoded_column import DECODED, decided, of_registry
 
 _MALFORMED = "sharequeue_malformed"
 _END = "sharequeue_end"
-"""What has to follow the object. Spark parses the first value of a text, and passes over the rest."""
+"""The text that must follow the object. Spark parses the first value of a text and ignores the rest."""
 
 
 def json(records: DataFrame, schema: str | StructType, *, column: str = "value") -> DataFrame:
-    """Decode a column of JSON objects in its place, as a struct of `schema`, a DDL string or a type.
+    """Decode a column of JSON objects in place, as a struct of `schema`, a DDL string or a type.
 
-    The rows get `outcome` and `error`: accept, or reject with the reason where the bytes are no JSON, where a field
-    is of another type, or where there are none. A field that is absent is null. The five bytes that the serializer
-    of a schema registry puts before JSON are passed over: no JSON begins with a zero byte.
+    The rows get `outcome` and `error`: accept, or reject with the reason where the bytes are not JSON, where a field
+    has another type, or where the value is null. A missing field is null. The five bytes that the serializer of a
+    schema registry puts before JSON are skipped: JSON never begins with a zero byte.
     """
     wanted: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     raw = fn.col(column)

@@ -1,8 +1,8 @@
-"""How does Protobuf become columns, and a record that is none a reject?
+"""Decode Protobuf; reject records that do not decode.
 
-Spark's own decoder is a package that cannot be had whole, so the messages are decoded in Python, in Arrow batches
-between Spark and the workers. A message class goes to the executors as its description: they need `protobuf`, but not
-the user's module.
+Spark's own decoder is not available as a complete package. So the messages are decoded in Python, in Arrow batches
+between Spark and the workers. A message class is sent to the executors as its descriptor: they need `protobuf`, but
+not the user's module.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pyspark.sql import functions as fn
 from pyspark.sql import types as sql
 from pyspark.sql.pandas.types import to_arrow_type
 
-from sharequeue.spark.contract import HandlerError
-from sharequeue.spark.formats.decided import DECODED, decided
+from sharequeue.spark.formats.decoded_column import DECODED, decided
+from sharequeue.spark.handler import HandlerError
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import (  # type: ignore[import-untyped]
@@ -48,7 +48,7 @@ _TYPES: dict[int, sql.DataType] = {
     17: sql.IntegerType(),  # sint32
     18: sql.LongType(),  # sint64
 }
-"""By the number of the type of a field, `FieldDescriptor.TYPE_…`."""
+"""The Spark types, by the number of a field's type, `FieldDescriptor.TYPE_…`."""
 _ENUM = 14
 _TIMESTAMP = "google.protobuf.Timestamp"
 _WRAPPERS = ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
@@ -56,17 +56,16 @@ _WRAPPED = frozenset(f"google.protobuf.{name}Value" for name in _WRAPPERS)
 
 
 def protobuf(records: DataFrame, message: type[Message], *, column: str = "value") -> DataFrame:
-    """Decode a column of Protobuf messages in its place, as a struct of the fields of `message`, a generated class.
+    """Decode a column of Protobuf messages in place, as a struct of the fields of `message`, a generated class.
 
-    The bytes are the message, or the message after what the serializer of a schema registry puts before it: a zero
-    byte, four of the schema id, the indexes of the message in its file. No message begins with a zero byte. The
-    registry is not asked: the class says how to read. Indexes of another message than this one are an error of the
-    record.
+    The bytes are the message, or the message after the header of a schema registry's serializer: a zero byte, four
+    bytes of schema id, the indexes of the message in its file. A message never begins with a zero byte. The registry
+    is not used: the class defines the format. Indexes of another message are an error of the record.
 
-    The rows get `outcome` and `error`: accept, or reject with the reason. A field without a value is null where the
-    message knows the difference, else the default of its type. Enums become their names, timestamps and wrappers
-    values of Spark, unsigned 32-bit numbers `bigint`, and those of 64 bits `decimal(20,0)`. Raises HandlerError for a
-    message that contains itself.
+    The rows get `outcome` and `error`: accept, or reject with the reason. A field without a value is null if the
+    message has field presence for it, else the default of its type. Enums become their names, timestamps and wrappers
+    become Spark values, unsigned 32-bit numbers `bigint`, and those of 64 bits `decimal(20,0)`. Raises HandlerError
+    for a message that contains itself.
     """
     descriptor = message.DESCRIPTOR
     kind = _struct(descriptor, ())
@@ -110,12 +109,12 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 def _is_repeated(field: FieldDescriptor) -> bool:
-    # An older `protobuf` knows the label alone, a later one no label any more.
+    # Older versions of `protobuf` have only the label, later ones no label.
     return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == 3)
 
 
 def _files(file: FileDescriptor, found: dict[str, bytes]) -> list[bytes]:
-    """Return the descriptions of a file and of all that it imports, these first."""
+    """Return the descriptors of a file and of all its imports, the imports first."""
     for each in file.dependencies:
         if each.name not in found:
             _files(each, found)
@@ -124,7 +123,7 @@ def _files(file: FileDescriptor, found: dict[str, bytes]) -> list[bytes]:
 
 
 def _indexes(descriptor: Descriptor) -> tuple[int, ...]:
-    """Return where a message stands in its file: 0 for the first, 1, 0 for the first inside the second."""
+    """Return the indexes of a message in its file: (0) for the first, (1, 0) for the first inside the second."""
     above = descriptor.containing_type
     if above is None:
         return (list(descriptor.file.message_types_by_name).index(descriptor.name),)
@@ -132,7 +131,7 @@ def _indexes(descriptor: Descriptor) -> tuple[int, ...]:
 
 
 class _Worker:
-    """Runs in the Python workers of Spark's executors: batches in, batches with two columns more out."""
+    """A function that adds two columns to Arrow batches. It runs in the Python workers of Spark's executors."""
 
     def __init__(
         self, files: list[bytes], name: str, indexes: tuple[int, ...], column: str, kind: pa.DataType
@@ -185,7 +184,7 @@ class _Worker:
         for _ in range(count):
             index, at = _varint(value, at)
             indexes.append(index)
-        # One zero stands for the first message.
+        # One zero means the first message.
         if (tuple(indexes) or (0,)) != self.indexes:
             expected = ", ".join(map(str, self.indexes))
             raise ValueError(
@@ -206,7 +205,7 @@ class _Worker:
 
 
 def _varint(value: bytes, at: int) -> tuple[int, int]:
-    """Return the zigzag number that begins at a place, and where it ends. Raises ValueError when it does not."""
+    """Return the zigzag number that begins at `at`, and where it ends. Raises ValueError if it has no end."""
     number = shift = 0
     while at < len(value) and shift < 35:
         byte = value[at]

@@ -1,9 +1,9 @@
-"""Which schema has a number, says a schema registry?
+"""Read schemas from a schema registry.
 
-The part of Confluent's HTTP interface that decoding needs, which Karapace, Apicurio and Redpanda have too: a schema
-by its id, and the latest of a subject. Only the driver asks. An id means the same schema for ever, so each is asked
-for once. What a registry does not have is told from a registry that does not answer: the first is the matter of a
-record, the second never is.
+This is the part of Confluent's HTTP interface that decoding needs (Karapace, Apicurio and Redpanda have it too): a
+schema by its id, and the latest of a subject. Only the driver sends requests. The schema of an id never changes, so
+each id is requested once. A schema that the registry does not have is an error of a record; a registry that does not
+respond is an error of the run.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from urllib.parse import quote
 
 import httpx
 
-from sharequeue.settings import SettingMissing, Settings
-from sharequeue.spark.contract import HandlerError, RegistryNotAvailable
+from sharequeue.spark.handler import HandlerError, RegistryNotAvailable
+from sharequeue.words.settings import SettingMissing, Settings
 
 SETTINGS = ("url", "basic.auth.user.info", "bearer.auth.token", "ssl.ca.location")
-"""What the settings may say of a registry, as confluent-kafka's client calls it."""
+"""The settings of a registry, by the names of confluent-kafka's client."""
 TRIES = 3
 SECONDS = 10.0
-"""How long one try may take."""
+"""The timeout of one attempt."""
 _NO_SCHEMA, _NO_SUBJECT = 40403, 40401
-"""Codes of the registry. A 404 without one comes from elsewhere: from a wrong address, say."""
+"""Error codes of the registry. A 404 without one has another origin, for example a wrong address."""
 _LOGIN = re.compile(r"(?<=//)[^/@\s]*@")
 
 
@@ -38,16 +38,16 @@ class Schema:
     """`AVRO`, `PROTOBUF` or `JSON`."""
     text: str
     references: tuple[str, ...] = ()
-    """Names of what it takes from other subjects."""
+    """Names of the references to other subjects."""
 
 
 class Registry:
-    """A schema registry, asked by the driver. Without `url` it is the one of the settings.
+    """A schema registry, used by the driver only. Without `url` it is the one of the settings.
 
     `SHAREQUEUE_REGISTRY_URL` has its address, or several with commas in between;
     `SHAREQUEUE_REGISTRY_BASIC_AUTH_USER_INFO` (`user:password`) or `SHAREQUEUE_REGISTRY_BEARER_AUTH_TOKEN` the login,
     `SHAREQUEUE_REGISTRY_SSL_CA_LOCATION` a file of certificates. The login is not used with another
-    `url`: give `user_info`. Raises SettingMissing without an address, and ValueError for a setting that there is not.
+    `url`: give `user_info`. Raises SettingMissing without an address, and ValueError for an unknown setting.
     """
 
     def __init__(
@@ -57,19 +57,19 @@ class Registry:
         if unknown := sorted(set(given) - set(SETTINGS)):
             names = ", ".join(_variable(name) for name in unknown)
             raise ValueError(
-                f"{names} is no setting of a registry: expected {', '.join(map(_variable, SETTINGS))}"
+                f"{names} is not a setting of a registry: expected {', '.join(map(_variable, SETTINGS))}"
             )
         self._urls = [
             each.strip().rstrip("/") for each in (url or given.get("url", "")).split(",") if each.strip()
         ]
         if not self._urls:
-            raise SettingMissing(f"The address of the schema registry is not known: set {_variable('url')}.")
+            raise SettingMissing(f"The address of the schema registry is missing: set {_variable('url')}.")
         for each in self._urls:
             if not re.match(r"https?://.", each):
                 raise ValueError(
-                    f"{_hidden(each)!r} is no address of a registry: expected such as http://host:8081"
+                    f"{_hidden(each)!r} is not the address of a registry: expected one such as http://host:8081"
                 )
-        # The settings' login is for the settings' registry, and for no other.
+        # The settings' login is only for the settings' registry.
         login = user_info or (given.get("basic.auth.user.info") if url is None else None)
         token = given.get("bearer.auth.token") if url is None and not login else None
         user, _, password = (login or "").partition(":")
@@ -82,7 +82,7 @@ class Registry:
         return f"Registry({', '.join(_hidden(url) for url in self._urls)!r})"
 
     def schema(self, schema_id: int) -> Schema | None:
-        """Return the schema of an id, None when the registry does not have it. Raises RegistryNotAvailable."""
+        """Return the schema of an id, None if the registry does not have it. Raises RegistryNotAvailable."""
         if schema_id not in self._schemas:
             found = self._get(f"/schemas/ids/{schema_id}", _NO_SCHEMA)
             if found is None:
@@ -91,7 +91,7 @@ class Registry:
         return self._schemas[schema_id]
 
     def latest(self, subject: str) -> Schema:
-        """Return the latest schema of a subject. Raises RegistryNotAvailable, and HandlerError without such a
+        """Return the latest schema of a subject. Raises RegistryNotAvailable, and HandlerError if there is no such
         subject.
         """
         found = self._get(f"/subjects/{quote(subject, safe='')}/versions/latest", _NO_SUBJECT)
@@ -102,28 +102,29 @@ class Registry:
         return schema
 
     def _get(self, path: str, absent: int) -> dict[str, Any] | None:
-        """Return what is there; None when the registry says that it is not."""
-        tried: list[str] = []
+        """Return the registry's JSON of a path; None if it has the error code `absent`."""
+        verify: Any = True if self._ca is None else httpx.create_ssl_context(verify=self._ca)
+        tried = ""
         for attempt in range(TRIES):
-            if attempt:
-                time.sleep(0.1 * 4**attempt)
+            time.sleep(0.1 * 4**attempt if attempt else 0)
             for url in self._urls:
                 try:
-                    return self._ask(url, path, absent)
-                except (httpx.HTTPError, _Passing) as error:
-                    tried.append(_hidden(f"{url}: {type(error).__name__}: {error}"))
+                    answer = httpx.get(
+                        f"{url}{path}", auth=self._auth, headers=self._headers, timeout=SECONDS, verify=verify
+                    )
+                    if answer.status_code == 429 or answer.status_code >= 500:
+                        raise httpx.HTTPError(f"HTTP {answer.status_code}")
+                except httpx.HTTPError as error:
+                    tried = _hidden(f"{url}: {type(error).__name__}: {error}")
+                    continue
+                return self._read(answer, _hidden(url), path, absent)
         raise RegistryNotAvailable(
-            f"the schema registry does not answer: {tried[-1]}. Look at the registry, and at {_variable('url')}. "
-            "No record is at fault: nothing of this was acknowledged, and deliveries are given back"
+            f"the schema registry does not answer: {tried}. Check the registry and {_variable('url')}. No record is "
+            "the cause: nothing of this was acknowledged, and deliveries are given back"
         )
 
-    def _ask(self, url: str, path: str, absent: int) -> dict[str, Any] | None:
-        verify: Any = True if self._ca is None else httpx.create_ssl_context(verify=self._ca)
-        with httpx.Client(auth=self._auth, headers=self._headers, timeout=SECONDS, verify=verify) as client:
-            answer = client.get(f"{url}{path}")
+    def _read(self, answer: httpx.Response, url: str, path: str, absent: int) -> dict[str, Any] | None:
         status = answer.status_code
-        if status == 429 or status >= 500:
-            raise _Passing(f"HTTP {status}")
         try:
             found = answer.json()
         except ValueError:
@@ -133,15 +134,11 @@ class Registry:
         if status != 200 or not isinstance(found, dict):
             what = {401: "asks for a login", 403: "refuses the login"}.get(status, f"answers HTTP {status}")
             raise RegistryNotAvailable(
-                f"the schema registry {_hidden(url)} {what} to {path}: look at its address and login "
+                f"the schema registry {url} {what} to {path}: check its address and login "
                 f"({_variable('url')}, {_variable(SETTINGS[1])}). Nothing of this was acknowledged, and deliveries "
                 "are given back"
             )
         return found
-
-
-class _Passing(Exception):
-    """It may be better in a moment."""
 
 
 def _schema(schema_id: int, found: dict[str, Any]) -> Schema:
@@ -154,5 +151,5 @@ def _variable(name: str) -> str:
 
 
 def _hidden(text: str) -> str:
-    """Return a text without the login that a URL in it may have."""
+    """Return a text with the login of any URL in it removed."""
     return _LOGIN.sub("", text)

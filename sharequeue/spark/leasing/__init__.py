@@ -1,1 +1,1 @@
-"""How records are leased, how the locks of a round are kept, and why there may be nothing to lease."""
+"""Lease records, renew the locks of a round, and give the reason when there is nothing to lease."""

@@ -1,20 +1,20 @@
-"""How much does a round lease at most?"""
+"""The budget of a round: the most that it leases."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sharequeue.values import Lease
+from sharequeue.words.values import Lease
 
 MAX_RECORDS = 10_000_000
-"""Records leased in a round unless the caller says otherwise."""
+"""Records leased in a round by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much is leased at most. `max_bytes` is no bound when 0; else `mean_bytes` has the mean size of each topic's
-    records.
+    """The most that is leased. `max_bytes` of 0 means no bound; otherwise `mean_bytes` has the mean record size of
+    each topic.
     """
 
     max_records: int
@@ -22,7 +22,7 @@ class Budget:
     mean_bytes: Mapping[str, float] = field(default_factory=dict)
 
     def is_used_up(self, leases: Sequence[Lease]) -> bool:
-        """Return whether not one record more fits into it than is leased."""
+        """Return whether no further record fits into the budget."""
         if sum(lease.offsets.count for lease in leases) >= self.max_records:
             return True
         if not self.max_bytes or not leases:

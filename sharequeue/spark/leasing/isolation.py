@@ -1,17 +1,17 @@
-"""How does a record that kills its worker fail only its own lease, when a round holds many?
+"""Isolate a record that kills its worker, so that only its own lease fails.
 
-Suspects, whose last delivery ended without an acknowledgement, come in parts, one lease each
+Suspects, whose last delivery ended without an acknowledgement, are leased in parts, one lease each
 (``30_state/take_fan_out.sql``). A round runs every part as a Spark job of its own, side by side with the other parts
-and with one job for all records that are not suspect. A Python worker works for one task, and a task for one job. So
-a record that ends its worker fails only its own job; that lease ends without an acknowledgement and is divided
-further, and the others are acknowledged. What ends the driver or an executor may end all jobs of the round. So a
-suspect's last attempt is alone in its lease and in its round (``30_state/many.sql``), and no record is given up
+and with one job for all records that are not suspect. A Python worker belongs to one task, and a task to one job. So
+a record that kills its worker fails only its own job; that lease ends without an acknowledgement and is divided
+further, and the others are acknowledged. A record that kills the driver or an executor may end all jobs of the round.
+So a suspect's last attempt is alone in its lease and in its round (``30_state/many.sql``), and no record is given up
 because of another.
 
-A mistake in the handler fails every job alike. The first job that fails may be a record's fault, so its lease comes
-back in parts. When every part fails with the same error, and nothing has worked in that run, no record is the cause:
-the run stops, and the parts get their delivery back. However often it is started, no record comes nearer to the dead
-letters.
+A mistake in the handler fails every job alike. The first job that fails may be a record's fault, so its lease is
+redelivered in parts. When every part fails with the same error, and no job of that run has succeeded, no record is
+the cause: the run stops, and the parts get their delivery back. So restarting such a run does not bring records
+closer to the dead-letter topic.
 """
 
 from __future__ import annotations
@@ -27,37 +27,39 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.util import inheritable_thread_target
 
-from sharequeue.spark.contract import MostFailed
+from sharequeue.spark.handler import MostFailed
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.output.lease_files import Written
-from sharequeue.values import Lease
+from sharequeue.words.values import Lease
 
 _log = logging.getLogger(__name__)
 
 MOST_PARTS = 256
-"""Parts of suspects in a round at most, over all share-partitions; every share-partition may have one. A million
+"""The most parts of suspects in a round, over all share-partitions; every share-partition may have one. A million
 records divide into 32 parts.
 """
 JOBS_AT_ONCE = 32
-"""Jobs side by side at most, and no more than Spark has cores for tasks."""
+"""The most parallel jobs; there are never more than Spark has cores for tasks."""
 LAST_ATTEMPTS_FAILED = 3
-"""So many last attempts that fail one after the other end the run: then the records are not the cause."""
+"""The number of last attempts failing in a row that ends the run: then the records are not the cause."""
 
 
 def parts_each(share_partitions: int) -> int:
-    """Return how many parts of its suspects each of so many share-partitions may have in a round."""
+    """Return how many parts of suspects each share-partition may have in a round, given the number of
+    share-partitions.
+    """
     return max(1, MOST_PARTS // max(1, share_partitions))
 
 
 def apart(leases: Sequence[Lease]) -> list[list[Lease]]:
-    """Return the leases by the job that reads them: each lease of suspects alone, all others together."""
+    """Group the leases by the job that reads them: each lease of suspects alone, all others together."""
     together = [lease for lease in leases if not lease.suspects]
     return [*([together] if together else []), *([lease] for lease in leases if lease.suspects)]
 
 
 @dataclass(frozen=True, slots=True)
 class SparkJob:
-    """One job of a round: leases, and what the handler makes of their records."""
+    """One job of a round: leases, and the handler's result for their records."""
 
     leases: list[Lease]
     handled: DataFrame
@@ -65,7 +67,7 @@ class SparkJob:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a round's jobs ended: leases and files of those that succeeded, the leases of the others."""
+    """The result of a round's jobs: leases and files of those that succeeded, the leases of the others."""
 
     leases: list[Lease]
     written: Written
@@ -76,9 +78,10 @@ Write = Callable[[DataFrame, Sequence[Lease]], Written]
 
 
 class Isolation:
-    """Runs the Spark jobs of a run's rounds, each separate from the others.
+    """A runner of the Spark jobs of a run's rounds, each separate from the others.
 
-    With `stop_alike` a run ends as soon as all its jobs fail alike; else the records pay for it.
+    With `stop_alike` a run ends as soon as all its jobs fail alike; otherwise each such failure costs the records a
+    delivery.
     """
 
     def __init__(
@@ -92,12 +95,12 @@ class Isolation:
         self._worked = False
 
     def write(self, planned: Sequence[SparkJob]) -> Ended:
-        """Run the jobs side by side; the leases of a job that Spark failed are given back at once, as suspects.
+        """Run the jobs in parallel; the leases of a failed job are given back at once, as suspects.
 
-        Raises the first job's error when all of them failed: what is held is given back when the run ends. Raises
-        MostFailed when there were several, all failed alike, and no job of the run has worked. A last attempt, which
-        is alone in its round, may fail: its record is then given up. Three last attempts that fail one after the
-        other end the run too. Raises LockLost.
+        Raises the first job's error when all of them failed: the leases are given back when the run ends. Raises
+        MostFailed when there were several, all failed alike, and no job of the run has succeeded. A last attempt,
+        which is alone in its round, may fail: its record is then given up. Three last attempts that fail one after
+        the other end the run too. Raises LockLost.
         """
         results = self._side_by_side(planned)
         self._keeper.check()
@@ -136,7 +139,7 @@ class Isolation:
     def _side_by_side(self, planned: Sequence[SparkJob]) -> list[Written | Exception]:
         if len(planned) == 1:
             return [self._one(planned[0])]
-        # A new thread would not have the tag by which a lost lock cancels its job.
+        # A plain thread would not inherit the tag by which a lost lock cancels its job.
         with ThreadPoolExecutor(self._at_once(len(planned))) as pool:
             running = [pool.submit(inheritable_thread_target(self._spark)(self._one), job) for job in planned]
             try:
@@ -159,21 +162,23 @@ class Isolation:
 
 
 def _refuse_alike(errors: Sequence[Exception]) -> None:
-    """Raise MostFailed for several errors that are the same one."""
+    """Raise MostFailed for several errors of the same kind."""
     kinds = {kind_of(str(error)) for error in errors}
     if len(errors) < 2 or len(kinds) > 1 or None in kinds:
         return
     raise MostFailed(
         f"all {len(errors)} Spark jobs of the round failed with the same error, and nothing has worked in this run: "
         "the handler is the cause, and not a record. Nothing was acknowledged, and the deliveries of this round were "
-        f"given back. The error: {_cause(errors[0])}. Mend the handler; where it is the records after all, switch "
-        "this off with `failed_share=None`."
+        f"given back. The error: {_cause(errors[0])}. Correct the handler; if the records are "
+        "the cause after all, switch this off with `failed_share=None`."
     ) from errors[0]
 
 
 def kind_of(error: str) -> str | None:
-    """Return what tells one error of a Spark job from another: the class of a Python exception, the name of a Spark
-    error, else its first words. None for the loss of an executor, which takes all jobs of a round along.
+    """Return the kind of an error of a Spark job.
+
+    The kind is the class of a Python exception, the name of a Spark error, or else its first words. It is None for
+    the loss of an executor, which fails all jobs of a round.
     """
     if "ExecutorLostFailure" in error or "SparkContext was shut down" in error:
         return None
@@ -187,7 +192,7 @@ def kind_of(error: str) -> str | None:
 
 
 def _cause(error: Exception) -> str:
-    """Return what ended the job, in one line: the message of its lost task, or the end of a Python traceback."""
+    """Return the cause of a failed job in one line: the message of its lost task, or the last line of a traceback."""
     lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     lost = next((line for line in lines if "Lost task" in line), None)
     return lost.partition("Lost task")[2].partition("): ")[2] if lost else lines[-1]

@@ -1,1 +1,1 @@
-"""From what a handler wrote to an acknowledgement for every record of a lease."""
+"""Turn a handler's written outcomes into an acknowledgement for every record of a lease."""

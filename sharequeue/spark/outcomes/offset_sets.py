@@ -1,8 +1,8 @@
-"""How do the offsets of many rows become a few sets, without sending the rows anywhere?
+"""Reduce the offsets of many rows to a few sets, without moving the rows.
 
-The work is done where the data are: Spark's tasks make bitmaps, one bit for each offset, and the driver merges some
-kilobytes of them for each lease. Files on the driver's own machine are read here without Spark, one batch at a time,
-of which only the ranges are kept. A Spark job costs more time than that, however small it is.
+Spark's tasks make bitmaps where the data are, one bit for each offset, and the driver merges a few kilobytes of them
+for each lease. Files on the driver's own machine are read without Spark, one batch at a time, and only the ranges are
+kept: even a small Spark job takes longer.
 """
 
 from __future__ import annotations
@@ -22,33 +22,35 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
-from sharequeue.offsets import MAX_OFFSET, Bounds, OffsetSet
-from sharequeue.spark.contract import HandlerError
+from sharequeue.spark.handler import HandlerError
+from sharequeue.words.offsets import MAX_OFFSET, Bounds, OffsetSet
 
 BITMAP_OFFSETS = 32_768
 """Offsets in one of Spark's bitmaps, of 4 KiB."""
 MOST_BITMAPS = 16_384
-"""Bitmaps that are collected at most, 64 MiB; where there are more, the offsets are sorted, which is slower."""
+"""The most bitmaps that are collected, 64 MiB; if there are more, the offsets are sorted, which is slower."""
 ROWS_AT_ONCE = 65_536
 READ_AT_ONCE_BYTES = 65_536
-"""Of a column of a file. A file is not read ahead, so that memory does not grow with the number of rows."""
+"""The buffer for a column of a file. A file is not read ahead, so that memory does not grow with the number of rows.
+"""
 
 OffsetGroup = tuple[tuple[Any, ...], OffsetSet, int]
 """Values of some columns, the offsets of the rows that have these values, and the number of these rows."""
 
 
 def offset_sets(records: DataFrame, *by: str) -> list[OffsetGroup]:
-    """Return the offsets of each combination of values in the columns `by`. Raises HandlerError for what is no
-    offset.
+    """Return the offsets of each combination of values in the columns `by`.
 
-    The offsets are collected as bitmaps: they may be in any order and occur several times, and are neither sorted nor
-    sent one by one. Offsets that lie so far apart that more than MOST_BITMAPS would be needed are made distinct,
+    Raises HandlerError if a value is not an offset.
+
+    The offsets are collected as bitmaps: they may be in any order and occur several times. They are neither sorted
+    nor sent one by one. Offsets that lie so far apart that more than MOST_BITMAPS would be needed are made distinct,
     sorted, and sent as ranges.
     """
     bitmaps = _bitmaps(records, by).limit(MOST_BITMAPS + 1).toArrow()
     if bitmaps.num_rows > MOST_BITMAPS:
         return _sorted_runs(records, by)
-    # The bits stay in Arrow's own memory.
+    # The bits stay in Arrow's memory.
     bits = bitmaps.column("bits")
     *keys, buckets, counts = (column.to_pylist() for column in bitmaps.drop_columns("bits").columns)
     if None in buckets:
@@ -60,7 +62,7 @@ def offset_sets(records: DataFrame, *by: str) -> list[OffsetGroup]:
 
 
 def offset_sets_in(files: Sequence[Path], *by: str) -> list[OffsetGroup]:
-    """Return the same as `offset_sets`, of Parquet files on this machine."""
+    """Return the same as `offset_sets` for Parquet files on this machine."""
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         found = pool.map(partial(_in_whole_file, by=by), files)
         return _together(piece for pieces in found for piece in pieces)
@@ -92,7 +94,7 @@ def _no_offset(what: str) -> HandlerError:
 def _in_whole_file(file: Path, by: Sequence[str]) -> list[tuple[tuple[Any, ...], Bounds, int]]:
     try:
         return _in_file(file, by)
-    except (pa.ArrowInvalid, OSError) as error:  # which do not say of which file
+    except (pa.ArrowInvalid, OSError) as error:  # these errors do not name the file
         raise pa.ArrowInvalid(f"{file} cannot be read: {error}") from error
 
 
@@ -166,7 +168,7 @@ def _sorted_runs(records: DataFrame, by: Sequence[str]) -> list[OffsetGroup]:
     rows = {tuple(row[:-1]): row[-1] for row in records.groupBy(*by).count().collect()}
     distinct = records.select(*by, "offset").distinct()
     ordered = distinct.repartitionByRange(*by, "offset").sortWithinPartitions(*by, "offset")
-    # In order and distinct, an offset minus the number of its row is the same throughout a run.
+    # For sorted, distinct offsets, the offset minus its row number is constant within a range.
     run = (fn.col("offset") - fn.monotonically_increasing_id()).alias("run")
     runs = (
         ordered.select(*by, "offset", run)

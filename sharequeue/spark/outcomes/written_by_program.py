@@ -1,8 +1,7 @@
-"""Which outcomes has a program of the user's own written for the records that it leased?
+"""Read the outcomes that a user's program has written for its leased records.
 
-They are read from storage, never from memory or from the topic: those could be different when they are read again.
-The files may be in any format, in a folder that other leases append to, and some may be older than the columns the
-program writes now.
+They are read from storage, never from memory or from the topic, which could differ when read again. The files may be
+in any format, in a folder that other leases append to, and older files may lack columns that the program writes now.
 """
 
 from __future__ import annotations
@@ -18,10 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StringType
 
-from sharequeue.settings.output import located
-from sharequeue.spark.contract import OUTCOMES, RELEASE, HandlerError
-from sharequeue.spark.outcomes.handler_result import with_outcomes
-from sharequeue.spark.outcomes.read_back import Seen, refuse_other_partitions, seen_in
+from sharequeue.spark.handler import OUTCOMES, RELEASE, HandlerError, with_outcomes
+from sharequeue.spark.outcomes.outcomes import Seen, refuse_other_partitions, seen_in
 from sharequeue.spark.output.damaged import named_leases, reads_what_it_wrote
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import folder_name
@@ -29,7 +26,8 @@ from sharequeue.spark.output.parquet import read_parquet
 from sharequeue.spark.output.reachable import failed_by_store
 from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse_unshared
 from sharequeue.spark.reading.source import Source
-from sharequeue.values import Lease
+from sharequeue.words.settings.output import located
+from sharequeue.words.values import Lease
 
 _NO_LEASE = -1
 _Outcomes = DataFrame | str | PathLike[str]
@@ -38,7 +36,7 @@ _WRITTEN_AS = {"topic": "string", "partition": "int", "offset": "long", "outcome
 
 @dataclass(frozen=True, slots=True)
 class WrittenOutcomes:
-    """The folder that a lease's `write` has made, and how many rows are in it."""
+    """The folder that a lease's `write` has made, and its number of rows."""
 
     folder: str
     rows: int
@@ -47,10 +45,11 @@ class WrittenOutcomes:
 def write_outcomes(
     source: Source, leases: Sequence[Lease], outcomes: DataFrame, root: str, before: WrittenOutcomes | None
 ) -> WrittenOutcomes:
-    """Write outcomes into a folder of these leases alone, below `root`; return where: `root` itself without a lease.
+    """Write outcomes into a folder for these leases only, below `root`; return its path, or `root` itself without a
+    lease.
 
-    `before` is where they were written before: that is removed if it is below `root`, so that who reads all of `root`
-    does not meet them twice. Raises OutputInvalid, OutputNotShared, OutputNotReachable and OutputFull.
+    `before` is the folder of an earlier write: it is removed if it is below `root`, so that readers of all of `root`
+    do not find them twice. Raises OutputInvalid, OutputNotShared, OutputNotReachable and OutputFull.
     """
     root = located(root)
     if not leases:
@@ -58,7 +57,7 @@ def write_outcomes(
     refuse_unshared(source.spark, source.settings, root)
     folder = f"{root}/{folder_name(source.state, [lease.lease_id for lease in leases])}"
     counted = Counted(outcomes)
-    # To append spares the look for what is there.
+    # Append mode saves the check for an existing folder.
     with failed_by_store(folder):
         counted.records.write.mode("append").parquet(folder)
     files = Files(source.spark, folder)
@@ -71,11 +70,11 @@ def write_outcomes(
 def written_outcomes(
     source: Source, leases: Sequence[Lease], outcomes: WrittenOutcomes | _Outcomes, unknown: str | None
 ) -> dict[int, Seen]:
-    """Return what these outcomes have for each lease, by lease id. They are on disk then.
+    """Return these outcomes by lease id, after making them durable.
 
     `outcomes` is a folder of Parquet files, or a DataFrame that reads what was written. Raises HandlerError for
     outcomes that are not read from storage, lack a column, or belong to partitions that were not leased, and
-    OutputDamaged where what `write_outcomes` wrote is not there any more as it was.
+    OutputDamaged if the files of `write_outcomes` were removed or changed.
     """
     if isinstance(outcomes, WrittenOutcomes):
         folder, files = outcomes.folder, Files(source.spark, outcomes.folder)
@@ -87,7 +86,7 @@ def written_outcomes(
 
 
 def _durable(source: Source, outcomes: _Outcomes) -> DataFrame:
-    """Return the outcomes as they are in storage, after flushing files of this machine."""
+    """Return the outcomes as they are in storage, after flushing files on this machine."""
     spark = source.spark
     if isinstance(outcomes, DataFrame):
         _refuse_unwritten(outcomes)
@@ -99,7 +98,7 @@ def _durable(source: Source, outcomes: _Outcomes) -> DataFrame:
             raise HandlerError(f"there is no folder {folder}: write the outcomes before acknowledging them")
         written = _outcomes_in(spark, folder)
         folders = {folder, *(unquote(file).rpartition("/")[0] for file in written.inputFiles())}
-    for folder in sorted(folders):  # which need not be of one file system
+    for folder in sorted(folders):  # they may be on different file systems
         refuse_unshared(spark, source.settings, folder)
         Files(spark, folder).flush(folder)
     return written
@@ -141,7 +140,7 @@ def _seen(
 
 
 def _with_lease_ids(spark: SparkSession, leases: Sequence[Lease], rows: DataFrame) -> DataFrame:
-    """Return the rows with the lease of their partition: each has one lease."""
+    """Return the rows with the lease of their partition; each partition has one lease."""
     at = [lease.share_partition for lease in leases]
     owners = pa.table(
         {
@@ -156,23 +155,23 @@ def _with_lease_ids(spark: SparkSession, leases: Sequence[Lease], rows: DataFram
 
 
 def _outcomes_in(spark: SparkSession, folder: str) -> DataFrame:
-    """Return what a folder holds, with all columns that any of its files has: an older one may lack `not_before`."""
+    """Return the rows of a folder, with all columns of any of its files: an older file may lack `not_before`."""
     try:
         return read_parquet(spark, [folder])
     except Exception as error:
         if "CANNOT_MERGE" not in str(error):
             raise
-    # A column was widened from one file to the next.
+    # The type of a column was widened from one file to the next.
     return read_parquet(spark, [unquote(file) for file in spark.read.parquet(literal(folder)).inputFiles()])
 
 
 def _unidentified_marked(rows: DataFrame) -> DataFrame:
-    """Return the rows, with `_NO_LEASE` for a lease where they do not identify their record."""
+    """Return the rows, with `_NO_LEASE` as the lease where they do not identify their record."""
     named = fn.col("lease_id").isNotNull() & fn.col("offset").isNotNull()
     return rows.withColumns(
         {
             "lease_id": fn.when(named, fn.col("lease_id")).otherwise(fn.lit(_NO_LEASE).cast("long")),
-            # All of them together: the rows say no more than that there are such.
+            # All leases together: these rows show only that such rows exist.
             "topic": fn.when(named, fn.col("topic")),
             "partition": fn.when(named, fn.col("partition")),
             "offset": fn.coalesce(fn.col("offset"), fn.lit(0).cast("long")),
@@ -182,7 +181,7 @@ def _unidentified_marked(rows: DataFrame) -> DataFrame:
 
 
 def _refuse_unwritten(outcomes: DataFrame) -> None:
-    """Raise HandlerError for outcomes that would be computed again, or come from memory."""
+    """Raise HandlerError for outcomes that would be recomputed or come from memory."""
     leaves: Any = outcomes._jdf.queryExecution().analyzed().collectLeaves()
     written = leaves.size() > 0
     for at in range(leaves.size()):
@@ -201,7 +200,7 @@ def _refuse_unwritten(outcomes: DataFrame) -> None:
 
 
 def _kind_of(leaf: Any) -> str | None:
-    """Return what kind of storage a leaf of a plan reads; None for what is computed or in memory."""
+    """Return the kind of storage that a leaf of a plan reads; None for computed data or data in memory."""
     kind = str(leaf.getClass().getSimpleName())
     if kind == "LogicalRelation":
         return str(leaf.relation().getClass().getSimpleName())

@@ -1,1 +1,1 @@
-"""The files of a lease: where they are, which of them count, how many small ones become few."""
+"""The files of a lease: their folders, the manifest of those that count, and their compaction."""

@@ -1,12 +1,10 @@
-"""How do many small files of a sink become few, while others read and write it?
+"""Compact many small files of a sink into few, during reads and writes.
 
 The folders of small leases are read and written as one new folder of large files. Then the manifest moves from the
-old folders to the new one, in one transaction of Postgres. Readers use the manifest: each sees the old folders or the
-new one, never both, and never none. The old folders stay for a grace period, for readers who looked before; then a
-sweep removes them. A compaction is announced in the state before it writes, so that what a killed one leaves is
-found.
-
-    python -m sharequeue.spark.output.compaction GROUP SINK [--dry-run] [--sweep-only] [--grace-seconds 3600]
+old folders to the new one, in one transaction of Postgres. Readers use the manifest: each sees either the old folders
+or the new one. The old folders stay for a grace period, for readers that read the manifest before; then a sweep
+removes them. A compaction is recorded in the state before it writes, so that the files of a killed one are found.
+`sharequeue compact` does both.
 """
 
 from __future__ import annotations
@@ -15,50 +13,44 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Literal
 from uuid import UUID, uuid4
 
-import click
-import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from sharequeue.database import Database
-from sharequeue.errors import GroupIdNotFound
-from sharequeue.groups.known import require_group
-from sharequeue.names import nearest
-from sharequeue.settings import Settings
-from sharequeue.spark.contract import ACCEPT
+from sharequeue.spark.handler import ACCEPT, LEASE, PipelineError
 from sharequeue.spark.output.damaged import reads_what_counts
 from sharequeue.spark.output.files import Files, literal
-from sharequeue.spark.output.folders import LEASE, remove_lease, sink_root
+from sharequeue.spark.output.folders import remove_lease, sink_root
 from sharequeue.spark.output.manifest import read_counted, read_manifest
-from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse_unusable
-from sharequeue.spark.session import spark_session
-from sharequeue.spark.showing import Removed, Shown, Table
+from sharequeue.spark.output.shared_folder import Counted, all_read_back
+from sharequeue.spark.table import Removed, Shown, Table
 from sharequeue.state import State
+from sharequeue.words.settings import Settings
 
 Step = Literal["begun", "written", "committed", "removed"]
 
 TARGET_BYTES = 128 * 2**20
-"""Wanted size of a file: Spark reads that much in one task."""
+"""The target size of a file: Spark reads that much in one task."""
 MOST_FOLDERS = 1000
-"""Folders brought together by one compaction; more take several."""
+"""The most folders of one compaction; more take several."""
 _OURS = re.compile(
     rf"/(lease=([0-9a-f-]{{36}}-)?\d+|leases=[0-9a-f,-]+/{LEASE}=-?\d+|compacted=[0-9a-f-]{{36}})$"
 )
 GRACE = timedelta(hours=1)
-"""How long a reader may take, and a compaction."""
+"""The longest time that a reader or a compaction may take."""
 
 
-class CompactionFailed(Exception):
-    """What was written does not hold what the old folders count; the message says how. They count as before."""
+class CompactionFailed(PipelineError):
+    """The new folder does not hold the records of the old folders; the message has the difference. The old folders
+    still count.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted(Shown):
-    """What a compaction did: folders that were replaced, and the one that holds their records now."""
+    """The result of a compaction: the replaced folders, and the one that now holds their records."""
 
     compaction_id: UUID
     replaced: tuple[str, ...]
@@ -71,7 +63,7 @@ class Compacted(Shown):
 
 
 class Compactions(Shown, list[Compacted]):
-    """What one call of `compact` did, or with `dry_run` would do."""
+    """The results of one call of `compact`, or with `dry_run` its plan."""
 
     def __init__(self, done: Iterable[Compacted] = (), *, dry_run: bool = False) -> None:
         super().__init__(done)
@@ -99,11 +91,11 @@ def compact(
     dry_run: bool = False,
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Compactions:
-    """Bring the folders of a sink that are smaller than half of `target_bytes` together; return what was done.
+    """Merge the folders of a sink that are smaller than half of `target_bytes`; return the compactions.
 
     A sink is the job's own, or one of its `-exceptions` and summaries. Nothing is done where only one folder is
-    small. With `dry_run` nothing is written. Raises NotFiles for a sink that is no folder, CompactionFailed,
-    and InvalidRequest when another compaction was quicker: nothing has changed for readers then.
+    small. With `dry_run` nothing is written. Raises NotFiles for a sink that is not a folder, CompactionFailed, and
+    InvalidRequest when another compaction committed first: then nothing has changed for readers.
     """
     files = Files(spark, settings.output)
     counted: dict[str, int] = {}
@@ -136,19 +128,24 @@ def sweep_compactions(
     sink: str,
     *,
     grace: timedelta = GRACE,
+    dry_run: bool = False,
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> Removed:
-    """Remove what was replaced before the grace, and what killed compactions left; return what was removed."""
+    """Remove folders replaced before the grace period, and those of killed compactions; return what was removed. With
+    `dry_run` nothing is removed.
+    """
     files = Files(spark, settings.output)
-    removed = Removed()
+    removed = Removed(dry_run=dry_run)
     for compaction_id, folders in state.outputs.removable(group, sink, grace).items():
         for folder in folders:
-            # The names come from whoever may work on the group: nothing but a sink's own folders is removed.
+            # Any role with rights on the group can write these names: only a sink's own folders are removed.
             if _OURS.search(folder) and files.exists(folder):
-                remove_lease(files, folder)
+                if not dry_run:
+                    remove_lease(files, folder)
                 removed.append(folder)
-        on_step("removed")
-        state.outputs.forget_compaction(compaction_id)
+        if not dry_run:
+            on_step("removed")
+            state.outputs.forget_compaction(compaction_id)
     return removed
 
 
@@ -192,60 +189,3 @@ def _records_in(written: DataFrame) -> int | None:
     others = fn.count_distinct(fn.when(fn.col("outcome") != ACCEPT, fn.struct("lease_id", "offset")))
     (row,) = written.select((accepted + others).alias("records")).collect()
     return int(row["records"])
-
-
-def _require_sink(database: Database, group: str, sink: str) -> None:
-    """Refuse a name that nobody knows, with the names most like it, before Spark starts."""
-    try:
-        require_group(database, group)
-    except GroupIdNotFound as error:
-        raise click.ClickException(str(error)) from error
-    rows = database.rows(
-        sa.text("select distinct sink from sharequeue.counted_outputs where group_id = :group_id"),
-        group_id=group,
-    )
-    known = {row["sink"] for row in rows}
-    if sink not in known:
-        raise click.ClickException(
-            f"group {group} has no acknowledged output in a sink {sink}. {nearest(sink, known, 'sinks')}"
-        )
-
-
-@click.command()
-@click.option("--home", type=click.Path(path_type=Path), help="The data folder (default: .sharequeue).")
-@click.argument("group")
-@click.argument("sink")
-@click.option("--target-bytes", default=TARGET_BYTES, show_default=True, help="Size of a file aimed at.")
-@click.option("--dry-run", is_flag=True, help="Say what would be brought together, and change nothing.")
-@click.option("--sweep-only", is_flag=True, help="Only remove what earlier compactions have replaced.")
-@click.option(
-    "--grace-seconds", default=GRACE.total_seconds(), show_default=True, help="For readers of the old."
-)
-def main(
-    home: Path | None,
-    group: str,
-    sink: str,
-    target_bytes: int,
-    dry_run: bool,
-    sweep_only: bool,
-    grace_seconds: float,
-) -> None:
-    """Bring the small files of a sink together, then remove what was replaced longer ago than the grace."""
-    settings = Settings.load(home)
-    with Database.open(settings) as database:
-        _require_sink(database, group, sink)
-        state, spark = State(database), spark_session(settings, "compaction")
-        refuse_unusable(spark, settings, settings.output)
-        if not sweep_only:
-            for done in compact(
-                spark, settings, state, group, sink, target_bytes=target_bytes, dry_run=dry_run
-            ):
-                click.echo(str(done))
-        if not dry_run:
-            grace = timedelta(seconds=grace_seconds)
-            for folder in sweep_compactions(spark, settings, state, group, sink, grace=grace):
-                click.echo(f"removed {folder}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
-"""What if files that were written are gone, or cannot be read, by the time they are wanted?
+"""Name the leases whose files are gone or cannot be read.
 
-Somebody has removed or changed them. Spark's own error names a path; ours names the leases, and says what to do. No
-record is the cause of it.
+The files were removed or changed from outside. Spark's own error names a path; the error here names the leases and
+what to do. No record is the cause.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from sharequeue.errors import first_line
-from sharequeue.spark.output.folders import LEASE
+from sharequeue.spark.handler import LEASE
 from sharequeue.spark.output.reachable import OutputDamaged, whole_text
 from sharequeue.spark.output.shared_folder import OutputNotShared
+from sharequeue.words.errors import first_line
 
 _DAMAGED = (
     "PATH_NOT_FOUND",
@@ -27,19 +27,19 @@ _DAMAGED = (
     "ChecksumException",
     "java.io.FileNotFoundException",
 )
-"""In what Spark and Parquet say of a file that is gone, or is none."""
+"""Parts of the errors of Spark and Parquet for a file that is missing or not a Parquet file."""
 _NOT_DAMAGED = "PARQUET_COLUMN_DATA_TYPE_MISMATCH"
 _LEASE_OF = re.compile(rf"/(?:{LEASE}=-?|lease=(?:[0-9a-f-]{{36}}-)?)(\d+)$")
 MOST_NAMED = 10
 MOST_SAID = 500
-"""Characters of Spark's own error."""
+"""The most characters of Spark's own error in a message."""
 
 
 @contextmanager
 def reads_what_it_wrote(folders: Sequence[str], whose: str, *, alone: bool) -> Iterator[None]:
-    """Raise OutputDamaged, and say `whose`, where files that a block has just written are gone or cannot be read
-    back. Where Spark works on other machines too (not `alone`), a file that one of them does not find is an output
-    that is not shared.
+    """Raise OutputDamaged, naming `whose`, if files that a block has just written are missing or cannot be read back.
+    If Spark also works on other machines (not `alone`), a file that one of them does not find means an output that is
+    not shared.
     """
     try:
         yield
@@ -61,7 +61,7 @@ def reads_what_it_wrote(folders: Sequence[str], whose: str, *, alone: bool) -> I
 
 @contextmanager
 def reads_what_counts(folders: Sequence[str]) -> Iterator[None]:
-    """Raise OutputDamaged, with the leases, where files that count are gone or cannot be read any more."""
+    """Raise OutputDamaged, with the leases, if files that count are missing or can no longer be read."""
     try:
         yield
     except Exception as error:
@@ -74,7 +74,7 @@ def reads_what_counts(folders: Sequence[str]) -> Iterator[None]:
 
 
 def refuse_emptied(folders: Sequence[str], files: Sequence[str]) -> None:
-    """Raise OutputDamaged for folders that count and have none of these files, which are URIs."""
+    """Raise OutputDamaged for folders that count but contain none of these files, which are URIs."""
     there = {tuple(unquote(file).split("/")[-3:-1]) for file in files}
     if gone := [folder for folder in folders if tuple(folder.split("/")[-2:]) not in there]:
         raise _lost(gone, "there is no file in it")
@@ -82,15 +82,15 @@ def refuse_emptied(folders: Sequence[str], files: Sequence[str]) -> None:
 
 def _lost(folders: Sequence[str], reason: str) -> OutputDamaged:
     return OutputDamaged(
-        f"files that count are gone, or cannot be read: {_these(folders)}. Somebody has removed or changed them. "
-        "Nothing was changed now. Put the folder back from a backup, or make its rows again by a replay of the time "
-        "or the offsets: its records were acknowledged, and are not delivered again. "
+        f"files that count are gone, or cannot be read: {named_folders(folders)}. Somebody has removed or changed "
+        "them. Nothing was changed now. Put the folder back from a backup, or make its rows again by a replay of the "
+        "time or the offsets: its records were acknowledged, and are not delivered again. "
         f"The error: {reason}"
     )
 
 
 def is_damage(error: Exception, folders: Sequence[str]) -> bool:
-    """Return whether an error is one of reading files of these folders, and nobody else's."""
+    """Return whether an error comes from reading files of these folders, and of no others."""
     text = whole_text(error)
     if not any(_named(folder, text) for folder in folders):
         return False
@@ -100,7 +100,7 @@ def is_damage(error: Exception, folders: Sequence[str]) -> bool:
 
 
 def named_leases(lease_ids: Collection[int]) -> str:
-    """Return such as: lease 7, or: leases 3, 4, 9 …"""
+    """Return a text such as: lease 7, or: leases 3, 4, 9 …"""
     some = ", ".join(map(str, sorted(lease_ids)[:MOST_NAMED]))
     more = " …" if len(lease_ids) > MOST_NAMED else ""
     return f"lease{'s' if len(lease_ids) > 1 else ''} {some}{more}"
@@ -115,7 +115,8 @@ def _gone(folders: Sequence[str], whose: str, error: Exception) -> OutputDamaged
     )
 
 
-def _these(folders: Sequence[str]) -> str:
+def named_folders(folders: Sequence[str]) -> str:
+    """Return a text such as: leases 3, 4 in /output/orders/… and 1 more; for one folder or several."""
     ids = {int(found.group(1)) for folder in folders if (found := _LEASE_OF.search(folder))}
     named = f"{named_leases(ids)} in " if ids else ""
     more = f" and {len(folders) - 1:,} more" if len(folders) > 1 else ""
@@ -123,6 +124,6 @@ def _these(folders: Sequence[str]) -> str:
 
 
 def _named(folder: str, text: str) -> bool:
-    """Whether a text names a folder, or a file in it: the name has a number that no other has."""
+    """Return whether a text names a folder, or a file in it: a folder's name has a unique number."""
     written, _, name = folder.rpartition("/")
     return f"{written.rpartition('/')[2]}/{name}" in text

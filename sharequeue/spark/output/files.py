@@ -1,9 +1,9 @@
-"""How does the driver list, move, make durable and remove what is in an output?
+"""List, move, flush and remove the files of an output, from the driver.
 
-Through Hadoop's file system, which Spark itself writes with, so that whatever Spark can reach can be the output: a
-folder of this machine, `hdfs:`, `s3a:`. Every such call of the driver is here, and nowhere else: existence, a
-listing, a removal, a rename (replays only), small text files, the number of rows, and the flush to disk that a local
-file system does not do by itself.
+This uses Hadoop's file system, which Spark itself writes with, so the output can be any storage that Spark can reach:
+a folder on this machine, `hdfs:`, `s3a:`. All such calls of the driver are in this module: existence, listing,
+removal, rename (replays only), small text files, the number of rows, and the flush to disk that a local file system
+does not do by itself.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _GLOB = re.compile(r"([\\{}\[\]*?])")
 
 
 def literal(path: str) -> str:
-    """Return a path for Spark's readers, which take `[`, `{`, `*` and `?` in it for a pattern."""
+    """Return a path for Spark's readers, which would treat `[`, `{`, `*` and `?` in it as a pattern."""
     return _GLOB.sub(r"\\\1", path)
 
 
 class Files:
-    """The file system that holds `root`, as the session's driver sees it. Raises OutputNotReachable when Hadoop has
-    no such one.
+    """The file system that holds `root`, as the session's driver sees it. Raises OutputNotReachable if Hadoop has no
+    such file system.
     """
 
     def __init__(self, spark: SparkSession, root: str) -> None:
@@ -50,13 +50,13 @@ class Files:
             raise not_reachable(self._conf, root, error) from None
 
     def exists(self, path: str) -> bool:
-        """Return whether there is such a file or folder."""
+        """Return whether a file or folder exists."""
         return bool(self._fs.exists(self._path(path)))
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of what is in a folder, sorted; none if there is no folder."""
+        """Return the sorted names of a folder's entries; an empty list if there is no folder."""
         if (local := self._local(folder)) is not None:
-            # Without the JVM, which is two calls for each of them; Hadoop hides its checksums.
+            # Listed without the JVM, which would take two calls for each entry; Hadoop's checksum files are left out.
             return sorted(path.name for path in local.iterdir() if not _is_checksum(path.name))
         try:
             found = self._fs.listStatus(self._path(folder))
@@ -67,11 +67,11 @@ class Files:
         return sorted(str(status.getPath().getName()) for status in found)
 
     def listing(self, folder: str) -> str:
-        """Return the paths of all files under a folder, in one text: a call for each of them would take longer than
-        the listing. It is empty if there is no folder.
+        """Return the paths of all files under a folder, in one text, because a call for each path would take longer
+        than the listing. The text is empty if there is no folder.
         """
         if (local := self._local(folder)) is not None:
-            # Hadoop starts a program for each local file, to say whose it is.
+            # Hadoop starts a program for each local file, to find its owner.
             found = (f"{at}/{name}" for at, _, names in os.walk(local) for name in names)
             return "\n".join(path for path in found if not _is_checksum(path.rpartition("/")[2]))
         try:
@@ -83,15 +83,15 @@ class Files:
             raise
 
     def size(self, path: str) -> int:
-        """Return the bytes of all files under a folder."""
+        """Return the total size in bytes of all files under a folder."""
         return int(self._fs.getContentSummary(self._path(path)).getLength())
 
     def remove(self, path: str) -> None:
-        """Remove a file or a folder with all it holds; nothing happens when it is not there."""
+        """Remove a file, or a folder with its contents; do nothing if it does not exist."""
         self._fs.delete(self._path(path), True)
 
     def replace(self, source: str, target: str) -> None:
-        """Move a folder to a path; a folder that is there is removed first."""
+        """Move a folder to a path; an existing folder at the path is removed first."""
         self.remove(target)
         self._fs.mkdirs(self._path(target).getParent())
         if not self._fs.rename(self._path(source), self._path(target)):
@@ -100,12 +100,12 @@ class Files:
             )
 
     def remove_if_empty(self, folder: str) -> None:
-        """Remove a folder if nothing is in it."""
+        """Remove a folder if it is empty."""
         if not self.names(folder):
             self.remove(folder)
 
     def read_text(self, path: str) -> str | None:
-        """Return the text of a small file, None when there is none."""
+        """Return the text of a small file, None if it does not exist."""
         try:
             stream = self._fs.open(self._path(path))
         except Py4JJavaError as error:
@@ -118,7 +118,7 @@ class Files:
             stream.close()
 
     def write_text(self, path: str, text: str) -> None:
-        """Write a small file; replace one that is there."""
+        """Write a small file; replace an existing one."""
         stream = self._fs.create(self._path(path), True)
         try:
             stream.write(bytearray(text, "utf-8"))
@@ -126,10 +126,11 @@ class Files:
             stream.close()
 
     def flush(self, *folders: str) -> None:
-        """Flush the files of folders, and their names, to disk, where the folders are on this machine.
+        """Flush the files and directory entries of folders to disk, if the folders are on this machine.
 
         A distributed file system does this when a file is closed; a local one only after fsync. An acknowledgement
-        that survives a power cut must not count files that do not. Raises OutputFull and OutputNotReachable.
+        that survives a power failure must not count files that are lost in it. Raises OutputFull and
+        OutputNotReachable.
         """
         paths: dict[Path, None] = {}
         for folder in folders:
@@ -144,7 +145,7 @@ class Files:
                 pass
 
     def rows(self, *folders: str) -> int:
-        """Return how many rows the Parquet files of folders have, as this process finds them."""
+        """Return the number of rows in the Parquet files of folders, as this process sees them."""
         found = 0
         for folder in folders:
             for name in self.names(folder):
@@ -165,7 +166,7 @@ class Files:
         return urlsplit(str(self._fs.makeQualified(self._path(folder)).toString())).scheme == "file"
 
     def refuse_read_only(self, folder: str) -> None:
-        """Raise OutputNotReachable for a folder of this machine that is there and takes no file."""
+        """Raise OutputNotReachable for an existing folder on this machine in which no file can be created."""
         if (local := self._local(folder)) is not None:
             with failed_by_disk(folder, "written to"):
                 descriptor, probe = tempfile.mkstemp(prefix="_probe-", dir=local)
@@ -173,7 +174,9 @@ class Files:
                 Path(probe).unlink()
 
     def reach(self, folder: str) -> None:
-        """Raise OutputNotReachable unless this process can write into a folder of another machine, or of a store."""
+        """Raise OutputNotReachable unless this process can write into a folder on another machine or in an object
+        store.
+        """
         if not self.is_path(folder):
             reach(self._jvm, self._conf, folder)
 
@@ -192,7 +195,7 @@ class Files:
         if not parent or parent.endswith((":", "/")):
             local = self._on_this_machine(folder)
         else:
-            # A write has a thousand folders in one: what that is called is asked for once.
+            # A write may have a thousand folders in one parent: the parent's URI is requested once.
             known = self._parents
             if parent not in known:
                 known = self._parents = {parent: self._on_this_machine(parent)}
@@ -201,7 +204,7 @@ class Files:
         return local if local is not None and local.is_dir() else None
 
     def _on_this_machine(self, folder: str) -> Path | None:
-        # Of the parts of a URI: in its text a `#`, `?` or `%` of a folder's name could be anything.
+        # Made from the parts of a URI: in its text, a `#`, `?` or `%` of a folder's name would be ambiguous.
         uri = self._fs.makeQualified(self._path(folder)).toUri()
         return Path(str(uri.getPath())) if uri.getScheme() == "file" else None
 

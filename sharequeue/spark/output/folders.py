@@ -1,11 +1,11 @@
-"""What are the folders of a sink called, and whose are they?
+"""The folders of a sink: their names and their owners.
 
-Tasks write to the place where the files stay. Each write has a folder of its own, whose name no other write has:
+Tasks write directly to the final location. Each write has a folder with a unique name:
 `<output>/<sink>/leases=<state's id>-<first>,<last>-<attempt>`. In it is a folder for each lease,
 `sharequeue_lease=<id>`, and one for its released and rejected records, `sharequeue_lease=-<id>`. The partial sums of
 a summary are in such folders of `<output>/<sink>-<summary>`. The id of the state database is in the name, so that
-another database neither overwrites nor sweeps the folder. A small file in a sink's folder says which state database
-it belongs to, and that database which group: the first that has counted an output there.
+another database neither overwrites nor sweeps the folder. A small file in a sink's folder names the state database it
+belongs to, and that database has the owning group: the first that has counted an output there.
 """
 
 from __future__ import annotations
@@ -17,27 +17,24 @@ from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from sharequeue.settings import Settings
+from sharequeue.spark.handler import LEASE, PipelineError
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.reachable import OutputDamaged
 from sharequeue.state import State
+from sharequeue.words.settings import Settings
 
-LEASE = "sharequeue_lease"
-"""The column by which Spark divides what it writes: the lease's id, negative for what was not accepted. Spark finds
-one number faster among its open files than a text.
-"""
 _STATE = "_state"
 
 
-class SinkTaken(Exception):
-    """Another share group writes to this sink, or another state database; the message says which. Give each a sink
-    of its own.
+class SinkTaken(PipelineError):
+    """Another share group writes to this sink, or another state database; the message names it. Give each a separate
+    sink.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class SinkNames:
-    """The names under which a share group's output is kept: its sink, and what belongs to it."""
+    """The names under which a share group's output is stored: its sink, its exceptions and its summaries."""
 
     group: str
     sink: str
@@ -64,30 +61,30 @@ def sink_root(settings: Settings, sink: str) -> str:
 
 
 def new_folder(settings: Settings, state: State, sink: str, lease_ids: Sequence[int]) -> str:
-    """Return a name for the folder of one write of these leases, which is nobody else's."""
+    """Return a unique name for the folder of one write of these leases."""
     return f"{sink_root(settings, sink)}/{folder_name(state, lease_ids)}"
 
 
 def folder_name(state: State, lease_ids: Sequence[int]) -> str:
-    """Return how the folder of one write of these leases is called: otherwise than any other."""
-    # The first and the last lease are enough to tell whether a run still works there; a name has 255 bytes.
+    """Return a unique name, without its path, for the folder of one write of these leases."""
+    # The first and the last lease are enough to check whether a run still works there; a name has at most 255 bytes.
     ends = sorted({min(lease_ids), max(lease_ids)})
     return f"leases={state.outputs.state_id()}-{','.join(map(str, ends))}-{uuid4().hex[:12]}"
 
 
 def no_files(settings: Settings, state: State, sink: str, lease_id: int) -> str:
-    """Return what the manifest calls the location of a lease that has no rows in a sink: there is no such folder."""
+    """Return the location in the manifest of a lease without rows in a sink: no such folder exists."""
     return f"{sink_root(settings, sink)}/lease={state.outputs.state_id()}-{lease_id}"
 
 
 def is_ours(name: str, state: State) -> set[int] | None:
-    """Return the first and the last lease in the name of a folder that this state's runs wrote; None for another."""
+    """Return the first and the last lease in the name of a folder written by this state's runs; None for others."""
     found = re.fullmatch(rf"leases={state.outputs.state_id()}-(\d+)(?:,(\d+))?-[0-9a-f]{{12}}", name)
     return {int(lease_id) for lease_id in found.groups() if lease_id} if found else None
 
 
 def remove_lease(files: Files, folder: str) -> None:
-    """Remove the folder of a lease, and the folder of its write if that was the last one in it."""
+    """Remove the folder of a lease, and the folder of its write if it is then empty."""
     files.remove(folder)
     written, _, name = folder.rpartition("/")
     if name.startswith(f"{LEASE}="):
@@ -95,8 +92,8 @@ def remove_lease(files: Files, folder: str) -> None:
 
 
 def claim(files: Files, settings: Settings, state: State, names: SinkNames) -> None:
-    """Mark the sink as this state database's. Raise SinkTaken when it is another's, or another group's;
-    OutputNotReachable where nothing can be written there.
+    """Mark the sink as owned by this state database. Raise SinkTaken if another database or group owns it,
+    OutputNotReachable if nothing can be written there.
     """
     if not refuse_taken(files, settings, state, names):
         files.write_text(f"{sink_root(settings, names.sink)}/{_STATE}", str(state.outputs.state_id()))
@@ -108,15 +105,15 @@ def _marked(files: Files, marker: str) -> str | None:
         return files.read_text(marker)
     except Py4JJavaError as error:
         raise OutputDamaged(
-            f"{marker} cannot be read: it says whose output this is. Nothing was changed. If the folder is of "
+            f"{marker} cannot be read: it names the owner of this output. Nothing was changed. If the folder is of "
             "this state database, remove the file: the next run writes it anew. The error: "
             f"{error.java_exception.toString()}"
         ) from error
 
 
 def refuse_taken(files: Files, settings: Settings, state: State, names: SinkNames) -> bool:
-    """Raise SinkTaken for another's sink, OutputDamaged where that cannot be read. Return whether it is
-    marked as this state database's.
+    """Raise SinkTaken for a sink with another owner, OutputDamaged if the mark cannot be read. Return whether it is
+    marked as owned by this state database.
     """
     for folder, owner in state.outputs.owners([sink_root(settings, sink) for sink in names.all]).items():
         if owner != names.group:

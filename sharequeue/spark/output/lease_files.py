@@ -1,9 +1,9 @@
-"""How do the rows of a lease become files, all of them or none?
+"""Write the rows of a lease to files, all of them or none.
 
-Accepted rows and exceptions come from one pass over the records. Spark writes them into a folder that no other
-write has (`folders.py`), and nothing is moved afterwards: on an object store a rename is a copy. Nothing of it counts
-before the lease's acknowledgement has committed (`manifest.py`). What a failed or killed write leaves is swept. Of a
-task that is done twice, Spark's committer shows the files of one attempt (`session.py` chooses the one for S3). Every
+Accepted rows and exceptions come from one pass over the records. Spark writes them into a folder used by no other
+write (`folders.py`), and nothing is moved afterwards: on an object store a rename is a copy. The files count only
+once the lease's acknowledgement has committed (`manifest.py`). The files of a failed or killed write are swept. If a
+task runs twice, Spark's committer shows the files of one attempt (`session.py` chooses the committer for S3). Every
 sink starts from these files.
 """
 
@@ -16,22 +16,22 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from sharequeue.settings import Settings
-from sharequeue.spark.contract import ACCEPT, KEPT_AS_GIVEN, HandlerError
+from sharequeue.spark.handler import ACCEPT, KEPT_AS_GIVEN, LEASE, HandlerError
 from sharequeue.spark.output.damaged import named_leases, reads_what_it_wrote
 from sharequeue.spark.output.files import Files
-from sharequeue.spark.output.folders import LEASE, SinkNames, new_folder
+from sharequeue.spark.output.folders import SinkNames, new_folder
 from sharequeue.spark.output.reachable import failed_by_store
 from sharequeue.spark.output.shared_folder import Counted, all_read_back
 from sharequeue.state import State
-from sharequeue.values import Lease
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import Lease
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The folders of a round that have files in them, by lease id."""
+    """The folders of a round that contain files, by lease id."""
 
     accepted: dict[int, str]
     exceptions: dict[int, str]
@@ -40,7 +40,7 @@ class Written:
 
     @property
     def folders(self) -> list[str]:
-        """All of them."""
+        """All folders."""
         return [*self.accepted.values(), *self.exceptions.values()]
 
 
@@ -52,9 +52,9 @@ def write_leases(
     records: DataFrame,
     leases: Sequence[Lease],
 ) -> Written:
-    """Write what the handler made of these leases, all of it or nothing. `durable` flushes it to disk.
+    """Write the handler's result for these leases, all of it or nothing. `durable` flushes it to disk.
 
-    `records` has `outcome` and `error`. Raises HandlerError for rows of leases that are not among these.
+    `records` has `outcome` and `error`. Raises HandlerError for rows of other leases.
     """
     lease_ids = [lease.lease_id for lease in leases]
     folder = new_folder(settings, state, names.sink, lease_ids)
@@ -69,7 +69,7 @@ def write_leases(
 
 @contextmanager
 def durable(files: Files, written: Written) -> Iterator[None]:
-    """Flush what was written to disk by the end of the block, which reads it meanwhile."""
+    """Flush the written files to disk while the block reads them; they are flushed when it ends."""
     with ThreadPoolExecutor(1) as pool:
         flushed = pool.submit(files.flush, *written.folders)
         yield
@@ -77,8 +77,8 @@ def durable(files: Files, written: Written) -> Iterator[None]:
 
 
 def intact(files: Files, written: Written, leases: Sequence[Lease]) -> AbstractContextManager[None]:
-    """Return a block that raises OutputDamaged where somebody has removed or changed what was written of these
-    leases, and OutputNotShared where an executor does not find what the driver finds.
+    """Return a context manager that raises OutputDamaged if the files of these leases were removed or changed, and
+    OutputNotShared if an executor does not find files that the driver finds.
     """
     whose = named_leases([lease.lease_id for lease in leases])
     return reads_what_it_wrote(written.folders, whose, alone=files.alone)
@@ -92,12 +92,12 @@ def write_summary(
     partial: DataFrame,
     lease_ids: Sequence[int],
 ) -> dict[int, str]:
-    """Write partial sums, which have `lease_id`, by lease; return the folders that have any.
+    """Write partial sums, which have `lease_id`, by lease; return the folders that contain any.
 
-    Raises HandlerError for sums of other leases, OutputNotShared when the driver does not find what the tasks wrote.
+    Raises HandlerError for sums of other leases, OutputNotShared if the driver does not find the files of the tasks.
     """
     folder = new_folder(settings, state, name, lease_ids)
-    # A few rows by lease: one task, one file each.
+    # A few rows for each lease: one task, one file each.
     rows = _write(partial.coalesce(1), "lease_id", folder)
     found = _found(files, folder, set(lease_ids))
     all_read_back(name, rows, files.rows(*found.values()))
@@ -106,17 +106,17 @@ def write_summary(
 
 
 def _write(records: DataFrame, lease: str, folder: str) -> int:
-    """Write a folder that is not there yet, divided by lease, an expression; return how many rows the tasks wrote."""
+    """Write a new folder, partitioned by `lease`, an expression; return how many rows the tasks wrote."""
     counted = Counted(records.selectExpr("*", f"cast({lease} as bigint) as {LEASE}"))
-    # To append spares the look for what is there.
+    # Append mode saves the check for an existing folder.
     with failed_by_store(folder):
         counted.records.write.mode("append").partitionBy(LEASE).parquet(folder)
     return counted.rows
 
 
 def _found(files: Files, folder: str, wanted: Set[int]) -> dict[int, str]:
-    """Return the folders that were written, by what they are called. Raise HandlerError for one that is not wanted:
-    rows of a lease that this round does not have.
+    """Return the folders that were written, by lease id. Raise HandlerError for a folder that is not `wanted`: rows
+    of a lease that this round does not have.
     """
     found: dict[int, str] = {}
     for name in files.names(folder):

@@ -1,43 +1,50 @@
-"""Which folders of a sink count, and what do they hold?
+"""The manifest: the folders of a sink that count, and their contents.
 
 Readers use the manifest that Postgres keeps (`State.outputs`), never a listing of folders: a folder counts once the
-acknowledgement of its lease has committed. A sink that is no folder has rows in the manifest too; their location
-begins with ELSEWHERE.
+acknowledgement of its lease has committed. A sink that is not a folder also has rows in the manifest; their location
+begins with ELSEWHERE. Before anything is leased, a run checks that the outputs that count are still there
+(`refuse_gone`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from sharequeue.names import nearest
-from sharequeue.spark.output.damaged import reads_what_counts, refuse_emptied
+from sharequeue.spark.handler import LEASE, PipelineError
+from sharequeue.spark.output.damaged import named_folders, named_leases, reads_what_counts, refuse_emptied
+from sharequeue.spark.output.files import Files
+from sharequeue.spark.output.folders import SinkNames, sink_root
 from sharequeue.spark.output.parquet import read_parquet
+from sharequeue.spark.output.reachable import OutputDamaged
 from sharequeue.state import State
+from sharequeue.words.names import nearest
+from sharequeue.words.settings import Settings
 
 ELSEWHERE = "sink:"
-"""The beginning of a location in the manifest that is no folder."""
+"""The beginning of a location in the manifest that is not a folder."""
 PENDING = f"{ELSEWHERE}pending:"
-"""The beginning of a location whose rows lie in the folder that follows, and go on from there into a table. The
-state's functions know it, too.
+"""The beginning of a location whose rows are in the folder that follows, and are transferred from there into a table.
+The state's functions use it, too.
 """
 
 
-class NotFiles(Exception):
-    """What a sink's manifest counts is not in files; the message says where it is."""
+class NotFiles(PipelineError):
+    """The rows that a sink's manifest counts are not in files; the message names the location."""
 
 
-class NoSuchSink(Exception):
-    """Nothing was ever acknowledged with an output of this sink; the message names the sinks that there are."""
+class NoSuchSink(PipelineError):
+    """Nothing was ever acknowledged with an output of this sink; the message names the existing sinks."""
 
 
 def read_manifest(state: State, group: str, sink: str) -> tuple[str, ...]:
     """Return the folders of a sink that count: the acknowledgements of their leases have committed.
 
-    Raises NotFiles when the sink's rows went elsewhere.
+    Raises NotFiles when the sink's rows are not in files.
     """
     folders = dict.fromkeys(row.location for row in state.outputs.counted(group, sink) if row.records)
     elsewhere = [folder for folder in folders if folder.startswith(ELSEWHERE)]
@@ -62,12 +69,12 @@ def read_output(
     *,
     known: Collection[str] = (),
 ) -> DataFrame:
-    """Return what a sink holds now: rows of acknowledged leases only, each record once.
+    """Return the current rows of a sink: rows of acknowledged leases only, each record once.
 
     Works for `<sink>-exceptions` and `<sink>-<summary>` too. Where nothing was accepted, the DataFrame is empty, and
     has columns only if `schema` names them. A column whose type was widened is read as the wider type. Raises
-    ColumnChanged for a column whose types do not fit together, OutputDamaged for a folder that is gone, and
-    NoSuchSink for a sink that never had an output, unless it is one of those `known` to exist.
+    ColumnChanged for a column with incompatible types, OutputDamaged for a missing folder, and NoSuchSink for a sink
+    that never had an output, unless it is one of those `known` to exist.
     """
     folders = read_manifest(state, group, sink)
     if not folders:
@@ -82,11 +89,60 @@ def read_output(
 def read_counted(
     spark: SparkSession, folders: Sequence[str], schema: StructType | str | None = None
 ) -> DataFrame:
-    """Return the rows of folders that count. Raises ColumnChanged, and OutputDamaged for one that is gone."""
+    """Return the rows of folders that count. Raises ColumnChanged, and OutputDamaged for a missing folder."""
     with reads_what_counts(folders):
         rows = read_parquet(spark, folders, schema)
     jvm: Any = spark._jvm
-    # In one text: each path would be a call of the JVM. A folder without a file is no error of Spark's.
+    # In one text: each path would be a JVM call. Spark does not raise for a folder without files.
     files = str(jvm.org.apache.hadoop.util.StringUtils.join("\n", rows._jdf.inputFiles()))
     refuse_emptied(folders, files.split("\n"))
     return rows
+
+
+_WITH_DATA = re.compile(rf"/(leases=[0-9a-f,-]+/{LEASE}=-?\d+|compacted=[0-9a-f-]+|lease=[0-9a-f-]+)/[^/_.]")
+"""The folder in the path of a file."""
+
+
+def refuse_gone(files: Files, settings: Settings, state: State, names: SinkNames) -> list[str]:
+    """Raise OutputDamaged if the folder of the accepted rows is missing although outputs in it count; return messages
+    on outputs that are missing from existing folders.
+
+    The newest output of each sink is checked, with one request for each sink. Only if it is missing, all outputs that
+    count are checked, by one listing of the sink's folder, which takes long if it has many. Outputs outside the
+    folder of the settings are not checked.
+    """
+    gone = []
+    for sink in names.all:
+        newest = state.outputs.newest(names.group, sink)
+        if newest is None or newest.location.startswith(ELSEWHERE):
+            continue
+        # Released and rejected records are in the folder of the accepted ones.
+        root = sink_root(settings, names.sink if sink == names.exceptions else sink)
+        if not newest.location.startswith(f"{root}/") or files.exists(newest.location):
+            continue
+        if sink == names.sink and not files.exists(root):
+            raise OutputDamaged(
+                f"the folder {root} is gone, and with it outputs that count, such as the output of "
+                f"{named_leases([newest.lease_id])} in {newest.location}. Nothing was leased. Put "
+                "the folder back from a backup, or look whether SHAREQUEUE_OUTPUT names the right place. If it was "
+                "deleted on purpose, give the pipeline a new sink (`sink=`). To go on in this one, make the folder "
+                "again, empty: the rows before stay lost, and reading the sink raises OutputDamaged"
+            )
+        lost = _all_gone(files, state, names.group, sink, root) or [newest.location]
+        count = "count, and are" if len(lost) > 1 else "counts, and is"
+        gone.append(
+            f"the output of {named_folders(lost)} {count} gone: put it back from a backup, or make its rows again by "
+            "a replay"
+        )
+    return gone
+
+
+def _all_gone(files: Files, state: State, group: str, sink: str, root: str) -> list[str]:
+    """Return the folders in a root that count for a sink but have no file, newest first."""
+    there = set(_WITH_DATA.findall(files.listing(root)))
+    wanted = {
+        row.location: None
+        for row in reversed(state.outputs.counted(group, sink))
+        if row.records and row.location.startswith(f"{root}/")
+    }
+    return [location for location in wanted if location.removeprefix(f"{root}/") not in there]

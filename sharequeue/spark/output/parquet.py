@@ -1,7 +1,7 @@
-"""How are Parquet files with different columns read as one table?
+"""Read Parquet files with different columns as one table.
 
 A column that was added later is null in the older files. A column whose type was widened (int, later bigint) is read
-as the wider type. Spark by itself takes the columns of one file for all, or refuses all files when a type differs.
+as the wider type. Spark by itself uses the columns of one file for all files, or fails when a type differs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as sql
 
+from sharequeue.spark.handler import PipelineError
 from sharequeue.spark.output.files import literal
 
 _WHOLE = (sql.ByteType, sql.ShortType, sql.IntegerType, sql.LongType)
@@ -21,8 +22,8 @@ _WIDER: dict[tuple[type[sql.DataType], type[sql.DataType]], type[sql.DataType]] 
 }
 
 
-class ColumnChanged(Exception):
-    """A column has types in different folders of which none can hold the other; the message names it."""
+class ColumnChanged(PipelineError):
+    """A column has incompatible types in different folders; the message names it."""
 
 
 def read_parquet(
@@ -36,7 +37,9 @@ def read_parquet(
 
 
 def _shapes(spark: SparkSession, paths: Sequence[str]) -> list[sql.StructType]:
-    """Return the columns of the folders; several times where Spark cannot merge them, which is found by halving."""
+    """Return the columns of the folders; several entries if Spark cannot merge them; the incompatible groups are
+    found by bisection.
+    """
     try:
         return [spark.read.option("mergeSchema", "true").parquet(*map(literal, paths)).schema]
     except Exception as error:
@@ -47,7 +50,7 @@ def _shapes(spark: SparkSession, paths: Sequence[str]) -> list[sql.StructType]:
 
 
 def together(shapes: Sequence[sql.StructType]) -> sql.StructType:
-    """Return the columns that any of these have, each with the type that can hold all. Raises ColumnChanged."""
+    """Return all columns of these, each with the type that can hold all values. Raises ColumnChanged."""
     kinds: dict[str, sql.DataType] = {}
     for shape in shapes:
         for field in shape.fields:
@@ -63,7 +66,7 @@ def together(shapes: Sequence[sql.StructType]) -> sql.StructType:
 
 
 def nullable(kind: sql.StructType) -> sql.StructType:
-    """Return columns with nulls allowed in all their parts, and nothing but names and types: as files keep them."""
+    """Return columns with nulls allowed in all their parts, and only names and types, as files store them."""
     return sql.StructType([sql.StructField(each.name, _nullable(each.dataType)) for each in kind.fields])
 
 

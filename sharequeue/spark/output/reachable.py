@@ -1,11 +1,11 @@
-"""Can this process write to the store that a URI names, and if not, what is missing?
+"""Check that this process can write to the store that a URI names.
 
-Asked before anything is leased: a small file is written and removed again. The clients of object stores try again for
-many minutes before they say that an address or a login is wrong. So this is asked through a client of its own that
-tries once or twice. Nothing of a login is in what is raised.
+The check runs before anything is leased: it writes a small file and removes it. The clients of object stores retry
+for many minutes before they report a wrong address or login. So the check uses a separate client that tries once or
+twice. Errors never contain a login.
 
-A store may also fail or fill up while tasks write. No record is the cause of that: it is told from a handler's errors
-here, so that no record comes nearer to the dead letters.
+A store may also fail or fill up while tasks write. No record is the cause: such errors are distinguished here from a
+handler's errors, so that they cost no record a delivery.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
+from sharequeue.spark.handler import PipelineError
+
 FEW_TRIES = {
     "fs.s3a.attempts.maximum": "1",
     "fs.s3a.retry.limit": "1",
@@ -30,9 +32,9 @@ FEW_TRIES = {
     "dfs.client.failover.max.attempts": "3",
     "dfs.client.retry.max.attempts": "1",
 }
-"""Hadoop's settings of the client that asks. One that Hadoop does not know has no effect."""
+"""Hadoop's settings of the client for the check. Hadoop ignores unknown settings."""
 _SECRETS = ("secret", "password", "token", "access.key", "account.key", "private.key", "credential")
-"""Parts of the names of settings whose values are shown nowhere."""
+"""Parts of the names of settings whose values are never shown."""
 _FULL = (
     "QuotaExceeded",
     "No space left on device",
@@ -41,17 +43,17 @@ _FULL = (
     "StorageFull",
 )
 _OF_A_STORE = ("org.apache.hadoop.fs.s3a.", "org.apache.hadoop.hdfs.", "org.apache.hadoop.ipc.", "awssdk.")
-"""In Java's stacks: where the clients of stores raise."""
+"""The packages of the stores' clients in Java stack traces."""
 _AUTHORITY = re.compile(r"^[a-z0-9]+:(//[^/]*)?")
 _OF_A_DISK = re.compile(r"\b(?:java\.n?io|org\.apache\.hadoop)\.[\w.$]+: .*")
-"""What Java and Hadoop say of a file of this machine."""
+"""Errors of Java and Hadoop for a file on this machine."""
 _CAUSES = (
     (
         ("NoSuchMethodError", "NoClassDefFoundError", "ClassNotFoundException", "UnsupportedFileSystem"),
         "Spark has no client for it, or a part of that is missing: put its jars on Spark's class path. For s3a: run "
         "`sharequeue jars fetch s3a`, which fetches them once",
     ),
-    (("UnknownStoreException", "NoSuchBucket"), "there is no such bucket: make it, or mend the name"),
+    (("UnknownStoreException", "NoSuchBucket"), "there is no such bucket: create it, or correct the name"),
     (
         ("NoAuthWithAWS", "CredentialInitialization", "Unable to load credentials", "NoAwsCredentials"),
         "there are no credentials: give them to Hadoop (fs.s3a.aws.credentials.provider) or set AWS_ACCESS_KEY_ID "
@@ -65,7 +67,7 @@ _CAUSES = (
             "InvalidAccessKeyId",
             "SignatureDoesNotMatch",
         ),
-        "the login may not write there: give it the right to list, read, write and delete, or mend the login",
+        "the login may not write there: give it the right to list, read, write and delete, or use another login",
     ),
     (
         ("UnknownHost", "ConnectException", "ConnectTimeout", "Unable to execute HTTP", "Connection refused"),
@@ -75,28 +77,28 @@ _CAUSES = (
 )
 
 
-class OutputNotReachable(Exception):
-    """The output cannot be written to; the message says why, and what to do. Nothing was leased, or what was leased
-    has been given back.
+class OutputNotReachable(PipelineError):
+    """The output cannot be written to; the message has the reason and what to do. Nothing was leased, or the leases
+    have been given back.
     """
 
 
 class OutputFull(OutputNotReachable):
-    """There is no room for what the tasks write. Nothing of it was acknowledged, and no record pays for it."""
+    """The output has no space left. Nothing of the round was acknowledged, and it costs no record a delivery."""
 
 
 class OutputDamaged(OutputNotReachable):
-    """Files of an output are gone, or cannot be read any more; the message says of which leases."""
+    """Files of an output are missing, or can no longer be read; the message names the leases."""
 
 
 @contextmanager
 def failed_by_store(folder: str) -> Iterator[None]:
-    """Raise OutputFull or OutputNotReachable for an error of Spark's whose cause is the output, and no handler."""
+    """Raise OutputFull or OutputNotReachable for a Spark error caused by the output and not by a handler."""
     try:
         yield
     except Exception as error:
         text = whole_text(error)
-        if "Traceback (most recent call last)" in text:  # Python's: a handler's own
+        if "Traceback (most recent call last)" in text:  # a Python traceback: a handler's error
             raise
         cause = next(
             (line.strip() for line in text.splitlines() if any(word in line for word in _FULL)), None
@@ -129,15 +131,15 @@ def failed_by_store(folder: str) -> Iterator[None]:
 
 
 def whole_text(error: Exception) -> str:
-    """Return what an error says, with the causes of one of Java's."""
+    """Return an error's message; for a Java exception with its causes."""
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     return "\n".join([str(error), *_chain(java)])
 
 
 @contextmanager
 def failed_by_disk(folder: str, what: str = "flushed to disk") -> Iterator[None]:
-    """Raise OutputFull or OutputNotReachable for an error of this machine's file system: what tasks wrote may be
-    refused when it is flushed, and not before.
+    """Raise OutputFull or OutputNotReachable for an error of this machine's file system. Such an error may appear
+    only when the files are flushed.
     """
     try:
         yield
@@ -174,7 +176,7 @@ def reach(jvm: Any, conf: Any, folder: str) -> None:
 
 
 def not_reachable(conf: Any, folder: str, error: Py4JJavaError) -> OutputNotReachable:
-    """Return what to raise for an error of Hadoop's: its first line, what it means, and what to do."""
+    """Return the exception for a Hadoop error: its first line, its meaning, and what to do."""
     chain = _chain(error.java_exception)
     known = (todo for words, todo in _CAUSES for word in words if any(word in line for line in chain))
     todo = next(known, "look at the URI, and at Spark's and Hadoop's settings for it")
@@ -186,7 +188,7 @@ def not_reachable(conf: Any, folder: str, error: Py4JJavaError) -> OutputNotReac
 
 
 def class_of(throwable: Any) -> str:
-    """Return the name of the class of one of Java's exceptions."""
+    """Return the class name of a Java exception."""
     return str(throwable.getClass().getName())
 
 

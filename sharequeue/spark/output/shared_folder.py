@@ -1,9 +1,9 @@
-"""Can the driver write there, and read what the tasks wrote?
+"""Check that the driver can write to the output and read what the tasks wrote.
 
-On a cluster whose executors write to their own disks, the driver finds nothing of it, or only a part. A record that
-is not found would look like one that the handler dropped. So a path as output is refused on a cluster unless the
-settings say that the folder is shared. In any case the tasks count the rows that they write, and this number is
-compared with what was read back, before anything is acknowledged.
+On a cluster whose executors write to their own disks, the driver finds none of the files, or only some. A missing
+record would look like one that the handler dropped. So a path as output is refused on a cluster unless the settings
+declare the folder as shared. In any case the tasks count the rows that they write, and this number is compared with
+the rows read back, before anything is acknowledged.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from typing import Any
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as fn
 
-from sharequeue.settings import Settings
+from sharequeue.spark.handler import PipelineError
 from sharequeue.spark.output.files import Files
+from sharequeue.words.settings import Settings
 
 COUNTED_SECONDS = 60.0
-"""Longest wait for a count after its write has ended. It is there at once, unless Spark has lost the event."""
+"""Longest wait for a count after its write has ended. It is available at once, unless Spark has lost the event."""
 
 
-class OutputNotShared(Exception):
-    """The driver does not read what the tasks wrote: on a cluster every process needs one and the same output folder.
-    Nothing was acknowledged.
+class OutputNotShared(PipelineError):
+    """The driver cannot read the files of the tasks: on a cluster every process needs the same output folder. Nothing
+    was acknowledged.
     """
 
 
 class Counted:
-    """Counts the rows of a DataFrame in the tasks that write it: `rows` is known once it was written.
+    """A counter of the rows of a DataFrame in the tasks that write it: `rows` is known after the write.
 
-    A task that was done twice counts once: the figures are those that Spark accepted for the last stage.
+    A task that runs twice counts once: the figures are those that Spark accepted for the last stage.
     """
 
     def __init__(self, records: DataFrame) -> None:
@@ -39,7 +40,7 @@ class Counted:
 
     @property
     def rows(self) -> int:
-        """The count. Raises OutputNotShared when Spark does not give it: what was written is then not known."""
+        """The count. Raises OutputNotShared if Spark does not report it: the number of rows is then unknown."""
         observed: Any = self._observation._jo
         deadline = time.monotonic() + COUNTED_SECONDS
         while not observed.future().isCompleted():
@@ -49,13 +50,13 @@ class Counted:
                     "them were read back: nothing was acknowledged, the records come again."
                 )
             time.sleep(0.005)
-        # `Observation.get` asks for every name and value in calls of their own.
+        # `Observation.get` makes a separate call for every name and value.
         return int(observed.getAsJava().get("rows"))
 
 
 def refuse_unshared(spark: SparkSession, settings: Settings, folder: str) -> None:
-    """Raise OutputNotShared for a path on this machine when Spark works on a cluster, unless the settings say that it
-    is shared.
+    """Raise OutputNotShared for a path on this machine when Spark works on a cluster, unless the settings declare it
+    as shared.
     """
     master = str(spark.sparkContext.master)
     files = Files(spark, folder)
@@ -70,7 +71,9 @@ def refuse_unshared(spark: SparkSession, settings: Settings, folder: str) -> Non
 
 
 def refuse_unusable(spark: SparkSession, settings: Settings, folder: str) -> None:
-    """Raise OutputNotShared as above, and OutputNotReachable for an output that cannot be written to."""
+    """Raise OutputNotShared as `refuse_unshared` does, and OutputNotReachable for an output that cannot be written
+    to.
+    """
     refuse_unshared(spark, settings, folder)
     Files(spark, folder).reach(folder)
 

@@ -1,9 +1,9 @@
-"""Which columns have the files of a sink, and may the next lease add others?
+"""The columns of a sink's files, and whether the next lease may add others.
 
-The state keeps them with their types from the moment before rows with them count: all that a reader of the sink
-meets. A new
-column is added, and a wider type takes the place of a narrower one, as `read_parquet` reads them. What could not be
-read together is refused before anything is leased. Accepted rows and exceptions have the same columns.
+The state stores them with their types just before rows with them count, so it has every column that a reader of the
+sink can meet. A new column is added, and a wider type replaces a narrower one, as `read_parquet` reads them. Columns
+that could not be read together are refused before anything is leased. Accepted rows and exceptions have the same
+columns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from sharequeue.spark.contract import RESULT_NAMES
+from sharequeue.spark.handler import RESULT_NAMES
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.output.manifest import ELSEWHERE, PENDING
 from sharequeue.spark.output.parquet import ColumnChanged, nullable, read_parquet, together, wider
@@ -32,23 +32,26 @@ class WrittenColumns:
 
     @property
     def remark(self) -> str | None:
-        """Which columns are not those of earlier rows; None where all are."""
-        said = []
+        """The columns that differ from those of earlier rows; None if none differ."""
+        remarks = []
         if self._dropped:
-            said.append(f"earlier rows have {_columns(self._dropped)}, which rows of this run have as null")
+            remarks.append(
+                f"earlier rows have {_columns(self._dropped)}, which rows of this run have as null"
+            )
         if self._added:
-            said.append(f"rows of this run have {_columns(self._added)}, which earlier rows have as null")
-        return "; ".join(said) or None
+            remarks.append(f"rows of this run have {_columns(self._added)}, which earlier rows have as null")
+        return "; ".join(remarks) or None
 
     def check(self, spark: SparkSession, state: State, names: SinkNames, columns: StructType) -> None:
-        """Raise ColumnChanged when one has a type that does not fit with the one that it has in files that count."""
+        """Raise ColumnChanged if a column's type is incompatible with its type in files that count."""
         if columns == self._checked:
             return
         known = state.outputs.keep_columns(names.group, names.sink)
         try:
             _refuse_changed(_before(spark, state, names, known), nullable(columns))
         except ColumnChanged:
-            # Kept for rows that never came to count, perhaps. With nothing held, none of these can count any more.
+            # They may have been stored for rows that never counted. If nothing is held, those rows can no longer
+            # count.
             if known is None or state.figures.leases(names.group):
                 raise
             before = _of_files(spark, state, names)
@@ -59,8 +62,8 @@ class WrittenColumns:
         self._checked = columns
 
     def keep(self, spark: SparkSession, state: State, names: SinkNames, columns: StructType) -> None:
-        """Add columns to those of the sink, whose rows are about to count. Raises ColumnChanged as `check`, and has
-        changed nothing then.
+        """Add columns to those of the sink, whose rows are about to count. Raises ColumnChanged as `check` does; then
+        nothing has changed.
         """
         known = state.outputs.keep_columns(names.group, names.sink)
         while True:
@@ -85,7 +88,7 @@ def _before(spark: SparkSession, state: State, names: SinkNames, known: str | No
 
 
 def _names(columns: StructType, without: StructType) -> dict[str, None]:
-    """Return the names of the columns that `without` does not have, but for those by which the queue is told."""
+    """Return the names of the columns that `without` does not have, except those that are for the queue."""
     there = {name.lower() for name in without.names}
     return dict.fromkeys(name for name in columns.names if name.lower() not in there.union(RESULT_NAMES))
 
@@ -109,7 +112,7 @@ def _refuse_changed(before: StructType, columns: StructType) -> None:
 
 
 def _of_files(spark: SparkSession, state: State, names: SinkNames) -> StructType | None:
-    """Return the columns of all files that count; None where somebody has removed some. Raises ColumnChanged."""
+    """Return the columns of all files that count; None if some files are missing. Raises ColumnChanged."""
     rows = [
         row for sink in (names.sink, names.exceptions) for row in state.outputs.counted(names.group, sink)
     ]

@@ -1,1 +1,1 @@
-"""From leased offset ranges to one DataFrame: scans, records, topics, sizes of records."""
+"""Turn leased offset ranges into one DataFrame: scans, records, topics, sizes of records."""

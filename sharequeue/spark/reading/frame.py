@@ -1,9 +1,9 @@
-"""How do the records of some leases become one DataFrame, all of those and no others?
+"""Read exactly the records of leases into one DataFrame.
 
-Spark's own connector reads the scans that `plan.py` chose. What a scan reads in vain is filtered out here. Where
-little is wanted of much, `seeking.py` reads it instead. Each record gets the delivery count and the lease that it was
-leased with. Where a scan is leased whole, or few offsets of it are, these are looked up in a constant map. Otherwise
-they come from a broadcast join with the leased ranges. The ranges are cut into buckets of offsets, so that it is an
+Spark's own connector reads the scans that `plan.py` chose. Offsets that a scan reads without a lease are filtered out
+here. If few offsets of a long range are wanted, `seeking.py` reads them instead. Each record gets its delivery count
+and lease id. If a whole scan is leased, or only few offsets of it, these are looked up in a constant map. Otherwise
+they come from a broadcast join with the leased ranges. The ranges are cut into buckets of offsets, which makes it an
 equi-join: single offsets far apart are found as fast as one range. A retried or speculative task reads the same
 records, because the ranges are fixed in the leases.
 """
@@ -23,32 +23,32 @@ from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from sharequeue.deadletters.redrive.selection import REDRIVE_GROUP
 from sharequeue.kafka.clients import spark_options
-from sharequeue.offsets import Bounds, OffsetSet
-from sharequeue.redrive.selection import REDRIVE_GROUP
-from sharequeue.settings import Settings
-from sharequeue.spark.reading.levels import ISOLATION
+from sharequeue.spark.reading.isolation_level import ISOLATION
 from sharequeue.spark.reading.plan import MAX_SCANS, NEAR, Scan, Segment, TopicPartition, plan_scans
 from sharequeue.spark.reading.seeking import SEEK, seek_records, sought
-from sharequeue.values import Lease
+from sharequeue.words.offsets import Bounds, OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import Lease
 
 READER_OPTIONS: Mapping[str, str] = {
-    # Larger fetches than the defaults: small records are read faster (docs/evidence/benchmarks.md).
+    # Fetches are larger than the defaults: small records are read faster (docs/evidence/benchmarks.md).
     "kafka.max.poll.records": "5000",
     "kafka.max.partition.fetch.bytes": str(8 * 2**20),
-    # What is leased is in the log. The connector asks for the log's ends behind a fetch that it sent ahead, and where
-    # the lease ends with the log that fetch waits for more records: by default half a second in every task.
+    # The leased records are in the log. The connector requests the log ends after a prefetch; if the lease ends at
+    # the log end, that fetch waits for more records: by default half a second in every task.
     "kafka.fetch.max.wait.ms": "10",
-    # How long a task waits at an offset that should be there and is not (the log was truncated, the topic made
-    # again, the broker is gone). The connector's own two minutes are twice a long lock.
+    # How long a task waits for an expected offset that is missing (the log was truncated, the topic recreated, the
+    # broker unavailable). The connector's default of two minutes is twice a long lock.
     "kafkaConsumer.pollTimeoutMs": "30000",
 }
 MOST_CONSTANTS = 32
-"""Up to so many topic-partitions, or offsets, are looked up in a map, one after the other; more by the join."""
+"""The most topic-partitions, or offsets, that are looked up in a map, one after the other; more use the join."""
 FEW_RECORDS = 100_000
-"""A scan over more offsets than this looks nothing up by offset: the join is faster for each record."""
+"""The most offsets of a scan that looks up by offset: beyond that the join is faster for each record."""
 MOST_BUCKETS = 200_000
-"""Broadcast rows aimed at; where there are more ranges than that, each costs two."""
+"""The target number of broadcast rows; with more ranges than that, each takes two."""
 
 RECORD_SCHEMA = (
     "topic string, partition int, offset long, timestamp timestamp_ltz, timestamp_type int, key binary, value binary,"
@@ -71,7 +71,7 @@ class Leased:
 
 
 def no_records(spark: SparkSession) -> DataFrame:
-    """Return a frame like that of leased records, without a row."""
+    """Return an empty DataFrame with the columns of leased records."""
     schema = cast("StructType", StructType.fromDDL(RECORD_SCHEMA))
     return spark.createDataFrame(to_arrow_schema(schema).empty_table(), schema)
 
@@ -89,9 +89,9 @@ def leased_records(
     """Return the records of the leases: `topic, partition, offset, timestamp, timestamp_type, key, value, headers,
     delivery_count, lease_id`.
 
-    Nothing is read before an action, but for a sample that says how large log batches are. Offsets that the log does
-    not have are absent. Each lease is read at its own isolation level. `options` are the connector's, and
-    `sharequeue.seek`; they win over READER_OPTIONS. With `pass_over` records put back for another share group alone
+    Nothing is read before an action, except a sample that measures the size of log batches. Offsets that are not in
+    the log have no row. Each lease is read at its own isolation level. `options` are the connector's, and
+    `sharequeue.seek`; they override READER_OPTIONS. With `pass_over`, records redriven for another share group only
     are left out. Raises ValueError without a lease.
     """
     frames = []
@@ -118,7 +118,7 @@ def _records(
     max_scans: int,
     pass_over: bool,
 ) -> list[DataFrame]:
-    """Return the records of leases that have one isolation level, a frame for each scan."""
+    """Return the records of leases with the same isolation level, from one DataFrame for each scan."""
     pieces = [
         Leased(
             lease.share_partition.topic,
@@ -155,7 +155,7 @@ def _records(
 def scan_records(
     spark: SparkSession, settings: Settings, scan: Scan, options: Mapping[str, str]
 ) -> DataFrame:
-    """Return what the connector reads for one scan, under its own column names.
+    """Return the rows that the connector reads for one scan, with the connector's column names.
 
     The caller must find data loss by comparing the log start with what was read: the connector's own check fails the
     whole job when retention has taken one record.
@@ -166,14 +166,14 @@ def scan_records(
 
 
 def not_for_others(records: DataFrame, group: str) -> DataFrame:
-    """Leave out records that a redrive put back for another share group alone. Needs the headers."""
+    """Filter out records that a redrive sent for another share group only. Needs the headers."""
     wanted = fn.lit(group).cast("binary")
     other = fn.exists("headers", lambda h: (h["key"] == REDRIVE_GROUP) & (h["value"] != wanted))
     return records.filter(~fn.coalesce(other, fn.lit(False)))
 
 
 def covered(pieces: Iterable[Leased]) -> dict[TopicPartition, OffsetSet]:
-    """Return what is leased of each topic-partition, for any lease and delivery count."""
+    """Return the leased offsets of each topic-partition, over all leases and delivery counts."""
     return {
         at: OffsetSet.union(piece.offsets for piece in some) for at, some in _by_partition(pieces).items()
     }
@@ -190,8 +190,8 @@ def _by_partition(pieces: Iterable[Leased]) -> dict[TopicPartition, list[Leased]
 def _typed(
     records: DataFrame, headers: bool, kind: str = "timestampType as timestamp_type", *more: str
 ) -> DataFrame:
-    # Without headers the column is there all the same, so that a handler's plan does not depend on the
-    # switch. In SQL, here and below: one call of the JVM instead of a dozen.
+    # The column also exists without headers, so that a handler's plan does not depend on the switch. In SQL, here and
+    # below: one JVM call instead of a dozen.
     empty = "cast(null as array<struct<key:string,value:binary>>) as headers"
     return records.selectExpr(*_BEFORE, kind, *_AFTER, "headers" if headers else empty, *more)
 
@@ -212,7 +212,7 @@ def _labelled(spark: SparkSession, records: DataFrame, scan: Scan, pieces: Seque
 
 
 def _sole_owners(scan: Scan, pieces: Sequence[Leased]) -> dict[TopicPartition, Leased] | None:
-    """Return the one lease and delivery count of each segment, or None when a segment has several, or holes."""
+    """Return the single lease and delivery count of each segment, or None if a segment has several, or holes."""
     if len(scan.segments) > MOST_CONSTANTS:
         return None
     owners: dict[TopicPartition, Leased] = {}
@@ -227,7 +227,7 @@ def _sole_owners(scan: Scan, pieces: Sequence[Leased]) -> dict[TopicPartition, L
 
 
 def _by_topic(values: Mapping[TopicPartition, int], kind: str) -> str:
-    """Return SQL for a value by topic and partition."""
+    """Return an SQL expression for a value by topic and partition."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, partition), value in values.items():
         topics.setdefault(topic, {})[str(partition)] = value
@@ -240,17 +240,17 @@ def _by_topic(values: Mapping[TopicPartition, int], kind: str) -> str:
 
 
 def _mapped(values: Mapping[str, int], key: str, kind: str) -> str:
-    """Return SQL for the value of a key, null for another key.
+    """Return an SQL expression for the value of a key, null for other keys.
 
-    A number in an expression stands in the code that Spark makes of it, and each round has other lease ids: Spark
-    would compile every stage anew in every round. A map stands beside the code, which remains the same.
+    A number in an expression becomes part of the code that Spark generates, and each round has other lease ids, so
+    Spark would compile every stage again in every round. A map is passed to the generated code, which stays the same.
     """
     entries = ", ".join(f"{each}, cast({value} as {kind})" for each, value in values.items())
     return f"map({entries})[{key}]"
 
 
 def _few(scan: Scan, pieces: Sequence[Leased]) -> dict[tuple[int, int], Leased] | None:
-    """Return the leased partitions and offsets of a small scan of one topic; None where there are many."""
+    """Return the leased partitions and offsets of a small scan of one topic; None if there are many."""
     if len(scan.topics) > 1 or scan.records > FEW_RECORDS:
         return None
     there = _by_partition(pieces)
@@ -295,13 +295,12 @@ def _joined(spark: SparkSession, records: DataFrame, scan: Scan, pieces: Sequenc
 
 
 def _bucket_key(bucket: str, partition: str) -> str:
-    # One long is what the fastest hash relation takes. Collisions are harmless: the rest of the condition
-    # decides.
+    # The fastest hash relation takes one long. Collisions are harmless: the rest of the condition decides.
     return f"{bucket} ^ shiftleft(cast({partition} as bigint), 48)"
 
 
 def _runs(segments: Sequence[Segment], pieces: Sequence[Leased]) -> pa.Table:
-    """Return the leased ranges inside some segments, a row each."""
+    """Return the leased ranges inside some segments, one row each."""
     there = _by_partition(pieces)
     owners: list[Leased] = []
     bounds: list[Bounds] = []
@@ -333,8 +332,8 @@ def _runs(segments: Sequence[Segment], pieces: Sequence[Leased]) -> pa.Table:
 
 
 def _bucket_exponent(runs: pa.Table) -> int:
-    """Return the narrowest buckets, as a power of two, with which the ranges fall into not many more than
-    MOST_BUCKETS.
+    """Return the exponent of the narrowest bucket width (a power of two) with which the ranges fall into about
+    MOST_BUCKETS buckets.
     """
     lengths = pc.subtract(runs["r_last"], runs["r_first"]).to_numpy()
     most = max(MOST_BUCKETS, 2 * len(lengths))

@@ -1,12 +1,12 @@
-"""Which scans read a lease?
+"""Plan the scans that read a lease.
 
 Spark's Kafka connector takes one range for each topic-partition and load, because its offsets are a JSON map. So
 offsets that are far apart need either several loads, or one load that also reads what is between them. This module
-decides, by arithmetic alone: at most `max_scans` loads, and as little read in vain as that allows. `frame.py` filters
-out what is read in vain.
+decides without any I/O: at most `max_scans` loads, with as few unneeded offsets as that allows. `frame.py` filters
+out the unneeded records.
 
 A partition that may be cut into k pieces is cut at its k - 1 largest holes. No other choice of cuts reads less,
-because what is read in vain is exactly the holes that are not cut.
+because the unneeded offsets are exactly the holes that are not cut.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sharequeue.offsets import OffsetSet, Range
+from sharequeue.words.offsets import OffsetSet, Range
 
 TopicPartition = tuple[str, int]
 
 MAX_SCANS = 4
 NEAR = 50_000
-"""Holes up to this many offsets are read over: a further scan costs more time than reading so many records.
-"""
+"""The largest hole, in offsets, that is read over: another scan takes longer than reading so many records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +44,12 @@ class Scan:
 
     @property
     def records(self) -> int:
-        """How many offsets the scan goes over, leased or not."""
+        """The number of offsets that the scan covers, leased or not."""
         return sum(segment.end - segment.first for segment in self.segments)
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics it reads."""
+        """The topics that the scan reads."""
         return frozenset(segment.topic for segment in self.segments)
 
     def options(self) -> dict[str, str]:
@@ -88,13 +87,13 @@ def plan_scans(
 
 
 def _pieces(offsets: OffsetSet, most: int, near: int) -> list[Range]:
-    """Return the hull of a set of offsets, cut at its largest holes into at most `most` pieces."""
+    """Return the span of a set of offsets, cut at its largest holes into at most `most` pieces."""
     if not offsets:
         return []
     bounds = offsets.bounds
     sizes = bounds[1:, 0] - bounds[:-1, 1]
     far = np.flatnonzero(sizes > near)
-    # The largest; of equal ones the lowest.
+    # The largest holes; among equal ones the lowest.
     cut = np.sort(far[np.argsort(-sizes[far], kind="stable")[: most - 1]])
     firsts = [offsets.first, *bounds[cut + 1, 0].tolist()]
     ends = [*bounds[cut, 1].tolist(), offsets.end]

@@ -1,9 +1,8 @@
-"""Which leased offsets are sought one by one, instead of being scanned for?
+"""Choose the leased offsets that are sought one by one instead of scanned.
 
-A broker gives out whole log batches. A scan reads all of them, a seek the one that has the offset. So where less than
-one record in a log batch or two is wanted, seeking reads less. What a seek costs besides is a request, about the time
-in which a task of Spark reads SEEK_RECORDS small records. This is the one place where that is decided. What is read
-is the same either way.
+A broker sends whole log batches. A scan reads all of them, a seek only the one that has the offset. So if less than
+one record in one or two log batches is wanted, seeking reads less. A seek also costs a request, about the time in
+which a Spark task reads SEEK_RECORDS small records. This decision is made only here. Both ways read the same records.
 """
 
 from __future__ import annotations
@@ -14,38 +13,37 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as Place
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.kafka.clients import portable_config
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
-from sharequeue.spark.reading.levels import ISOLATION
+from sharequeue.kafka.reading import SEEKING, RecordReader
+from sharequeue.spark.reading.isolation_level import ISOLATION
+from sharequeue.spark.reading.offset_reader import Probe, Seeker
 from sharequeue.spark.reading.plan import NEAR, Segment, TopicPartition
-from sharequeue.spark.reading.seeker import CONSUMER, Probe, Seeker
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
 
 SEEK_RECORDS = 2_000
 """Records that a task scans in the time of one seek."""
 SAMPLES = 5
-"""Wanted offsets whose log batches are measured."""
+"""The number of wanted offsets whose log batches are measured."""
 SAMPLE_SECONDS = 5.0
 RANGES_A_TASK = 20
-"""Fewer are not worth a task, and its consumer, of their own."""
+"""The fewest seeks that justify a separate task and its consumer."""
 SEEK = "sharequeue.seek"
 """The reader's option that forces or forbids seeking."""
 CHOICES = ("auto", "always", "never")
 READ_OVER = 500
-"""Offsets between two wanted ones that a task reads over: a seek takes longer."""
+"""The most offsets between two wanted ones that a task reads over, because a seek takes longer."""
 PROBE_SECONDS = 5.0
 _ABLE: dict[tuple[str, str], bool] = {}
-"""What the executors of an application have answered, for the brokers of these addresses."""
+"""Whether the executors of an application can seek, by application and broker addresses."""
 
 
 def check_choice(options: Mapping[str, str]) -> None:
-    """Raise ValueError where the options have a choice that is none."""
+    """Raise ValueError if the options have an unknown choice."""
     if (choice := options.get(SEEK, "auto")) not in CHOICES:
         raise ValueError(f"{SEEK} is {choice!r}: expected one of {', '.join(CHOICES)}")
 
@@ -58,11 +56,13 @@ def sought(
     options: Mapping[str, str],
     ours: Mapping[str, str],
 ) -> list[Segment]:
-    """Return the segments to seek in. `options` are all that the reader gets, `ours` those that are no user's.
+    """Return the segments to seek in. `options` are all options of the reader, `ours` those that the user did not
+    set.
 
-    Where nobody chose, a seek counts as SEEK_RECORDS records, or as two log batches where these are larger. They are
-    measured in the longest segment, and only where a scan would lose at SEEK_RECORDS. Then nothing is sought on a
-    cluster whose executors cannot, and nothing with options of the Kafka client that only the connector understands.
+    Without a choice by the user, a seek counts as SEEK_RECORDS records, or as two log batches if these are larger.
+    The batches are measured in the longest segment, and only if a scan would be slower at SEEK_RECORDS. Also without
+    such a choice, nothing is sought on a cluster whose executors cannot seek, or with options of the Kafka client
+    that only the connector understands.
     """
     choice = options.get(SEEK, "auto")
     if choice != "auto":
@@ -88,11 +88,11 @@ def sought(
 
 
 def tasks_can_seek(spark: SparkSession, settings: Settings, topic: str) -> bool:
-    """Return whether Spark's tasks can seek, as far as one knows.
+    """Return whether Spark's tasks can seek, as far as is known.
 
-    On this machine they can what the driver can. The executors of a cluster are asked, once for each application, by
-    as many tasks as there are cores; those that come later are taken to be like them. Where Python cannot be started
-    there at all, the answer is no.
+    On this machine they can seek if the driver can. The executors of a cluster are tested once for each application,
+    by as many tasks as there are cores; later executors are assumed to be the same. If Python cannot be started
+    there, they cannot seek.
     """
     if str(spark.sparkContext.master).startswith("local"):
         return True
@@ -108,22 +108,20 @@ def tasks_can_seek(spark: SparkSession, settings: Settings, topic: str) -> bool:
 
 
 def batch_records(settings: Settings, isolation_level: str, segment: Segment, wanted: OffsetSet) -> float:
-    """Return about how many records a log batch has, by what comes with some wanted records.
+    """Return the approximate number of records in a log batch, measured at some wanted records.
 
-    Infinitely many where nothing comes: the scan then says what is wrong.
+    Return infinity if nothing is received: the scan then reports the error.
     """
     firsts = wanted.bounds[:: max(1, wanted.range_count // SAMPLES), 0][:SAMPLES].tolist()
-    consumer = Consumer({**portable_config(settings), **CONSUMER, "isolation.level": isolation_level})
-    try:
-        counts = []
+    config = {name.replace(".", "_"): value for name, value in SEEKING.items()}
+    counts = []
+    with RecordReader(settings, isolation_level, **config) as reader:
         for first in firsts:
-            consumer.assign([Place(segment.topic, segment.partition, first)])
-            if consumer.poll(SAMPLE_SECONDS) is None:
+            found = reader.sample(segment.topic, segment.partition, first, 100_000, SAMPLE_SECONDS)
+            if not found:
                 break
-            counts.append(1 + len(consumer.consume(100_000, timeout=0)))
-    finally:
-        consumer.close()
-    # The wanted record lies anywhere in its batch: what comes is half of it on average.
+            counts.append(len(found))
+    # The wanted record may be anywhere in its batch: on average half of the batch follows it.
     return 2 * float(np.mean(counts)) if counts else math.inf
 
 
@@ -136,7 +134,7 @@ def seek_records(
     headers: bool,
     schema: str,
 ) -> DataFrame:
-    """Return the records of some ranges, a row of a table each, which tasks seek. `options` are the connector's."""
+    """Return the records of a table of ranges, which the tasks seek. `options` are the connector's."""
     wanted = runs.sort_by([("r_topic", "ascending"), ("r_partition", "ascending"), ("r_first", "ascending")])
     tasks = max(1, min(spark.sparkContext.defaultParallelism, -(-wanted.num_rows // RANGES_A_TASK)))
     config: dict[str, Any] = {**portable_config(settings), "isolation.level": options[ISOLATION]}

@@ -1,8 +1,8 @@
-"""What does a run ask of the topics it leases from?
+"""The topics that a run leases from: their log offsets and their records.
 
-Three questions, in the order in which a lease meets them: where the logs end, before anything is leased; the
-records of what was leased; and, for offsets that have no outcome, whether the log still is the one that was leased
-from, and where it starts (`outcomes/missing.py` decides what became of them).
+It has three queries, in the order of a lease: the log ends, before anything is leased; the leased records; and, for
+offsets without an outcome, whether the log is still the same, and where it starts (`outcomes/outcomes.py` derives
+their outcome).
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sharequeue.errors import BrokerNotAvailable, OffsetOutOfRange, UnknownTopicId
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics, is_same
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
 from sharequeue.spark.reading.frame import READER_OPTIONS, leased_records, not_for_others, scan_records
-from sharequeue.spark.reading.levels import ISOLATION, refuse_level
+from sharequeue.spark.reading.isolation_level import ISOLATION, refuse_level
 from sharequeue.spark.reading.plan import MAX_SCANS, Scan, TopicPartition
 from sharequeue.spark.reading.seeking import check_choice
 from sharequeue.spark.session import refuse_without_connector
 from sharequeue.state import State
-from sharequeue.values import READ_COMMITTED, Lease, LogSeen, SharePartition
+from sharequeue.words.errors import BrokerNotAvailable, OffsetOutOfRange, UnknownTopicId
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import READ_COMMITTED, Lease, LogSeen, SharePartition
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The topics as one run reads them. `reader_options` are the connector's and win over ours.
+    """The topics of one run. `reader_options` are the connector's and override the defaults.
 
     Each lease is read at its own isolation level.
     """
@@ -43,14 +43,14 @@ class Source:
 
     def __post_init__(self) -> None:
         """Raise SparkNotReady, before anything is leased, when Spark cannot read topics; ValueError for options that
-        the reader does not take.
+        the reader does not support.
         """
         check_choice(self.reader_options)
         refuse_level(self.reader_options)
         refuse_without_connector(self.spark)
 
     def observe(self, share_partitions: Sequence[SharePartition]) -> dict[str, TopicInfo]:
-        """Write to the state where the logs end now: it leases nothing beyond. Return the topics that exist."""
+        """Write the current log ends to the state, which leases nothing beyond them. Return the topics that exist."""
         infos = self.topics.describe({sp.topic for sp in share_partitions})
         offsets = self.topics.offsets_of({topic: info.partitions for topic, info in infos.items()})
         self._observed(infos, {sp: offsets.get(_at(sp)) for sp in share_partitions})
@@ -69,8 +69,8 @@ class Source:
         )
 
     def scanned(self, scan: Scan, isolation_level: str, only_for: str | None = None) -> DataFrame:
-        """Return what the connector reads for one scan, with the same options as `records`. Records put back for
-        another share group than `only_for` are left out.
+        """Return the rows that the connector reads for one scan, with the same options as `records`. Records redriven
+        for a share group other than `only_for` are left out.
         """
         options = {
             **READER_OPTIONS,
@@ -82,9 +82,9 @@ class Source:
         return not_for_others(records, only_for) if only_for else records
 
     def passes_over(self, leases: Sequence[Lease]) -> bool:
-        """Return whether a topic of these leases has records put back for another share group alone.
+        """Return whether a topic of these leases has records redriven for another share group only.
 
-        Ask after the lease: what it covers was written before, and a redrive is recorded in the state before it
+        Call this after the lease: its records were written before, and a redrive is recorded in the state before it
         sends.
         """
         if not leases:
@@ -97,11 +97,11 @@ class Source:
     def log_starts(
         self, missing: Iterable[tuple[Lease, OffsetSet]], infos: Mapping[str, TopicInfo]
     ) -> dict[SharePartition, int]:
-        """Return where the logs of missing offsets start now, and write it to the state.
+        """Return the current log starts of the partitions with missing offsets, and write them to the state.
 
         `infos` are the topics as they were before the lease. Raises UnknownTopicId, OffsetOutOfRange or
-        BrokerNotAvailable when an offset that is absent need not be a gap: also for one that a reader at the lease's
-        isolation level does not get to see yet.
+        BrokerNotAvailable if an absent offset may not be a gap, also for an offset that a reader at the lease's
+        isolation level cannot see yet.
         """
         missing = list(missing)
         names = {lease.share_partition.topic for lease, _ in missing}
@@ -132,15 +132,16 @@ class Source:
         return {sp: seen.log_start for sp, seen in logs.items()}
 
     def same_topics(self, names: Iterable[str], infos: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:
-        """Return these topics as they are now. Raises UnknownTopicId when one is not that of `infos`: what was read
-        may be records of another topic.
+        """Return these topics as they are now. Raises UnknownTopicId if one differs from `infos`: the records read
+        may be of another topic.
         """
         now = self.topics.describe(names)
         for name in names:
             if not is_same(now, name, infos[name].topic_id):
                 raise UnknownTopicId(
                     f"Topic {name!r} was deleted, or made again, while its records were read: nothing was "
-                    "acknowledged. See what became of the topic; the records are delivered again."
+                    "acknowledged. See what became of the topic. Its records do not come again; those of other "
+                    "topics do."
                 )
         return now
 
@@ -148,7 +149,7 @@ class Source:
     def changed_topics_are_named(
         self, names: Iterable[str], infos: Mapping[str, TopicInfo]
     ) -> Iterator[None]:
-        """Raise UnknownTopicId for an error of the block where a topic is no longer that of `infos`."""
+        """Raise UnknownTopicId in place of an error of the block if a topic is no longer the one in `infos`."""
         try:
             yield
         except Exception:
@@ -159,7 +160,7 @@ class Source:
     def _observed(
         self, infos: Mapping[str, TopicInfo], logs: Mapping[SharePartition, LogOffsets | None]
     ) -> None:
-        self.state.many.observe(
+        self.state.observe(
             [
                 LogSeen(sp, infos[sp.topic].topic_id, log.log_start, log.log_end, log.last_stable_offset)
                 for sp, log in logs.items()

@@ -1,11 +1,11 @@
-"""What does a handler make of records of the past, and where is that kept?
+"""Replay past records through a handler, into a separate folder.
 
-A replay reads records again, by offsets or timestamps, gives them to the job's handler, and writes what comes back to
+A replay reads records again, by offsets or timestamps, passes them to the job's handler, and writes the result to
 `<output>/replays/<group>/<sink>/<name>`: `accepted`, `exceptions` (with outcome and error), and `replay.json` with
 its figures. It leases nothing and acknowledges nothing: no member, no lease, no delivery count, no SPSO and no dead
-letter of the live group changes. The folder is written elsewhere and then put in its place as a whole: a replay of
-the same name replaces it, and nobody sees a half of it. Each attempt writes to a folder of its own: of two at
-once, the one that ends last is there.
+letter of the live group changes. The folder is written elsewhere and then moved into place as a whole: a replay of
+the same name replaces it, and readers never see a partial folder. Each attempt writes to a separate folder: of two
+concurrent attempts, the one that ends last remains.
 """
 
 from __future__ import annotations
@@ -25,44 +25,47 @@ from pyspark.sql import functions as fn
 
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics
-from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.settings import Settings
-from sharequeue.spark.contract import ACCEPT, OUTCOMES
-from sharequeue.spark.interrupts import forget_interrupted_call
+from sharequeue.spark.handler import ACCEPT, OUTCOMES, call_handler
 from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.outcomes.handler_result import call_handler
-from sharequeue.spark.outcomes.missing import refuse_without_outcome, without_outcome
-from sharequeue.spark.outcomes.read_back import read_back, refuse_other_partitions
+from sharequeue.spark.outcomes.outcomes import (
+    read_back,
+    refuse_other_partitions,
+    refuse_without_outcome,
+    without_outcome,
+)
 from sharequeue.spark.output.damaged import reads_what_it_wrote
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse_unusable
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import Source
-from sharequeue.spark.replays import choosing
-from sharequeue.spark.replays.choosing import Chosen, Logs
+from sharequeue.spark.replays import offsets as log_offsets
+from sharequeue.spark.replays.offsets import Chosen, Logs
 from sharequeue.spark.replays.report import ReplayedPartition, ReplayReport
-from sharequeue.spark.replays.wanted import (
+from sharequeue.spark.replays.selection import (
     Window,
     checked_name,
     folder_name,
     name_of_leases,
     name_of_offsets,
 )
-from sharequeue.spark.session import cancellable, uncache
+from sharequeue.spark.signals import forget_interrupted_call
+from sharequeue.spark.spark_jobs import cancellable, uncache
 from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, Lease
+from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import AcknowledgeType, Lease
 
 __all__ = ["replay", "replay_folder", "replay_windows"]
 
 REPORT = "replay.json"
 STAGING = "_staging"
-"""The folder beside the replays where nothing is whole yet."""
+"""The folder beside the replays for incomplete attempts."""
 _PART = "_part"
 _STAGED = re.compile(r".*\+(\d+)-[0-9a-f]{32}(-old)?")
-"""What an attempt's folder is called: its replay, when it began (Unix seconds), and an id."""
+"""The name of an attempt's folder: its replay, its start (Unix seconds), and an id."""
 DEAD_AFTER_SECONDS = 86_400
-"""A folder of an attempt that began so long ago is a killed one's, and is removed."""
+"""The age at which an attempt counts as killed, and its folder is removed."""
 _ACCEPTED, _EXCEPTIONS = "accepted", "exceptions"
 _ALONE = sa.text("select pg_advisory_xact_lock(hashtextextended(:folder, 0))")
 
@@ -84,16 +87,9 @@ def replay(
     output: str | None = None,
     dry_run: bool = False,
 ) -> ReplayReport:
-    """Run a job's handler again on records of the past, and touch nothing of the live group.
+    """Run a job's handler again on past records, without a change to the live group.
 
-    The records are those with timestamps at or after `since` and before `until`, or those at `offsets`, by topic and
-    partition, or those that `leases`, by their ids, or the leases of a `member`, had accepted: exactly one of the
-    four. `name` is the folder's, `output` the folder of all replays; both are made up when None. With `dry_run` the
-    records are found and counted.
-
-    Raises ValueError for anything but one choice, OffsetOutOfRange where retention has removed records, unless
-    `allow_missing`, UnknownTopicOrPartition, InvalidRequest for a lease of which nothing is known, HandlerError, and
-    what the handler raises: nothing has then been replaced.
+    The arguments and the errors are those of `Pipeline.replay`, which creates the objects passed here.
     """
     given = [since is not None or until is not None, offsets is not None, bool(leases), member is not None]
     if sum(given) != 1:
@@ -101,25 +97,25 @@ def replay(
             "name either a time (since and until), offsets, leases, or a member: one of the four"
         )
     if given[0] and (since is None or until is None):
-        raise ValueError("a time has two ends: name since and until")
+        raise ValueError("name both since and until")
     if name is not None:
         checked_name(name)
     with _opened(job, settings, state, topics, spark, output) as work:
         if since is not None and until is not None:
             window = Window(since, until, name or "")
-            (chosen,) = choosing.by_time(work.source, job, work.logs, [window], allow_missing)
+            (chosen,) = log_offsets.by_time(work.source, job, work.logs, [window], allow_missing)
             return work.replayed(chosen, window.name, str(window), dry_run)
         if leases or member is not None:
-            ids = sorted(set(leases if member is None else choosing.leases_of(work.source, job, member)))
-            accepted = choosing.accepted_by(work.source, job, ids)
-            chosen = choosing.by_offsets(work.source, job, work.logs, accepted, allow_missing)
+            ids = sorted(set(leases if member is None else log_offsets.leases_of(work.source, job, member)))
+            accepted = log_offsets.accepted_by(work.source, job, ids)
+            chosen = log_offsets.by_offsets(work.source, job, work.logs, accepted, allow_missing)
             named = ", ".join(map(str, ids[:5])) + (", …" if len(ids) > 5 else "")
-            says = f"accepted by lease{'s' if len(ids) > 1 else ''} {named}"
-            return work.replayed(chosen, name or name_of_leases(ids), says, dry_run)
+            words = f"accepted by lease{'s' if len(ids) > 1 else ''} {named}"
+            return work.replayed(chosen, name or name_of_leases(ids), words, dry_run)
         wanted = offsets or {}
         if not any(wanted.values()):
-            raise ValueError("offsets are empty: name at least one")
-        chosen = choosing.by_offsets(work.source, job, work.logs, wanted, allow_missing)
+            raise ValueError("offsets must not be empty: name at least one")
+        chosen = log_offsets.by_offsets(work.source, job, work.logs, wanted, allow_missing)
         count = sum(some.count for some in wanted.values())
         return work.replayed(chosen, name or name_of_offsets(wanted), f"at {count:,} offsets", dry_run)
 
@@ -135,13 +131,13 @@ def replay_windows(
     allow_missing: bool = False,
     output: str | None = None,
 ) -> Iterator[ReplayReport]:
-    """Replay many windows, each into its own folder, and give each one's report when it is done.
+    """Replay many windows, each into its own folder, and yield each report when its window is done.
 
-    The log is read once to find the records of all of them. Raises what `replay` raises; windows that were given are
-    done.
+    The log is read once to find the records of all of them. Raises what `replay` raises; windows whose reports were
+    yielded are complete.
     """
     with _opened(job, settings, state, topics, spark, output) as work:
-        found = choosing.by_time(work.source, job, work.logs, windows, allow_missing)
+        found = log_offsets.by_time(work.source, job, work.logs, windows, allow_missing)
         for window, chosen in zip(windows, found, strict=True):
             yield work.replayed(chosen, window.name, str(window), False)
 
@@ -160,7 +156,7 @@ def _opened(
     spark: SparkSession,
     output: str | None,
 ) -> Iterator[_Work]:
-    """Give what a replay works with. Spark's jobs of the block are cancelled when it ends by an exception."""
+    """Yield the resources of a replay. Spark's jobs of the block are cancelled when it ends with an exception."""
     configs = GroupConfigs.load(state.database, job.group)
     source = Source(
         settings,
@@ -178,7 +174,7 @@ def _opened(
             work = _Work(
                 job,
                 source,
-                choosing.look(source, job, configs.isolation_level),
+                log_offsets.logs_of(source, job.topics, configs.isolation_level),
                 configs,
                 output,
                 time.monotonic(),
@@ -204,15 +200,15 @@ class _Work:
     output: str | None
     began_at: float
     unfinished: str | None = None
-    """The folder of what is being written."""
+    """The folder of the attempt that is being written."""
 
-    def replayed(self, chosen: Chosen, name: str, says: str, dry_run: bool) -> ReplayReport:
-        """Replay what was chosen, or only report it."""
+    def replayed(self, chosen: Chosen, name: str, words: str, dry_run: bool) -> ReplayReport:
+        """Replay the chosen records, or only report them."""
         report = ReplayReport(
             self.job.group,
             self.job.sink,
             name,
-            says,
+            words,
             tuple(
                 ReplayedPartition(topic, partition, self.logs.infos[topic].topic_id, some)
                 for (topic, partition), some in sorted(chosen.offsets.items())
@@ -223,14 +219,17 @@ class _Work:
         )
         if not dry_run:
             report = self._written(
-                report, choosing.stand_ins(self.job.group, chosen.offsets, self.logs.isolation_level)
+                report,
+                log_offsets.stand_ins(
+                    self.job.group, log_offsets.first_deliveries(chosen.offsets), self.logs.isolation_level
+                ),
             )
         report = replace(report, seconds=time.monotonic() - self.began_at)
         self.began_at = time.monotonic()
         return report
 
     def _written(self, report: ReplayReport, leases: Sequence[Lease]) -> ReplayReport:
-        """Run the handler, write what it returns, read it back, and put it in its place."""
+        """Run the handler, write its result, read it back, and move it into place."""
         spark, settings = self.source.spark, self.source.settings
         target = replay_folder(settings, self.job, report.name, self.output)
         parent, _, _ = target.rpartition("/")
@@ -250,7 +249,7 @@ class _Work:
             all_read_back(self.job.sink, rows, sum(of_lease.rows for of_lease in seen.values()))
             refuse_other_partitions(leases, seen)
         missing = {lease.lease_id: without_outcome(lease, seen.get(lease.lease_id)) for lease in leases}
-        choosing.refuse_changed(
+        log_offsets.refuse_changed(
             self.source, self.logs, {_at(lease): missing[lease.lease_id] for lease in leases}
         )
         refuse_without_outcome(leases, seen, missing if self.job.dropped is None else {})
@@ -270,7 +269,7 @@ class _Work:
             released=released,
             rejected=rejected,
             dropped=dropped,
-            # At a limit of one delivery a released record comes no more.
+            # With a limit of one delivery, a released record is not redelivered.
             dead_letters=rejected + (released if self.configs.delivery_count_limit == 1 else 0),
             seconds=time.monotonic() - self.began_at,
         )
@@ -282,11 +281,11 @@ class _Work:
         return done
 
     def _put(self, files: Files, staging: str, target: str) -> None:
-        """Put a complete folder in its place, after others that do so; an older one goes aside first, which takes no
-        time.
+        """Move a complete folder into place, one process at a time; an older folder is moved aside first, which is
+        fast.
         """
         with self.source.state.transaction() as (connection, _):
-            # On an object store a folder is copied.
+            # On an object store a folder is copied, which takes time.
             connection.execute(sa.text("set local statement_timeout = 0"))
             connection.execute(sa.text("set local lock_timeout = 0"))
             connection.execute(_ALONE, {"folder": target})

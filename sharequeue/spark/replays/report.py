@@ -1,4 +1,4 @@
-"""What did a replay read, and what became of the records?"""
+"""The report of a replay."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sharequeue.offsets import OffsetSet
-from sharequeue.spark.showing import Shown, Table
+from sharequeue.spark.table import Shown, Table
+from sharequeue.words.offsets import OffsetSet
+
+_COUNTS = ("accepted", "accepted_rows", "released", "rejected", "dropped", "dead_letters")
+"""Counts of records, except `accepted_rows`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,27 +21,27 @@ class ReplayedPartition:
     partition: int
     topic_id: str
     offsets: OffsetSet
-    """Of records that the log had; gaps are not among them."""
+    """The offsets of records that are in the log, without gaps."""
 
     @property
     def records(self) -> int:
-        """How many there are."""
+        """The number of these records."""
         return self.offsets.count
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport(Shown):
-    """What a replay did, in records; after a dry run only what it would read.
+    """The result of a replay, in records; after a dry run only the records that it would read.
 
-    All counts are read from the files that were written. `accepted_rows` are more than `accepted` where the handler
-    makes several rows of one record. `dropped` are records without a row, which have the job's outcome for such.
+    All counts are read from the files that were written. `accepted_rows` exceed `accepted` if the handler makes
+    several rows of one record. `dropped` are records without a row, which get the job's outcome `dropped`.
     """
 
     group: str
     sink: str
     name: str
     selection: str
-    """Which records were meant, in words."""
+    """A description of the selected records."""
     partitions: tuple[ReplayedPartition, ...]
     path: str | None = None
     """The folder with `accepted` and `exceptions`; None after a dry run."""
@@ -48,16 +51,16 @@ class ReplayReport(Shown):
     rejected: int = 0
     dropped: int = 0
     dead_letters: int = 0
-    """Records that would become dead letters at this delivery."""
+    """Records that would become dead letters after this delivery."""
     missing: tuple[str, ...] = ()
-    """What retention had removed, where the replay was allowed to go on without it."""
+    """A description of what retention had removed, if the replay was allowed to continue without it."""
     scanned: int = 0
     """Offsets that were read to find the records."""
     seconds: float = field(default=0.0, compare=False)
 
     @property
     def records(self) -> int:
-        """How many records were read."""
+        """The number of records read."""
         return sum(each.records for each in self.partitions)
 
     @property
@@ -76,29 +79,23 @@ class ReplayReport(Shown):
         return self.path and f"{self.path}/exceptions"
 
     def figures(self) -> dict[str, int]:
-        """Return its counts by name."""
-        names = ("records", "accepted", "accepted_rows", "released", "rejected", "dropped", "dead_letters")
-        return {name: getattr(self, name) for name in names}
+        """Return the counts by name."""
+        return {name: getattr(self, name) for name in ("records", *_COUNTS)}
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the report as values for JSON."""
         return {
-            "group": self.group,
-            "sink": self.sink,
-            "name": self.name,
-            "selection": self.selection,
-            "dry_run": self.dry_run,
-            "path": self.path,
+            **{
+                name: getattr(self, name)
+                for name in ("group", "sink", "name", "selection", "dry_run", "path")
+            },
             **(self.figures() if not self.dry_run else {"records": self.records}),
             "missing": list(self.missing),
             "scanned": self.scanned,
             "seconds": round(self.seconds, 3),
             "partitions": [
                 {
-                    "topic": each.topic,
-                    "partition": each.partition,
-                    "topic_id": each.topic_id,
-                    "records": each.records,
+                    **{name: getattr(each, name) for name in ("topic", "partition", "topic_id", "records")},
                     "offsets": str(each.offsets),
                 }
                 for each in self.partitions
@@ -108,20 +105,17 @@ class ReplayReport(Shown):
     @classmethod
     def of_plain(cls, found: Mapping[str, Any]) -> ReplayReport:
         """Return the report that `plain` wrote."""
-        counts = ("accepted", "accepted_rows", "released", "rejected", "dropped", "dead_letters")
+        names = ("group", "sink", "name", "selection", "path", "scanned", "seconds", *_COUNTS)
+        partitions = (
+            ReplayedPartition(
+                each["topic"], each["partition"], each["topic_id"], OffsetSet.parse(each["offsets"])
+            )
+            for each in found["partitions"]
+        )
         return cls(
-            **{
-                name: found[name]
-                for name in ("group", "sink", "name", "selection", "path", "scanned", "seconds")
-            },
-            **{name: found[name] for name in counts},
+            **{name: found[name] for name in names},
             missing=tuple(found["missing"]),
-            partitions=tuple(
-                ReplayedPartition(
-                    each["topic"], each["partition"], each["topic_id"], OffsetSet.parse(each["offsets"])
-                )
-                for each in found["partitions"]
-            ),
+            partitions=tuple(partitions),
         )
 
     def table(self) -> Table:

@@ -1,1 +1,1 @@
-"""Where the output of a job goes: Parquet by lease, a Postgres table, a writer of the user's own."""
+"""The sinks of a job's output: Parquet by lease, Postgres, Delta and Iceberg tables, a writer of the user."""

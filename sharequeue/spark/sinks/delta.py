@@ -1,15 +1,16 @@
-"""How does a Delta table take each transfer once?
+"""The sink DeltaTable: a Delta table that accepts each transfer once.
 
-By the transaction of an application, which Delta keeps for streams: a commit names the application and a version, and
-Delta leaves out a version that is not above the last one. A commit that began before, and finds at its end that the
-application has committed meanwhile, fails (DELTA_CONCURRENT_TRANSACTION). The application is the sink of this state
-database, the version is the transfer's number.
+Delta has application transactions for streams: a commit names an application and a version, and Delta skips a version
+that is not above the last one. A commit that finds at its end that the application has committed since it began fails
+(DELTA_CONCURRENT_TRANSACTION). The application is the sink of this state database, the version is the transfer's
+number.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,54 +18,48 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from sharequeue.jvm.jar_sets import fetch_command
-from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.session import EXTENSIONS
-from sharequeue.spark.sinks.interface import OpenSink, SinkContext, SinkRefused
-from sharequeue.spark.sinks.matching import Limit, Shape, folder_limits, quoted
-from sharequeue.spark.sinks.transferring import CLAIM_SECONDS, OpenTransfer, Rows, Step
-from sharequeue.state import State
+from sharequeue.spark.sinks.columns import Limit, Shape, folder_limits, quoted
+from sharequeue.spark.sinks.interface import OpenSink, Sink, SinkContext, SinkRefused
+from sharequeue.spark.sinks.lake_table import CLAIM_SECONDS, OpenTransfer, Rows, Step
+from sharequeue.words.jar_sets import fetch_command
 
 _FORGETS = "delta.setTransactionRetentionDuration"
 _CHECK = "delta.constraints."
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = r"""[\\x01-\\x1f"#%\'*/:=?\\\\\\x7f{}\\[\\]^]"""
-"""What Delta writes as three characters in the name of a folder, in a literal of SQL."""
+"""The characters that Delta escapes to three characters in a folder's name, as an SQL literal."""
 _FILLED_BY_DELTA = ("delta.generationExpression", "delta.identity.start")
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaTable:
-    """A Delta table that gets every accepted record exactly once, a moment after its acknowledgement.
+class DeltaTable(Sink):
+    """A Delta table that gets every accepted record exactly once, shortly after its acknowledgement.
 
-    `table` is a name in the session's catalog, or a path or URI, which has a slash in it. The table exists, and
-    columns go by name: every column of the handler's must be there, and wide enough, but `topic`, `partition`,
-    `offset`, `lease_id` and `delivery_count` are left out where it has none of that name; its other columns get null.
-    A record with a row that the table would refuse or change (NOT NULL, `char(n)`, `varchar(n)`, CHECK, an empty or
-    too long text in a partition column) is rejected, with the reason. The table must not fill columns by itself.
-    Spark needs Delta: `sharequeue jars fetch delta` and
-    `SHAREQUEUE_SPARK_JARS=delta`.
+    `table` is a name in the session's catalog, or a path or URI, which contains a slash. The table must exist, and
+    columns are matched by name: it must have every column of the handler's result, wide enough; but `topic`,
+    `partition`, `offset`, `lease_id` and `delivery_count` are left out if it has no such column. Its other columns
+    get null. A record with a row that the table would refuse or change (NOT NULL, `char(n)`, `varchar(n)`, CHECK, an
+    empty or too long text in a partition column) is rejected, with the reason. The table must not have generated or
+    identity columns. Spark needs Delta: `sharequeue jars fetch delta` and `SHAREQUEUE_SPARK_JARS=delta`.
 
-    Acknowledged rows lie in files until the transfer has committed. A run that is killed in between leaves them to
-    the next run of the group, which transfers them before it leases anything.
+    Acknowledged rows are in files until the transfer has committed. If a run is killed in between, the next run of
+    the group transfers them before it leases anything.
     """
 
     table: str
     on_step: Callable[[Step], None] = field(default=lambda step: None, compare=False, repr=False)
 
-    def open(self, context: SinkContext) -> OpenSink:
-        """Make ready for a run, and transfer what an earlier one has left. Raises SinkRefused when there is no such
-        table, when it cannot take transfers, and when Spark has no Delta.
+    @contextmanager
+    def open(self, context: SinkContext) -> Iterator[OpenSink]:
+        """Prepare a run, and complete the transfers of earlier runs. Raises SinkRefused if there is no such table, if
+        it cannot accept transfers, or if Spark has no Delta.
         """
         table = _Table.found(context, self.table)
         table.shape()
         opened = OpenTransfer(context, table, self.on_step)
         opened.transfer(CLAIM_SECONDS)
-        return opened
-
-    def sweep(self, state: State, names: SinkNames, *, dry_run: bool) -> list[str]:
-        """Return nothing: the files are swept for every sink."""
-        return []
+        yield opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +125,7 @@ def _detail(spark: SparkSession, table: str) -> Row:
 
 
 def _refuse_what_cannot_be_foreseen(name: str, there: StructType, properties: Mapping[str, str]) -> None:
-    """Raise SinkRefused for a table that fills columns, or may forget a number."""
+    """Raise SinkRefused for a table that fills columns itself, or may lose the number of a transfer."""
     filled = [each.name for each in there.fields if any(key in each.metadata for key in _FILLED_BY_DELTA)]
     if filled:
         raise SinkRefused(
@@ -145,7 +140,7 @@ def _refuse_what_cannot_be_foreseen(name: str, there: StructType, properties: Ma
 
 
 def _with_parents(columns: StructType) -> StructType:
-    """Return columns with NOT NULL on each that has a part with it: Delta refuses a null there, too."""
+    """Return columns with NOT NULL also on each column that has a NOT NULL part: Delta refuses a null there, too."""
     found = []
     for each in columns.fields:
         kind = _with_parents(each.dataType) if isinstance(each.dataType, StructType) else each.dataType
@@ -155,7 +150,7 @@ def _with_parents(columns: StructType) -> StructType:
 
 
 def _of_partition(table: str, column: StructField) -> list[Limit]:
-    """Return the limits of a partition column: Delta keeps its value as a text, and an empty one as null."""
+    """Return the limits of a partition column: Delta stores its value as a text, and an empty text as null."""
     name, at = column.name, quoted(column.name)
     if isinstance(column.dataType, BinaryType):
         raise SinkRefused(

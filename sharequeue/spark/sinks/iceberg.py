@@ -1,15 +1,15 @@
-"""How does an Iceberg table take each transfer once?
+"""The sink IcebergTable: an Iceberg table that accepts each transfer once.
 
-By write, audit, publish. The rows are committed as a snapshot that no reader sees, under an id that has the
-transfer's number (`spark.wap.id`). One transaction then publishes it, and notes the number in the table's properties.
-Iceberg refuses to publish an id that one of the table's snapshots has published, and looks again when another commit
-was quicker. The property tells also when those snapshots have expired: a snapshot that waits to be published expires
-with them.
+It uses write-audit-publish. The rows are committed as a snapshot that no reader sees, under an id with the transfer's
+number (`spark.wap.id`). One transaction then publishes it, and stores the number in the table's properties. Iceberg
+refuses to publish an id that one of the table's snapshots has published, and checks again if another commit came
+first. The property works even when those snapshots have expired: an unpublished snapshot expires with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,51 +17,46 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sharequeue.jvm.jar_sets import fetch_command
-from sharequeue.spark.output.folders import SinkNames
-from sharequeue.spark.sinks.interface import OpenSink, SinkContext, SinkRefused
-from sharequeue.spark.sinks.matching import Shape, folder_limits, quoted
-from sharequeue.spark.sinks.transferring import CLAIM_SECONDS, OpenTransfer, Rows, Step
-from sharequeue.state import State
+from sharequeue.spark.sinks.columns import Shape, folder_limits, quoted
+from sharequeue.spark.sinks.interface import OpenSink, Sink, SinkContext, SinkRefused
+from sharequeue.spark.sinks.lake_table import CLAIM_SECONDS, OpenTransfer, Rows, Step
+from sharequeue.words.jar_sets import fetch_command
 
 _WAP = "write.wap.enabled"
 _WAP_ID = "wap.id"
 
 
 @dataclass(frozen=True, slots=True)
-class IcebergTable:
-    """An Iceberg table that gets every accepted record exactly once, a moment after its acknowledgement.
+class IcebergTable(Sink):
+    """An Iceberg table that gets every accepted record exactly once, shortly after its acknowledgement.
 
-    `table` is its name with its catalog, such as `lake.sales.orders`. The table exists, has the property
-    `write.wap.enabled`, and columns go by name: every column of the handler's must be there, and wide enough, but
-    `topic`, `partition`, `offset`, `lease_id` and `delivery_count` are left out where it has none of that name; its
-    other columns get null. A record with a row that the table would refuse (NOT NULL, a text in a partition column
-    that is too long for a folder's name) is rejected, with the reason. Spark needs Iceberg (`sharequeue jars fetch
-    iceberg` and `SHAREQUEUE_SPARK_JARS=iceberg`) and the settings of the catalog.
+    `table` is its name with its catalog, such as `lake.sales.orders`. The table must exist and have the property
+    `write.wap.enabled`, and columns are matched by name: it must have every column of the handler's result, wide
+    enough; but `topic`, `partition`, `offset`, `lease_id` and `delivery_count` are left out if it has no such column.
+    Its other columns get null. A record with a row that the table would refuse (NOT NULL, a text in a partition
+    column that is too long for a folder's name) is rejected, with the reason. Spark needs Iceberg (`sharequeue jars
+    fetch iceberg` and `SHAREQUEUE_SPARK_JARS=iceberg`) and the settings of the catalog.
 
-    Acknowledged rows lie in files until the transfer has committed. A run that is killed in between leaves them to
-    the next run of the group, which transfers them before it leases anything.
+    Acknowledged rows are in files until the transfer has committed. If a run is killed in between, the next run of
+    the group transfers them before it leases anything.
     """
 
     table: str
     on_step: Callable[[Step], None] = field(default=lambda step: None, compare=False, repr=False)
 
-    def open(self, context: SinkContext) -> OpenSink:
-        """Make ready for a run, and transfer what an earlier one has left. Raises SinkRefused when there is no such
-        table, when it does not keep what waits apart, and when Spark has no Iceberg.
+    @contextmanager
+    def open(self, context: SinkContext) -> Iterator[OpenSink]:
+        """Prepare a run, and complete the transfers of earlier runs. Raises SinkRefused if there is no such table, if
+        it does not have `write.wap.enabled`, or if Spark has no Iceberg.
         """
         names = context.names
-        # A name of letters: it is a key among the table's properties.
+        # Only letters: the name is a key in the table's properties.
         application = f"sharequeue.{context.state.outputs.state_id()}.{names.group}.{names.sink}"
         table = _Table(context.spark, self.table, application)
         table.shape()
         opened = OpenTransfer(context, table, self.on_step)
         opened.transfer(CLAIM_SECONDS)
-        return opened
-
-    def sweep(self, state: State, names: SinkNames, *, dry_run: bool) -> list[str]:
-        """Return nothing: the files are swept for every sink."""
-        return []
+        yield opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +70,7 @@ class _Table:
         return f"iceberg:{self.table}"
 
     def loaded(self) -> Any:
-        """Return Iceberg's own table, as it is now. Raises SinkRefused."""
+        """Return Iceberg's table object in its current state. Raises SinkRefused."""
         jvm: Any = self.spark._jvm
         try:
             load = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable
@@ -124,15 +119,15 @@ class _Table:
             self._stage(rows, wap_id)
             table.refresh()
             staged = _staged(table, wap_id)
-            # Again, after the rows were staged: if its snapshots have expired since, these rows have expired with
-            # them.
+            # Checked again after the rows were staged: if the table's snapshots have expired since, these rows have
+            # expired with them.
             if int(table.properties().get(self.application) or 0) >= number:
                 return
         self._publish(table, staged, number)
 
     def _stage(self, rows: Rows, wap_id: str) -> None:
         spark: Any = self.spark
-        # The id is a setting of a session: other writers of this one must not get it.
+        # The id is a session setting: other writers of this session must not use it.
         apart = SparkSession(spark._sc, spark._jsparkSession.cloneSession())
         apart.conf.set("spark.wap.id", wap_id)
         rows(apart).writeTo(self.table).append()
@@ -146,7 +141,7 @@ class _Table:
 
 
 def _staged(table: Any, wap_id: str) -> Any:
-    """Return the id of the newest snapshot that was written under an id, None without one."""
+    """Return the newest snapshot's id for a WAP id, None if there is none."""
     found = None
     for snapshot in table.snapshots():
         if snapshot.summary().get(_WAP_ID) == wap_id:

@@ -1,57 +1,256 @@
-"""What if the files are the output? Then nothing is left to do: the manifest makes each lease count once."""
+"""The sink of a job that names none: the files are the output, and the manifest makes each lease count once.
+
+A replay is published into it by writing the folders anew that have rows of its records (`FilesByLease`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from uuid import UUID, uuid4
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as fn
 
-from sharequeue.spark.outcomes.acknowledging import acknowledge
-from sharequeue.spark.outcomes.missing import Acknowledgement
-from sharequeue.spark.output.folders import SinkNames, no_files
-from sharequeue.spark.output.lease_files import Written
-from sharequeue.spark.sinks.interface import Accepted, OpenSink, SinkContext
-from sharequeue.state import State
-from sharequeue.values import Acknowledged, LeaseOutput
+from sharequeue.spark.outcomes.acknowledging import ToAcknowledge, acknowledge_all
+from sharequeue.spark.outcomes.offset_sets import offset_sets
+from sharequeue.spark.output.compaction import CompactionFailed
+from sharequeue.spark.output.files import Files, literal
+from sharequeue.spark.output.folders import no_files, sink_root
+from sharequeue.spark.output.manifest import ELSEWHERE, read_counted
+from sharequeue.spark.output.shared_folder import Counted, all_read_back
+from sharequeue.spark.reading.plan import TopicPartition
+from sharequeue.spark.sinks.interface import (
+    Accepted,
+    OpenSink,
+    Replaced,
+    Replacement,
+    Sink,
+    SinkContext,
+    WrittenRound,
+)
+from sharequeue.words.errors import InvalidRequest
+from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.values import Acknowledged, LeaseOutput, OutputRow
+
+AT = ["topic", "partition", "offset"]
+
+
+class FilesByLease:
+    """The files of a sink, and what takes the place of some of their rows."""
+
+    def __init__(self, context: SinkContext, replacement: Replacement) -> None:
+        self.replacement = replacement
+        self.group, self.sink = context.names.group, context.names.sink
+        self.settings, self.state, self.spark = context.settings, context.state, context.spark
+        self.files = Files(context.spark, context.settings.output)
+
+    def replace(self, execute: bool) -> Replaced:
+        """Replace the rows; without `execute` only count. Raises InvalidRequest and CompactionFailed."""
+        counted = self.state.outputs.counted(self.group, self.sink)
+        owners, hidden = self._owners(counted)
+        touched = set(owners)
+        folders = sorted({row.location for row in counted if row.lease_id in touched and row.records})
+        # Leases that have accepted nothing have no folder; their row points to where the new rows go.
+        replaced = sorted({row.location for row in counted if row.lease_id in touched} | set(folders))
+        summaries = tuple(self.replacement.summaries) if touched else ()
+        if execute and touched:
+            self._replace(counted, owners, replaced, folders, hidden)
+        return Replaced(sink_root(self.settings, self.sink), hidden, len(folders), summaries)
+
+    def _owners(self, counted: Sequence[OutputRow]) -> tuple[dict[int, dict[TopicPartition, OffsetSet]], int]:
+        """Return which lease each record of the replacement belongs to from now on, and how many rows are hidden.
+
+        That is the lease that had accepted it; of the others the last one of the same partition.
+        """
+        wanted = self.replacement.offsets
+        rows = [row for row in counted if (row.topic, row.partition) in wanted]
+        folders = sorted({row.location for row in rows if row.records})
+        if elsewhere := next((folder for folder in folders if folder.startswith(ELSEWHERE)), None):
+            raise InvalidRequest(
+                f"Rows of {self.sink} are in {elsewhere.removeprefix(ELSEWHERE)}, others in files: publish into "
+                "both by your own program."
+            )
+        owners: dict[int, dict[TopicPartition, OffsetSet]] = {}
+        left = dict(wanted)
+        hidden = 0
+        if folders:
+            live = read_counted(self.spark, folders)
+            for (lease_id, topic, partition), offsets, _ in sorted(
+                offset_sets(live, "lease_id", *AT[:2]), key=lambda group: group[0]
+            ):
+                at = topic, partition
+                if at in wanted and (both := offsets & wanted[at]):
+                    owners.setdefault(lease_id, {})[at] = both & left[at]
+                    left[at] = left[at] - both
+            if owners:
+                hidden = live.join(self._records(owners), AT, "left_semi").count()
+        for at, some in left.items():
+            if not some:
+                continue
+            home = max((row.lease_id for row in rows if (row.topic, row.partition) == at), default=None)
+            near = max((lease_id for lease_id, found in owners.items() if at in found), default=home)
+            if near is None:
+                raise InvalidRequest(
+                    f"Group {self.group} has acknowledged no output of {at[0]}-{at[1]} in {self.sink}: there "
+                    "is nothing to take the place of."
+                )
+            place = owners.setdefault(near, {})
+            place[at] = place.get(at, EMPTY) | some
+        return owners, hidden
+
+    def _records(self, owners: Mapping[int, Mapping[TopicPartition, OffsetSet]]) -> DataFrame:
+        """Return `topic, partition, offset` of every record of the replacement, and its `owner`."""
+        runs = [
+            (topic, partition, first, end - 1, lease_id)
+            for lease_id, found in owners.items()
+            for (topic, partition), offsets in found.items()
+            for first, end in offsets.ranges
+        ]
+        names = ("topic", "partition", "first", "last", "owner")
+        kinds = (pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.int64())
+        columns = [pa.array([run[at] for run in runs], kind) for at, kind in enumerate(kinds)]
+        table = pa.table(dict(zip(names, columns, strict=True)))
+        return self.spark.createDataFrame(table).selectExpr(
+            "topic", "partition", "explode(sequence(first, last)) as offset", "owner"
+        )
+
+    def _replace(
+        self,
+        counted: Sequence[OutputRow],
+        owners: Mapping[int, Mapping[TopicPartition, OffsetSet]],
+        replaced: Sequence[str],
+        folders: Sequence[str],
+        hidden: int,
+    ) -> None:
+        sink, replacement, touched = self.sink, self.replacement, set(owners)
+        records = self._records(owners)
+        replayed = self.spark.read.parquet(literal(replacement.accepted_path)).drop("lease_id")
+        added = replayed.join(records.withColumnRenamed("owner", "lease_id"), AT)
+        before = sum(row.records for row in counted if row.location in set(replaced))
+        rows = added
+        if folders:
+            every = sorted({row.location for row in counted if row.location in set(replaced) and row.records})
+            live = read_counted(self.spark, every)
+            if (found := live.count()) != before:
+                raise CompactionFailed(
+                    f"{len(every)} folders of {sink} count {before} rows, and {found} were read from them: were "
+                    "files removed or added by hand? Nothing was replaced."
+                )
+            rows = live.join(records, AT, "left_anti").unionByName(added, allowMissingColumns=True)
+        new = self._write(sink, rows, before - hidden + replacement.accepted_rows)
+        by_lease = {row["lease_id"]: row["count"] for row in new.rows.groupBy("lease_id").count().collect()}
+        moves = [self._move(counted, new, replaced, before, by_lease)]
+        for name, partial in replacement.summaries.items():
+            moves.append(self._summary(name, partial, new.rows, touched, by_lease))
+        with self.state.transaction() as (_, joined):
+            for move in moves:
+                joined.outputs.commit_replacement(
+                    move.compaction_id, move.replaced, move.before, move.records
+                )
+
+    def _summary(
+        self,
+        name: str,
+        partial: Callable[[DataFrame], DataFrame],
+        accepted: DataFrame,
+        touched: set[int],
+        by_lease: Mapping[int, int],
+    ) -> _Move:
+        """Write the partial sums of the leases concerned anew, beside those of others in the same folders."""
+        counted = self.state.outputs.counted(self.group, name)
+        replaced = sorted({row.location for row in counted if row.lease_id in touched})
+        if not replaced:
+            raise InvalidRequest(
+                f"The summary {name} has nothing of these leases yet: the new rows cannot be added to it."
+            )
+        old = read_counted(self.spark, replaced).filter(~fn.col("lease_id").isin(list(touched)))
+        sums = partial(accepted.filter(fn.col("lease_id").isin(list(touched))))
+        new = self._write(name, old.unionByName(sums, allowMissingColumns=True), None)
+        before = sum(row.records for row in counted if row.location in set(replaced))
+        others = {row.lease_id: row.records for row in counted if row.location in set(replaced)}
+        return self._move(
+            counted, new, replaced, before, {**others, **{at: by_lease.get(at, 0) for at in touched}}
+        )
+
+    def _write(self, sink: str, rows: DataFrame, expected: int | None) -> _New:
+        """Write a folder that no manifest has yet, announced, so that a sweep finds it whatever happens."""
+        compaction_id = uuid4()
+        location = f"{sink_root(self.settings, sink)}/compacted={compaction_id}"
+        self.state.outputs.begin_compaction(compaction_id, self.group, sink, location)
+        counted = Counted(rows)
+        counted.records.write.mode("append").parquet(location)
+        written = counted.rows
+        all_read_back(sink, written, self.files.rows(location))
+        if expected is not None and written != expected:
+            raise CompactionFailed(
+                f"{expected} rows of {sink} were expected and {written} were written: did the new rows or the output "
+                "change meanwhile? Nothing was replaced."
+            )
+        self.files.flush(location)
+        return _New(compaction_id, self.spark.read.parquet(literal(location)))
+
+    def _move(
+        self,
+        counted: Sequence[OutputRow],
+        new: _New,
+        replaced: Sequence[str],
+        before: int,
+        by_lease: Mapping[int, int],
+    ) -> _Move:
+        leases = {row.lease_id for row in counted if row.location in set(replaced)}
+        records = {lease_id: by_lease.get(lease_id, 0) for lease_id in sorted(leases)}
+        return _Move(new.compaction_id, tuple(replaced), before, records)
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetByLease:
+class _New:
+    """A folder that was written, and its rows."""
+
+    compaction_id: UUID
+    rows: DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """What the manifest of one sink changes: from these folders, with so many records, to records by lease."""
+
+    compaction_id: UUID
+    replaced: tuple[str, ...]
+    before: int
+    records: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetByLease(Sink):
     """The files are the output, and each counts once: readers use the manifest."""
 
-    def open(self, context: SinkContext) -> OpenSink:
+    @contextmanager
+    def open(self, context: SinkContext) -> Iterator[OpenSink]:
         """Make ready for a run."""
-        return _OpenFiles(context)
+        yield _OpenFiles(context)
 
-    def sweep(self, state: State, names: SinkNames, *, dry_run: bool) -> list[str]:
-        """Return nothing: the files are swept for every sink."""
-        return []
+    def replace(self, context: SinkContext, replacement: Replacement, *, execute: bool) -> Replaced:
+        """Write the folders that hold rows of these records anew. Raises InvalidRequest and CompactionFailed."""
+        return FilesByLease(context, replacement).replace(execute)
 
 
 @dataclass(frozen=True, slots=True)
-class _OpenFiles:
+class _OpenFiles(OpenSink):
     context: SinkContext
-    stages = False
-    transfers = False
+    overlaps = True
 
-    def fits(self, handled: DataFrame) -> DataFrame:
-        return handled
+    def acknowledge(self, round: WrittenRound) -> list[Acknowledged]:
+        with round.stage("acknowledge"):
+            given = [
+                ToAcknowledge(each.lease, each.acknowledgement, [self._output(each), *each.outputs])
+                for each in round.leases
+            ]
+            return acknowledge_all(self.context.state, round.keeper, given)
 
-    def stage(self, written: Written) -> None: ...
-
-    def transfer(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def output(self, accepted: Accepted) -> LeaseOutput:
+    def _output(self, accepted: Accepted) -> LeaseOutput:
         sink, state = self.context.names.sink, self.context.state
         folder = accepted.folder or no_files(self.context.settings, state, sink, accepted.lease.lease_id)
         return LeaseOutput(sink, folder, accepted.rows)
-
-    def acknowledge(
-        self, accepted: Accepted, acknowledgement: Acknowledgement, outputs: Sequence[LeaseOutput]
-    ) -> Acknowledged:
-        return acknowledge(
-            self.context.state, accepted.lease, acknowledgement, [self.output(accepted), *outputs]
-        )

@@ -1,38 +1,45 @@
-"""How does every accepted record get into a Postgres table exactly once?
+"""The sink that puts every accepted record into a Postgres table exactly once.
 
-By the acknowledgement's own transaction; so the table must be in the state's database. Spark's executors copy a
-lease's rows into an unlogged staging table of that lease (`postgres_copy.py`). Then one transaction on the driver
-moves them, `insert into target select … from staging`, and acknowledges as its last statement. Any error rolls
-everything back. No row passes through the driver. Staging tables of leases that ended otherwise are swept.
+The rows move in the acknowledgement's own transaction; so the table must be in the state's database. Spark's
+executors copy a lease's rows into an unlogged staging table of that lease (`postgres_copy.py`). Then one transaction
+on the driver moves them, `insert into target select … from staging`, and acknowledges as its last statement. Any
+error rolls everything back. No row passes through the driver. Staging tables of leases that ended otherwise are
+swept.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import sqlalchemy as sa
 from psycopg2 import sql
+from psycopg2.errors import InsufficientPrivilege
 from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as fn
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.spark.outcomes.acknowledging import acknowledge
-from sharequeue.spark.outcomes.missing import Acknowledgement
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.output.lease_files import Written
 from sharequeue.spark.output.manifest import ELSEWHERE
+from sharequeue.spark.signals import deferred
 from sharequeue.spark.sinks.interface import (
     NEVER,
     OPTIONAL,
     Accepted,
     OpenSink,
+    Replaced,
+    Replacement,
+    Sink,
     SinkContext,
     SinkRefused,
+    WrittenRound,
     discard,
 )
 from sharequeue.spark.sinks.postgres_copy import ATTEMPT, LEASE, RECEIPT, Copier
@@ -48,7 +55,8 @@ from sharequeue.spark.sinks.postgres_tables import (
     with_password,
 )
 from sharequeue.state import State
-from sharequeue.values import Acknowledged, LeaseOutput
+from sharequeue.words.errors import InvalidRequest
+from sharequeue.words.values import Acknowledged, LeaseOutput
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +80,15 @@ _WIDTHS: Mapping[type[types.DataType], tuple[str, ...]] = {
 }
 """Types of Postgres that cannot hold all values of a type of Spark's."""
 _NESTED = (types.ArrayType, types.MapType, types.StructType)
+NOBODYS_LEASE = 0
+"""In the name of the staging table of a replacement: no lease has it, so that a sweep removes what a killed process
+leaves."""
+_NAMES_A_RECORD = ("topic", "partition", "offset")
+_THE_SAME = (
+    " {} t {} unnest(cast(%s as text[]), cast(%s as integer[]), cast(%s as bigint[]), cast(%s as bigint[]))"
+    " as o (topic, partition, first, last) where t.topic = o.topic and t.partition = o.partition"
+    ' and t."offset" between o.first and o.last'
+)
 
 
 class StagingLost(Exception):
@@ -81,7 +98,7 @@ class StagingLost(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class PostgresTable:
+class PostgresTable(Sink):
     """A table in the state's database that gets every accepted record exactly once.
 
     `table` may name its schema; it exists, and columns go by name: every column of the handler's must be there, but
@@ -104,7 +121,8 @@ class PostgresTable:
         if self.connections < 1:
             raise ValueError(f"connections is {self.connections}: expected 1 or more")
 
-    def open(self, context: SinkContext) -> OpenSink:
+    @contextmanager
+    def open(self, context: SinkContext) -> Iterator[OpenTable]:
         """Make ready for a run. Raises SinkRefused when there is no such table, when it may not be written, and when
         `url` leads to another database than the state's.
         """
@@ -113,7 +131,12 @@ class PostgresTable:
             route = connection_of(self.url or context.settings.database_url)
             if self.url is not None:
                 same_database(connection, route, self.table)
-        return OpenTable(self, context, target, route)
+        opened = OpenTable(self, context, target, route)
+        try:
+            yield opened
+        finally:
+            with deferred():
+                opened.close()
 
     def sweep(self, state: State, names: SinkNames, *, dry_run: bool) -> list[str]:
         """Remove the staging tables of leases that are not held any more; return their names."""
@@ -128,11 +151,23 @@ class PostgresTable:
             left = [name for name in left if dropped(state, schema, name)]
         return [f"{ELSEWHERE}{schema}.{name}" for name in left]
 
+    def replace(self, context: SinkContext, replacement: Replacement, *, execute: bool) -> Replaced:
+        """Replace rows by topic, partition and offset, in one transaction. Raises SinkRefused when the table lacks a
+        column, or the role a right, and InvalidRequest for a job with summaries.
+        """
+        if replacement.summaries:
+            raise InvalidRequest(
+                f"The summaries of {context.names.sink} cannot be computed anew, because its rows are in a table: "
+                "compute them from the table."
+            )
+        with self.open(context) as opened:
+            return Replaced(f"table {self.table}", opened.replace(replacement, execute=execute))
+
 
 @dataclass(slots=True)
-class OpenTable:
-    """The table in one run. `stage` is done by Spark; all else runs on the driver and is a few statements for each
-    lease.
+class OpenTable(OpenSink):
+    """The table in one run. Spark copies the rows (`stage`); all else runs on the driver and is a few statements for
+    each lease.
     """
 
     sink: PostgresTable
@@ -144,14 +179,6 @@ class OpenTable:
     """What was copied: rows by attempt, by lease id."""
     staged: set[int] = field(default_factory=set)
     """Leases that have a staging table."""
-    stages = True
-    transfers = False
-
-    def transfer(self) -> None:
-        """Do nothing: what was acknowledged is in the table."""
-
-    def output(self, accepted: Accepted) -> None:
-        """Return None: the rows move in the acknowledgement's own transaction."""
 
     def fits(self, handled: DataFrame) -> DataFrame:
         """Return the rows as they are. Raise SinkRefused when the table has no column for one of theirs, or one of
@@ -209,8 +236,11 @@ class OpenTable:
         """Copy a round's accepted rows into the staging tables of their leases, on the executors."""
         if not written.accepted:
             return
-        copier = self.copier(written.accepted)
         rows = self.context.spark.read.parquet(*map(literal, written.accepted.values()))
+        self._copy(written.accepted, rows)
+
+    def _copy(self, lease_ids: Iterable[int], rows: DataFrame) -> None:
+        copier = self.copier(lease_ids)
         texts = as_texts(rows, self.columns).coalesce(self.sink.connections)
         receipts = texts.mapInArrow(copier, RECEIPT).collect()
         self.take((row["attempt"], row["lease_id"], row["rows"]) for row in receipts)
@@ -246,9 +276,14 @@ class OpenTable:
             self.attempts.setdefault(lease_id, {})[attempt] = rows
         self.sink.on_step("copied")
 
-    def acknowledge(
-        self, accepted: Accepted, acknowledgement: Acknowledgement, outputs: Sequence[LeaseOutput]
-    ) -> Acknowledged:
+    def acknowledge(self, round: WrittenRound) -> list[Acknowledged]:
+        """Copy the accepted rows of a round, then move and acknowledge those of each lease."""
+        with round.stage("stage"):
+            self.stage(round.written)
+        with round.stage("acknowledge"):
+            return round.one_by_one(self.acknowledge_lease)
+
+    def acknowledge_lease(self, accepted: Accepted) -> Acknowledged:
         """Move a lease's rows into the table and acknowledge it, in one transaction; exactly once, also when the
         commit's reply is lost.
         """
@@ -264,7 +299,9 @@ class OpenTable:
             on_step("acknowledged")
             return acknowledged
 
-        acknowledged = acknowledge(state, lease, acknowledgement, [output, *outputs], around)
+        acknowledged = acknowledge(
+            state, lease, accepted.acknowledgement, [output, *accepted.outputs], around
+        )
         on_step("committed")
         self._drop(lease.lease_id)
         discard(self.context, accepted)
@@ -336,6 +373,43 @@ class OpenTable:
                 f"{cursor.rowcount} were there to move to {self.sink.table}: nothing was acknowledged, the records "
                 "come again. Did Postgres crash, or did somebody touch the staging table?"
             )
+
+    def replace(self, replacement: Replacement, *, execute: bool) -> int:
+        """Replace the rows of some records; return how many went. The new rows are copied as those of a lease are."""
+        if absent := [name for name in _NAMES_A_RECORD if name not in self.target.columns]:
+            raise SinkRefused(
+                f"table {self.sink.table} has no column {', '.join(absent)}: which of its rows are replaced is known "
+                "by topic, partition and offset. Add these columns, or publish by a program of your own."
+            )
+        rows = self.context.spark.read.parquet(literal(replacement.accepted_path))
+        self.match(rows.schema)
+        runs = [(*at, *run) for at, offsets in replacement.offsets.items() for run in offsets.runs()]
+        given = [[run[at] for run in runs] for at in range(4)]
+        if not execute:
+            with self.context.state.transaction() as (connection, _):
+                cursor = cursor_of(connection)
+                cursor.execute(
+                    sql.SQL("select count(*) from" + _THE_SAME).format(self._table(), sql.SQL("cross join")),
+                    given,
+                )
+                return int(cursor.fetchone()[0])
+        if replacement.accepted_rows:
+            self._copy([NOBODYS_LEASE], rows.withColumn("lease_id", fn.lit(NOBODYS_LEASE).cast("long")))
+        with self.context.state.transaction() as (connection, _):
+            connection.execute(sa.text("set local statement_timeout = 0"))
+            cursor = cursor_of(connection)
+            try:
+                cursor.execute(
+                    sql.SQL("delete from" + _THE_SAME).format(self._table(), sql.SQL("using")), given
+                )
+            except InsufficientPrivilege as error:
+                raise SinkRefused(
+                    f"this role may not remove rows of {self.sink.table}: grant DELETE, or publish as a role that "
+                    "has it."
+                ) from error
+            hidden = int(cursor.rowcount)
+            self.move(cursor, NOBODYS_LEASE, replacement.accepted_rows)
+        return hidden
 
     def staging_name(self, lease_id: int) -> str:
         """Return the name of a lease's staging table."""

@@ -1,4 +1,4 @@
-"""How do accepted rows get from Spark's executors into Postgres?
+"""Copy accepted rows from Spark's executors into Postgres.
 
 This module runs in the Python workers. Each task copies its rows into the staging tables of their leases, over a
 connection and in a transaction of its own, and reports the number of its attempt. A task that is repeated, or runs
@@ -30,7 +30,7 @@ _RECEIPT = pa.schema([("attempt", pa.string()), ("lease_id", pa.int64()), ("rows
 
 
 class Copier:
-    """Copies batches, whose column LEASE says which staging table is theirs; yields a receipt for each lease.
+    """Copies batches, whose column LEASE names their staging table; yields a receipt for each lease.
 
     `connection` is psycopg2's, `statements` the COPY by lease id. The other columns are in the statements'
     order and are text, numbers, booleans, dates or timestamps.

@@ -1,4 +1,4 @@
-"""What tables of a sink does Postgres have?
+"""The tables of a sink in Postgres: the target and the staging tables.
 
 The user's table and its columns, whether two URLs lead to one database, and the staging tables: their names, which
 exist, and their removal. Everything goes through the driver's own cursor, inside transactions of the state's, because
@@ -19,9 +19,9 @@ from psycopg2 import sql
 from psycopg2.errors import LockNotAvailable
 
 from sharequeue.database.pool import connection_defaults
-from sharequeue.settings import normalise_database_url
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.state import State
+from sharequeue.words.settings import normalise_database_url
 
 DROP_WAIT_MS = 1000
 """How long the drop of a staging table waits for a copy that is still at work there; after that the sweep drops it.
@@ -151,7 +151,7 @@ def staging_tables(cursor: Any, schema: str, prefix: str) -> list[tuple[int, str
 
 
 def dropped(state: State, schema: str, name: str) -> bool:
-    """Drop a staging table; return False when a copy that nobody waits for any more is still at work there."""
+    """Drop a staging table; return False when an abandoned copy is still at work there."""
     try:
         with state.transaction() as (connection, _):
             cursor = cursor_of(connection)

@@ -44,8 +44,8 @@ begin
 end
 $$;
 
--- Removes the ACLs that match everything given; null stands for any. Returns them, or under p_dry_run those it would
--- remove.
+-- Removes the ACLs that match all given arguments; null matches any. Returns them, or with p_dry_run those that it
+-- would remove.
 create or replace function sharequeue.remove_acls(
     p_principal text, p_operation text, p_permission text, p_pattern_type text, p_resource_name text,
     p_dry_run boolean default false, p_resource_type text default null
@@ -75,7 +75,8 @@ begin
 end
 $$;
 
--- Kafka's allow.everyone.if.no.acl.found: whether a group or topic that no ACL names is open to all. Returns what it was.
+-- Sets Kafka's allow.everyone.if.no.acl.found: whether a group or topic without an ACL is open to all. Returns the
+-- old value.
 create or replace function sharequeue.allow_everyone_if_no_acl_found(p_allow boolean) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$
 declare

@@ -16,8 +16,9 @@ begin
 end
 $$;
 
--- On whose behalf the call is made: the principal that a trusted role has passed on for this transaction
--- (set_config('sharequeue.principal', 'User:…', true)), else the role that is logged in. What any other role sets is ignored.
+-- Returns the principal of the call: the one that a trusted role has set for this transaction
+-- (set_config('sharequeue.principal', 'User:…', true)), otherwise the role that is logged in. The setting is ignored
+-- for any other role.
 create or replace function sharequeue.principal() returns text
 language plpgsql stable as $$
 declare
@@ -95,8 +96,8 @@ language sql stable as $$
         or sharequeue_internal.allowed('TOPIC', p_topic, p_operation, sharequeue.principal())
 $$;
 
--- What the principal may do with a group (AuthorizedOperations of Kafka's ShareGroupDescribe), of p_operations, or of all that
--- there are.
+-- Returns the operations that the principal may do on a group (AuthorizedOperations of Kafka's ShareGroupDescribe),
+-- of p_operations, or of all operations.
 create or replace function sharequeue.authorized_operations(p_group_id text, p_operations text[] default null) returns text[]
 language sql stable as $$
     select coalesce(array_agg(operation order by at), '{}')
@@ -139,7 +140,7 @@ begin
 end
 $$;
 
--- What the caller may do with a topic, of READ and DESCRIBE.
+-- Returns the operations that the caller may do on a topic, of READ and DESCRIBE.
 create or replace function sharequeue.authorized_topic_operations(p_topic text) returns text[]
 language sql stable as $$
     select coalesce(array_agg(operation order by at), '{}')

@@ -1,5 +1,5 @@
--- Group configs as the state functions need them: the group's own value, else the service's, else Kafka's default. Names,
--- defaults and bounds for people are in sharequeue/groups/configs/keys.py; a test holds the two against each other.
+-- A config of a group as the state functions need it: the group's own value, else the service's, else the default
+-- (group_config_defaults.sql).
 create or replace function sharequeue_internal.group_config(p_group_id text, p_name text) returns text
 language sql stable set search_path = pg_catalog as $$
     select coalesce(
@@ -8,28 +8,16 @@ language sql stable set search_path = pg_catalog as $$
         (select value from sharequeue.service_configs
             where name = case when p_name like 'share.%' then 'group.' || p_name else p_name end),
         case p_name
-            when 'share.assignors' then 'simple'
-            when 'share.delivery.count.limit' then '5'
-            when 'share.record.lock.duration.ms' then '30000'
-            when 'share.partition.max.record.locks' then '2000'
-            when 'share.isolation.level' then 'read_uncommitted'
-            when 'share.renew.acknowledge.enable' then 'true'
-            when 'errors.deadletterqueue.topic.name' then ''
-            -- Bounds of a lock's duration, the group's and one that an acquire asks for. They bind unset, too.
+            -- Bounds of a lock's duration, the group's and one that an acquire asks for. They apply unset, too.
             when 'group.share.min.record.lock.duration.ms' then '15000'
             when 'group.share.max.record.lock.duration.ms' then '60000'
-            when 'sharequeue.circuit.breaker.failure.percent' then '0'
-            when 'sharequeue.circuit.breaker.min.records' then '20'
-            when 'sharequeue.circuit.breaker.window.records' then '100'
-            when 'sharequeue.circuit.breaker.probe.records' then '10'
-            when 'sharequeue.circuit.breaker.open.ms' then '30000'
-            when 'sharequeue.cancelled.run.refund.enable' then 'false'
+            else sharequeue_internal.group_config_default(p_name)
         end
     )
 $$;
 
--- What a group has set itself: a worker, who reads no table, must know how it is to work. So must who may only see or
--- alter configs.
+-- Returns the configs that a group has set. Workers, which cannot read tables, need them, and so do callers that may
+-- only describe or alter configs.
 create or replace function sharequeue.stored_configs(p_group_id text) returns table (name text, value text)
 language plpgsql stable set search_path = pg_catalog as $$
 begin
@@ -40,7 +28,7 @@ begin
 end
 $$;
 
--- What the service was configured to: a job that writes dead letters goes by it too.
+-- Returns the configs of the service. A job that writes dead letters uses them too.
 create or replace function sharequeue.stored_service_configs() returns table (name text, value text)
 language sql stable set search_path = pg_catalog as $$
     select name, value from sharequeue.service_configs order by name
@@ -64,7 +52,8 @@ language sql volatile set search_path = pg_catalog as $$
     select sharequeue_internal.lock_in_order(array[p_group_id], true, false);
     insert into sharequeue.group_settings as s (group_id, delivery_count_limit, lock_duration_ms, min_lock_duration_ms,
         max_lock_duration_ms, max_record_locks, read_committed, renew_enabled, dead_letters, breaker_percent,
-        breaker_min_records, breaker_window_records, breaker_probe_records, breaker_open_ms, refund_cancelled)
+        breaker_min_records, breaker_window_records, breaker_probe_records, breaker_open_ms, refund_cancelled,
+        retry_backoff_ms, retry_backoff_max_ms)
     select g.group_id,
         sharequeue_internal.bounded_group_config(g.group_id, 'share.delivery.count.limit')::integer,
         sharequeue_internal.bounded_group_config(g.group_id, 'share.record.lock.duration.ms')::integer,
@@ -79,7 +68,9 @@ language sql volatile set search_path = pg_catalog as $$
         sharequeue_internal.group_config(g.group_id, 'sharequeue.circuit.breaker.window.records')::bigint,
         sharequeue_internal.group_config(g.group_id, 'sharequeue.circuit.breaker.probe.records')::bigint,
         sharequeue_internal.group_config(g.group_id, 'sharequeue.circuit.breaker.open.ms')::integer,
-        sharequeue_internal.group_config(g.group_id, 'sharequeue.cancelled.run.refund.enable') = 'true'
+        sharequeue_internal.group_config(g.group_id, 'sharequeue.cancelled.run.refund.enable') = 'true',
+        sharequeue_internal.group_config(g.group_id, 'sharequeue.retry.backoff.ms')::integer,
+        sharequeue_internal.group_config(g.group_id, 'sharequeue.retry.backoff.max.ms')::integer
     from sharequeue.share_groups g where g.group_id = p_group_id
     on conflict on constraint group_settings_pkey do update set
         delivery_count_limit = excluded.delivery_count_limit, lock_duration_ms = excluded.lock_duration_ms,
@@ -89,7 +80,8 @@ language sql volatile set search_path = pg_catalog as $$
         breaker_percent = excluded.breaker_percent, breaker_min_records = excluded.breaker_min_records,
         breaker_window_records = excluded.breaker_window_records,
         breaker_probe_records = excluded.breaker_probe_records, breaker_open_ms = excluded.breaker_open_ms,
-        refund_cancelled = excluded.refund_cancelled
+        refund_cancelled = excluded.refund_cancelled, retry_backoff_ms = excluded.retry_backoff_ms,
+        retry_backoff_max_ms = excluded.retry_backoff_max_ms
 $$;
 
 -- Refuses what cannot be configs of a service: texts by name, whole numbers where the state functions read numbers. What is
@@ -116,8 +108,8 @@ begin
 end
 $$;
 
--- What the service is configured to, all of it at once; names and values are checked by sharequeue/groups/configs/. Groups
--- follow when something has changed.
+-- Stores all configs of the service at once; sharequeue/groups/configs/ checks names and values. The groups'
+-- settings are updated if something has changed.
 create or replace function sharequeue.set_service_configs(p_configs jsonb) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -159,22 +151,6 @@ $$;
 
 create or replace trigger share_groups_settings after insert on sharequeue.share_groups
     for each row execute function sharequeue_internal.group_settings_follow();
--- The configs that a group may have.
-create or replace function sharequeue_internal.group_config_names() returns text[]
-language sql immutable parallel safe as $$
-    select array[
-        'errors.deadletterqueue.copy.record.enable', 'errors.deadletterqueue.topic.name',
-        'share.assignment.interval.ms', 'share.assignor.offload.enable', 'share.assignors', 'share.auto.offset.reset',
-        'share.delivery.count.limit', 'share.heartbeat.interval.ms', 'share.isolation.level',
-        'share.partition.max.record.locks', 'share.record.lock.duration.ms', 'share.renew.acknowledge.enable',
-        'share.session.timeout.ms', 'sharequeue.cancelled.run.refund.enable',
-        'sharequeue.circuit.breaker.failure.percent', 'sharequeue.circuit.breaker.min.records',
-        'sharequeue.circuit.breaker.open.ms', 'sharequeue.circuit.breaker.probe.records',
-        'sharequeue.circuit.breaker.window.records', 'sharequeue.dead.letter.drop.enable',
-        'sharequeue.dead.letter.error.message.enable', 'sharequeue.dead.letter.topic.enable',
-        'sharequeue.fetch.max.bytes', 'sharequeue.retry.backoff.max.ms', 'sharequeue.retry.backoff.ms']
-$$;
-
 -- Group configs are changed as rows, by the service's role and the owner: a name that is not known is refused, and the group
 -- comes first, whoever does it.
 create or replace function sharequeue_internal.group_configs_lock_group() returns trigger

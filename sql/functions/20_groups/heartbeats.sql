@@ -16,23 +16,43 @@ begin
 end
 $$;
 
--- Refuses arguments that no caller should send. The service has checked them before, in Kafka's order and words.
+-- Rows 3 to 7, which do not depend on the group's state: the one place where the fields of a heartbeat are checked. A field
+-- of blanks is empty: Kafka trims it as Java does. Raises INVALID_REQUEST and INVALID_TOPIC.
 create or replace function sharequeue_internal.check_heartbeat(
-    p_member_id text, p_member_epoch integer, p_rack_id text, p_subscribed_topic_names text[], p_client_id text,
-    p_client_host text, p_max_size integer, p_assign boolean
+    p_group_id text, p_member_id text, p_member_epoch integer, p_rack_id text, p_topics text[], p_client_id text
 ) returns void
 language plpgsql immutable as $$
+declare
+    v_blank constant text := '^[\x01-\x20]*$';
+    v_topic text;
 begin
-    perform sharequeue_internal.check_text('the member id', p_member_id, 36);
-    perform sharequeue_internal.check_between('the member epoch', p_member_epoch, 0, 2147483647);
-    perform sharequeue_internal.check_text('the rack id', coalesce(p_rack_id, 'none'), 249);
-    perform sharequeue_internal.check_text('the client id', case when p_client_id = '' then 'none' else p_client_id end, 249);
-    perform sharequeue_internal.check_present('the client host', p_client_host);
-    perform sharequeue_internal.check_between('the largest size of a group', p_max_size, 1, 2147483647);
-    perform sharequeue_internal.check_present('whether to assign', p_assign);
-    perform sharequeue_internal.check_name('a topic name', t.name) from unnest(p_subscribed_topic_names) as t (name);
-    if p_member_epoch = 0 and coalesce(cardinality(p_subscribed_topic_names), 0) = 0 then
-        raise exception 'who joins (member epoch 0) must subscribe: give topic names' using errcode = 'SQ042';
+    if coalesce(length(p_member_id), 0) not between 1 and 36 then
+        raise exception 'The member id has % characters: expected 1 to 36, for example a UUID.',
+            coalesce(length(p_member_id), 0) using errcode = 'SQ042';
+    elsif p_member_id ~ v_blank then
+        raise exception 'The member id is blank: expected, for example, a UUID.' using errcode = 'SQ042';
+    elsif coalesce(p_group_id, '') ~ v_blank then
+        raise exception 'The group id is empty: name the share group.' using errcode = 'SQ042';
+    elsif p_rack_id ~ v_blank then
+        raise exception 'The rack id is empty: name the rack, or leave it out.' using errcode = 'SQ042';
+    elsif greatest(length(p_group_id), length(p_rack_id), length(p_client_id)) > 249 then
+        raise exception 'The % id has % characters; at most 249 are allowed.',
+            case when length(p_group_id) > 249 then 'group' when length(p_rack_id) > 249 then 'rack' else 'client' end,
+            greatest(length(p_group_id), length(p_rack_id), length(p_client_id)) using errcode = 'SQ042';
+    elsif p_member_epoch = 0 and coalesce(cardinality(p_topics), 0) = 0 then
+        raise exception 'A member that joins (member epoch 0) must subscribe: give subscribed_topic_names.'
+            using errcode = 'SQ042';
+    elsif coalesce(p_member_epoch, -1) < 0 then
+        raise exception 'Member epoch % is not valid: 0 joins, -1 leaves, any other one is that of the last response.',
+            coalesce(p_member_epoch::text, 'null') using errcode = 'SQ042';
+    end if;
+    perform sharequeue_internal.check_present('the client id', p_client_id);
+    -- Kafka takes any text here. Nobody can make a topic of such a name, so the member would wait for ever.
+    select coalesce(t.name, 'null') into v_topic from unnest(p_topics) as t (name)
+    where t.name is null or t.name !~ '^[a-zA-Z0-9._-]{1,249}$' or t.name in ('.', '..') limit 1;
+    if found then
+        raise exception 'The topic name % is not legal: use 1 to 249 letters, digits, dots, underscores and hyphens, and not "." or "..".',
+            to_json(left(v_topic, 60)) using errcode = 'SQ017';
     end if;
 end
 $$;
@@ -122,8 +142,8 @@ begin
 end
 $$;
 
--- What waits has shifted: one group epoch more, so that the group is assigned anew. Returns false, and changes nothing, when
--- the group has another epoch by now, or has to be assigned anyway.
+-- Raises the group epoch because the backlog has shifted, so that the group is assigned again. Returns false, and
+-- changes nothing, if the group already has another epoch, or must be assigned anyway.
 create or replace function sharequeue.rebalance_group(p_group_id text, p_group_epoch integer) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
@@ -135,13 +155,13 @@ begin
 end
 $$;
 
--- ShareGroupHeartbeat of a member that joins (epoch 0) or stays. Null for p_subscribed_topic_names or p_rack_id means "as
--- before". The milliseconds are the service's configs, three numbers each: the least, the value, the most. An error is
--- SQLSTATE SQnnn, where nnn is Kafka's error number; nothing has changed then.
--- With p_assign, while an assignment is due, only to_assign is returned: compute the assignment, write it with
--- assign_share_partitions, and repeat the call. Otherwise the member gets the assignment that the group has; assignment
--- is null when it is the same as the last one returned (rule 8).
--- p_principal is who sends it; null is the service itself, which may send it for anybody.
+-- ShareGroupHeartbeat of a member that joins (epoch 0) or stays. Null for p_subscribed_topic_names or p_rack_id
+-- means "as before". The milliseconds are the service's configs, three numbers each: the least, the value, the most.
+-- An error is SQLSTATE SQnnn, where nnn is Kafka's error number; nothing has changed then. With p_assign, while an
+-- assignment is due, only to_assign is returned: compute the assignment, write it with assign_share_partitions, and
+-- repeat the call. Otherwise the member gets the assignment that the group has; assignment is null when it is the
+-- same as the last one returned (rule 8). p_principal is the caller; null is the service itself, which may send
+-- heartbeats for all members.
 create or replace function sharequeue.heartbeat(
     p_group_id text, p_member_id text, p_member_epoch integer, p_rack_id text, p_subscribed_topic_names text[],
     p_client_id text, p_client_host text, p_max_size integer, p_session_timeout_ms integer[],
@@ -159,11 +179,13 @@ declare
     v_at timestamptz;
 begin
     perform sharequeue_internal.authorise_cluster();
-    perform sharequeue_internal.check_heartbeat(p_member_id, p_member_epoch, p_rack_id, p_subscribed_topic_names, p_client_id,
-        p_client_host, p_max_size, p_assign);
-    if p_principal is not null then
-        perform sharequeue_internal.authorise_heartbeat(p_group_id, p_principal, p_subscribed_topic_names);
-    end if;
+    -- As on a broker: a caller without the right learns that first, whatever else is wrong.
+    perform sharequeue_internal.authorise_heartbeat(p_group_id, p_principal, p_subscribed_topic_names);
+    perform sharequeue_internal.check_heartbeat(p_group_id, p_member_id, p_member_epoch, p_rack_id,
+        p_subscribed_topic_names, p_client_id);
+    perform sharequeue_internal.check_present('the client host', p_client_host),
+        sharequeue_internal.check_between('the largest size of a group', p_max_size, 1, 2147483647),
+        sharequeue_internal.check_present('whether to assign', p_assign);
     loop
         if p_member_epoch = 0 then
             insert into sharequeue.share_groups (group_id) values (p_group_id) on conflict do nothing;
@@ -260,14 +282,17 @@ begin
 end
 $$;
 
--- Rows 2 and 3: whoever sends a heartbeat needs READ on the group, and DESCRIBE on the topics that it names.
+-- Rows 1 and 2: whoever sends a heartbeat needs READ on the group, and DESCRIBE on the topics that it names. Without a
+-- principal it is the service itself.
 create or replace function sharequeue_internal.authorise_heartbeat(p_group_id text, p_principal text, p_topics text[])
 returns void
 language plpgsql stable as $$
 declare
     v_topic text;
 begin
-    if sharequeue_internal.check_name('the principal', p_principal) not like 'User:_%' then
+    if p_principal is null then
+        return;
+    elsif sharequeue_internal.check_name('the principal', p_principal) not like 'User:_%' then
         raise exception 'a principal is User:<name>, not %', p_principal using errcode = 'SQ042';
     elsif not sharequeue_internal.allowed('GROUP', p_group_id, 'READ', p_principal) then
         raise exception '% may not READ group %', p_principal, p_group_id using errcode = 'SQ030';
@@ -277,6 +302,23 @@ begin
     if found then
         raise exception '% may not DESCRIBE topic %', p_principal, v_topic using errcode = 'SQ029';
     end if;
+end
+$$;
+
+-- Those of some topics that the broker was not seen to have. Only of them of which a heartbeat of the principal may name
+-- them in the group: the time that it takes to look them up would tell which topics there are.
+create or replace function sharequeue.unknown_topics(p_group_id text, p_principal text, p_topics text[]) returns text[]
+language plpgsql stable set search_path = pg_catalog as $$
+begin
+    perform sharequeue_internal.authorise_cluster();
+    perform sharequeue_internal.check_present('the group id', p_group_id),
+        sharequeue_internal.check_present('the topics', p_topics);
+    return array(
+        select distinct u.name collate "C" from unnest(p_topics) as u (name)
+        where not exists (select from sharequeue.topics t where t.topic = u.name and t.partitions > 0)
+            and (p_principal is null or (sharequeue_internal.allowed('GROUP', p_group_id, 'READ', p_principal)
+                and sharequeue_internal.allowed('TOPIC', u.name, 'DESCRIBE', p_principal)))
+        order by 1);
 end
 $$;
 
@@ -297,9 +339,8 @@ returns void
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
     perform sharequeue_internal.authorise_cluster();
-    if p_principal is not null then
-        perform sharequeue_internal.authorise_heartbeat(p_group_id, p_principal, '{}');
-    end if;
+    perform sharequeue_internal.authorise_heartbeat(p_group_id, p_principal, '{}');
+    perform sharequeue_internal.check_heartbeat(p_group_id, p_member_id, 1, null, null, '');
     if not sharequeue_internal.lock_group(p_group_id) then
         raise exception 'There is no share group %: there is nothing to leave.', p_group_id using errcode = 'SQ069';
     end if;

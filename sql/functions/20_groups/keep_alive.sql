@@ -1,8 +1,8 @@
--- Heartbeats that only say that a member is alive, of many members in one call: nothing is asked for, and of the group
--- nothing is new. Returns the places in the call (from 1 on) of those that are done, with what a response needs. Every other
--- one has to go through heartbeat, which says what is wrong, or does what is due. No group is locked, and no row is waited
--- for. Whether a group's topics have changed is not looked at (R-GR, rule 4): only for who looks at all groups by himself.
--- The arguments are those of heartbeat.
+-- Heartbeats of many members in one call that only say that the member is alive: they request nothing, and the group
+-- has not changed. Returns the positions (from 1 on) of those that are done, with the data for the response. Every
+-- other one must go through heartbeat, which reports the error or does the work that is due. No group is locked, and
+-- the call waits for no row. It does not check whether a group's topics have changed (R-GR, rule 4), so it is only
+-- for replicas that check all groups. The arguments are those of heartbeat.
 create or replace function sharequeue.keep_alive(
     p_group_ids text[], p_member_ids text[], p_member_epochs integer[], p_client_ids text[], p_client_hosts text[],
     p_principals text[], p_session_timeout_ms integer[], p_heartbeat_interval_ms integer[]

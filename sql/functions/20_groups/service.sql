@@ -1,6 +1,6 @@
 -- Several replicas of the service: what one does alone, and what their silence means to members.
 
--- Take a task for p_seconds, or hold on to it when the token is the one that has it. False while another one has it.
+-- Takes a task for p_seconds, or keeps it if the token already has it. Returns false while another replica has it.
 create or replace function sharequeue.take_service_lease(
     p_task text, p_holder text, p_token uuid, p_seconds double precision
 ) returns boolean
@@ -23,8 +23,8 @@ begin
 end
 $$;
 
--- The fence: a replica that has lost the task is refused here, in the transaction in which it would have written. Nobody
--- takes the task over before that transaction ends.
+-- The fence: rejects a replica that has lost the task, in the transaction in which it would have written. No other
+-- replica can take the task before that transaction ends.
 create or replace function sharequeue.hold_service_lease(p_task text, p_token uuid) returns void
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
@@ -37,7 +37,7 @@ begin
 end
 $$;
 
--- The task is done; anybody may take it. Nothing happens when another one has it.
+-- Ends the lease of a task, so that any replica may take it. Nothing happens if another replica has it.
 create or replace function sharequeue.end_service_lease(p_task text, p_token uuid) returns void
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
@@ -47,10 +47,10 @@ begin
 end
 $$;
 
--- Notes that a replica is at work, and with p_drains that it writes dead letters. With p_silence, at its start and after it
--- could not work: if no replica was heard for longer than that, members could not send heartbeats. Then their sessions go on
--- with the time that they had left. Returns how long the silence was, null when there was none. A session whose row another
--- call holds is being renewed, and is left alone.
+-- Notes that a replica is at work, and with p_drains that it writes dead letters. With p_silence, at its start and
+-- after it could not work: if no replica was heard for longer than that, members could not send heartbeats. Then
+-- their sessions continue with their remaining time. Returns the length of the silence, null if there was none. A
+-- session whose row another call holds is being renewed, and is not changed.
 create or replace function sharequeue.hear_replica(
     p_replica_id text, p_silence interval default null, p_drains boolean default false
 ) returns interval
@@ -89,8 +89,8 @@ begin
 end
 $$;
 
--- Whether a replica of the service that writes dead letters was at work in the last 15 s. Jobs write their group's own
--- where none was.
+-- Returns whether a replica of the service that writes dead letters was active in the last 15 s. If not, jobs write
+-- those of their group.
 create or replace function sharequeue.service_drains() returns boolean
 language sql stable set search_path = pg_catalog as $$
     select exists (

@@ -1,8 +1,8 @@
 -- Bearer tokens of the service's HTTP API. They are made and revoked by super users, and both is written down, without
 -- the hash. The secret never comes here.
 
--- Makes a token for a principal. The caller has the secret and gives its SHA-256. A lifetime of null is for ever, scopes
--- of null are all: heartbeat, describe, metrics, admin.
+-- Creates a token for a principal. The caller keeps the secret and passes its SHA-256. A null lifetime means for
+-- ever, null scopes mean all: heartbeat, describe, metrics, admin.
 create or replace function sharequeue.create_token(
     p_principal text, p_secret_hash bytea, p_lifetime interval, p_note text, p_scopes text[] default null,
     out token_id uuid, out created_at timestamptz, out expires_at timestamptz
@@ -44,8 +44,8 @@ begin
 end
 $$;
 
--- Revokes the tokens that match everything given, one of which must be: an id, a principal. Returns those that it
--- revokes, or under p_dry_run would revoke; what was revoked before is not among them.
+-- Revokes the tokens that match all given arguments; at least an id or a principal is required. Returns those that
+-- it revokes, or with p_dry_run would revoke, without those that were already revoked.
 create or replace function sharequeue.revoke_tokens(p_token_id uuid, p_principal text, p_dry_run boolean default false)
 returns table (
     token_id uuid, principal text, note text, created_at timestamptz, expires_at timestamptz, revoked_at timestamptz,
@@ -83,9 +83,9 @@ begin
 end
 $$;
 
--- As whom the bearer of a secret acts; null where no token in force has this hash. Asked at every request that has a
--- token: one look into an index, so revoking counts for the next request. p_scope is what the request needs, of a token
--- that is not good for everything; null needs everything.
+-- Returns the principal of a token's secret; null if no valid token has this hash. The service calls it for every
+-- request with a token: one index lookup, so a revocation takes effect with the next request. p_scope is the scope
+-- that the request needs, if the token has scopes; null needs all scopes.
 create or replace function sharequeue.principal_of_token(p_secret_hash bytea, p_scope text default null) returns text
 language plpgsql stable as $$
 declare

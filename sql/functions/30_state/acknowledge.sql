@@ -1,11 +1,13 @@
 -- Acknowledges records of one lease, as sets of offsets (R-AK-12).
 --   accept: ACKNOWLEDGED.
---   release: AVAILABLE, not before p_not_before if that is given; given up when the deliveries are used up (R-ST-4).
+--   release: AVAILABLE; given up when the deliveries are used up (R-ST-4). Released records are delivered again not before
+--     p_not_before if it is given, with p_backoff after the group's back-off, otherwise at once. Sets of them may have
+--     their own times (p_delayed, p_delayed_until). Times are rounded up to seconds.
 --   reject: given up.
 --   gap: ARCHIVED, never a dead letter.
--- All or nothing (R-AK-14). Offsets below SPSO succeed, and nothing happens (R-AK-6), but for what retention took from under
--- the lease of this token: accepted, it counts as accepted and no longer as lost. Records of the lease that are in no set
--- stay leased.
+-- All or nothing (R-AK-14). Offsets below SPSO succeed without effect (R-AK-6), except for records of this token's
+-- lease that retention removed: if they are accepted, they count as accepted and no longer as lost. Records of the
+-- lease that are in no set stay leased.
 --
 -- An output that is named here counts from this commit on. So there is one holder only: the lease has that token and has not
 -- lapsed, and every offset of the sets is held under it, also those below SPSO. A lease has one output for each sink.
@@ -13,7 +15,8 @@ create or replace function sharequeue.acknowledge(
     p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer,
     p_token uuid, p_request_id uuid, p_accept int8multirange, p_release int8multirange, p_reject int8multirange,
     p_gap int8multirange, p_outputs jsonb default '[]', p_renew int8multirange default '{}',
-    p_not_before timestamptz default null
+    p_not_before timestamptz default null, p_backoff boolean default false, p_delayed int8multirange[] default '{}',
+    p_delayed_until timestamptz[] default '{}'
 ) returns sharequeue.acknowledged
 -- One plan for all calls: a plan for one call is made anew at each, and costs more than what it does. It may be made while
 -- tables are small, and then reads none of them whole.
@@ -46,7 +49,8 @@ begin
     v_result.error_message := v_found.error_message;
     if v_result.error_code = 0 then
         v_result.error_message := coalesce(sharequeue_internal.acknowledgements_fault(v_acknowledgements), sharequeue_internal.outputs_fault(p_outputs),
-            sharequeue_internal.not_before_fault(p_not_before));
+            sharequeue_internal.not_before_fault(p_not_before),
+            sharequeue_internal.delays_fault(p_release, p_backoff, p_delayed, p_delayed_until));
         v_result.error_code := case when v_result.error_message is null then 0 else 42 end;
     end if;
     if v_result.error_code = 0 then
@@ -97,12 +101,39 @@ begin
     end if;
     v_from_spso.accept := p_accept;
     v_result := sharequeue_internal.apply_acknowledgements(
-        v_sp, v_found.settings, p_member_id, p_token, v_from_spso, coalesce(v_held, '{}'), p_not_before, v_at);
+        v_sp, v_found.settings, p_member_id, p_token, v_from_spso, coalesce(v_held, '{}'),
+        row(p_not_before, p_backoff, p_delayed, p_delayed_until)::sharequeue_internal.release_times, v_at);
     insert into sharequeue.lease_outputs (lease_id, sink, group_id, topic, partition, topic_id, location, records,
         acknowledged_at)
     select v_lease_id, o->>'sink', p_group_id, p_topic, p_partition, v_sp.topic_id, o->>'location', (o->>'records')::bigint, v_at
     from jsonb_array_elements(p_outputs) as o;
     perform sharequeue_internal.remember(v_key, 'acknowledge', to_jsonb(v_result));
     return v_result;
+end
+$$;
+
+-- What may be wrong with the times of released records; null where nothing is. At most a hundred different ones: each may
+-- become a row of its own in each batch.
+create or replace function sharequeue_internal.delays_fault(
+    p_release int8multirange, p_backoff boolean, p_delayed int8multirange[], p_delayed_until timestamptz[]
+) returns text
+language plpgsql immutable as $$
+begin
+    if p_backoff is null then
+        return 'whether released records wait for the back-off must be given';
+    elsif p_delayed is null or p_delayed_until is null or cardinality(p_delayed) <> cardinality(p_delayed_until)
+            or array_position(p_delayed_until, null) is not null then
+        return 'delayed sets of offsets need a time each';
+    elsif cardinality(p_delayed) = 0 then
+        return null;
+    elsif cardinality(p_delayed) > 100 then
+        return 'released records of a lease have at most 100 different times';
+    elsif exists (select from unnest(p_delayed) as d where d is null or not d <@ p_release)
+            or (select sum(sharequeue.records(d)) from unnest(p_delayed) as d)
+                <> sharequeue.records((select range_agg(d) from unnest(p_delayed) as d)) then
+        return 'delayed offsets must be among the released ones, each in one set';
+    end if;
+    return (select sharequeue_internal.not_before_fault(u) from unnest(p_delayed_until) as u
+        where sharequeue_internal.not_before_fault(u) is not null limit 1);
 end
 $$;

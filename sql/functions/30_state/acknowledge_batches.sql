@@ -239,7 +239,7 @@ begin
     end if;
     v_acknowledgements.accept := (v_read.acknowledgements).accept;
     return sharequeue_internal.apply_acknowledgements(v_sp, p_settings, p_holder.member_id, p_holder.token,
-        v_acknowledgements, coalesce(v_held, '{}'), p_not_before, p_at);
+        v_acknowledgements, coalesce(v_held, '{}'), row(p_not_before, false, '{}', '{}')::sharequeue_internal.release_times, p_at);
 end
 $$;
 

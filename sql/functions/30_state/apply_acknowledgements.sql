@@ -3,10 +3,11 @@
 -- Acknowledges all parts of all batches that begin between p_from and p_last and are under these leases, in one pass. Each
 -- run of an acknowledgement finds its batch by binary search, each batch is compared only with the runs that touch it, and the
 -- result is one delete, one update and one insert. (Part by part, every part would be intersected with every whole set.)
--- p_acknowledgements has nothing below SPSO; p_not_before is for what is released.
+-- p_acknowledgements has nothing below SPSO; p_times is for what is released, p_earliest the circuit breaker's time for it.
 create or replace function sharequeue_internal.acknowledge_parts(
     p_id bigint, p_settings sharequeue.group_settings, p_leases bigint[], p_from bigint, p_last bigint,
-    p_acknowledgements sharequeue.acknowledgements, p_not_before timestamptz
+    p_acknowledgements sharequeue.acknowledgements, p_times sharequeue_internal.release_times, p_earliest timestamptz,
+    p_at timestamptz
 ) returns table (outcome text, state smallint, delivery_count smallint, records bigint)
 -- The memory is for the groups of 10,000 batches, so that they do not go to disk. Rows are written by ctid, and no table is
 -- read whole, as in end_leases_at. One plan for all: a plan of its own would get a copy of every set, which may be large.
@@ -15,6 +16,11 @@ language plpgsql volatile set work_mem = '64MB' set enable_seqscan = off set pla
 declare
     v_dead smallint := case when p_settings.dead_letters then 3 else 4 end;
     v_limit integer := p_settings.delivery_count_limit;
+    v_sets int8multirange[] := (p_times).offsets;
+    v_untils timestamptz[] := (p_times).untils;
+    -- What has a time of its own.
+    v_timed int8multirange := coalesce((select range_agg(s) from unnest((p_times).offsets) as s), '{}');
+    v_jitter double precision := random();
 begin
     return query
         with held as materialized (
@@ -71,15 +77,15 @@ begin
         ), parts as materialized (
             select t.first_offset, t.last_offset, h.at, h.delivery_count, h.offsets, t.accept, t.release, t.reject,
                 t.gap, h.offsets - t.accept - t.release - t.reject - t.gap as rest,
-                h.uniform and (h.offsets <@ t.accept or h.offsets <@ t.release or h.offsets <@ t.reject
-                    or h.offsets <@ t.gap) as whole
+                h.uniform and (h.offsets <@ t.accept or h.offsets <@ t.reject or h.offsets <@ t.gap
+                    or (h.offsets <@ t.release and (not h.offsets && v_timed or h.offsets <@ any (v_sets)))) as whole
             from together t
             cross join unnest(t.ats, t.delivery_counts, t.uniforms, t.sets)
                 as h (at, delivery_count, uniform, offsets)
         ), pieces as materialized (
             select p.at, p.first_offset, p.last_offset, p.delivery_count, p.whole, a.outcome, a.state, a.cause,
-                case when a.state = 0 then p_not_before end as not_before, x.offsets,
-                (select sum(upper(r) - lower(r)) from (select unnest(x.offsets) as r) as r)::bigint as records
+                case when w.until > p_at then w.until end as not_before, w.offsets,
+                (select sum(upper(r) - lower(r)) from (select unnest(w.offsets) as r) as r)::bigint as records
             from parts p
             cross join lateral (values
                 ('accepted', 2::smallint, null, p.accept),
@@ -92,7 +98,16 @@ begin
             cross join lateral (
                 select case when a.offsets <@ p.offsets then a.offsets else p.offsets * a.offsets end as offsets
                 offset 0) as x
-            where not isempty(x.offsets)
+            cross join lateral (
+                select case when a.state = 0 then x.offsets - v_timed else x.offsets end as offsets,
+                    case when a.state = 0 then greatest(p_earliest, coalesce((p_times).not_before,
+                        case when (p_times).backoff then
+                            sharequeue_internal.retry_at(p_settings, p.delivery_count, p_at, v_jitter) end)) end as until
+                union all
+                select x.offsets * s.offsets, greatest(p_earliest, s.until)
+                from unnest(v_sets, v_untils) as s (offsets, until) where a.state = 0
+            ) as w
+            where not isempty(w.offsets)
         ), whole as (
             update sharequeue.in_flight_batches f
             set state = p.state, lease_id = null, cause = p.cause, not_before = p.not_before
@@ -135,13 +150,34 @@ begin
 end
 $$;
 
+-- The second at or after a time, so that different moments do not fragment a batch.
+create or replace function sharequeue_internal.whole_second(p_time timestamptz) returns timestamptz
+language sql immutable parallel safe as $$
+    select date_trunc('second', p_time, 'UTC') + case when date_trunc('second', p_time, 'UTC') < p_time then interval '1 second'
+        else interval '0' end
+$$;
+
+-- When a released record may be delivered again by the group's back-off: it doubles with each delivery, up to a maximum,
+-- and is lengthened by up to a fifth, so that what failed together in many leases does not come back together. Null without
+-- a back-off.
+create or replace function sharequeue_internal.retry_at(
+    p_settings sharequeue.group_settings, p_delivery_count smallint, p_at timestamptz, p_jitter double precision
+) returns timestamptz
+language sql immutable parallel safe as $$
+    select sharequeue_internal.whole_second(p_at + least(
+            p_settings.retry_backoff_ms * power(2, least(p_delivery_count - 1, 31)),
+            greatest(p_settings.retry_backoff_ms, p_settings.retry_backoff_max_ms)
+        ) * (1 + 0.2 * p_jitter) * interval '1 millisecond')
+    where p_settings.retry_backoff_ms > 0
+$$;
+
 -- Applies acknowledgements; the caller has checked that the member holds what they name. p_asked is what it holds of the
 -- batches that they meet. Below SPSO only what was accepted means something, and only to a member that names its token: of
 -- its lease, what the log start has overtaken is let go. Accepted, a record was processed in time: it counts as accepted, and
 -- as lost no longer (advance_log_start). All else stays lost, because it cannot be delivered again.
 create or replace function sharequeue_internal.apply_acknowledgements(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_member_id text, p_token uuid,
-    p_acknowledgements sharequeue.acknowledgements, p_asked int8multirange, p_not_before timestamptz, p_at timestamptz
+    p_acknowledgements sharequeue.acknowledgements, p_asked int8multirange, p_times sharequeue_internal.release_times, p_at timestamptz
 ) returns sharequeue.acknowledged
 language plpgsql volatile as $$
 declare
@@ -158,8 +194,8 @@ declare
     v_records bigint;
     v_not_lost bigint := 0;
     v_not_lost_first bigint := 0;
-    -- To the second, so that different moments do not fragment a batch.
-    v_not_before timestamptz := date_trunc('second', p_not_before + interval '999999 microseconds');
+    v_times sharequeue_internal.release_times := p_times;
+    v_earliest timestamptz;
 begin
     v_result.error_code := 0;
     v_result.accepted := 0;
@@ -169,9 +205,12 @@ begin
     v_result.exhausted := 0;
     v_acknowledgements := sharequeue_internal.acknowledgements_from(p_acknowledgements, p_sp.spso);
     if p_settings.breaker_percent > 0 then
-        v_not_before := greatest(
-            v_not_before, sharequeue_internal.circuit_acknowledgements(v_id, p_settings, v_acknowledgements, p_asked, p_at));
+        v_earliest := sharequeue_internal.circuit_acknowledgements(v_id, p_settings, v_acknowledgements, p_asked, p_at);
     end if;
+    v_times.not_before := sharequeue_internal.whole_second(v_times.not_before);
+    v_times.untils := array(
+        select sharequeue_internal.whole_second(u.until) from unnest(v_times.untils) with ordinality as u (until, place)
+        order by u.place);
     if v_last is not null then
         v_from := sharequeue_internal.batch_at(v_id, lower(p_asked));
         v_leases := sharequeue_internal.leases_between(v_id, v_from, v_last, p_member_id, p_token);
@@ -197,7 +236,7 @@ begin
         else
             for v_ended in
                 select * from sharequeue_internal.acknowledge_parts(v_id, p_settings, v_leases, v_from, v_last, v_acknowledgements,
-                    case when v_not_before > p_at then v_not_before end)
+                    v_times, v_earliest, p_at)
             loop
                 case v_ended.outcome
                     when 'accepted' then

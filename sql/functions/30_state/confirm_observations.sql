@@ -1,7 +1,7 @@
--- What the broker has just said of all logs, compared with what is recorded, for all groups in one call. Returns the groups of
--- which something is new: each of them is observed by itself (observe_many). For a topic of which nothing is new in a group,
--- that it was seen now is noted, every five seconds at most; a row that another call holds is left to that call. A topic of
--- which the broker said nothing is left alone. No share-partition is locked.
+-- Compares the broker's current data about all logs with the recorded data, for all groups in one call. Returns the
+-- groups with changes: each of them is observed separately (observe_many). For a topic without changes in a group,
+-- the time of the check is recorded at most every five seconds; a row that another call holds is left to that call.
+-- Topics for which the broker returned nothing are not changed. No share-partition is locked.
 create or replace function sharequeue.confirm_observations(
     p_topics text[], p_partitions integer[], p_topic_ids text[], p_log_starts bigint[], p_log_ends bigint[],
     p_last_stable_offsets bigint[]

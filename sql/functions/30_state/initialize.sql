@@ -1,5 +1,5 @@
--- Creates a share-partition (R-IN). The caller has found its start offset by the group's reset policy; nothing is in flight.
--- A second call changes nothing.
+-- Creates a share-partition (R-IN). The caller has determined its start offset from the group's reset policy;
+-- nothing is in flight. A second call changes nothing.
 create or replace function sharequeue.initialize(
     p_group_id text, p_topic text, p_partition integer, p_topic_id text, p_start_offset bigint, p_state_epoch integer
 ) returns boolean

@@ -145,15 +145,10 @@ language plpgsql volatile as $$
 declare
     v_lease_ids bigint[];
     v_completed bigint;
-    v_later boolean;
 begin
     leases := 0;
     records := 0;
-    v_later := sharequeue_internal.is_folded_until_later(p_share_partition_id, p_at);
     perform sharequeue_internal.outlast_outage(p_share_partition_id, p_at);
-    if v_later then
-        return;
-    end if;
     v_lease_ids := array(
         select l.lease_id from sharequeue.leases l
         where l.share_partition_id = p_share_partition_id and l.expires_at <= p_at

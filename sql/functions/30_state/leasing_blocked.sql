@@ -2,7 +2,7 @@
 -- can be leased, and where there is no lag. blocked_by is one word: topic_deleted, topic_recreated, paused, breaker,
 -- window (share.partition.max.record.locks, behind blocked_offset), transaction (the last stable offset), leased, waiting (not before a
 -- time, or back-off), dead_letters, truncated; unknown must never be (verify). Locks that have lapsed can be leased: the next call
--- ends them. Here, and nowhere else, are the words of the reasons. p_letters is why dead letters are not written.
+-- ends them. Here, and nowhere else (but for those of lost_topic), are the words of the reasons. p_letters is why dead letters are not written.
 create or replace function sharequeue_internal.leasing_blocked(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_circuit sharequeue.circuit_breakers,
     p_topic_deleted boolean, p_letters text,
@@ -18,12 +18,13 @@ declare
     v_full boolean;
     v_part record;
 begin
-    if p_topic_deleted then
-        select 'topic_deleted', 'the topic was deleted', null, null
+    -- A topic that was made again was deleted first.
+    if p_sp.status <> 'active' then
+        select 'topic_recreated', sharequeue_internal.lost_topic(p_sp.group_id, p_sp.topic, true), null, null
         into blocked_by, blocked_reason, blocked_until, blocked_offset;
         return;
-    elsif p_sp.status <> 'active' then
-        select 'topic_recreated', 'the topic was deleted and made again: `sharequeue offsets reset` begins with the new one', null, null
+    elsif p_topic_deleted then
+        select 'topic_deleted', sharequeue_internal.lost_topic(p_sp.group_id, p_sp.topic, false), null, null
         into blocked_by, blocked_reason, blocked_until, blocked_offset;
         return;
     elsif v_paused is not null then
@@ -36,7 +37,7 @@ begin
         return;
     elsif p_settings.breaker_percent > 0 and p_circuit.state = 'probing' then
         select min(l.expires_at) as until into v_part
-        from sharequeue.all_batches b join sharequeue.all_leases l using (share_partition_id, lease_id)
+        from sharequeue.in_flight_batches b join sharequeue.leases l using (share_partition_id, lease_id)
         where b.share_partition_id = p_sp.share_partition_id and b.state = 1
             and sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets) && p_circuit.probe;
         if v_part.until is not null then
@@ -49,7 +50,7 @@ begin
         min(lower(o.offsets)) filter (where b.state = 0 and coalesce(b.not_before <= v_at, true)) as ready_from,
         coalesce(sum(sharequeue.records(o.offsets)) filter (where b.state = 0 and b.not_before > v_at), 0) as waiting
     into v_window
-    from sharequeue.all_batches b
+    from sharequeue.in_flight_batches b
     cross join lateral (select sharequeue_internal.offsets_from(
         sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets), p_sp.spso) as offsets) as o
     where b.share_partition_id = p_sp.share_partition_id and b.state in (0, 1, 3);
@@ -57,7 +58,7 @@ begin
     v_full := p_sp.speo - case when p_sp.advance_due then coalesce(v_window.head, p_sp.speo) else p_sp.spso end
         - v_window.waiting >= p_settings.max_record_locks;
     if (p_sp.redeliverable and v_window.ready_from < v_read_end) or (v_read_end > p_sp.speo and not v_full)
-            or exists (select from sharequeue.all_leases l
+            or exists (select from sharequeue.leases l
                 where l.share_partition_id = p_sp.share_partition_id and l.expires_at <= v_at) then
         return;
     elsif v_read_end <= p_sp.speo and p_sp.speo < p_sp.log_end then
@@ -68,8 +69,8 @@ begin
     -- The head of a full window, or whatever is free first.
     v_full := v_read_end > p_sp.speo;
     select w.*, lower(p.offsets) as at_offset into v_part
-    from sharequeue.all_batches b
-    left join sharequeue.all_leases l using (share_partition_id, lease_id)
+    from sharequeue.in_flight_batches b
+    left join sharequeue.leases l using (share_partition_id, lease_id)
     cross join lateral (select sharequeue_internal.offsets_from(
         sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets), p_sp.spso) as offsets) as p
     cross join lateral (

@@ -15,9 +15,6 @@ begin
     where s.group_id = p_group_id and s.topic = p_topic and s.partition = p_partition for update;
     if found then
         select g.* into settings from sharequeue.group_settings g where g.group_id = p_group_id;
-        if sp.folded_lease_id is not null then
-            perform sharequeue_internal.unfold(sp.share_partition_id);
-        end if;
     end if;
     if sp.share_partition_id is null then
         select a.error_code, a.error_message into error_code, error_message

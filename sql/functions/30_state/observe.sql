@@ -1,8 +1,9 @@
--- Records what the broker has said of the log (R-LS): its start, its end, its last stable offset, seen now. A log start past
--- SPSO moves SPSO. Records that nobody had processed are counted as lost. Leases keep what they hold until they acknowledge
--- or lapse; those records are counted as lost too, until the holder accepts them. Dead letters that are being written are still written. The same
--- topic name under another id is another topic: nothing moves, and nothing is leased until somebody decides. An observation
--- of the topic id before then changes nothing, also after the offsets were reset to the new topic.
+-- Records the broker's data about the log (R-LS), read now: its start, its end, its last stable offset. A log start
+-- past SPSO moves SPSO. Records that nobody had processed are counted as lost. Leases keep what they hold until they
+-- acknowledge or lapse; those records are counted as lost too, until the holder accepts them. Dead letters that are
+-- being written are still written. The same topic name with another id is another topic: nothing moves, and nothing
+-- is leased until an operator decides. An observation of the topic id before then changes nothing, also after the
+-- offsets were reset to the new topic.
 create or replace function sharequeue.observe(
     p_group_id text, p_topic text, p_partition integer, p_topic_id text,
     p_log_start bigint, p_log_end bigint, p_last_stable_offset bigint
@@ -56,7 +57,6 @@ declare
     v_lost bigint := 0;
     v_passed bigint := 0;
 begin
-    perform sharequeue_internal.unfold(v_id);
     for v_part in
         select first_offset, last_offset, part, state,
             sharequeue_internal.offsets_of(first_offset, last_offset, offsets) * v_gone as offsets

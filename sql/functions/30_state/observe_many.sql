@@ -1,6 +1,6 @@
--- observe, for many logs, seen now. A share-partition's row is written only if the broker has said something new of it. That
--- nothing has changed is one row of observations, if the call names every share-partition that the group has of a topic. If
--- it names only some of them, as a worker does, an unchanged row is written once in ten seconds.
+-- observe, for many logs, seen now. A share-partition's row is written only if its data have changed. If nothing has
+-- changed, one row of observations is written, if the call names every share-partition of the group's topic. If it
+-- names only some of them, as a worker does, an unchanged row is written once in ten seconds.
 create or replace function sharequeue.observe_many(
     p_group_id text, p_topics text[], p_partitions integer[], p_topic_ids text[], p_log_starts bigint[],
     p_log_ends bigint[], p_last_stable_offsets bigint[]

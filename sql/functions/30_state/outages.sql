@@ -24,7 +24,7 @@ $$;
 create or replace function sharequeue_internal.outage_margin() returns interval
 language sql immutable parallel safe as $$ select pg_catalog.make_interval(secs => 5) $$;
 
--- The service is alive. Returns how long an outage was that this beat ends; null when there was none.
+-- Records that the service is alive. Returns the length of the outage that this beat ends; null if there was none.
 create or replace function sharequeue.beat(p_longer_than interval default null) returns interval
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
@@ -119,8 +119,6 @@ begin
     perform sharequeue_internal.authorise_cluster();
     perform sharequeue_internal.check_span('the time by which locks are extended', p_amount);
     v_ids := sharequeue_internal.lock_in_order(null, false, true);
-    perform sharequeue_internal.unfold(share_partition_id)
-    from sharequeue.share_partitions where share_partition_id = any (v_ids) and folded_lease_id is not null;
     update sharequeue.leases set expires_at = expires_at + p_amount where share_partition_id = any (v_ids);
     get diagnostics v_extended = row_count;
     update sharequeue.share_partitions set next_expiry = next_expiry + p_amount

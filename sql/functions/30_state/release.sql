@@ -28,15 +28,11 @@ declare
     v_released bigint := 0;
 begin
     for v_id in
-        -- Looked for without a lock, in one snapshot, which has a lease folded or as a row of its own. A row that changed while
-        -- its lock was waited for would be judged anew, but its leases by the old snapshot: a lease that unfolded meanwhile was
-        -- in neither place, and stayed with a member that had given back all it held. Not exists: that was made a hash of all
-        -- leases of all groups.
+        -- Looked for without a lock. Not by exists: the planner makes that a hash of all leases of all groups.
         select share_partition_id from sharequeue.share_partitions
-        where group_id = p_group_id and next_expiry is not null and ((
+        where group_id = p_group_id and next_expiry is not null and (
             select true from sharequeue.leases l where l.share_partition_id = share_partitions.share_partition_id
                 and l.member_id = any (p_member_ids) and (p_token is null or l.token = p_token) limit 1)
-            or (folded_member_id = any (p_member_ids) and (p_token is null or folded_token = p_token)))
         order by share_partition_id
     loop
         perform from sharequeue.share_partitions where share_partition_id = v_id for no key update;
@@ -62,7 +58,6 @@ declare
     v_completed bigint := 0;
     v_released bigint := 0;
 begin
-    perform sharequeue_internal.unfold(p_share_partition_id);
     for v_lease_id in
         select l.lease_id from sharequeue.leases l
         where l.share_partition_id = p_share_partition_id and l.member_id = p_member_id

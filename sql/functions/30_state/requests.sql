@@ -38,7 +38,6 @@ $$;
 create or replace function sharequeue_internal.stored_result(p_request_key uuid) returns jsonb
 language plpgsql stable as $$
 begin
-    return (select coalesce(result, jsonb_build_array(fetched)) from sharequeue.requests
-        where request_key = p_request_key);
+    return (select result from sharequeue.requests where request_key = p_request_key);
 end
 $$;

@@ -1,8 +1,8 @@
 -- Ends leases whose lock has lapsed on share-partitions that nobody uses, at most p_limit leases in a call, of those
--- share-partitions whose locks lapsed first, and lets SPSO pass what is finished there. Skips share-partitions that another call is using; that call ends the leases
--- itself. A share-partition that cannot be settled, for whatever reason, holds up no other: stuck has its group, and why. So
--- no row is waited for longer than a moment. Also deletes the results of calls that are older than an hour, ten thousand in a
--- call.
+-- share-partitions whose locks lapsed first, and lets SPSO pass what is finished there. Skips share-partitions that
+-- another call is using; that call ends the leases itself. A share-partition that cannot be swept, for whatever
+-- reason, does not delay others: stuck has its group and the reason. So the call never waits long for a row. Also
+-- deletes the results of calls that are older than an hour, ten thousand in a call.
 create or replace function sharequeue.sweep(p_limit integer, out leases bigint, out records bigint, out stuck jsonb)
 -- No table whole, whatever is known of it: as in end_leases_at.
 language plpgsql volatile set search_path = pg_catalog set enable_seqscan = off set lock_timeout = '50ms' as $$

@@ -82,7 +82,7 @@ begin
             (share_partition_id, first_offset, last_offset, state, delivery_count, lease_id)
         values (v_id, p_sp.speo, v_fresh_to - 1, 1, 1, p_lease_id);
         -- redeliverable is named so that the journal hears of it (70_journal/triggers.sql).
-        update sharequeue.share_partitions set speo = v_fresh_to, redeliverable = redeliverable
+        update sharequeue.share_partitions set speo = v_fresh_to
         where share_partition_id = v_id;
     end if;
     select array_agg(t.delivery_count order by t.delivery_count), array_agg(t.offsets order by t.delivery_count)

@@ -41,31 +41,16 @@ begin
 end
 $$;
 
--- Who tried the records of the open batch, and when, oldest first; and where the files lie in which that attempt's handler
--- said what was wrong, null where it wrote none. Attempts before the group had a dead-letter topic are not known.
-create or replace function sharequeue.dead_letter_attempts(
-    p_group_id text, p_topic text, p_partition integer, p_sequence bigint
-) returns table (lease_id bigint, member_id text, client_id text, acquired_at timestamptz, offsets int8multirange,
-    exceptions text)
-language plpgsql volatile set search_path = pg_catalog as $$
-declare
-    v_id bigint;
-    v_offsets int8multirange;
-begin
-    perform sharequeue_internal.authorise(p_group_id, 'READ');
-    perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_present('the topic', p_topic),
-        sharequeue_internal.check_present('the partition', p_partition);
-    perform sharequeue_internal.check_present('the sequence', p_sequence);
-    select sp.share_partition_id, range_agg(r.offsets) into v_id, v_offsets
-    from sharequeue.share_partitions sp join sharequeue.dead_letter_runs r using (share_partition_id)
-    where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition and r.sequence = p_sequence
-    group by sp.share_partition_id;
-    return query
-        select f.lease_id, f.member_id, f.client_id, f.acquired_at, f.offsets * v_offsets, (
-            select o.location from sharequeue.lease_outputs o
-            where o.lease_id = f.lease_id and o.sink like '%-exceptions' and o.records > 0 limit 1)
-        from sharequeue.failed_attempts f
-        where f.share_partition_id = v_id and f.past > lower(v_offsets) and f.offsets && v_offsets
-        order by f.acquired_at, f.lease_id;
-end
+-- Returns the attempts of some records, oldest first: the member, the time, and the location of the files with the
+-- handler's errors, null if there are none. Attempts before the group had a dead-letter topic are not known.
+create or replace function sharequeue_internal.attempts_at(p_id bigint, p_offsets int8multirange) returns jsonb
+language sql stable as $$
+    select coalesce(jsonb_agg(jsonb_build_object(
+            'lease_id', f.lease_id, 'member_id', f.member_id, 'client_id', f.client_id, 'acquired_at', f.acquired_at,
+            'offsets', (f.offsets * p_offsets)::text, 'exceptions', (
+                select o.location from sharequeue.lease_outputs o
+                where o.lease_id = f.lease_id and o.sink like '%-exceptions' and o.records > 0 limit 1))
+        order by f.acquired_at, f.lease_id), '[]')
+    from sharequeue.failed_attempts f
+    where f.share_partition_id = p_id and f.past > lower(p_offsets) and f.offsets && p_offsets
 $$;

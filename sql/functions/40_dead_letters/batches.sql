@@ -1,10 +1,12 @@
 -- The two phases of a dead letter (KIP-1191) as batches with a number, so that it reaches its topic exactly once.
 
 -- The batch to write next: the open one again if there is one, else the lowest ARCHIVING offsets under the next
--- number. One row per cause and delivery count; no row when nothing waits.
+-- number. One row per cause and delivery count, each with the failed deliveries of the whole batch (attempts_at); no row
+-- when nothing waits.
 create or replace function sharequeue.open_dead_letters(
     p_group_id text, p_topic text, p_partition integer, p_max_records bigint
-) returns table (sequence bigint, opened_at timestamptz, topic_id text, cause text, delivery_count smallint, offsets int8multirange)
+) returns table (sequence bigint, opened_at timestamptz, topic_id text, cause text, delivery_count smallint, offsets int8multirange,
+    attempts jsonb)
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_sp sharequeue.share_partitions;
@@ -40,16 +42,19 @@ begin
         group by f.cause, f.delivery_count;
     end if;
     return query
-        select r.sequence, b.opened_at, v_sp.topic_id, r.cause, r.delivery_count, r.offsets
-        from sharequeue.dead_letter_runs r
-        join sharequeue.dead_letter_batches b using (share_partition_id, sequence)
-        where b.share_partition_id = v_sp.share_partition_id and b.written_at is null
-        order by r.cause, r.delivery_count;
+        with batch as materialized (
+            select r.sequence, b.opened_at, r.cause, r.delivery_count, r.offsets
+            from sharequeue.dead_letter_runs r
+            join sharequeue.dead_letter_batches b using (share_partition_id, sequence)
+            where b.share_partition_id = v_sp.share_partition_id and b.written_at is null)
+        select b.sequence, b.opened_at, v_sp.topic_id, b.cause, b.delivery_count, b.offsets,
+            (select sharequeue_internal.attempts_at(v_sp.share_partition_id, range_agg(a.offsets)) from batch a)
+        from batch b order by b.cause, b.delivery_count;
 end
 $$;
 
--- The broker has confirmed the batch: ARCHIVING becomes ARCHIVED and SPSO may pass. Returns the number of
--- records; 0 when that batch is not open (it was closed before).
+-- Closes a batch that the broker has confirmed: ARCHIVING becomes ARCHIVED and SPSO may pass. Returns the number of
+-- records; 0 if the batch is not open (it was closed before).
 create or replace function sharequeue.close_dead_letters(
     p_group_id text, p_topic text, p_partition integer, p_sequence bigint, p_dropped boolean default false
 ) returns bigint
@@ -117,7 +122,8 @@ begin
 end
 $$;
 
--- Records why a drain could not write what waits; null removes the reason. It stays until a batch is closed.
+-- Records why a drain could not write the waiting dead letters; null removes the reason. It stays until a batch is
+-- closed.
 create or replace function sharequeue.hold_dead_letters(
     p_group_id text, p_topic text, p_partition integer, p_reason text
 ) returns void

@@ -1,5 +1,61 @@
 -- Puts dead letters back in numbered batches, so that each is sent once, also when a process dies.
 
+-- Records that the role that is logged in requests a redrive, before anything of it is sent. Returns its id. p_selection
+-- chooses the letters, by the names of the columns of sharequeue.redrives; a condition that is absent holds for all.
+create or replace function sharequeue.begin_redrive(
+    p_topic text, p_topic_id text, p_target_topic text, p_only_group text, p_target_topics text[], p_by_key boolean,
+    p_selection jsonb
+) returns uuid
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_redrive_id constant uuid := gen_random_uuid();
+    v_unknown text;
+begin
+    perform sharequeue.require_read_committed();
+    perform sharequeue_internal.check_name('the topic', p_topic), sharequeue_internal.check_name('the topic id', p_topic_id),
+        sharequeue_internal.check_present('the target topics', p_target_topics),
+        sharequeue_internal.check_present('whether keys place the records', p_by_key);
+    perform sharequeue_internal.check_name('a target topic', t.name) from unnest(p_target_topics) as t (name);
+    if p_target_topic is not null then
+        perform sharequeue_internal.check_name('the target topic', p_target_topic);
+    end if;
+    if p_only_group is not null then
+        perform sharequeue_internal.check_group_id(p_only_group);
+    end if;
+    if jsonb_typeof(p_selection) is distinct from 'object' then
+        raise exception 'the selection is %: give an object', coalesce(p_selection::text, 'missing') using errcode = 'SQ042';
+    end if;
+    select k.name into v_unknown from jsonb_object_keys(p_selection) as k (name)
+    where k.name <> all (array['cause', 'since', 'until', 'group_id', 'source_topic', 'source_partition', 'header_name',
+        'header_value', 'offsets']);
+    if found then
+        raise exception 'the selection has a condition "%", which is unknown: give columns of sharequeue.redrives', v_unknown
+            using errcode = 'SQ042';
+    end if;
+    insert into sharequeue.redrives (
+        redrive_id, dead_letter_topic, topic_id, target_topic, only_group, target_topics, by_key, requested_at, requested_by,
+        cause, since, until, group_id, source_topic, source_partition, header_name, header_value, offsets)
+    select v_redrive_id, p_topic, p_topic_id, p_target_topic, p_only_group, p_target_topics, p_by_key, sharequeue.clock(),
+        session_user, s.*
+    from jsonb_to_record(p_selection) as s (
+        cause text, since timestamptz, until timestamptz, group_id text, source_topic text, source_partition integer,
+        header_name text, header_value text, offsets jsonb);
+    return v_redrive_id;
+end
+$$;
+
+-- Records that everything that was requested is done.
+create or replace function sharequeue.end_redrive(p_redrive_id uuid) returns void
+language plpgsql volatile set search_path = pg_catalog as $$
+begin
+    perform sharequeue.require_read_committed();
+    update sharequeue.redrives r set ended_at = sharequeue.clock() where r.redrive_id = p_redrive_id;
+    if not found then
+        raise exception 'there is no redrive %', p_redrive_id using errcode = 'SQ042';
+    end if;
+end
+$$;
+
 -- The batch to send next: the open one again if there is one, whoever opened it, else the lowest of the wanted letters
 -- that were never sent. No row when none is left. A caller that wants them in another order asks for a few at a time.
 create or replace function sharequeue.open_redrive(
@@ -44,7 +100,8 @@ begin
 end
 $$;
 
--- Some letters of the open batch cannot be sent, because their originals are gone: it goes on with what is left.
+-- Removes letters of the open batch that cannot be sent, because their source records are gone; the batch continues
+-- with the rest.
 create or replace function sharequeue.trim_redrive(
     p_topic text, p_topic_id text, p_partition integer, p_sequence bigint, p_offsets int8multirange
 ) returns void
@@ -60,7 +117,7 @@ begin
 end
 $$;
 
--- The broker has confirmed the batch. Returns the number of letters; 0 when it was closed before.
+-- Closes a batch that the broker has confirmed. Returns the number of letters; 0 if it was closed before.
 create or replace function sharequeue.close_redrive(
     p_topic text, p_topic_id text, p_partition integer, p_sequence bigint
 ) returns bigint
@@ -90,14 +147,14 @@ begin
 end
 $$;
 
--- Topics that have records put back for another group alone: a reader of this group passes over those records.
+-- Returns topics with records that were redriven for another group only: a reader of this group skips those records.
 create or replace function sharequeue.topics_redriven_for_others(p_group_id text) returns setof text
 language sql stable set search_path = pg_catalog as $$
     select distinct t.topic from sharequeue.redrives r cross join unnest(r.target_topics) as t (topic)
     where r.only_group is not null and r.only_group <> p_group_id
 $$;
 
--- The share groups that get what is sent to these topics: those that have a share-partition of one.
+-- Returns the share groups that get the records of these topics: those with a share-partition of one of them.
 create or replace function sharequeue.groups_of_topics(p_topics text[]) returns table (group_id text, topic text)
 language sql stable set search_path = pg_catalog as $$
     select distinct sp.group_id, sp.topic from sharequeue.share_partitions sp where sp.topic = any (p_topics)

@@ -1,13 +1,14 @@
 -- Outputs of several leases brought together in one folder. The manifest moves from the old folders to the new one in
 -- one transaction, so that no reader of it finds a record twice or not at all.
 
--- Which state this is. The same for as long as the database lives; a copy of it has the same one.
+-- Returns the id of this state. It stays the same as long as the database exists; a copy of the database has the
+-- same id.
 create or replace function sharequeue.state_id() returns uuid
 language sql stable set search_path = pg_catalog as $$
     select state_id from sharequeue.state_identity
 $$;
 
--- Before anything is written. A second time changes nothing.
+-- Registers a compaction before anything is written. A second call changes nothing.
 create or replace function sharequeue.begin_compaction(
     p_compaction_id uuid, p_group_id text, p_sink text, p_location text
 ) returns void
@@ -103,8 +104,9 @@ begin
 end
 $$;
 
--- Folders that no reader needs any more: those replaced longer ago than the grace, and the new ones of compactions that
--- were not committed within it, which are given up here. A folder that counts is never among them.
+-- Returns folders that no reader needs any more: those that were replaced before the grace period, and the new ones
+-- of compactions that were not committed within it, which are given up here. A folder that counts is never among
+-- them.
 create or replace function sharequeue.removable_outputs(p_group_id text, p_sink text, p_grace interval)
 returns table (compaction_id uuid, folders text[])
 language plpgsql volatile set search_path = pg_catalog as $$
@@ -133,7 +135,7 @@ begin
 end
 $$;
 
--- Its folders were removed. Returns whether it was known.
+-- Removes a compaction whose folders were removed. Returns whether it existed.
 create or replace function sharequeue.forget_compaction(p_compaction_id uuid) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$
 declare

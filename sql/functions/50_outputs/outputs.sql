@@ -103,19 +103,19 @@ begin
 end
 $$;
 
--- The groups to which these folders belong; no row for one that nobody has counted an output in.
+-- Returns the groups to which these folders belong; no row for a folder without an output that counts.
 create or replace function sharequeue.sink_owners(p_folders text[]) returns table (folder text, group_id text)
 language sql stable set search_path = pg_catalog as $$
     select s.folder, s.group_id from sharequeue.sink_folders s where s.folder = any (p_folders) order by s.folder
 $$;
 
--- What of these leases may still be needed, of whatever group they are: `held` ones, and outputs of theirs that count in files.
--- The files of no other lease are needed by anybody.
+-- Returns those of these leases, of any group, whose files may still be needed: `held` ones, and those with outputs
+-- that count in files. The files of other leases are not needed.
 create or replace function sharequeue.needed_outputs(p_lease_ids bigint[])
 returns table (lease_id bigint, held boolean, sink text)
 language sql stable set search_path = pg_catalog as $$
     -- In one statement: a lease that is acknowledged meanwhile is held or counts.
-    select l.lease_id, true, null from sharequeue.all_leases l where l.lease_id = any (p_lease_ids)
+    select l.lease_id, true, null from sharequeue.leases l where l.lease_id = any (p_lease_ids)
     union all
     select o.lease_id, false, o.sink from sharequeue.lease_outputs o
     where o.lease_id = any (p_lease_ids) and (starts_with(o.location, 'sink:pending:') or not starts_with(o.location, 'sink:'))

@@ -2,9 +2,9 @@
 -- manifest begins with `sink:pending:`. All of a sink's that wait go together, under one number. The table takes a number
 -- once. So a transfer may be repeated, by anybody and at any time, until end_transfer has been called.
 
--- What to transfer now: the transfer that is under way, or a new one of all that waits, or no row. It is claimed for a while,
--- so that others do not do the same work; `busy` is one that somebody has claimed. A claim is no lock: who works on after it
--- has lapsed does no harm.
+-- Returns the transfer to do now: the current one, or a new one of all waiting rows, or no row. It is claimed for
+-- some time, so that others do not do the same work; `busy` is one that another process has claimed. A claim is not
+-- a lock: a process that continues after its claim has lapsed does no harm.
 create or replace function sharequeue.begin_transfer(p_group_id text, p_sink text, p_claim interval)
 returns table (number bigint, locations text[], records bigint, busy boolean)
 language plpgsql volatile set search_path = pg_catalog as $$
@@ -42,8 +42,8 @@ begin
 end
 $$;
 
--- The table has taken the transfer of this number: its rows are there, and count there. Returns how many outputs moved; none
--- when somebody else was quicker.
+-- Records that the table has accepted the transfer of this number, so that its rows count there. Returns the number
+-- of outputs that moved; none if another process was faster.
 create or replace function sharequeue.end_transfer(p_group_id text, p_sink text, p_number bigint, p_location text)
 returns bigint
 language plpgsql volatile set search_path = pg_catalog as $$

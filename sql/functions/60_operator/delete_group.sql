@@ -1,5 +1,5 @@
--- Deletes a group with all it has but its configs, as a broker does (kafka-semantics 2.20): a group of that name that
--- comes back is configured as before. Returns whether there was one.
+-- Deletes a group and its state, but not its configs, as a broker does (kafka-semantics 2.20): a new group of that
+-- name has these configs. Returns whether the group existed.
 create or replace function sharequeue.delete_group(p_group_id text) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$
 declare

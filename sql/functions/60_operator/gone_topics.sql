@@ -6,8 +6,8 @@
 create or replace function sharequeue_internal.gone_topic_silence() returns interval
 language sql immutable parallel safe as $$ select pg_catalog.make_interval(mins => 1) $$;
 
--- Writes down what the broker has just said of topics: p_topic_ids has the id that each has now, null where there is no
--- such topic. Topics of which the broker said nothing must not be named.
+-- Records the broker's current data about topics: p_topic_ids has the current id of each, null if the topic does not
+-- exist. Do not name topics for which the broker returned nothing.
 create or replace function sharequeue.note_topics(p_topics text[], p_topic_ids text[]) returns void
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -49,9 +49,9 @@ language sql stable as $$
         and g.said_at >= p_at - sharequeue_internal.gone_topic_silence()
 $$;
 
--- Removes what groups have of topic ids that the broker has said are gone for p_gone_for and says so still; without
--- p_execute only says what it would remove; of one group, or of all. One row for each group and topic id. The groups go on: where members subscribe
--- to a topic that was made anew, it starts as one that is new to the group.
+-- Removes the state of topic ids that the broker has reported as gone for p_gone_for and still does, of one group or
+-- of all; without p_execute it only returns what it would remove. One row for each group and topic id. The groups
+-- continue: if members subscribe to a topic that was created again, it starts as a new topic of the group.
 create or replace function sharequeue.remove_deleted_topics(
     p_gone_for interval, p_execute boolean, p_group_id text default null
 ) returns table (topic text, topic_id text, gone_since timestamptz, group_id text, share_partitions bigint)

@@ -36,8 +36,9 @@ begin
 end
 $$;
 
--- Resets a share-partition to an offset (R-EP-3): nothing is in flight afterwards, and the state epoch rises, so that
--- holders from before are fenced. Creates it where it is not initialised yet. Returns the new state epoch.
+-- Resets a share-partition to an offset (R-EP-3): nothing is in flight afterwards, and the state epoch rises, so
+-- that holders from before are fenced. Creates the share-partition if it is not initialised yet. Returns the new
+-- state epoch.
 create or replace function sharequeue.alter_offsets(
     p_group_id text, p_topic text, p_partition integer, p_topic_id text, p_start_offset bigint,
     p_state_epoch integer default null
@@ -60,7 +61,6 @@ begin
         select * into v_sp from sharequeue.share_partitions
         where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
         perform sharequeue_internal.check_topic_id(v_sp, p_topic_id);
-        perform sharequeue_internal.unfold(v_sp.share_partition_id);
         delete from sharequeue.in_flight_batches where share_partition_id = v_sp.share_partition_id;
         delete from sharequeue.leases where share_partition_id = v_sp.share_partition_id;
         delete from sharequeue.circuit_breakers where share_partition_id = v_sp.share_partition_id;
@@ -109,8 +109,9 @@ begin
 end
 $$;
 
--- Kafka's AlterShareGroupOffsets: many share-partitions at once, the group made if there is none, its epoch raised. A
--- partition that is refused does not stop the others. Without p_execute it says what would be done, and does nothing.
+-- Kafka's AlterShareGroupOffsets: many share-partitions at once, the group is created if it does not exist, and its
+-- epoch is raised. An error of one partition does not stop the others. Without p_execute it only returns what it
+-- would do.
 create or replace function sharequeue.reset_offsets(
     p_group_id text, p_topics text[], p_partitions integer[], p_topic_ids text[], p_start_offsets bigint[],
     p_execute boolean
@@ -127,6 +128,12 @@ begin
             or (cardinality(p_partitions), cardinality(p_topic_ids), cardinality(p_start_offsets))
             is distinct from (cardinality(p_topics), cardinality(p_topics), cardinality(p_topics)) then
         raise exception 'every topic needs a partition, a topic id and a start offset' using errcode = 'SQ042';
+    end if;
+    select n.topic, n.partition into v_named from unnest(p_topics, p_partitions) as n (topic, partition)
+    group by n.topic, n.partition having count(*) > 1 order by n.topic, n.partition limit 1;
+    if found then
+        raise exception 'partition % of topic % is named twice: give it one start offset', v_named.partition, v_named.topic
+            using errcode = 'SQ042';
     end if;
     perform sharequeue_internal.lock_empty_group(p_group_id);
     if p_execute then
@@ -175,7 +182,7 @@ begin
 end
 $$;
 
--- Forgets a group's share-partitions of a topic; returns how many there were.
+-- Deletes a group's share-partitions of a topic; returns their number.
 create or replace function sharequeue.delete_offsets(p_group_id text, p_topic text) returns integer
 language plpgsql volatile set search_path = pg_catalog as $$
 declare

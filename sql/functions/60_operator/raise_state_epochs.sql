@@ -1,4 +1,5 @@
--- After a restore of the database from a backup: every holder from before is fenced, everything leased comes again.
+-- After a restore of the database from a backup: fences every older holder, so that all leased records are delivered
+-- again.
 create or replace function sharequeue.raise_state_epochs() returns bigint
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -10,7 +11,6 @@ begin
     perform sharequeue_internal.authorise_cluster();
     foreach v_id in array sharequeue_internal.lock_in_order(null, false, true) loop
         v_completed := 0;
-        perform sharequeue_internal.unfold(v_id);
         for v_lease_id in select lease_id from sharequeue.leases where share_partition_id = v_id order by lease_id loop
             v_completed := v_completed + (select e.completed from sharequeue_internal.end_unacknowledged(v_id, v_lease_id) as e);
         end loop;

@@ -1,5 +1,5 @@
--- Removes a group's reports that are older than p_keep, at most p_limit rows of each table; whoever records calls it each
--- time, so that no call has much to do. Returns how many rows it has removed.
+-- Removes a group's reports that are older than p_keep, at most p_limit rows of each table; each recorder of reports
+-- calls it each time, so that each call has little to do. Returns the number of removed rows.
 create or replace function sharequeue.remove_reports(
     p_group_id text, p_keep interval, p_limit integer default 1000
 ) returns bigint

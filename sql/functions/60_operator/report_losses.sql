@@ -1,5 +1,5 @@
--- How many records of these topics a group has lost to retention since this was asked last: each is returned once. Records
--- that a lease still holds are left to a later call: what their holder accepts is not lost.
+-- Returns how many records of these topics a group has lost to retention since the last call: each is returned once.
+-- Records that a lease still holds are left to a later call, because records that their holder accepts are not lost.
 create or replace function sharequeue.report_losses(p_group_id text, p_topics text[]) returns bigint
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -22,7 +22,7 @@ begin
         select sp.lost_records - coalesce((
             select sum(sharequeue.records(sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets)
                 * int8multirange(int8range(null, sp.spso))))
-            from sharequeue.all_batches b
+            from sharequeue.in_flight_batches b
             where b.share_partition_id = v_id and b.state = 1 and b.first_offset < sp.spso), 0)
         into v_lost from sharequeue.share_partitions sp where sp.share_partition_id = v_id;
         if v_lost > v_before then

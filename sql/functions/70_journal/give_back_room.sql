@@ -1,6 +1,7 @@
--- Writes tables anew that are nearly all free room. A long transaction elsewhere keeps vacuum from removing dead rows; when it
--- has ended, vacuum makes their room usable but does not give it back. A few thousand rows that are scattered over hundreds
--- of megabytes make every vacuum and checkpoint slow. Operations wait while a table is written.
+-- Rewrites tables that are almost empty. A long transaction elsewhere prevents vacuum from removing dead rows. When
+-- it has ended, vacuum makes their space reusable but does not return it to the system. A few thousand rows
+-- scattered over hundreds of megabytes make every vacuum and checkpoint slow. Operations wait while a table is
+-- rewritten.
 --
 -- Only tables over p_least bytes, of which p_factor times less would do; only when the dead rows that are left would fit
 -- in a quarter of the room (otherwise vacuum has not been here yet, or somebody still holds it up, and they would be

@@ -12,9 +12,9 @@ language sql volatile as $$
 $$;
 
 -- Takes snapshots of share-partitions whose journal has grown by p_updates rows or more since their last one
--- (share.coordinator.snapshot.update.records.per.snapshot), those that have grown most first, p_limit at most. Counted
--- from what the journal has gained since the last look, so that no operation pays for it: between two looks a
--- share-partition may go past the bound. One that another call is at work on waits for the next look.
+-- (share.coordinator.snapshot.update.records.per.snapshot), those that have grown most first, p_limit at most.
+-- Growth is counted since the last call, so that operations need not count it: between two calls a share-partition
+-- may exceed the limit. A share-partition that another call is using waits for the next call.
 create or replace function sharequeue.take_snapshots(p_updates integer, p_limit integer default 100) returns integer
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -64,7 +64,7 @@ begin
 end
 $$;
 
--- The journal's partitions by day, oldest first; not the one that takes all other times.
+-- Returns the journal's partitions by day, oldest first, without the one for all other times.
 create or replace function sharequeue.journal_partitions() returns table (day date, name text, bytes bigint)
 language sql stable set search_path = pg_catalog as $$
     select to_date(right(c.relname, 8), 'YYYYMMDD'), c.relname::text, pg_total_relation_size(c.oid)
@@ -147,7 +147,7 @@ begin
 end
 $$;
 
--- What tests and wrong clocks left in the partition of all other times, dropped by the same retention.
+-- Removes the rows that tests and wrong clocks left in the partition of all other times, after the same retention.
 create or replace function sharequeue.clear_other_journal(p_retention interval, p_limit integer default 10000)
 returns bigint
 language plpgsql volatile set search_path = pg_catalog as $$
@@ -185,10 +185,7 @@ begin
     end if;
     with changes as (
         select j.share_partition_id as id, j.journal_id, j.kind, j.delivery_complete_count, j.state_epoch,
-            j.accepted_first, j.lost_records, coalesce(j.delivery_count, 1::smallint) as delivery_count, j.group_id,
-            j.topic, j.partition,
-            case j.kind when 'fetch' then coalesce(j.spso, j.first_offset) else j.spso end as spso,
-            case j.kind when 'fetch' then j.last_offset + 1 else j.speo end as speo
+            j.accepted_first, j.lost_records, j.delivery_count, j.group_id, j.topic, j.partition, j.spso, j.speo
         from sharequeue.journal j where j.at >= p_day::timestamptz and j.at < (p_day + 1)::timestamptz
     ), before as (
         -- What the day began with: the last day there is, or, of a share-partition without one, its first image.
@@ -211,7 +208,7 @@ begin
         window w as (partition by c.id order by c.journal_id)
     ), days as (
         select c.id, count(*) as updates, count(*) filter (where c.kind = 'snapshot') as snapshots,
-            max(c.delivery_count) filter (where c.kind in ('batch', 'fetch')) as highest,
+            max(c.delivery_count) filter (where c.kind = 'batch') as highest,
             (array_agg(c.spso order by c.journal_id desc) filter (where c.spso is not null))[1] as spso,
             (array_agg(c.speo order by c.journal_id desc) filter (where c.speo is not null))[1] as speo,
             (array_agg(c.delivery_complete_count order by c.journal_id desc)
@@ -224,7 +221,7 @@ begin
         from changes c group by c.id
     ), granted as (
         select j.share_partition_id as id, count(distinct j.lease_id) as leases from sharequeue.journal j
-        where j.at >= p_day::timestamptz and j.at < (p_day + 1)::timestamptz and j.kind in ('lease', 'fetch')
+        where j.at >= p_day::timestamptz and j.at < (p_day + 1)::timestamptz and j.kind = 'lease'
         group by j.share_partition_id
     )
     insert into sharequeue.journal_daily as d (day, share_partition_id, group_id, topic, partition, updates, snapshots,

@@ -1,5 +1,5 @@
 -- What the journal says the state is, or was: replayed from a snapshot on, up to a point in the journal (journal_id,
--- inclusive) or its end. Each returns the last image of every row, and sets of offsets folded together since.
+-- inclusive) or its end. Each returns the last image of every row, and the sets of offsets with every change since.
 
 -- The set of offsets of one row of a batch, change by change.
 create or replace function sharequeue_internal.replay_offsets(p_before int8multirange, p_kind text, p_offsets int8multirange)
@@ -14,23 +14,12 @@ create or replace aggregate sharequeue_internal.replayed(text, int8multirange) (
     sfunc = sharequeue_internal.replay_offsets, stype = int8multirange
 );
 
--- Where replay of a share-partition may begin, latest first.
+-- Returns the journal ids at which a replay of a share-partition may begin, latest first.
 create or replace function sharequeue.snapshots(p_share_partition_id bigint)
 returns table (journal_id bigint, taken_at timestamptz)
 language sql stable set search_path = pg_catalog as $$
     select s.journal_id, s.taken_at from sharequeue.journal_snapshots s
     where s.share_partition_id = p_share_partition_id order by s.journal_id desc
-$$;
-
--- From which row on the journal tells batches and leases: the snapshot, or a later fetch of a folded share-partition, after
--- which nothing else was there.
-create or replace function sharequeue_internal.replay_from(
-    p_share_partition_id bigint, p_snapshot_id bigint, p_until bigint
-) returns bigint
-language sql stable as $$
-    select coalesce(max(j.journal_id), p_snapshot_id) from sharequeue.journal j
-    where j.share_partition_id = p_share_partition_id and j.journal_id >= p_snapshot_id
-        and (p_until is null or j.journal_id <= p_until) and j.kind = 'fetch' and j.gone_lease_id is null
 $$;
 
 create or replace function sharequeue.replay_batches(
@@ -39,21 +28,12 @@ create or replace function sharequeue.replay_batches(
     lease_id bigint, isolate bigint, not_before timestamptz, cause text, offsets int8multirange)
 language sql stable set search_path = pg_catalog as $$
     with changes as (
-        select j.journal_id, case j.kind when 'fetch' then 'batch' else j.kind end as kind, j.first_offset, j.last_offset,
-            coalesce(j.part, 0) as part, coalesce(j.state, 1::smallint) as state,
-            coalesce(j.delivery_count, 1::smallint) as delivery_count, j.lease_id, j.isolate, j.not_before, j.cause,
-            j.offsets
+        select j.journal_id, j.kind, j.first_offset, j.last_offset, j.part, j.state, j.delivery_count, j.lease_id,
+            j.isolate, j.not_before, j.cause, j.offsets
         from sharequeue.journal j
-        where j.share_partition_id = p_share_partition_id
-            and j.journal_id >= sharequeue_internal.replay_from(p_share_partition_id, p_snapshot_id, p_until)
+        where j.share_partition_id = p_share_partition_id and j.journal_id >= p_snapshot_id
             and (p_until is null or j.journal_id <= p_until)
-            and j.kind in ('batch', 'batch_gone', 'offsets_added', 'offsets_taken', 'fetch')
-        union all
-        select j.journal_id, 'batch_gone', j.gone_first, null, 0, null, null, null, null, null, null, null
-        from sharequeue.journal j
-        where j.share_partition_id = p_share_partition_id
-            and j.journal_id >= sharequeue_internal.replay_from(p_share_partition_id, p_snapshot_id, p_until)
-            and (p_until is null or j.journal_id <= p_until) and j.kind = 'fetch' and j.gone_first is not null
+            and j.kind in ('batch', 'batch_gone', 'offsets_added', 'offsets_taken')
     ), images as (
         select distinct on (c.first_offset, c.part) c.* from changes c where c.kind in ('batch', 'batch_gone')
         order by c.first_offset, c.part, c.journal_id desc
@@ -72,20 +52,11 @@ create or replace function sharequeue.replay_leases(
     read_committed boolean)
 language sql stable set search_path = pg_catalog as $$
     with changes as (
-        select j.journal_id, j.kind <> 'lease_gone' as there, j.lease_id, j.member_id, j.member_epoch, j.token,
-            j.lock_duration_ms, coalesce(j.acquired_at, j.at) as acquired_at,
-            coalesce(j.expires_at, j.at + j.lock_duration_ms * interval '1 millisecond') as expires_at, j.fan_out,
-            coalesce(j.own_lock_duration, false) as own_lock_duration, j.read_committed
+        select j.journal_id, j.kind = 'lease' as there, j.lease_id, j.member_id, j.member_epoch, j.token,
+            j.lock_duration_ms, j.acquired_at, j.expires_at, j.fan_out, j.own_lock_duration, j.read_committed
         from sharequeue.journal j
-        where j.share_partition_id = p_share_partition_id
-            and j.journal_id >= sharequeue_internal.replay_from(p_share_partition_id, p_snapshot_id, p_until)
-            and (p_until is null or j.journal_id <= p_until) and j.kind in ('lease', 'lease_gone', 'fetch')
-        union all
-        select j.journal_id, false, j.gone_lease_id, null, null, null, null, null, null, null, null, null
-        from sharequeue.journal j
-        where j.share_partition_id = p_share_partition_id
-            and j.journal_id >= sharequeue_internal.replay_from(p_share_partition_id, p_snapshot_id, p_until)
-            and (p_until is null or j.journal_id <= p_until) and j.kind = 'fetch' and j.gone_lease_id is not null
+        where j.share_partition_id = p_share_partition_id and j.journal_id >= p_snapshot_id
+            and (p_until is null or j.journal_id <= p_until) and j.kind in ('lease', 'lease_gone')
     ), last as (
         select distinct on (c.lease_id) c.* from changes c order by c.lease_id, c.journal_id desc
     )
@@ -101,21 +72,15 @@ create or replace function sharequeue.replay_share_partition(
     dead_letter_sequence bigint, next_expiry timestamptz, state_epoch integer, redeliverable boolean,
     advance_due boolean, status text, paused_reason text, topic_id text)
 language sql stable set search_path = pg_catalog as $$
-    with changes as (
-        select j.* from sharequeue.journal j
+    select i.spso, i.speo, i.delivery_complete_count, i.accepted_first, i.lost_records, i.dead_letter_sequence,
+        i.next_expiry, i.state_epoch, i.redeliverable, i.advance_due, i.status, i.paused_reason, i.topic_id
+    from (
+        select * from sharequeue.journal j
         where j.share_partition_id = p_share_partition_id and j.journal_id >= p_snapshot_id
             and (p_until is null or j.journal_id <= p_until)
-            and j.kind in ('initialized', 'snapshot', 'share_partition', 'deleted', 'fetch')
-    ), image as (
-        select * from changes where kind <> 'fetch' order by journal_id desc limit 1
-    ), fetched as (
-        select f.* from changes f, image i where f.kind = 'fetch' and f.journal_id > i.journal_id
-        order by f.journal_id desc limit 1
-    )
-    select coalesce(f.spso, f.first_offset, i.spso), coalesce(f.last_offset + 1, i.speo), i.delivery_complete_count,
-        coalesce(f.accepted_first, i.accepted_first), i.lost_records, i.dead_letter_sequence, i.next_expiry, i.state_epoch, i.redeliverable, i.advance_due, i.status,
-        i.paused_reason, i.topic_id
-    from image i left join fetched f on true where i.kind <> 'deleted'
+            and j.kind in ('initialized', 'snapshot', 'share_partition', 'deleted')
+        order by j.journal_id desc limit 1
+    ) as i where i.kind <> 'deleted'
 $$;
 
 create or replace function sharequeue.replay_outcomes(

@@ -16,7 +16,6 @@ begin
     if not found then
         return null;
     end if;
-    perform sharequeue_internal.unfold(p_share_partition_id);
     v_at := sharequeue.clock();
     v_journal_id := sharequeue_internal.journal_share_partition(v_sp, 'snapshot', true);
     insert into sharequeue.journal (share_partition_id, at, kind, first_offset, last_offset, part, state,

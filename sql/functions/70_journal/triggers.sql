@@ -1,7 +1,6 @@
 -- The journal as it is written. Triggers on the state's own tables, so that no operation can forget it: whatever changes
 -- in_flight_batches, leases, share_partitions or delivery_counts stands in the journal in the same transaction. The rows
--- are images of what is there afterwards, sets of offsets whole: an acknowledgement of 100,000 runs writes a few rows. A
--- statement that changes `journalled` has written its own row (acknowledge_and_acquire writes one instead of six).
+-- are images of what is there afterwards, sets of offsets whole: an acknowledgement of 100,000 runs writes a few rows.
 -- These functions carry no SET: they run inside operations that have it.
 
 create or replace function sharequeue_internal.journal_batch() returns trigger
@@ -36,11 +35,7 @@ begin
     return null;
 end
 $$;
-create or replace trigger in_flight_batches_journal after insert on sharequeue.in_flight_batches
-    for each row when (not new.journalled) execute function sharequeue_internal.journal_batch();
-create or replace trigger in_flight_batches_journal_update after update on sharequeue.in_flight_batches
-    for each row when (old.journalled = new.journalled) execute function sharequeue_internal.journal_batch();
-create or replace trigger in_flight_batches_journal_delete after delete on sharequeue.in_flight_batches
+create or replace trigger in_flight_batches_journal after insert or update or delete on sharequeue.in_flight_batches
     for each row execute function sharequeue_internal.journal_batch();
 
 create or replace function sharequeue_internal.journal_lease() returns trigger
@@ -49,13 +44,6 @@ begin
     if tg_op = 'DELETE' then
         insert into sharequeue.journal (share_partition_id, at, kind, lease_id)
         values (old.share_partition_id, sharequeue.clock(), 'lease_gone', old.lease_id);
-        if old.request_id is not null then
-            -- A repeat of the fetch that granted it may still come.
-            insert into sharequeue.requests (request_key, operation, finished_at, fetched)
-            values (sharequeue_internal.request_key(old.share_partition_id, 'acknowledge_and_acquire', old.member_id,
-                old.request_id), 'acknowledge_and_acquire', sharequeue.clock(), old.fetched)
-            on conflict on constraint requests_pkey do nothing;
-        end if;
         return null;
     end if;
     insert into sharequeue.journal (share_partition_id, at, kind, lease_id, member_id, member_epoch, token,
@@ -66,12 +54,8 @@ begin
     return null;
 end
 $$;
-create or replace trigger leases_journal after insert on sharequeue.leases
-    for each row when (not new.journalled) execute function sharequeue_internal.journal_lease();
-create or replace trigger leases_journal_delete after delete on sharequeue.leases
+create or replace trigger leases_journal after insert or update or delete on sharequeue.leases
     for each row execute function sharequeue_internal.journal_lease();
-create or replace trigger leases_journal_update after update on sharequeue.leases
-    for each row when (old.journalled = new.journalled) execute function sharequeue_internal.journal_lease();
 
 -- The share-partition's columns, under the kind given; returns the row's journal_id.
 create or replace function sharequeue_internal.journal_share_partition(
@@ -115,10 +99,10 @@ create or replace trigger share_partitions_journal after insert or delete on sha
     for each row execute function sharequeue_internal.journal_share_partition_change();
 -- What the broker says of the log (log start, log end, last stable offset, observed_at) is an observation and no state:
 -- it is not journalled. Every look at the broker sets the status, so it has a trigger of its own.
--- A statement that sets nothing but SPSO, SPEO and accepted_first writes its own row of the journal (a fetch). The trigger
--- names columns, which costs such a statement nothing; it would pay for a condition on the row.
-create or replace trigger share_partitions_journal_update after update of delivery_complete_count, lost_records,
-        dead_letter_sequence, next_expiry, state_epoch, redeliverable, advance_due, paused_reason, topic_id
+-- The trigger names columns, which costs a look nothing; it would pay for a condition on the row.
+create or replace trigger share_partitions_journal_update after update of spso, speo, delivery_complete_count,
+        accepted_first, lost_records, dead_letter_sequence, next_expiry, state_epoch, redeliverable, advance_due,
+        paused_reason, topic_id
     on sharequeue.share_partitions
     for each row execute function sharequeue_internal.journal_share_partition_change();
 create or replace trigger share_partitions_journal_status after update of status on sharequeue.share_partitions

@@ -1,5 +1,5 @@
--- Share-partitions that have no state yet: a member of the group subscribes to the topic, whose partitions the service
--- has seen. They are not initialised, so they have no start offset and no lag.
+-- Share-partitions without state: a member of the group subscribes to the topic, and the service knows its
+-- partitions, but they are not initialised yet. So they have no start offset and no lag.
 create or replace view sharequeue.awaited_share_partitions as
 select distinct m.group_id, t.topic, p.partition
 from sharequeue.members m

@@ -1,4 +1,4 @@
--- How many records of each share-partition ended how on each day that is over, by delivery count; without those accepted at
+-- The records of each share-partition on each past day, by outcome and delivery count; without those accepted at
 -- their first delivery, which daily_rollups has as accepted_first.
 create or replace view sharequeue.daily_outcomes as
 select o.day, d.group_id, d.topic, d.partition, o.outcome, o.delivery_count, o.records

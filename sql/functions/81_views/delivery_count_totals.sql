@@ -1,4 +1,4 @@
--- The histogram of delivery counts: how many records ended how, after how many deliveries; ever.
+-- The histogram of delivery counts: the number of all finished records by outcome and delivery count.
 create or replace view sharequeue.delivery_count_totals as
 select d.share_partition_id, d.outcome, d.delivery_count, d.records, sp.group_id, sp.topic, sp.partition
 from sharequeue.delivery_counts d join sharequeue.share_partitions sp using (share_partition_id)

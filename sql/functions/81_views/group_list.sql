@@ -1,4 +1,5 @@
--- The share groups, whether anybody is in them, as kafka-share-groups.sh lists them, and since when they are there.
+-- The share groups, with their state and number of members, as kafka-share-groups.sh lists them, and the time of
+-- their creation.
 create or replace view sharequeue.group_list as
 select g.group_id, case when count(m.member_id) > 0 then 'Stable' else 'Empty' end as state, count(m.member_id) as members,
     g.created_at

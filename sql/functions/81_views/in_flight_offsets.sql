@@ -4,4 +4,4 @@ select
     f.share_partition_id, f.first_offset, f.last_offset, f.offsets is not null as exploded, f.state, f.delivery_count,
     f.lease_id, f.isolate, f.not_before, f.cause,
     sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) as offsets
-from sharequeue.all_batches f;
+from sharequeue.in_flight_batches f;

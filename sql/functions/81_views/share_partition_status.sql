@@ -17,11 +17,10 @@ select
     f.available, f.acquired, f.archiving, sp.lost_records,
     f.highest_delivery_count, l.leases, l.next_expiry, f.waiting, o.oldest_offset, o.oldest_state, o.oldest_since,
     coalesce(sp.paused_reason, g.paused_reason, c.reason) as paused_reason,
-    case when sp.status = 'topic_recreated' then 'the topic was deleted and made again: nothing is leased from it. To begin with '
-            'the new topic, stop the members and run `sharequeue offsets reset --group ' || sp.group_id || ' --topic ' || sp.topic
-            || ' --to-earliest --execute`'
-        when t.topic is not null then 'the topic was deleted: the broker says since ' || to_char(t.gone_since at time zone 'UTC',
-            'YYYY-MM-DD"T"HH24:MI:SS"Z"') || ' that there is no topic of the id ' || sp.topic_id
+    case when sp.status = 'topic_recreated' then sharequeue_internal.lost_topic(sp.group_id, sp.topic, true)
+        when t.topic is not null then sharequeue_internal.lost_topic(sp.group_id, sp.topic, false) || '. The broker says since '
+            || to_char(t.gone_since at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') || ' that there is no topic of the id '
+            || sp.topic_id
         when sp.observed_at is null or sp.log_end >= sp.spso + sp.delivery_complete_count then null
         when sp.speo = sp.spso then 'it begins at ' || sp.spso || ', behind the log''s end ' || sp.log_end
             || ': the log was truncated, or the group begun anew there. Nothing before that offset is delivered'
@@ -43,20 +42,20 @@ cross join lateral (
         coalesce(sum(n) filter (where state = 0 and not_before > sharequeue.clock()), 0)::bigint as waiting,
         min(not_before) filter (where state = 0 and not_before > sharequeue.clock()) as waiting_until,
         coalesce(max(delivery_count) filter (where state in (0, 1, 3)), 0) as highest_delivery_count
-    from sharequeue.all_batches b,
+    from sharequeue.in_flight_batches b,
         sharequeue.records(sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets)) as n
     where b.share_partition_id = sp.share_partition_id
 ) as f
 cross join lateral (
     select count(distinct token) as leases, min(expires_at) as next_expiry
-    from sharequeue.all_leases where share_partition_id = sp.share_partition_id
+    from sharequeue.leases where share_partition_id = sp.share_partition_id
 ) as l
 left join lateral (
     select
         h.at as oldest_offset,
         case h.state when 0 then 'available' when 1 then 'acquired' when 3 then 'archiving' else 'fresh' end
             as oldest_state,
-        case h.state when 1 then (select acquired_at from sharequeue.all_leases
+        case h.state when 1 then (select acquired_at from sharequeue.leases
             where share_partition_id = sp.share_partition_id and lease_id = h.lease_id)
             when 3 then (select opened_at from sharequeue.dead_letter_batches d
                 where d.share_partition_id = sp.share_partition_id and d.written_at is null) end as oldest_since
@@ -64,7 +63,7 @@ left join lateral (
         select i.state, i.lease_id,
             lower(sharequeue_internal.offsets_of(i.first_offset, i.last_offset, i.offsets)
                 * int8multirange(int8range(sp.spso, null))) as at
-        from sharequeue.all_batches i
+        from sharequeue.in_flight_batches i
         where i.share_partition_id = sp.share_partition_id and i.state in (0, 1, 3) and i.last_offset >= sp.spso
         union all
         select null, null, sp.speo where sp.speo < sp.log_end

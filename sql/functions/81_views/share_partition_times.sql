@@ -1,5 +1,5 @@
--- Since when each share-partition is there, and when its state was last written, as its journal says. created_at is null
--- once retention has taken the beginning.
+-- When each share-partition was created, and when its state was last written, according to its journal. created_at
+-- is null once retention has removed the beginning of the journal.
 create or replace view sharequeue.share_partition_times as
 select sp.share_partition_id, sp.group_id, sp.topic, sp.partition,
     (select j.at from sharequeue.journal j

@@ -1,9 +1,9 @@
--- The figures of each share-partition that monitoring asks for again and again, worked out for all at once. They are those of
--- share_partition_status where they have its names. in_flight_batches counts batches; released, renewed and lapsed are
+-- The figures of each share-partition for monitoring, computed for all at once. Columns with the names of
+-- share_partition_status are the same figures. in_flight_batches counts batches; released, renewed and lapsed are
 -- records that an acknowledgement released or renewed, or whose lock lapsed; letters and letter_batches are what has
--- reached the dead-letter topic. oldest_waits_seconds is how long the oldest unfinished record has waited at least: since
--- it is as it is, or since the report of an hour or a day ago, if that had it in the log; null if neither is known. condition
--- is one word.
+-- been written to the dead-letter topic. oldest_waits_seconds is the least time that the oldest unfinished record
+-- has waited: since its state last changed, or since the report of an hour or a day ago, if that had it in the log;
+-- null if neither is known. condition is one word.
 create or replace view sharequeue.monitored_share_partitions as
 select sp.share_partition_id, sp.group_id, sp.topic, sp.partition, sp.spso, sp.speo, sp.log_start, sp.log_end,
     greatest(0, sp.log_end - sp.spso - sp.delivery_complete_count) as lag, sp.lost_records,
@@ -22,7 +22,7 @@ select sp.share_partition_id, sp.group_id, sp.topic, sp.partition, sp.spso, sp.s
     extract(epoch from at.now - least(w.since, r.reported_at))::double precision as oldest_waits_seconds,
     extract(epoch from at.now - greatest(sp.observed_at, seen.observed_at))::double precision
         as observed_seconds,
-    case when t.topic is not null then 'topic_deleted' when sp.status <> 'active' then 'topic_recreated'
+    case when sp.status <> 'active' then 'topic_recreated' when t.topic is not null then 'topic_deleted'
         when coalesce(sp.paused_reason, g.paused_reason) is not null then 'paused'
         when c.state <> 'closed' and g.breaker_percent > 0 then 'breaker_open'
         when k.reason is not null and b.archiving > 0 then 'dead_letters_held'
@@ -50,7 +50,7 @@ left join (
                 else sharequeue.records(b.offsets) end as records,
             case when b.offsets is null then case when b.last_offset >= p.spso then greatest(b.first_offset, p.spso) end
                 when b.state in (0, 1, 3) then lower(sharequeue_internal.offsets_from(b.offsets, p.spso)) end as lowest
-        from sharequeue.all_batches b join sharequeue.share_partitions p using (share_partition_id)
+        from sharequeue.in_flight_batches b join sharequeue.share_partitions p using (share_partition_id)
     ) as f
     group by f.share_partition_id
 ) as b using (share_partition_id)
@@ -75,7 +75,7 @@ cross join lateral (
 ) as h
 left join lateral (
     select case h.state
-        when 1 then (select a.acquired_at from sharequeue.all_leases a
+        when 1 then (select a.acquired_at from sharequeue.leases a
             where a.share_partition_id = sp.share_partition_id and a.lease_id = b.oldest[3] limit 1)
         when 3 then (select e.opened_at from sharequeue.dead_letter_batches e
             where e.share_partition_id = sp.share_partition_id and e.written_at is null) end as since

@@ -1,6 +1,6 @@
--- The oldest unfinished record of each share-partition that has one, and since when it waits: since the first report that
--- had it in the log, or since it is as it is, whichever is earlier. Both are null where no report has seen it yet. Its
--- timestamp in the topic is not known here.
+-- The oldest unfinished record of each share-partition that has one, and since when it waits: since the first report
+-- that had it in the log, or since its state last changed, whichever is earlier. Both are null if no report has it
+-- yet. Its timestamp in the topic is not known here.
 create or replace view sharequeue.oldest_records as
 select s.group_id, s.topic, s.partition, s.oldest_offset, s.oldest_state, w.waits_since,
     extract(epoch from sharequeue.clock() - w.waits_since)::double precision as age_seconds

@@ -1,7 +1,8 @@
--- What a run that began now would find in each share-partition. ready_records: it could lease them, fresh ones up to the
--- bound of records in flight, released ones whose time has come, and those whose lock has lapsed. unwritten_letters: dead
--- letters that no service writes and that are not held. waiting_records have their time still to come. blocked_by,
--- blocked_reason, blocked_until and blocked_offset are those of share_partition_status: why nothing can be leased.
+-- The work that a run would find now in each share-partition. ready_records are those that it could lease: fresh
+-- ones up to the limit of records in flight, released ones whose back-off has passed, and those whose lock has
+-- lapsed. unwritten_letters are dead letters that no service writes and that are not held. waiting_records still
+-- wait for their back-off. blocked_by, blocked_reason, blocked_until and blocked_offset are those of
+-- share_partition_status: the reason why nothing can be leased.
 create or replace view sharequeue.waiting_work as
 select s.group_id, s.topic, s.partition, s.lag,
     case when s.blocked_by is null then s.available - s.waiting + f.fresh + l.lapsed else 0 end as ready_records,
@@ -23,7 +24,7 @@ cross join lateral (
 cross join lateral (
     select coalesce(sum(sharequeue.records(sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets))), 0)::bigint
         as lapsed
-    from sharequeue.all_batches b join sharequeue.all_leases a using (share_partition_id, lease_id)
+    from sharequeue.in_flight_batches b join sharequeue.leases a using (share_partition_id, lease_id)
     where b.share_partition_id = sp.share_partition_id and b.state = 1 and a.expires_at <= sharequeue.clock()
 ) as l
 left join lateral (

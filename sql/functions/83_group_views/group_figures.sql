@@ -18,7 +18,7 @@ from (
         coalesce(sum(s.lost_records), 0)::bigint as lost_records, coalesce(sum(s.accepted), 0)::bigint as accepted,
         coalesce(sum(s.rejected), 0)::bigint as rejected, coalesce(sum(s.exhausted), 0)::bigint as exhausted,
         coalesce(sum(s.gap), 0)::bigint as gap, coalesce(sum(s.leases), 0)::bigint as leases,
-        (select count(*) from sharequeue.stuck_leases l where l.group_id = g.group_id) as stuck_leases,
+        (select count(l.stuck_reason) from sharequeue.held_leases l where l.group_id = g.group_id) as stuck_leases,
         (select max(o.age_seconds) from sharequeue.oldest_records o where o.group_id = g.group_id)
             as oldest_age_seconds,
         sum(s.accepted + s.rejected + s.exhausted + s.gap - b.ended)::bigint as finished_records,

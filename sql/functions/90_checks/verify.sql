@@ -1,4 +1,4 @@
--- The invariants of the design, checked on the live state: one row per violation, none when all is well.
+-- Checks the invariants of the live state: one row per violation, none if there is no fault.
 create or replace function sharequeue.verify(p_group_id text default null)
 returns table (group_id text, topic text, partition integer, violation text)
 language sql stable set search_path = pg_catalog as $$
@@ -9,7 +9,7 @@ language sql stable set search_path = pg_catalog as $$
             f.delivery_count, f.lease_id, f.isolate, f.not_before, f.cause,
             sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) as offsets,
             row(f.state, f.delivery_count, f.lease_id, f.isolate, f.not_before, f.cause)::text as kind
-        from checked sp join sharequeue.all_batches f using (share_partition_id)
+        from checked sp join sharequeue.in_flight_batches f using (share_partition_id)
     ), batches as (
         select share_partition_id, spso, speo, first_offset, max(last_offset) as last_offset,
             min(last_offset) <> max(last_offset) as torn,
@@ -74,18 +74,18 @@ language sql stable set search_path = pg_catalog as $$
         where c.state not in ('closed', 'open', 'probing') or (c.state = 'probing') = isempty(c.probe)
             or (c.state <> 'closed') <> (c.retry_at is not null) or c.failed > c.records or c.failed < 0
         union all
-        select l.share_partition_id, 'a lease holds nothing' from sharequeue.all_leases l
+        select l.share_partition_id, 'a lease holds nothing' from sharequeue.leases l
         join checked using (share_partition_id)
-        where not exists (select from sharequeue.all_batches f where f.lease_id = l.lease_id)
+        where not exists (select from sharequeue.in_flight_batches f where f.lease_id = l.lease_id)
         union all
-        select l.share_partition_id, 'a lock lapses before the share-partition says' from sharequeue.all_leases l
+        select l.share_partition_id, 'a lock lapses before the share-partition says' from sharequeue.leases l
         join checked sp using (share_partition_id) where sp.next_expiry is null or l.expires_at < sp.next_expiry
         union all
         select s.share_partition_id, 'there is lag, nothing can be leased, and no reason is known'
         from sharequeue.share_partition_status s join checked using (share_partition_id) where s.blocked_by = 'unknown'
         union all
         select p.share_partition_id, 'a record is held under a lease of another share-partition, or of none' from parts p
-        where p.state = 1 and not exists (select from sharequeue.all_leases l
+        where p.state = 1 and not exists (select from sharequeue.leases l
             where l.lease_id = p.lease_id and l.share_partition_id = p.share_partition_id)
     )
     select sp.group_id, sp.topic, sp.partition, v.violation

@@ -1,6 +1,6 @@
--- Whether replay gives the present state, bit by bit: one row per share-partition, snapshot and table where it does not.
--- p_snapshots: from how many of the latest snapshots of each to replay. A share-partition is looked at as one moment has
--- it, all of them in one statement.
+-- Checks that a replay gives exactly the current state: one row per share-partition, snapshot and table if it does
+-- not. p_snapshots is the number of latest snapshots of each to replay from. One statement reads all
+-- share-partitions, so each is seen at one point in time.
 create or replace function sharequeue.verify_journal(p_group_id text default null, p_snapshots integer default 1)
 returns table (group_id text, topic text, partition integer, journal_id bigint, differs text)
 language sql stable set search_path = pg_catalog as $$
@@ -32,7 +32,7 @@ language sql stable set search_path = pg_catalog as $$
             select from (
                 select f.first_offset, f.last_offset, f.part, f.state, f.delivery_count, f.lease_id, f.isolate,
                     f.not_before, f.cause, f.offsets
-                from sharequeue.all_batches f where f.share_partition_id = s.id
+                from sharequeue.in_flight_batches f where f.share_partition_id = s.id
             ) as f full join sharequeue.replay_batches(s.id, s.journal_id) as r
                 on r.first_offset = f.first_offset and r.part = f.part
             where f is distinct from r)
@@ -41,7 +41,7 @@ language sql stable set search_path = pg_catalog as $$
             select from (
                 select l.lease_id, l.member_id, l.member_epoch, l.token, l.lock_duration_ms, l.acquired_at, l.expires_at,
                     l.fan_out, l.own_lock_duration, l.read_committed
-                from sharequeue.all_leases l where l.share_partition_id = s.id
+                from sharequeue.leases l where l.share_partition_id = s.id
             ) as l full join sharequeue.replay_leases(s.id, s.journal_id) as r on r.lease_id = l.lease_id
             where l is distinct from r)
         union all

@@ -15,7 +15,7 @@ from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.coordinator import Coordinator
-from sharequeue.values import SharePartitionStatus
+from sharequeue.words.figures import SharePartitionStatus
 from tests.waiting import running, wait_until
 
 

@@ -1,4 +1,4 @@
-"""What is lost, and what comes twice, when processes and servers go away?"""
+"""What is lost, and what comes twice, when processes and servers go away."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from confluent_kafka import Producer
 from sharequeue import Database, Settings
 from sharequeue.consumer.reader import Reader
 from sharequeue.kafka.clients import client_config
-from sharequeue.offsets import OffsetSet
-from tests.cutting_proxy import CuttingProxy
+from sharequeue.words.offsets import OffsetSet
 from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on
+from tests.servers.cutting_proxy import CuttingProxy
 
 REPOSITORY = Path(__file__).parents[3]
 SHORT_LOCK_MS = 5000

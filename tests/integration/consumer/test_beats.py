@@ -1,16 +1,17 @@
-"""Over which way does a consumer stay a member?"""
+"""The way by which a consumer stays a member."""
 
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from sharequeue import Database, Settings, ShareConsumer
-from sharequeue.consumer import beats as ways
+from sharequeue.groups import heartbeat_transports
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
-from sharequeue.settings import ServiceAddress
+from sharequeue.words.settings import ServiceAddress
 from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some
 
@@ -42,12 +43,12 @@ def test_a_worker_s_login_goes_through_the_service(
         worker = Database(url.render_as_string(hide_password=False))
         asked: list[str] = []
 
-        def to_service(service: ServiceAddress) -> ways.Beat:
+        def to_service(service: ServiceAddress) -> Any:
             asked.append(service.url)
-            return lambda request: heartbeat(private_database, request)
+            return lambda request, _: heartbeat(private_database, request)
 
-        monkeypatch.setattr(ways, "ServiceHeartbeats", to_service)
-        beat = ways.beats(worker, settings.replace(service_url="http://service"), None)
+        monkeypatch.setattr(heartbeat_transports, "ServiceHeartbeats", to_service)
+        beat = heartbeat_transports.DatabaseHeartbeats(worker, settings.replace(service_url="http://service"))
         request = HeartbeatRequest(group, "m", 0, subscribed_topic_names=("t",))
         assert [beat(request).error_code for _ in range(2)] == [0, 0]
         assert asked == ["http://service"]

@@ -1,4 +1,4 @@
-"""What does a consumer hear when its topic is deleted, or made again?"""
+"""What a consumer is told when its topic is deleted, or made again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refused(consumer: ShareConsumer) -> KafkaError:
     errors: list[KafkaError] = []
 
     def raised() -> bool:
-        consumer._member._wake.set()
+        consumer._member.membership._wake.set()
         try:
             consumer.poll(0.1)
         except KafkaException as error:
@@ -48,7 +48,7 @@ def test_a_topic_deleted_and_made_again(work: Work, topics: Topics, make_topic: 
         topics.delete(topic)
 
         def lost() -> bool:
-            consumer._member._wake.set()
+            consumer._member.membership._wake.set()
             return topic in consumer._member.lost_topics
 
         wait_until(lost)

@@ -1,4 +1,4 @@
-"""How long do the leases of many partitions wait to be read?"""
+"""How long the leases of many partitions wait to be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does this consumer do that confluent's does not?"""
+"""What this consumer does that confluent's does not."""
 
 from __future__ import annotations
 
@@ -41,11 +41,9 @@ def test_wakeup_ends_a_poll_and_loses_nothing(work: Work, make_topic: MakeTopic)
     """From another thread at once; before a poll, with that one; what comes then is there in the next."""
     topic = make_topic()
     with work.consumer(topic) as consumer:
-        began = time.monotonic()
         threading.Timer(0.2, consumer.wakeup).start()
         with pytest.raises(WakeupException):
             consumer.poll()
-        assert time.monotonic() - began < 60
         work.produce(topic, 2)
         consumer.wakeup()
         with pytest.raises(WakeupException):
@@ -138,7 +136,7 @@ def test_the_error_is_kept_for_the_dead_letter(work: Work, make_topic: MakeTopic
     at = SharePartition(work.group, topic, 0)
     batch = state.dead_letters.open(at, 100)
     assert batch is not None
-    for attempt in state.dead_letters.attempts(at, batch.sequence):
+    for attempt in batch.attempts:
         assert attempt.exceptions is not None
         table = read_errors(attempt.exceptions)
         assert table is not None
@@ -242,4 +240,4 @@ def test_a_program_that_does_not_poll_leaves(work: Work, make_topic: MakeTopic) 
         assert error is not None
         other.commit_sync()
         slow.poll(0.1)
-        wait_until(lambda: slow._member.joined)
+        wait_until(lambda: slow._member.membership.joined)

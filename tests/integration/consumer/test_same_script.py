@@ -1,4 +1,4 @@
-"""Does a program run unchanged on the broker's share groups and on ours?"""
+"""A program runs unchanged on the broker's share groups and on ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a share consumer deliver, and what becomes of it?"""
+"""What a share consumer delivers, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from contextlib import suppress
 
 import pytest
 import sqlalchemy as sa
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from sharequeue import AcknowledgeType, Database, Settings, ShareConsumer, State
-from sharequeue.consumer.fetcher import Fetcher
 from sharequeue.kafka.clients import client_config
-from sharequeue.values import READ_COMMITTED, READ_UNCOMMITTED
+from sharequeue.state.locks import Lock
+from sharequeue.words.values import READ_COMMITTED, READ_UNCOMMITTED
+from tests.fixtures.logs import delete_before
 from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on
 from tests.waiting import pass_time
@@ -167,11 +168,9 @@ def test_the_log_may_lose_what_is_leased(work: Work, make_topic: MakeTopic) -> N
     """DeleteRecords past what is to be read: the consumer goes on with what is left."""
     topic = make_topic()
     work.produce(topic, 20)
-    admin = AdminClient(client_config(work.settings))
     with work.consumer(topic, max_poll_records=5) as consumer:
         assert len(poll_some(consumer)) == 5
-        for future in admin.delete_records([TopicPartition(topic, 0, 15)]).values():
-            future.result(30)
+        delete_before(work.settings, topic, 15)
         last = poll_some(consumer)
         while last[-1].offset() != 19:
             last += poll_some(consumer)
@@ -241,13 +240,13 @@ def test_what_has_lapsed_is_not_handed_out(
     work.produce(topic, 20)
     with work.consumer(topic, max_poll_records=10) as consumer:
         assert len(poll_some(consumer)) == 10
-        fetcher: Fetcher = consumer._fetcher
-        fetcher.lease_ahead(10)
-        fetcher.wake()
-        wait_until(lambda: fetcher._shelf.records == 10)
-        for holding in fetcher._shelf.leases():
-            holding.deadline = 0.0
-        monkeypatch.setattr(fetcher, "lease_ahead", lambda records: None)
+        handover = consumer._handover
+        handover.lease_ahead(10)
+        handover.wake()
+        wait_until(lambda: handover.queue.records == 10)
+        for holding in handover.queue.leases():
+            holding.lock = Lock(0.0, 0.0)
+        monkeypatch.setattr(handover, "lease_ahead", lambda records: None)
         assert not consumer.poll(0.3)
     with work.consumer(topic, max_poll_records=10) as consumer:
         assert seen(poll_some(consumer)) == [(offset, 2) for offset in range(10, 20)]
@@ -297,7 +296,7 @@ def test_members_share_partitions(work: Work, make_topic: MakeTopic) -> None:
 
             def shared() -> bool:
                 for each in members:
-                    each._wake.set()  # the next heartbeat now
+                    each.membership._wake.set()  # the next heartbeat now
                 return [len(each.assignment) for each in members] == [2, 2]
 
             wait_until(shared)
@@ -306,7 +305,7 @@ def test_members_share_partitions(work: Work, make_topic: MakeTopic) -> None:
             assert len(poll_some(one, 10)) == 10
             assert len(poll_some(other, 10)) == 10
             assert all(error is None for each in (one, other) for error in each.commit_sync().values())
-        one._member._wake.set()
+        one._member.membership._wake.set()
         wait_until(lambda: len(one._member.assignment) == 4)
 
 
@@ -317,7 +316,7 @@ def test_a_consumer_out_of_use_stops(work: Work, make_topic: MakeTopic) -> None:
     consumer = work.consumer(topic)
     poll_some(consumer)
     member = consumer._member
-    threads = (consumer._fetcher._thread, member._thread)
+    threads = (consumer._fetcher._thread, member.membership._thread)
     del consumer
     wait_until(lambda: not any(thread is not None and thread.is_alive() for thread in threads))
     assert State(work.database).figures.leases(work.group)

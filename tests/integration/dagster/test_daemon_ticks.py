@@ -15,9 +15,10 @@ from dagster._daemon.sensor import execute_sensor_iteration
 from sharequeue.dagster.names import GROUP_TAG
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
+from sharequeue.reports.history import Reports
 from sharequeue.state import State
-from sharequeue.state.reports import Reports
-from sharequeue.values import AcknowledgeType, SharePartition
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
 from tests.waiting import wait_until
 
 LOCATION = """
@@ -67,7 +68,7 @@ def test_the_daemon_requests_one_run_and_observes(
     state, reports, at = State(private_database), Reports(private_database), SharePartition(group, "t", 0)
     alter_group_configs(private_database, group, {})
     state.initialize(at, "id", 0, 1)
-    state.observe(at, "id", 0, 100, 100)
+    single.observe(state, at, "id", 0, 100, 100)
     name = group.replace("-", "_")
 
     def ticks(sensor: str, after: int) -> bool:
@@ -81,9 +82,9 @@ def test_the_daemon_requests_one_run_and_observes(
     assert requested == ""
     assert f"run {run.run_id} of {name} is queued" in repeated[0]
     stack_instance.report_run_canceled(run)
-    lease = state.acquire(at, "member", None, 100)
+    lease = single.acquire(state, at, "member", None, 100)
     assert lease is not None
-    state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets})
+    single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: lease.offsets})
     seen = len(said(stack_instance, f"{name}_lag"))
     wait_until(lambda: ticks("lag", seen), 200)
     assert said(stack_instance, f"{name}_lag")[-1] == "lag 0: nothing to do"

@@ -13,10 +13,11 @@ from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.database import Database
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.local.stack import StackInfo
-from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.values import AcknowledgeType, SharePartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
 from tests.fixtures.dagster import share_group
 from tests.waiting import set_clock
 
@@ -25,13 +26,13 @@ AT = SharePartition("orders", "orders", 0)
 
 def days_work(state: State, records: int) -> None:
     """Lease so many records; all but three are accepted."""
-    lease = state.acquire(AT, "m", None, records)
+    lease = single.acquire(state, AT, "m", None, records)
     assert lease is not None
     first = lease.offsets.first
     assert first is not None
     rejected = OffsetSet.of((first, first + 3))
-    state.acknowledge(
-        lease, {AcknowledgeType.REJECT: rejected, AcknowledgeType.ACCEPT: lease.offsets - rejected}
+    single.acknowledge(
+        state, lease, {AcknowledgeType.REJECT: rejected, AcknowledgeType.ACCEPT: lease.offsets - rejected}
     )
 
 
@@ -49,7 +50,7 @@ def test_days_without_a_service_are_counted_by_a_backfill(
     journal.keep()
     ensure_group(private_database, AT.group_id)
     state.initialize(AT, "id", 0, 1)
-    state.observe(AT, "id", 0, 1000, 1000)
+    single.observe(state, AT, "id", 0, 1000, 1000)
     days_work(state, 100)
     set_clock(private_database, noon - timedelta(days=1))
     days_work(state, 50)
@@ -78,7 +79,7 @@ def test_days_without_a_service_are_counted_by_a_backfill(
     }
     figures = ("entered_records", "accepted_records", "rejected_records", "leases", "counted_from")
     assert [tuple(shown[day.isoformat()][name] for name in figures) for day in (first, *days)] == [
-        (0, 0, 0, 0, "nothing: no journal is left of that day"),
+        (0, 0, 0, 0, "none: the journal of that day was dropped"),
         (100, 97, 3, 1, "the journal"),
         (50, 47, 3, 1, "the journal"),
     ]

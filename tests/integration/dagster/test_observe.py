@@ -20,12 +20,13 @@ from sharequeue.dagster.sensors import Observed, observe_sensor
 from sharequeue.dagster.share_group import Automation, LagSensor
 from sharequeue.database import Database
 from sharequeue.groups.heartbeats import ensure_group
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
+from sharequeue.reports.history import Reports
+from sharequeue.reports.read import read_figures
 from sharequeue.state import State
-from sharequeue.state.group_report import read_figures
-from sharequeue.state.reports import Reports
-from sharequeue.values import AcknowledgeType, SharePartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
 from tests.fixtures.dagster import share_group
 from tests.fixtures.deadletters import GivenUp
 from tests.waiting import pass_time
@@ -70,9 +71,9 @@ def test_figures_are_observed_without_a_run(
     """Each tick is a row of history and an observation, with the figures that the report's materializations have."""
     state = State(private_database)
     for _ in range(2):
-        lease = state.acquire(at, "member", None, 10)
+        lease = single.acquire(state, at, "member", None, 10)
         assert lease is not None
-        state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets})
+        single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: lease.offsets})
         (observation,) = events(tick(), dg.AssetObservation)
         seen = {name: value.value for name, value in observation.metadata.items()}
         expected = figures(state.figures.describe("g"), read_figures(private_database, "g"))
@@ -104,14 +105,14 @@ def test_new_partitions_are_seen_and_unknown_topics_are_named(
     State(private_database).initialize(SharePartition("g", "t", 1), "id", 0, 2)
     (observation,) = events(tick(topics=["t", "new"]), dg.AssetObservation)
     assert observation.metadata["new_share_partitions"].value == "t-1"
-    assert observation.metadata["unknown_topics"].value == "new: known from the next run on"
+    assert observation.metadata["unknown_topics"].value == "new: known after the next run"
     (observation,) = events(tick(), dg.AssetObservation)
     assert not {"new_share_partitions", "unknown_topics"} & set(observation.metadata)
 
 
 def test_a_group_without_state_is_skipped(tick: Tick) -> None:
     """Before the first run there is nothing to observe."""
-    assert "its first run makes it" in tick().skip_message
+    assert "its first run creates it" in tick().skip_message
 
 
 def test_history_is_kept_for_so_long(tick: Tick, private_database: Database, at: SharePartition) -> None:
@@ -120,9 +121,9 @@ def test_history_is_kept_for_so_long(tick: Tick, private_database: Database, at:
     other = SharePartition("other", "t", 0)
     ensure_group(private_database, "other")
     state.initialize(other, "id", 0, 1)
-    lease = state.acquire(at, "member", None, 10)
+    lease = single.acquire(state, at, "member", None, 10)
     assert lease is not None
-    state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets})
+    single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: lease.offsets})
     for _ in range(3):
         reports.record("g")
     reports.record("other")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,8 +11,7 @@ from typing import Any, Protocol
 import dagster as dg
 import pytest
 import sqlalchemy as sa
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
 
 from sharequeue.dagster.assets.dead_letters import dead_letters_asset, samples
 from sharequeue.dagster.checks import NONE_HELD, RECONCILED, dead_letter_checks
@@ -29,6 +27,7 @@ from sharequeue.dagster.state_checks import (
     state_checks,
 )
 from sharequeue.database import Database
+from sharequeue.deadletters.browsing import browse
 from sharequeue.deadletters.letters import (
     BATCH,
     DELIVERY_COUNT,
@@ -37,16 +36,17 @@ from sharequeue.deadletters.letters import (
     MESSAGES,
     OFFSET,
     ORIGINAL_HEADER,
+    DeadLetter,
 )
-from sharequeue.deadletters.reading import newest_letters
-from sharequeue.deadletters.writer import DeadLetter
 from sharequeue.kafka.clients import client_config
 from sharequeue.local.stack import StackInfo
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
-from sharequeue.values import AcknowledgeType, SharePartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
 from tests.fixtures.dagster import share_group
 from tests.fixtures.deadletters import GivenUp
+from tests.fixtures.logs import delete_before
 from tests.fixtures.stack import MakeTopic
 
 DEAD_LETTERS = dg.AssetKey("dead_letters")
@@ -120,9 +120,9 @@ def exhaust(ours: GivenUp) -> None:
     for partition, log in ours.topics.offsets(ours.topic).items():
         at = SharePartition(ours.group, ours.topic, partition)
         topic_id = ours.topics.describe([ours.topic])[ours.topic].topic_id
-        ours.state.observe(at, topic_id, log.log_start, log.log_end, log.last_stable_offset)
-        while (lease := ours.state.acquire(at, "member", None, 100)) is not None:
-            ours.state.acknowledge(lease, {AcknowledgeType.RELEASE: lease.offsets})
+        single.observe(ours.state, at, topic_id, log.log_start, log.log_end, log.last_stable_offset)
+        while (lease := single.acquire(ours.state, at, "member", None, 100)) is not None:
+            single.acknowledge(ours.state, lease, {AcknowledgeType.RELEASE: lease.offsets})
 
 
 def copy_to(settings: Settings, topic: str, letters: Iterable[DeadLetter]) -> None:
@@ -147,12 +147,10 @@ def without_headers(letter: DeadLetter, prefix: str) -> DeadLetter:
     return dataclasses.replace(letter, headers=headers)
 
 
-def delete_before(ours: GivenUp, offsets: dict[int, int]) -> None:
-    """Move the log start of partitions of the dead-letter topic, as retention does."""
-    admin = AdminClient(client_config(ours.settings))
-    at = [TopicPartition(ours.dead_letter_topic, partition, offset) for partition, offset in offsets.items()]
-    for future in admin.delete_records(at).values():
-        future.result(30)
+def delete_letters_before(ours: GivenUp, offsets: dict[int, int]) -> None:
+    """Move the log start of partitions of the dead-letter topic."""
+    for partition, offset in offsets.items():
+        delete_before(ours.settings, ours.dead_letter_topic, offset, partition)
 
 
 def found_at(result: dg.AssetCheckEvaluation) -> list[tuple[object, object, object]]:
@@ -229,6 +227,7 @@ def test_whatever_is_altered_is_found_where_it_is(
     assert "deliveries: 4.0" in str(row.data["found"])
 
 
+@pytest.mark.deep
 def test_another_batch_header_hides_nothing(
     letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp, make_topic: MakeTopic
 ) -> None:
@@ -267,6 +266,7 @@ def test_letters_of_a_topic_that_was_made_again_twice_pass(run_checks: RunChecks
     assert number(results["value_as_source"], "not_compared_records") == 4
 
 
+@pytest.mark.deep
 def test_old_letters_pass_after_the_topic_has_grown(
     letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp
 ) -> None:
@@ -279,10 +279,11 @@ def test_old_letters_pass_after_the_topic_has_grown(
     results = run_checks()
     assert failed(results) == set()
     assert number(results[RECONCILED], "archived_records") == len(letters) + PARTITIONS
-    delete_before(ours, {0: ours.topics.offsets(ours.dead_letter_topic)[0].log_end})
+    delete_letters_before(ours, {0: ours.topics.offsets(ours.dead_letter_topic)[0].log_end})
     assert failed(run_checks(full=True)) == set()
 
 
+@pytest.mark.deep
 def test_what_there_was_no_time_for_is_for_the_next_run(
     letters: list[DeadLetter],
     run_checks: RunChecks,
@@ -294,8 +295,8 @@ def test_what_there_was_no_time_for_is_for_the_next_run(
     altered = make_topic(DLQ_PARTITIONS, name=f"{ours.dead_letter_topic}.late")
     copy_to(ours.settings, altered, (dataclasses.replace(letter, value=b"x") for letter in letters))
     ours.configure(errors_deadletterqueue_topic_name=altered)
-    monkeypatch.setattr("sharequeue.deadletters.comparison.SLICE", 4)
-    monkeypatch.setattr("sharequeue.deadletters.comparison.COMPARE_SECONDS", 0.0)
+    monkeypatch.setattr("sharequeue.dagster.quality.comparison.SLICE", 4)
+    monkeypatch.setattr("sharequeue.dagster.quality.comparison.COMPARE_SECONDS", 0.0)
     only = ["value_as_source", RECONCILED]
     reads = [run_checks(only) for _ in range(3)]
     assert [number(results[RECONCILED], "read_records") for results in reads] == [4, 4, 1]
@@ -306,6 +307,7 @@ def test_what_there_was_no_time_for_is_for_the_next_run(
     assert (failed(alone), number(alone[RECONCILED], "archived_records")) == (set(), len(letters))
 
 
+@pytest.mark.deep
 def test_letters_without_any_header_of_ours_are_found(
     letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp, make_topic: MakeTopic
 ) -> None:
@@ -323,6 +325,7 @@ def test_letters_without_any_header_of_ours_are_found(
     assert number(results[RECONCILED], "invented_records") == 1
 
 
+@pytest.mark.deep
 def test_a_missing_header_fails_as_an_error(
     letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp, make_topic: MakeTopic
 ) -> None:
@@ -414,13 +417,13 @@ def test_what_retention_removed_is_not_missing(run_checks: RunChecks, ours: Give
         )
         for partition in range(DLQ_PARTITIONS)
     }
-    delete_before(ours, second)
+    delete_letters_before(ours, second)
     left = len(ours.letters())
     assert 0 < left < 12 * PARTITIONS
     results = run_checks()
     assert failed(results) == set()
     assert number(results[RECONCILED], "archived_records") == left
-    delete_before(
+    delete_letters_before(
         ours,
         {partition: log.log_end for partition, log in ours.topics.offsets(ours.dead_letter_topic).items()},
     )
@@ -498,9 +501,8 @@ def test_the_newest_letters_are_shown(
     ours: GivenUp, stack: StackInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Five of this group, the newest first, from behind letters of others; they say where each record came from."""
-    monkeypatch.setattr(
-        newest_letters, "__defaults__", (120.0,)
-    )  # not two seconds: none is left out for lack of time
+    # Not three seconds: none is left out for lack of time.
+    monkeypatch.setattr(browse, "__kwdefaults__", {**(browse.__kwdefaults__ or {}), "seconds": 120.0})
     ours.produce(8)
     ours.reject()
     other = ours.renamed(f"{ours.group}.other")
@@ -541,13 +543,9 @@ def test_the_newest_letters_are_shown(
 def test_without_a_broker_there_are_no_samples(ours: GivenUp) -> None:
     """Nothing fails, and a line says why."""
     away = ours.settings.replace(bootstrap_servers="127.0.0.1:1")
-    began = time.monotonic()
     found = samples(away, ours.dead_letter_topic, ours.group)
-    assert (
-        time.monotonic() - began < 20
-    )  # it is looked for two seconds long; a client gives up after a minute
     assert found["samples"].records == []
-    assert "could not be read: " in found["samples_remark"]
+    assert any(part in found["samples_remark"] for part in ("does not answer", "did not answer"))
     assert samples(away, "", ours.group)["samples_remark"] == "there is no topic"
     assert (
         "no topic" in samples(ours.settings, f"{ours.dead_letter_topic}.none", ours.group)["samples_remark"]
@@ -560,7 +558,7 @@ def test_bounds_on_lag_and_age_warn(run_checks: RunChecks, ours: GivenUp) -> Non
     at = SharePartition(ours.group, ours.topic, 0)
     topic_id = ours.topics.describe([ours.topic])[ours.topic].topic_id
     ours.state.initialize(at, topic_id, 0, 1)
-    ours.state.observe(at, topic_id, 0, 6, 6)
+    single.observe(ours.state, at, topic_id, 0, 6, 6)
     results = run_checks(given={"checks": {"max_lag": 5, "max_age": "1h"}})
     assert failed(results) == {LAG_BOUNDED}
     assert "6 records wait, more than 5" in str(results[LAG_BOUNDED].description)
@@ -571,16 +569,16 @@ def test_bounds_on_lag_and_age_warn(run_checks: RunChecks, ours: GivenUp) -> Non
     ours.topics.delete(ours.topic)
     results = run_checks(given={"checks": {"max_age": "0s"}})
     assert failed(results) == set()
-    assert "no age is known" in str(results[AGE_BOUNDED].description)
+    assert "the age in " in str(results[AGE_BOUNDED].description)
 
 
 def test_lost_records_fail_a_check(run_checks: RunChecks, ours: GivenUp) -> None:
     """Retention removed four of six records: the check fails until somebody says that they are known."""
     at, topic_id = SharePartition(ours.group, ours.topic, 0), ours.topics.info(ours.topic).topic_id
     ours.state.initialize(at, topic_id, 0, 1)
-    ours.state.observe(at, topic_id, 0, 6, 6)
+    single.observe(ours.state, at, topic_id, 0, 6, 6)
     assert NONE_LOST not in failed(run_checks())
-    ours.state.observe(at, topic_id, 4, 6, 6)
+    single.observe(ours.state, at, topic_id, 4, 6, 6)
     result = run_checks()[NONE_LOST]
     assert (result.passed, result.severity) == (False, dg.AssetCheckSeverity.ERROR)
     assert "4 records were removed by retention before they were processed" in str(result.description)

@@ -13,7 +13,7 @@ from sharequeue.dagster.checks import RECONCILED, dead_letter_checks
 from sharequeue.dagster.redrive import redrive_asset
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.local.stack import StackInfo
-from sharequeue.offsets import OffsetSet
+from sharequeue.words.offsets import OffsetSet
 from tests.fixtures.dagster import share_group
 from tests.fixtures.deadletters import GivenUp
 

@@ -10,8 +10,9 @@ from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.values import AcknowledgeType, SharePartition
-from tests.every_operation import call_every_operation
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
+from tests.operations import call_every_operation
 from tests.waiting import pass_time
 
 WITHOUT_IDENTITY = sa.text(
@@ -33,33 +34,33 @@ def test_every_table_has_a_replica_identity(private_database: Database) -> None:
 
 
 def test_every_operation_works_under_a_publication_for_all_tables(
-    private_database: Database, group: str, topic: str
+    private_database: Database,
 ) -> None:
     """Also those that delete rows: failed attempts, and rows of the journal, of partitions made later too."""
     published(private_database)
-    call_every_operation(private_database, private_database, private_database, group, topic)
-    state, at = State(private_database), SharePartition("g", "t", 0)
-    alter_group_configs(private_database, "g", {"errors.deadletterqueue.topic.name": "dlq.letters"})
+    call_every_operation(private_database)
+    state, at = State(private_database), SharePartition("another", "t", 0)
+    alter_group_configs(private_database, "another", {"errors.deadletterqueue.topic.name": "dlq.letters"})
     state.initialize(at, "id", 0, 1)
-    state.observe(at, "id", 0, 1000, 1000)
+    single.observe(state, at, "id", 0, 1000, 1000)
     for _ in range(3):
-        lease = state.acquire(at, "m", None, 10)
+        lease = single.acquire(state, at, "m", None, 10)
         assert lease is not None
-        state.acknowledge(lease, {AcknowledgeType.REJECT: lease.offsets})
+        single.acknowledge(state, lease, {AcknowledgeType.REJECT: lease.offsets})
         letters = state.dead_letters.open(at, 100)
         assert letters is not None
         state.dead_letters.close(at, letters.sequence)
-    state.acquire(at, "m", None, 10)
-    assert state.release("g", "m") == 10
+    single.acquire(state, at, "m", None, 10)
+    assert state.release_member("another", "m") == 10
     state.administration.beat()
     journal = Journal(private_database)
     pass_time(state.database, 3 * 86400)
     state.sweep()
-    state.acquire(at, "m", None, 10)
+    single.acquire(state, at, "m", None, 10)
     made = journal.keep(updates_per_snapshot=1).made
     assert made
     pass_time(state.database, 30 * 86400)
-    state.acquire(at, "other", None, 10)
+    single.acquire(state, at, "other", None, 10)
     kept = journal.keep(retention=timedelta(days=2), updates_per_snapshot=1)
     assert kept.dropped
     assert kept.waiting is None

@@ -33,11 +33,12 @@ from sharequeue.service.admin_bodies import (
 )
 from sharequeue.service.callers import ANONYMOUS
 from sharequeue.service.coordinator import Coordinator
-from sharequeue.settings import RoleNames, Settings
 from sharequeue.state import State
-from sharequeue.values import SharePartition
-from tests.every_operation import CALLED_BY_WORKERS, call_every_operation, start
+from sharequeue.words.settings import RoleNames, Settings
+from sharequeue.words.values import SharePartition
+from tests import single
 from tests.fixtures.stack import REPOSITORY
+from tests.operations import call_every_operation, may_call, start
 
 PROGRAMS = ("sharequeue", "pipelines", "orchestration")
 PURPOSES = ("owner", "service", "worker", "reader")
@@ -96,17 +97,17 @@ def _start(logins: Logins, group: str, topic: str) -> SharePartition:
     return start(logins.service, logins.worker, group, topic)
 
 
-def test_a_worker_can_run_every_operation(logins: Logins, group: str, topic: str) -> None:
-    """All that a worker may call works for it, from a share-partition's first offset to its last dead letter; and
-    there is nothing else that it may call."""
-    call_every_operation(logins.service, logins.worker, logins.reader, group, topic)
+@pytest.mark.parametrize("role", ["service", "worker", "reader"])
+def test_a_role_can_call_its_operations_and_no_other(logins: Logins, role: str) -> None:
+    """Every function that a role is to call works for it, and no other is granted to it."""
     granted = _names(
         logins,
         "select distinct proname as name from pg_proc where pronamespace = to_regnamespace('sharequeue')"
         " and has_function_privilege(:role, oid, 'EXECUTE')",
-        role=logins.names.worker,
+        role=getattr(logins.names, role),
     )
-    assert set(granted) == CALLED_BY_WORKERS
+    assert set(granted) == may_call(role)
+    call_every_operation(getattr(logins, role), logins.superuser, role)
 
 
 def test_a_worker_touches_no_table_no_helper_and_no_clock(logins: Logins, group: str, topic: str) -> None:
@@ -156,7 +157,7 @@ def test_a_reader_can_look_at_everything_with_the_command(
 ) -> None:
     """The commands that the page on roles names for a reader need no other role."""
     at = _start(logins, group, topic)
-    assert State(logins.worker).acquire(at, "member", None, 10) is not None
+    assert single.acquire(State(logins.worker), at, "member", None, 10) is not None
     url = logins.reader.engine.url.render_as_string(hide_password=False)
     named = ("--group", group)
     for words in (
@@ -204,7 +205,7 @@ def test_the_service_does_admin_operations_as_nobody_known(
 def test_a_reader_sees_the_views_and_nothing_else(logins: Logins, group: str, topic: str) -> None:
     """A reader may read each view; every function that changes something is closed to it."""
     at = _start(logins, group, topic)
-    assert State(logins.worker).acquire(at, "member", None, 10) is not None
+    assert single.acquire(State(logins.worker), at, "member", None, 10) is not None
     views = _names(
         logins,
         "select relname as name from pg_class where relnamespace = to_regnamespace('sharequeue') and relkind = 'v'",
@@ -246,7 +247,7 @@ def test_the_service_keeps_groups_and_not_state(
     alter_group_configs(logins.service, group, {"share.delivery.count.limit": 3})
     limit = sa.text("select delivery_count_limit from sharequeue.group_settings where group_id = :group")
     assert logins.service.rows(limit, group=group)[0]["delivery_count_limit"] == 3
-    kept = {"assignments", "group_configs", "grown_topics", "members", "redrives"}
+    kept = {"assignments", "group_configs", "grown_topics", "members"}
     kept |= {"share_groups", "topics"}
     for table in set(_tables(logins)) - kept:
         logins.service.rows(sa.text(f"select count(*) from sharequeue.{table}"))  # noqa: S608 - from the catalog
@@ -292,7 +293,7 @@ def test_a_hostile_session_changes_nothing(logins: Logins, group: str, topic: st
         assert min(row["expires_at"], row["at"]).year > 2000
     [held] = State(logins.reader).figures.leases(group)
     assert (held.member_id, held.records) == (member, 5)
-    assert State(logins.worker).release(group, member) == 5
+    assert State(logins.worker).release_member(group, member) == 5
     assert State(logins.reader).figures.verify() == []
 
 
@@ -356,4 +357,5 @@ def test_every_function_that_a_program_calls_is_somebodys(logins: Logins) -> Non
         " and not has_function_privilege(:service, oid, 'EXECUTE')",
         service=logins.names.service,
     )
-    assert called & set(closed) == {"apply_permissions"}
+    # The owner's: he applies the schema, and `sharequeue.testing` moves the clock of a database of its own.
+    assert called & set(closed) == {"apply_permissions", "set_clock_offset"}

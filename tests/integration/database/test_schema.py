@@ -18,14 +18,15 @@ from sharequeue.database import Database, schema_files
 from sharequeue.database import migrations as migrating
 from sharequeue.database.migrations import migrate, pending
 from sharequeue.database.schema_dump import print_schema
-from sharequeue.database.schema_files import Migration, SchemaOutdated, migrations, sql_root
-from sharequeue.errors import UnsupportedVersion
+from sharequeue.database.schema_files import Migration, SchemaOutdated, migrations
 from sharequeue.local import postgres
 from sharequeue.local.home import Home
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.words.errors import UnsupportedVersion
+from sharequeue.words.values import SharePartition
+from tests import single
 from tests.conformance.histories import run_histories
-from tests.every_operation import call_every_operation
+from tests.operations import call_every_operation
 
 AT = SharePartition("group", "topic", 0)
 FUTURE = Migration("migrations/9999_future.sql", "drop function sharequeue.sweep(integer);", repeatable=False)
@@ -47,13 +48,12 @@ def _without_schema(database: Database) -> None:
         connection.exec_driver_sql("drop schema sharequeue, sharequeue_internal cascade")
 
 
-def test_schema_sql_shows_what_the_migrations_make(private_database: Database) -> None:
-    """`sql/schema.sql` is what `sharequeue migrate --print-schema` prints of a database just migrated."""
+def test_the_printed_schema_has_tables_whole_and_functions_as_signatures(private_database: Database) -> None:
+    """What differs from one server to the next, as partitions by time and passwords, is left out."""
     printed = print_schema(private_database)
-    written = (sql_root() / "schema.sql").read_text()
-    assert printed == written, (
-        "run `sharequeue migrate --print-schema > sql/schema.sql` on a migrated database"
-    )
+    assert "CREATE TABLE sharequeue.share_partitions (" in printed
+    assert "CREATE FUNCTION sharequeue.acquire(" in printed
+    assert "$$" not in printed
     assert "journal_2" not in printed
     assert "password" not in printed
 
@@ -109,8 +109,8 @@ def test_an_old_program_is_refused_by_a_newer_schema(private_database: Database)
 def test_a_new_program_is_refused_by_an_older_schema(
     private_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is not there yet: run migrate. The same where functions alone are of another release, where there is no
-    schema at all, and before there was a function that told."""
+    """What is not there yet: run migrate. The same where functions alone are of another release, and where there is
+    no schema at all."""
     missing = sa.text("select sharequeue.operation_of_tomorrow(1)")
     with pytest.raises(sa.exc.ProgrammingError, match="does not exist"):
         private_database.rows(missing)
@@ -124,13 +124,32 @@ def test_a_new_program_is_refused_by_an_older_schema(
     older = r"older than this program: it is at migrations/\d{4}_\w+.sql, the program needs migrations/9999_future"
     with pytest.raises(SchemaOutdated, match=older):
         private_database.call(missing)
-    with private_database.transaction() as connection:
-        connection.exec_driver_sql("drop function sharequeue.schema_version()")
-    with pytest.raises(SchemaOutdated, match=older), private_database.transaction() as connection:
-        connection.execute(missing)
     _without_schema(private_database)
     with pytest.raises(SchemaOutdated, match="no schema `sharequeue`: run `sharequeue migrate`"):
-        State(private_database).acquire(AT, "member", None, 1)
+        single.acquire(State(private_database), AT, "member", None, 1)
+
+
+def test_a_database_of_before_the_first_release_is_refused(private_database: Database) -> None:
+    """Every caller learns that its schema is older, and `migrate` how its state moves; nothing is changed."""
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql(
+            "delete from sharequeue.schema_migrations where starts_with(name, 'migrations/')"
+        )
+        connection.exec_driver_sql(
+            "insert into sharequeue.schema_migrations values ('migrations/0051_retry_backoff.sql', '')"
+        )
+        connection.exec_driver_sql("drop function sharequeue.sweep(integer)")
+    before = private_database.rows(sa.text("select * from sharequeue.schema_migrations order by name"))
+    with pytest.raises(SchemaOutdated, match=r"older than this program.*Run `sharequeue migrate`"):
+        State(private_database).sweep()
+    for refused in (migrate, pending):
+        with pytest.raises(
+            SchemaOutdated, match=r"made before the first release.*--export.*`sharequeue reset`"
+        ):
+            refused(private_database)
+    assert (
+        private_database.rows(sa.text("select * from sharequeue.schema_migrations order by name")) == before
+    )
 
 
 def test_a_postgres_that_is_too_old_is_refused(
@@ -139,7 +158,7 @@ def test_a_postgres_that_is_too_old_is_refused(
     """By the name of the error, with both versions, before anything is changed."""
     _without_schema(private_database)
     monkeypatch.setattr(migrating, "OLDEST_POSTGRES", 99)
-    with pytest.raises(UnsupportedVersion, match=r"This is PostgreSQL \d+.*; the schema needs 99 or later"):
+    with pytest.raises(UnsupportedVersion, match=r"This is PostgreSQL \d+.*but the schema needs 99 or later"):
         migrate(private_database)
     monkeypatch.undo()
     assert len(migrate(private_database)) == len(migrations())
@@ -184,16 +203,16 @@ def older_postgres(request: pytest.FixtureRequest, stack_home: Path) -> Iterator
 
 
 def test_older_postgresql_does_all_that_18_does(
-    older_postgres: tuple[int, Database], group: str, topic: str
+    older_postgres: tuple[int, Database],
 ) -> None:
     """15 and 16: migrated from nothing, every operation, every invariant, random histories, nothing left to do."""
     version, opened = older_postgres
     assert opened.rows(sa.text("show server_version_num"))[0]["server_version_num"].startswith(str(version))
     assert len(migrate(opened)) == len(migrations())
     assert migrate(opened) == []
-    call_every_operation(opened, opened, opened, group, topic)
     run = run_histories(opened.engine.url.render_as_string(hide_password=False), version, 20)
     assert run.difference is None, run.told()
+    call_every_operation(opened)
 
 
 def _in_reverse(files: list[Migration]) -> list[Migration]:
@@ -207,12 +226,13 @@ def test_the_order_inside_a_folder_does_not_matter(
     private_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each folder of functions from its last file to its first, into a database without a schema: the same schema."""
+    schema = print_schema(private_database)
     _without_schema(private_database)
     reverse = _in_reverse(migrations())
     assert reverse != migrations()
     monkeypatch.setattr(schema_files, "migrations", lambda: reverse)
     assert migrate(private_database) == [f.name for f in reverse]
-    assert print_schema(private_database) == (sql_root() / "schema.sql").read_text()
+    assert print_schema(private_database) == schema
 
 
 def test_a_function_that_cannot_run_is_refused(

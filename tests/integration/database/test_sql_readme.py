@@ -1,4 +1,4 @@
-"""Does ``sql/README.md`` say what is so?"""
+"""``sql/README.md`` says what is so."""
 
 from __future__ import annotations
 

@@ -18,9 +18,10 @@ from sharequeue.database import Database, schema_files
 from sharequeue.database.migrations import SchemaBusy, migrate
 from sharequeue.database.schema_files import Migration, migrations
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.settings import DatabaseOptions, RoleNames
 from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, SharePartition
+from sharequeue.words.settings import DatabaseOptions, RoleNames
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
 from tests.integration.state.state_calls import take
 from tests.operations_at_once import deadlocks
 from tests.waiting import wait_for_locks
@@ -41,7 +42,7 @@ def state(private_database: Database) -> State:
     for partition in range(4):
         at = SharePartition("g", "t", partition)
         state.initialize(at, "id", 0, 1)
-        state.observe(at, "id", 0, 10**9, 10**9)
+        single.observe(state, at, "id", 0, 10**9, 10**9)
     return state
 
 
@@ -85,9 +86,9 @@ def workers(database: Database, number: int) -> Iterator[Work]:
             state = State(opened)
             while not stop.is_set():
                 began = time.monotonic()
-                lease = state.acquire(at, "m", None, 10)
+                lease = single.acquire(state, at, "m", None, 10)
                 assert lease is not None
-                state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets})
+                single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: lease.offsets})
                 with lock:
                     work.calls += 1
                     work.longest = max(work.longest, time.monotonic() - began)
@@ -122,11 +123,12 @@ def test_new_text_of_functions_waits_for_nobody(
 def test_what_differs_is_changed(
     private_database: Database, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trigger that fires more often and a view that shows something else are as tomorrow's files say."""
+    """A trigger with a condition and a view that shows something else are as tomorrow's files say."""
 
     def changed(file: Migration) -> Migration:
         text = file.text.replace(
-            "after insert on sharequeue.leases", "after insert or update on sharequeue.leases"
+            "execute function sharequeue_internal.journal_lease()",
+            "when (true) execute function sharequeue_internal.journal_lease()",
         )
         text = text.replace(
             "select audit_id, happened_at,", "select audit_id, happened_at + interval '0' as happened_at,"
@@ -138,7 +140,7 @@ def test_what_differs_is_changed(
     [trigger] = private_database.rows(
         sa.text("select pg_get_triggerdef(oid) as it from pg_trigger where tgname = 'leases_journal'")
     )
-    assert "AFTER INSERT OR UPDATE ON sharequeue.leases" in trigger["it"]
+    assert "WHEN (true)" in trigger["it"]
     [view] = private_database.rows(sa.text("select pg_get_viewdef('sharequeue.audit_trail') as it"))
     assert "interval" in view["it"].lower()
     assert take(state, AT).offsets.count == 10
@@ -180,7 +182,7 @@ def test_workers_go_on_through_upgrades(
             columns.append(Migration(name, WIDER.format(number), repeatable=False))
             of_tomorrow(monkeypatch, commented, *columns)
             assert name in migrate(upgrading)
-    # On a machine with nothing else to do it is below one (benchmarks/bench_upgrades.py).
+    # On a machine with nothing else to do it is below one.
     assert work.longest < 15, f"a worker waited {work.longest:.2f} s"
     assert deadlocks(private_database) == 0
     assert state.figures.verify() == []

@@ -16,8 +16,9 @@ from sharequeue.consumer.failures import SINK
 from sharequeue.database import Database
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.heartbeats import HeartbeatRequest, ensure_group, heartbeat
-from sharequeue.offsets import OffsetSet
-from sharequeue.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
+from tests import single
 from tests.fixtures.deadletters import GROUP_CONFIGS, GivenUp
 from tests.waiting import set_clock
 
@@ -39,7 +40,7 @@ def case(given_up: Make, private_database: Database) -> GivenUp:
     at, log = source(made), made.topics.offsets(made.topic)[0]
     topic_id = made.topics.describe([made.topic])[made.topic].topic_id
     made.state.initialize(at, topic_id, 0, 1)
-    made.state.observe(at, topic_id, log.log_start, log.log_end, log.last_stable_offset)
+    single.observe(made.state, at, topic_id, log.log_start, log.log_end, log.last_stable_offset)
     return made
 
 
@@ -48,7 +49,7 @@ def source(case: GivenUp) -> SharePartition:
 
 
 def acquire(case: GivenUp, member: str, records: int = 20) -> Lease:
-    lease = case.state.acquire(source(case), member, None, records, redelivery="kafka")
+    lease = single.acquire(case.state, source(case), member, None, records, redelivery="kafka")
     assert lease is not None
     return lease
 
@@ -74,13 +75,14 @@ def test_a_letter_names_exception_attempts_and_run(case: GivenUp, tmp_path: Path
     began = case.state.now()
     first = acquire(case, "first")
     outputs = written_exceptions(tmp_path / "lease=1", dict.fromkeys(range(20), "ValueError: once"))
-    case.state.acknowledge(first, {AcknowledgeType.RELEASE: everything}, outputs=outputs)
+    single.acknowledge(case.state, first, {AcknowledgeType.RELEASE: everything}, outputs=outputs)
     set_clock(case.database, timedelta(minutes=30))
     second = acquire(case, "second")
     failing = {3: "KeyError: 'tail'", 4: "json.decoder.JSONDecodeError: no JSON", 9: "it does not fly"}
     outputs = written_exceptions(tmp_path / "lease=2", failing)
     fails = OffsetSet.of((3, 5), (9, 10))
-    case.state.acknowledge(
+    single.acknowledge(
+        case.state,
         second,
         {AcknowledgeType.RELEASE: fails, AcknowledgeType.ACCEPT: everything - fails},
         outputs=outputs,
@@ -118,7 +120,7 @@ def test_a_group_may_leave_the_messages_of_exceptions_out(case: GivenUp, tmp_pat
         outputs = written_exceptions(
             tmp_path / f"lease={number}", {at: "ValueError: s3cret", at + 1: "all s3cret"}
         )
-        case.state.acknowledge(lease, {AcknowledgeType.REJECT: lease.offsets}, outputs=outputs)
+        single.acknowledge(case.state, lease, {AcknowledgeType.REJECT: lease.offsets}, outputs=outputs)
         case.writer().drain()
     letters = sorted(case.letters(), key=lambda letter: letter.source_offset or 0)
     assert [(letter.exception_class, letter.exception_message) for letter in letters] == [
@@ -135,7 +137,7 @@ def test_a_lapsed_lease_is_an_attempt_without_a_reason(case: GivenUp, tmp_path: 
     """What killed its worker says nothing: the letter has the member's name and the times, and no stale reason."""
     first = acquire(case, "first", 1)
     outputs = written_exceptions(tmp_path / "lease=1", {0: "ValueError: once"})
-    case.state.acknowledge(first, {AcknowledgeType.RELEASE: OffsetSet.of((0, 1))}, outputs=outputs)
+    single.acknowledge(case.state, first, {AcknowledgeType.RELEASE: OffsetSet.of((0, 1))}, outputs=outputs)
     assert acquire(case, "killed", 1).offsets == OffsetSet.of((0, 1))
     set_clock(case.database, timedelta(minutes=60))
     case.state.sweep()
@@ -160,26 +162,27 @@ def test_attempts_are_kept_no_longer_than_their_records_are_in_flight(case: Give
     lease = acquire(case, "a", 10)
     # What a consumer wrote goes with them; what a run wrote stays.
     outputs = [LeaseOutput(sink, "/x", 1) for sink in (SINK, "flights-exceptions")]
-    case.state.acknowledge(
+    single.acknowledge(
+        case.state,
         lease,
         {AcknowledgeType.REJECT: OffsetSet.of((2, 4)), AcknowledgeType.RELEASE: OffsetSet.of((8, 10))},
         outputs=outputs,
     )
     assert known() == [(10, "{[2,4),[8,10)}")]
     assert kept() == 2
-    case.state.acknowledge(lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 2), (4, 8))})
+    single.acknowledge(case.state, lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 2), (4, 8))})
     assert len(known()) == 1
     case.writer().drain()
     lease = acquire(case, "b", 10)
-    case.state.acknowledge(lease, {AcknowledgeType.REJECT: OffsetSet.of((8, 9))})
+    single.acknowledge(case.state, lease, {AcknowledgeType.REJECT: OffsetSet.of((8, 9))})
     assert [past for past, _ in known()] == [9, 10]
-    case.state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets - OffsetSet.of((8, 9))})
+    single.acknowledge(case.state, lease, {AcknowledgeType.ACCEPT: lease.offsets - OffsetSet.of((8, 9))})
     case.writer().drain()
     assert known() == []
     assert kept() == 1
     case.configure(errors_deadletterqueue_topic_name="")
     rest = acquire(case, "c")
-    case.state.acknowledge(rest, {AcknowledgeType.REJECT: rest.offsets})
+    single.acknowledge(case.state, rest, {AcknowledgeType.REJECT: rest.offsets})
     assert known() == []
 
 

@@ -11,20 +11,19 @@ import pytest
 from confluent_kafka import AcknowledgeType as BrokerAcknowledgeType
 from confluent_kafka import Consumer, Producer, ShareConsumer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
     ResourceType,
 )
 
 from sharequeue.deadletters import topic as deadletter_topic
 from sharequeue.deadletters import writer
-from sharequeue.deadletters.letters import Headers, headers_of
-from sharequeue.deadletters.writer import read_dead_letters
-from sharequeue.errors import UnknownTopicOrPartition
+from sharequeue.deadletters.letters import Headers, headers_of, read_dead_letters
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
+from sharequeue.words.errors import UnknownTopicOrPartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
 from tests.fixtures.deadletters import GivenUp, Stop, alter_configs, stop_at
+from tests.fixtures.logs import delete_before
 from tests.fixtures.stack import MakeTopic
 
 Make = Callable[..., GivenUp]
@@ -155,10 +154,7 @@ def test_a_record_gone_from_the_log_is_a_letter_without_a_value(given_up: Make, 
     case = given_up(copy=True)
     case.produce(10)
     case.reject()
-    admin = AdminClient(client_config(settings))
-    deleted = admin.delete_records([TopicPartition(case.topic, 0, 6)])
-    for future in deleted.values():
-        future.result(30)
+    delete_before(settings, case.topic, 6)
     case.writer().drain()
     letters = case.letters()
     assert [letter.header("sharequeue.record.missing") for letter in letters] == ["true"] * 6 + [None] * 4

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from sharequeue.database import Database
 from sharequeue.deadletters import drainer as deadletter_drainer
@@ -15,8 +17,8 @@ from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.context import Service
 from sharequeue.service.coordinator import Coordinator
-from sharequeue.settings import Settings
-from sharequeue.values import SharePartition
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import SharePartition
 from tests.fixtures.deadletters import GivenUp, alter_configs
 from tests.waiting import running, wait_until
 
@@ -145,6 +147,28 @@ def test_a_turn_has_an_end(alone: Make, monkeypatch: pytest.MonkeyPatch) -> None
     assert second.written == 10
     monkeypatch.undo()
     drainer(case).drain([source])
+    case.assert_each_exactly_once()
+
+
+def test_a_batch_is_two_calls_of_the_state_and_one_of_the_lease(
+    alone: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is opened with the attempts at its records, and closed; the lease is renewed once a batch."""
+    monkeypatch.setattr(deadletter_drainer, "BATCH_RECORDS", 10)
+    case = alone()
+    case.produce(30)
+    case.reject()
+    calls = Counter[str]()
+
+    def count(*arguments: object) -> None:
+        calls.update(re.findall(r"sharequeue\.(\w+)\(", str(arguments[2])))
+
+    event.listen(case.database.engine, "before_cursor_execute", count)
+    drainer(case).drain([SharePartition(case.group, case.topic, 0)])
+    event.remove(case.database.engine, "before_cursor_execute", count)
+    # One more to find that nothing is left, and two of the lease to begin.
+    assert (calls["open_dead_letters"], calls["close_dead_letters"]) == (4, 3)
+    assert calls["take_service_lease"] == 5
     case.assert_each_exactly_once()
 
 

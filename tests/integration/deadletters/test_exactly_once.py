@@ -11,16 +11,16 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from sharequeue.database import Database
-from sharequeue.deadletters.batches import Step
+from sharequeue.deadletters.batches import marker_group
+from sharequeue.deadletters.outbox import Step
 from sharequeue.deadletters.topic import CannotWrite, DeadLetterRules, DeadLetterTopic, TopicKeeper
-from sharequeue.deadletters.transactions import marker_group
 from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.kafka import transactions
 from sharequeue.kafka.clients import client_config
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import SharePartition
 from tests.fixtures.deadletters import GivenUp, Stop, stop_at
 from tests.fixtures.stack import MakeTopic
 from tests.waiting import wait_until

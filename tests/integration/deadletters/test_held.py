@@ -12,9 +12,9 @@ from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]
 
 from sharequeue.database import Database
 from sharequeue.groups.heartbeats import ensure_group
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 from tests.fixtures.deadletters import GROUP_CONFIGS, GivenUp, alter_configs
-from tests.integration.groups.test_service import serving
+from tests.integration.service.test_service import serving
 
 Make = Callable[..., GivenUp]
 METRIC = "sharequeue_share_partition_held_dead_letters{"

@@ -6,7 +6,6 @@ import pytest
 from sqlalchemy import text
 
 from sharequeue.database import Database
-from sharequeue.errors import InvalidConfig
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs, alter_group_configs
 from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.descriptions import describe_group
@@ -14,7 +13,9 @@ from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.words.errors import InvalidConfig
+from sharequeue.words.values import SharePartition
+from tests import single
 
 MEMBERS = ("m0", "m1", "m2", "m3")
 
@@ -32,7 +33,7 @@ def database(private_database: Database) -> Database:
 
 
 def waits(database: Database, partition: int, records: int) -> None:
-    State(database).observe(SharePartition("g", "t", partition), "id", 0, records, records)
+    single.observe(State(database), SharePartition("g", "t", partition), "id", 0, records, records)
 
 
 def join(database: Database) -> None:
@@ -43,10 +44,11 @@ def join(database: Database) -> None:
         )
 
 
-def assigned(database: Database) -> dict[str, tuple[int, ...]]:
+def assigned(database: Database) -> dict[str, list[int]]:
     members = describe_group(database, "g").members
     return {
-        member.member_id: sum((topic.partitions for topic in member.assignment), ()) for member in members
+        member.member_id: [each for topic in member.assignment for each in topic["partitions"]]
+        for member in members
     }
 
 
@@ -58,7 +60,7 @@ def test_a_shifted_backlog_is_assigned_anew(database: Database, topics: Topics) 
     """Heartbeats alone assign by what waits then. The coordinator assigns anew once it has shifted far: all four
     members share what nearly all waits in, and nothing is left without one; it leaves a small shift alone."""
     join(database)
-    assert sorted(assigned(database).values()) == [(0,), (1,), (2,), (3,)]
+    assert sorted(assigned(database).values()) == [[0], [1], [2], [3]]
     coordinator = Coordinator(database, topics, rebalance_interval=0)
     before = assigned(database), epoch(database)
     waits(database, 2, 1100)
@@ -68,14 +70,14 @@ def test_a_shifted_backlog_is_assigned_anew(database: Database, topics: Topics) 
     coordinator.settle()
     after = assigned(database)
     assert sum(2 in share for share in after.values()) == 4
-    assert set(sum(after.values(), ())) == {0, 1, 2, 3}
+    assert {each for share in after.values() for each in share} == {0, 1, 2, 3}
     assert epoch(database) == before[1] + 1
     # The members are told at their next heartbeat.
     moved = next(member for member, share in after.items() if share != before[0][member])
     known = {member.member_id: member.member_epoch for member in describe_group(database, "g").members}
     told = heartbeat(database, HeartbeatRequest("g", moved, known[moved]))
     assert told.assignment is not None
-    assert told.assignment[0].partitions == after[moved]
+    assert told.assignment[0]["partitions"] == after[moved]
     before = after, epoch(database)
     coordinator.settle()
     assert (assigned(database), epoch(database)) == before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sharequeue.database import Database
 from sharequeue.kafka.topics import Topics
-from tests.backlog_history import Group
+from tests.integration.groups.backlog_history import Group
 
 
 def test_members_come_and_go(private_database: Database, topics: Topics) -> None:

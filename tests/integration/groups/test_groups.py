@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -12,7 +11,6 @@ import pytest
 from sqlalchemy import text
 
 from sharequeue.database import Database
-from sharequeue.errors import CoordinatorNotAvailable, GroupIdNotFound, InvalidConfig, InvalidGroupId
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs, alter_group_configs
 from sharequeue.groups.descriptions import describe_group, list_groups
 from sharequeue.groups.heartbeats import (
@@ -26,7 +24,9 @@ from sharequeue.groups.replicas import hear_replica
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.service.coordinator.watched_topics import record_topics, start_grown
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.words.errors import CoordinatorNotAvailable, GroupIdNotFound, InvalidConfig, InvalidGroupId
+from sharequeue.words.values import SharePartition
+from tests import single
 from tests.waiting import set_clock
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -61,7 +61,7 @@ def settle(queue: Database, *members: str) -> dict[str, list[int]]:
         for member in members:
             beat(queue, member, beat(queue, member, 0, ["t"]).member_epoch)
     return {
-        member: [p for topic in beat(queue, member, 0, ["t"]).assignment or () for p in topic.partitions]
+        member: [p for topic in beat(queue, member, 0, ["t"]).assignment or () for p in topic["partitions"]]
         for member in members
     }
 
@@ -153,13 +153,13 @@ def test_the_epochs_of_a_groups_life(queue: Database) -> None:
     """A first member gets epoch 2, 3 once share-partitions are initialised, a second 4; each leaver adds
     one."""
     first = beat(queue, "m1", 0, ["t"])
-    assert (first.member_epoch, first.assignment) == (2, ())
+    assert (first.member_epoch, first.assignment) == (2, [])
     initialize(queue)
     second = beat(queue, "m1", 2)
     assert second.member_epoch == 3
     assert second.assignment is not None
-    assert [topic.partitions for topic in second.assignment] == [(0, 1, 2, 3)]
-    assert (second.assignment[0].topic_id, second.assignment[0].topic_name) == (TOPIC_ID, "t")
+    assert [topic["partitions"] for topic in second.assignment] == [[0, 1, 2, 3]]
+    assert (second.assignment[0]["topic_id"], second.assignment[0]["topic_name"]) == (TOPIC_ID, "t")
     assert beat(queue, "m2", 0, ["t"]).member_epoch == 4
     assert beat(queue, "m1", 3).member_epoch == 4
     assert beat(queue, "m1", -1) == HeartbeatResponse(member_id="m1", member_epoch=-1)
@@ -190,7 +190,7 @@ def test_joining_again_changes_no_epoch(queue: Database) -> None:
     again = beat(queue, "m1", 0, ["t", "t"])
     assert again.member_epoch == 3
     assert again.assignment is not None
-    assert again.assignment[0].partitions == (0, 1, 2, 3)
+    assert again.assignment[0]["partitions"] == [0, 1, 2, 3]
 
 
 @pytest.mark.rule("R-GR-8")
@@ -219,7 +219,7 @@ def test_the_assignment_is_sent_once(queue: Database) -> None:
     assert beat(queue, "m1", again.member_epoch, ["t"]).assignment == told.assignment
     assert beat(queue, "m1", 0, ["t"]).assignment == told.assignment
     record_topics(queue, {"t": TopicInfo(TOPIC_ID, 0)}, ["t"])
-    assert beat(queue, "m1", again.member_epoch).assignment == ()
+    assert beat(queue, "m1", again.member_epoch).assignment == []
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a\nb", "ä", "a/b", "x" * 250])
@@ -246,15 +246,13 @@ def test_names_have_an_end(queue: Database, field: str) -> None:
 
 
 def test_a_held_group_answers_soon(queue: Database) -> None:
-    """While somebody else's transaction holds a group, its members are told to come again; nobody waits for long."""
+    """While somebody else's transaction holds a group, its members are told to come again, before it ends."""
     beat(queue, "m1", 0, ["t"])
     with queue.transaction() as connection:
         connection.execute(text("select from sharequeue.share_groups where group_id = 'g' for update"))
-        began = time.monotonic()
         result = beat(queue, "m1", 2)
     assert result.error_code == CoordinatorNotAvailable.code
     assert "held by a transaction" in (result.error_message or "")
-    assert time.monotonic() - began < 30
 
 
 @pytest.mark.rule("R-GR-3", "R-GR-4")
@@ -266,13 +264,13 @@ def test_a_changed_subscription(queue: Database) -> None:
     initialize(queue)
     epoch = beat(queue, "m1", 2).member_epoch
     changed = beat(queue, "m1", epoch, ["u"])
-    assert (changed.member_epoch, changed.assignment) == (epoch + 1, ())
+    assert (changed.member_epoch, changed.assignment) == (epoch + 1, [])
     initialize(queue, "u", 2, "BBBBBBBBBBBBBBBBBBBBBB")
     given = beat(queue, "m1", epoch + 1)
     assert given.assignment is not None
-    assert [(topic.topic_name, topic.partitions) for topic in given.assignment] == [("u", (0, 1))]
+    assert [(topic["topic_name"], topic["partitions"]) for topic in given.assignment] == [("u", [0, 1])]
     none = beat(queue, "m1", epoch + 2, [])
-    assert (none.member_epoch, none.assignment) == (epoch + 3, ())
+    assert (none.member_epoch, none.assignment) == (epoch + 3, [])
 
 
 @pytest.mark.rule("R-GR-7")
@@ -295,7 +293,7 @@ def test_the_assignment_waits_for_its_interval(queue: Database) -> None:
     initialize(queue)
     assert beat(queue, "m1", 0, ["t"]).member_epoch == 2
     waiting = beat(queue, "m2", 0, ["t"])
-    assert (waiting.member_epoch, waiting.assignment) == (2, ())
+    assert (waiting.member_epoch, waiting.assignment) == (2, [])
     set_clock(queue, timedelta(seconds=16))
     assert beat(queue, "m2", 2).member_epoch == 3
 
@@ -312,7 +310,7 @@ def test_grown_metadata_raises_the_epoch(queue: Database) -> None:
     by_partition = {status.partition: status for status in State(queue).figures.describe("g")}
     assert [(by_partition[p].spso, by_partition[p].state_epoch) for p in (4, 5)] == [(0, 4), (0, 4)]
     grown = beat(queue, "m1", 3)
-    partitions = [p for topic in grown.assignment or () for p in topic.partitions]
+    partitions = [p for topic in grown.assignment or () for p in topic["partitions"]]
     assert (grown.member_epoch, partitions) == (4, [0, 1, 2, 3, 4, 5])
 
 
@@ -322,7 +320,7 @@ def test_a_deleted_topic_is_assigned_to_nobody(queue: Database) -> None:
     initialize(queue)
     beat(queue, "m1", 2)
     record_topics(queue, {}, ["t"])
-    assert beat(queue, "m1", 3).assignment == ()
+    assert beat(queue, "m1", 3).assignment == []
 
 
 @pytest.mark.rule("R-GR-9", "R-SS-6")
@@ -335,8 +333,8 @@ def test_silence_ends_a_session(queue: Database) -> None:
     beat(queue, "m2", 0, ["t"])
     state = State(queue)
     at = SharePartition("g", "t", 0)
-    state.observe(at, TOPIC_ID, 0, 10, 10)
-    lease = state.acquire(at, "m1", epoch, 10, lock_duration_ms=600_000)
+    single.observe(state, at, TOPIC_ID, 0, 10, 10)
+    lease = single.acquire(state, at, "m1", epoch, 10, lock_duration_ms=600_000)
     assert lease is not None
     set_clock(queue, timedelta(seconds=25))
     assert expire_members_of(queue, "g") == []
@@ -356,8 +354,8 @@ def test_leaving_keeps_the_locks(queue: Database) -> None:
     initialize(queue)
     epoch = beat(queue, "m1", 2).member_epoch
     state = State(queue)
-    state.observe(SharePartition("g", "t", 0), TOPIC_ID, 0, 10, 10)
-    state.acquire(SharePartition("g", "t", 0), "m1", epoch, 10)
+    single.observe(state, SharePartition("g", "t", 0), TOPIC_ID, 0, 10, 10)
+    single.acquire(state, SharePartition("g", "t", 0), "m1", epoch, 10)
     beat(queue, "m1", -1)
     assert [lease.records for lease in state.figures.leases("g")] == [10]
 

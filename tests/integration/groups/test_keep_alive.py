@@ -13,9 +13,8 @@ from sqlalchemy import text
 from sharequeue.database import Database
 from sharequeue.groups.acls import Acl, Acls
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
-from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
-from sharequeue.groups.keep_alive import keep_alive
-from sharequeue.service.beats import Beats
+from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat, keep_alive
+from sharequeue.service.gathered_heartbeats import GatheredHeartbeats
 from tests.waiting import set_clock
 
 CONFIGS = ServiceConfigs()
@@ -113,17 +112,19 @@ def test_gathered(database: Database) -> None:
         return await asyncio.to_thread(work)
 
     async def all_at_once() -> None:
-        beats = Beats(database, CONFIGS, run, lambda: True)
+        beats = GatheredHeartbeats(database, CONFIGS, run, lambda: True)
         ann, bob, stranger = await asyncio.gather(
-            beats.heard(of("ann"), ANN), beats.heard(of("bob"), BOB), beats.heard(of("ann"), BOB)
+            beats.response(of("ann"), ANN), beats.response(of("bob"), BOB), beats.response(of("ann"), BOB)
         )
         assert calls == 1
         assert ann is not None
         assert bob is not None
         assert stranger is None
-        assert await beats.heard(of("ann", subscribed_topic_names=("t",)), ANN) is None
-        assert await beats.heard(of("ann", 0), ANN) is None
-        assert await Beats(database, CONFIGS, run, lambda: False).heard(of("ann"), ANN) is None
+        assert await beats.response(of("ann", subscribed_topic_names=("t",)), ANN) is None
+        assert await beats.response(of("ann", 0), ANN) is None
+        assert (
+            await GatheredHeartbeats(database, CONFIGS, run, lambda: False).response(of("ann"), ANN) is None
+        )
         assert calls == 1
 
     asyncio.run(all_at_once())

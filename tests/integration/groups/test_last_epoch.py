@@ -6,14 +6,14 @@ import pytest
 from sqlalchemy import text
 
 from sharequeue.database import Database
-from sharequeue.errors import InvalidRequest
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.heartbeats import HeartbeatRequest, expire_members_of, heartbeat, refresh_group
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.service.coordinator.watched_topics import record_topics
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.words.errors import InvalidRequest
+from sharequeue.words.values import SharePartition
 from tests.waiting import pass_time
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -48,7 +48,7 @@ def test_the_last_epoch_is_told_and_the_next_one_refused(queue: Database) -> Non
     assert join(queue, "m1") == (0, None)
     described = describe_group(queue, "g")
     assert (described.group_epoch, described.assignment_epoch) == (LAST, LAST)
-    assert [each.topic_name for each in described.members[0].assignment] == ["t"]
+    assert [each["topic_name"] for each in described.members[0].assignment] == ["t"]
     code, message = join(queue, "m2")
     assert code == InvalidRequest.code
     assert message is not None

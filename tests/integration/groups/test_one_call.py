@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import sqlalchemy as sa
+from starlette.testclient import TestClient
 
+from sharequeue.consumer.configs import ConsumerConfig
+from sharequeue.consumer.member import Member
 from sharequeue.database import Database
 from sharequeue.groups import heartbeats
-from sharequeue.groups.assignments import write_assignment
+from sharequeue.groups.assignments import assignment_parameters, write_assignment
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
+from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, expire_members_of, heartbeat
+from sharequeue.groups.tokens import Tokens
 from sharequeue.kafka.topics import TopicInfo
+from sharequeue.service import create_app
 from sharequeue.service.coordinator.watched_topics import record_topics
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import SharePartition
+from tests.waiting import wait_until
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 SERVICE = ServiceConfigs()
@@ -65,28 +74,72 @@ def beat(queue: Database, member: str, epoch: int, *topics: str) -> HeartbeatRes
 
 def test_a_heartbeat_is_one_call(queue: Database, calls: Calls) -> None:
     """A heartbeat with no news is one message to the database and one back; so is one that tells the news of others,
-    or leaves. One after which the group is assigned anew is three."""
+    or leaves. One after which the group is assigned anew is two."""
     calls()
     epoch = beat(queue, "m1", 0, "t").member_epoch
-    assert len(calls()) == 3
+    assert len(calls()) == 2
     assert beat(queue, "m1", epoch).member_epoch == epoch
     [steady] = calls()
     assert "sharequeue.heartbeat(" in steady
     assert beat(queue, "m2", 0, "t").member_epoch == epoch + 1
-    assert len(calls()) == 3
+    assert len(calls()) == 2
     told = beat(queue, "m1", epoch)
     assert (told.member_epoch, len(told.assignment or ())) == (epoch + 1, 1)
     assert len(calls()) == 1
     assert beat(queue, "m1", epoch + 1, "t").assignment == told.assignment
     assert len(calls()) == 1
-    assert beat(queue, "m1", epoch + 1, "u").assignment == ()
-    assert len(calls()) == 3
+    assert beat(queue, "m1", epoch + 1, "u").assignment == []
+    assert len(calls()) == 2
     beat(queue, "m1", -1)
     assert len(calls()) == 1
     assert expire_members_of(queue, "g") == []
     assert len(calls()) == 1
     assert beat(queue, "m1", 9).error_code == 25
     assert len(calls()) == 1
+
+
+def test_a_consumer_is_a_member_by_few_calls(queue: Database, calls: Calls, settings: Settings) -> None:
+    """Its join is four calls of the database: configs, two of the heartbeat, topics that are lost. A heartbeat of
+    nothing new is one, and loads no configs."""
+    publish_service_configs(queue, ServiceConfigs.of({"group.share.min.heartbeat.interval.ms": "50"}))
+    alter_group_configs(queue, "g", {"share.heartbeat.interval.ms": 50})
+    heard = Mock()
+    member = Member(ConsumerConfig("g", settings), queue, heard, heard, heard)
+    calls()
+    member.subscribe(("t",))
+    wait_until(lambda: member.metrics()["heartbeat-total"] > 4)
+    member.membership.leave()
+    names = ("stored_configs", "assign_share_partitions", "heartbeat", "lost", "leave_group")
+    sent = [next((name for name in names if name in call), call) for call in calls()]
+    assert sent[:4] == ["stored_configs", "heartbeat", "assign_share_partitions", "lost"]
+    assert set(sent[4:-1]) == {"heartbeat"}, sent
+    assert sent[-1] == "leave_group"
+
+
+def test_a_member_through_the_service_is_few_calls(queue: Database, settings: Settings) -> None:
+    """Its join is four calls: the token, new topics, two of the heartbeat. A heartbeat of nothing new is its token,
+    and a part of one call for all members."""
+    _, secret = Tokens(queue).create("User:ann")
+    url = queue.engine.url.render_as_string(hide_password=False)
+    app = create_app(settings.replace(database_url=url), SERVICE, coordinate=False)
+    service = app.state.service
+    service.gathered._keeps_up = lambda: True
+    sent: list[str] = []
+    sa.event.listen(
+        service._beats_database.engine, "before_cursor_execute", lambda *given: sent.append(given[2])
+    )
+    body = {"group_id": "g", "member_id": "m1", "member_epoch": 0, "subscribed_topic_names": ["t"]}
+    headers = {"Authorization": f"Bearer {secret}"}
+    with TestClient(app, base_url="http://localhost", headers=headers) as client:
+        joined = client.post("/v1/share-group-heartbeat", json=body).json()
+        assert len(joined["assignment"]["topic_partitions"]) == 1
+        assert len(sent) == 4, sent
+        sent.clear()
+        body = {"group_id": "g", "member_id": "m1", "member_epoch": joined["member_epoch"]}
+        assert client.post("/v1/share-group-heartbeat", json=body).json()["error_code"] == 0
+    token, alive = sent
+    assert "principal_of_token" in token
+    assert "keep_alive" in alive
 
 
 def due_after_join(queue: Database, member: str) -> Any:
@@ -103,7 +156,7 @@ def due_after_join(queue: Database, member: str) -> Any:
 
 def assigned(queue: Database) -> dict[str, list[int]]:
     return {
-        member.member_id: [p for topic in member.assignment for p in topic.partitions]
+        member.member_id: [p for topic in member.assignment for p in topic["partitions"]]
         for member in describe_group(queue, "g").members
     }
 
@@ -136,15 +189,15 @@ def test_members_that_keep_coming_hold_nobody_up(
     """A heartbeat whose assignments come too late each time returns the assignment there is."""
     epoch = beat(queue, "m1", 0, "t").member_epoch
     others = iter(range(100))
-    write = write_assignment
+    compute = assignment_parameters
 
-    def too_late(database: Database, group_id: str, due: Any) -> None:
-        due_after_join(database, f"other{next(others)}")
-        write(database, group_id, due)
+    def too_late(due: Any) -> dict[str, Any]:
+        due_after_join(queue, f"other{next(others)}")
+        return compute(due)
 
-    monkeypatch.setattr(heartbeats, "write_assignment", too_late)
+    monkeypatch.setattr(heartbeats, "assignment_parameters", too_late)
     result = beat(queue, "m2", 0, "t")
-    assert (result.error_code, result.member_epoch, result.assignment) == (0, epoch, ())
+    assert (result.error_code, result.member_epoch, result.assignment) == (0, epoch, [])
     assert len(describe_group(queue, "g").members) == 5
     monkeypatch.undo()
     again = beat(queue, "m2", result.member_epoch)

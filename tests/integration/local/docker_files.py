@@ -1,4 +1,4 @@
-"""What do the Dockerfile and the compose file say, and how does one of our containers run without Docker?
+"""Read the Dockerfile and the compose file, and run one of our containers without Docker.
 
 Read as Compose and BuildKit read them, as far as these two files go: `${NAME:-default}`, merge keys, `depends_on`
 conditions, health checks, secrets; continued lines and heredocs. A container becomes a process: the image's entry

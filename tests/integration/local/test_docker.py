@@ -29,8 +29,8 @@ from sharequeue.local import jars, kafka, ports
 from sharequeue.local.home import Home
 from sharequeue.local.preflight import JAVA_MAJORS, PYTHON_MINORS, find_java
 from sharequeue.local.stack import StackInfo
-from sharequeue.settings import KAFKA_PREFIX, RoleNames, Settings
-from sharequeue.settings.sources import Environment
+from sharequeue.words.settings import KAFKA_PREFIX, RoleNames, Settings
+from sharequeue.words.settings.sources import Environment
 from tests.integration.local.docker_files import (
     DOCKER,
     REPOSITORY,

@@ -7,8 +7,8 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.database.migrations import pending
 from sharequeue.kafka.topics import Topics
-from sharequeue.settings import Settings
 from sharequeue.state import State
+from sharequeue.words.settings import Settings
 from tests.fixtures.stack import MakeTopic, has_share_bounds
 
 

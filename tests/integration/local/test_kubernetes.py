@@ -22,12 +22,11 @@ import yaml
 from sharequeue import __version__
 from sharequeue.groups.configs.keys import SERVICE_CONFIGS
 from sharequeue.groups.configs.names import environment_name
-from sharequeue.service import server
+from sharequeue.service import probes, server
 from sharequeue.service.app import create_app
 from sharequeue.service.edge.hosts import LOOPBACK_HOSTS
-from sharequeue.service.health import probes
-from sharequeue.settings import Settings
-from sharequeue.settings.sources import Environment
+from sharequeue.words.settings import Settings
+from sharequeue.words.settings.sources import Environment
 from tests.integration.local.docker_files import DOCKER, image_environment, mount_points, ours
 
 FOLDER = DOCKER / "kubernetes"

@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -19,19 +21,65 @@ from confluent_kafka.cimpl import NewTopic
 
 from sharequeue.database import Database
 from sharequeue.kafka.clients import client_config
-from sharequeue.kafka.topics import Topics
 from sharequeue.local import postgres, processes
 from sharequeue.local.home import Home, file_lock, read_json
 from sharequeue.local.preflight import StackError
 from sharequeue.local.stack import StackInfo, down, reset, status, up
-from sharequeue.settings import Settings
-from sharequeue.state import State
+from sharequeue.words.settings import Settings
 from tests.fixtures.stack import REPOSITORY, jars_folder
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
 SERVERS = ("postgres", "kafka")
+
+
+FIRST_UP = (
+    "from sharequeue.local.stack import up; import sys; print(up(sys.argv[1], service=False).created_at)"
+)
+
+
+@dataclass(frozen=True)
+class FirstStart:
+    """A stack whose first start was killed, and what two `up` at once then printed."""
+
+    root: Path
+    home: Path
+    printed: list[str]
+
+
+@pytest.fixture(scope="module")
+def first_start(module_home: Path) -> Iterator[FirstStart]:
+    """Give a stack in a folder with letters of any script, started under a locale that knows none of them. A killed
+    initdb and a killed format have left something there; the first `up` is killed when the broker's process exists,
+    and two more come at once."""
+    folder = module_home / "Größe 数据" / "home"
+    home = Home.at(folder)
+    home.create()
+    shutil.copy(Home.at(module_home).ports_file, home.ports_file)
+    (home.postgres / "making-1" / "data").mkdir(parents=True)
+    (home.postgres / "making-1" / "data" / "PG_VERSION").write_text("18\n")
+    (home.kafka / "formatting-of-a-killed-up").mkdir()
+    command = [sys.executable, "-c", FIRST_UP, str(folder)]
+    environment = {**os.environ, "LC_ALL": "C"}
+    killed = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.DEVNULL)
+    wait_until(lambda: (folder / "logs" / "kafka.log").exists() or killed.poll() is not None)
+    killed.kill()
+    killed.wait()
+    both = [
+        subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    printed = [each.communicate(timeout=240)[0].splitlines()[-1] for each in both]
+    assert [each.returncode for each in both] == [0, 0]
+    yield FirstStart(module_home, folder, printed)
+    down(folder, quiet)
+
+
+@pytest.fixture
+def home(first_start: FirstStart) -> Path:
+    """Give the home of the module's stack."""
+    return first_start.home
 
 
 def quiet(line: str) -> None:
@@ -74,27 +122,53 @@ def assert_trace(info: StackInfo) -> None:
     wait_until(lambda: "trace" in admin.list_topics(timeout=30).topics)
 
 
-def test_up_twice_is_harmless_and_down_leaves_no_process_but_the_data(module_home: Path) -> None:
+def test_two_ups_at_once_start_one_stack(first_start: FirstStart) -> None:
+    """The second waits for the first and finds everything running; both adopt or finish what a killed one began."""
+    assert first_start.printed[0] == first_start.printed[1]
+    commands = [" ".join(process.cmdline()) for process in ours(first_start.home)]
+    assert sum("kafka.Kafka" in line for line in commands) == 1
+    assert sum("/bin/postgres -D" in line for line in commands) == 1
+
+
+def test_a_killed_initialisation_starts_over(home: Path) -> None:
+    """What a killed initdb and a killed format leave is not taken for a cluster."""
+    up(home, quiet, service=False)
+    assert sorted(path.name for path in (home / "postgres").iterdir()) == ["data", "password"]
+    assert not list((home / "kafka").glob("formatting*"))
+
+
+def test_a_home_of_any_name_is_its_owners_alone(first_start: FirstStart) -> None:
+    """A folder with letters of any script holds all of the stack; nobody else can list or read what is in it."""
+    folder = first_start.home
+    leave_a_trace(up(folder, quiet, service=False))
+    wait_until((folder / "kafka" / "data" / "trace-0").is_dir)
+    assert [path.name for path in first_start.root.iterdir() if path.is_dir()] == ["Größe 数据"]
+    for path in (folder, *folder.iterdir(), *(folder / "logs").iterdir()):
+        if path.is_dir() or path.suffix == ".log":
+            assert path.stat().st_mode & 0o066 == 0, path
+
+
+def test_up_twice_is_harmless_and_down_leaves_no_process_but_the_data(home: Path) -> None:
     """The second `up` leaves the servers alone; after `down` and `up` addresses and data are the same."""
-    first = up(module_home, quiet, service=False)
-    running = pids(module_home)
+    first = up(home, quiet, service=False)
+    running = pids(home)
     leave_a_trace(first)
-    assert up(module_home, quiet, service=False) == first
-    assert pids(module_home) == running
-    assert sorted(down(module_home, quiet)) == ["kafka", "postgres"]
-    assert ours(module_home) == []
-    assert down(module_home, quiet) == []
-    again = up(module_home, quiet, service=False)
+    assert up(home, quiet, service=False) == first
+    assert pids(home) == running
+    assert sorted(down(home, quiet)) == ["kafka", "postgres"]
+    assert ours(home) == []
+    assert down(home, quiet) == []
+    again = up(home, quiet, service=False)
     assert again == first
     assert_trace(again)
 
 
-def test_stack_file_and_password_are_the_owners_alone(module_home: Path) -> None:
+def test_stack_file_and_password_are_the_owners_alone(home: Path) -> None:
     """They hold the database's password."""
-    up(module_home, quiet, service=False)
+    up(home, quiet, service=False)
     for name in ("stack.json", "postgres/password"):
-        assert (module_home / name).stat().st_mode & 0o077 == 0
-    assert set(read_json(module_home / "stack.json")) >= {
+        assert (home / name).stat().st_mode & 0o077 == 0
+    assert set(read_json(home / "stack.json")) >= {
         "database_url",
         "dagster_url",
         "bootstrap_servers",
@@ -102,47 +176,27 @@ def test_stack_file_and_password_are_the_owners_alone(module_home: Path) -> None
     }
 
 
-def test_a_home_of_any_name_is_its_owners_alone(stack_home: Path) -> None:
-    """A folder with letters of any script holds all of the stack, under a locale that knows none of them; nobody else
-    can list or read what is in it."""
-    folder = stack_home / "Größe 数据" / "home"
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("LC_ALL", "C")
-        try:
-            info = up(folder, quiet, service=False)
-            with Topics(Settings.load(folder)) as topics:
-                topics.create("kept", 1)
-            wait_until((folder / "kafka" / "data" / "kept-0").is_dir)
-            assert State(Database(info.database_url)).figures.describe() == []
-        finally:
-            down(folder, quiet)
-    assert [path.name for path in stack_home.iterdir() if path.is_dir()] == ["Größe 数据"]
-    for path in (folder, *folder.iterdir(), *(folder / "logs").iterdir()):
-        if path.is_dir() or path.suffix == ".log":
-            assert path.stat().st_mode & 0o066 == 0, path
-
-
-def test_after_kill_9_of_a_component_it_is_said_and_up_goes_on(module_home: Path) -> None:
-    """Broker, Postgres and then both at once are killed; every time the data are whole."""
-    info = up(module_home, quiet, service=False)
+def test_after_kill_9_of_a_component_it_is_said_and_up_goes_on(home: Path) -> None:
+    """Postgres and then both servers at once are killed; every time the data are whole."""
+    info = up(home, quiet, service=False)
     leave_a_trace(info)
-    for victims in (("kafka",), ("postgres",), SERVERS):
-        for name, pid in pids(module_home, victims).items():
+    for victims in (("postgres",), SERVERS):
+        for name, pid in pids(home, victims).items():
             assert pid is not None, name
             os.kill(pid, signal.SIGKILL)
-        wait_until(lambda victims=victims: all(pid is None for pid in pids(module_home, victims).values()))  # type: ignore[misc]
-        assert {each.name for each in status(module_home) if each.state == "died"} == set(victims)
-        assert up(module_home, quiet, service=False) == info
+        wait_until(lambda victims=victims: all(pid is None for pid in pids(home, victims).values()))  # type: ignore[misc]
+        assert {each.name for each in status(home) if each.state == "died"} == set(victims)
+        assert up(home, quiet, service=False) == info
         assert_trace(info)
 
 
-def test_an_orphaned_backend_does_not_keep_postgres_down(module_home: Path) -> None:
+def test_an_orphaned_backend_does_not_keep_postgres_down(home: Path) -> None:
     """A backend in the middle of a statement outlives its server; it is ended before the next start."""
-    info = up(module_home, quiet, service=False)
+    info = up(home, quiet, service=False)
     engine = sa.create_engine(info.database_url)
     with ThreadPoolExecutor(max_workers=1) as pool:
         asleep = pool.submit(sleep_in_database, engine)
-        data = module_home / "postgres" / "data"
+        data = home / "postgres" / "data"
         # One transaction would go on seeing the sessions of its beginning.
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             busy = sa.text(
@@ -152,11 +206,11 @@ def test_an_orphaned_backend_does_not_keep_postgres_down(module_home: Path) -> N
             backend = psutil.Process(connection.scalar(busy))
         # Stopped, it cannot notice that its server is gone.
         backend.suspend()
-        server = pids(module_home)["postgres"]
+        server = pids(home)["postgres"]
         assert server is not None
         os.kill(server, signal.SIGKILL)
-        wait_until(lambda: pids(module_home)["postgres"] is None)
-        up(module_home, quiet, service=False)
+        wait_until(lambda: pids(home)["postgres"] is None)
+        up(home, quiet, service=False)
         assert not backend.is_running()
         asleep.exception(30)
     engine.dispose()
@@ -168,22 +222,22 @@ def sleep_in_database(engine: sa.Engine) -> None:
         connection.execute(sa.text("select pg_sleep(60)"))
 
 
-def test_a_port_taken_while_we_were_down_is_replaced_by_another(module_home: Path) -> None:
+def test_a_port_taken_while_we_were_down_is_replaced_by_another(home: Path) -> None:
     """It is said, and the stack file names the new address; the data do not mind."""
-    info = up(module_home, quiet, service=False)
+    info = up(home, quiet, service=False)
     leave_a_trace(info)
-    down(module_home, quiet)
+    down(home, quiet)
     said: list[str] = []
     with socket.socket() as kafka, socket.socket() as database:
         for stranger, port in ((kafka, info.bootstrap_servers.rpartition(":")[2]), (database, port_of(info))):
             stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             stranger.bind(("127.0.0.1", int(port)))
             stranger.listen()
-        again = up(module_home, said.append, service=False)
+        again = up(home, said.append, service=False)
     assert again.bootstrap_servers != info.bootstrap_servers
     assert again.database_url != info.database_url
     assert sum("is in use by another program" in line for line in said) == 2
-    assert Settings.load(module_home).bootstrap_servers == again.bootstrap_servers
+    assert Settings.load(home).bootstrap_servers == again.bootstrap_servers
     assert_trace(again)
 
 
@@ -193,37 +247,26 @@ def port_of(info: StackInfo) -> int:
     return port
 
 
-def test_a_component_that_dies_at_start_shows_its_log_and_the_rest_stays(module_home: Path) -> None:
+def test_a_component_that_dies_at_start_shows_its_log_and_the_rest_stays(home: Path) -> None:
     """A damaged data folder: the broker's last words, where the log is, and once mended `up` works."""
-    up(module_home, quiet, service=False)
-    down(module_home, quiet)
-    meta = module_home / "kafka" / "data" / "meta.properties"
+    up(home, quiet, service=False)
+    down(home, quiet)
+    meta = home / "kafka" / "data" / "meta.properties"
     good = meta.read_text()
     meta.write_text(good.replace("node.id=1", "node.id=7"))
     try:
         with pytest.raises(StackError) as raised:
-            up(module_home, quiet, service=False)
+            up(home, quiet, service=False)
     finally:
         meta.write_text(good)
     assert "kafka ended while it was starting" in str(raised.value)
     assert "node" in str(raised.value).lower()
-    assert str(module_home / "logs" / "kafka.log") in str(raised.value)
-    up(module_home, quiet, service=False)
+    assert str(home / "logs" / "kafka.log") in str(raised.value)
+    up(home, quiet, service=False)
 
 
-def test_a_killed_initialisation_starts_over(stack_home: Path) -> None:
-    """What a killed initdb and a killed format leave is not taken for a cluster."""
-    home = Home.at(stack_home)
-    home.create()
-    (home.postgres / "making-1" / "data").mkdir(parents=True)
-    (home.postgres / "making-1" / "data" / "PG_VERSION").write_text("18\n")
-    (home.kafka / "formatting-of-a-killed-up").mkdir()
-    up(stack_home, quiet, service=False)
-    assert sorted(path.name for path in home.postgres.iterdir()) == ["data", "password"]
-    assert not list(home.kafka.glob("formatting*"))
-
-
-@pytest.mark.parametrize("moment", [pytest.param("postgres", marks=pytest.mark.deep), "kafka"])
+@pytest.mark.deep
+@pytest.mark.parametrize("moment", ["postgres", "kafka"])
 def test_up_killed_in_the_middle_goes_on_at_the_next(stack_home: Path, moment: str) -> None:
     """Killed as soon as a component's process exists: the next `up` adopts or finishes what is there."""
     command = "from sharequeue.local.stack import up; import sys; up(sys.argv[1], service=False)"
@@ -242,38 +285,21 @@ def test_up_killed_in_the_middle_goes_on_at_the_next(stack_home: Path, moment: s
     assert sum("/bin/postgres -D" in line for line in commands) == 1
 
 
-def test_two_ups_at_once_start_one_stack(stack_home: Path) -> None:
-    """The second waits for the first and finds everything running."""
-    command = (
-        "from sharequeue.local.stack import up; import sys; print(up(sys.argv[1], service=False).created_at)"
-    )
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", command, str(stack_home)],
-            cwd=REPOSITORY,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    told = [each.communicate(timeout=240)[0].splitlines()[-1] for each in both]
-    assert [each.returncode for each in both] == [0, 0]
-    assert told[0] == told[1]
-    assert len([process for process in ours(stack_home) if "kafka.Kafka" in process.cmdline()]) == 1
-
-
-def test_reset_removes_the_data_and_nothing_else(module_home: Path) -> None:
+def test_reset_removes_the_data_and_nothing_else(home: Path) -> None:
     """A file of somebody else in the folder stays, and so do the jars. While a run is at work everything does."""
-    up(module_home, quiet, service=False)
-    (module_home / "mine.txt").write_text("keep")
-    with file_lock(Home.at(module_home).job_lock, lambda: None):
-        with pytest.raises(StackError, match="A run is at work"):
-            reset(module_home, quiet)
-        assert None not in pids(module_home).values()
-    removed = {path.name for path in reset(module_home, quiet)}
-    assert {"postgres", "kafka", "stack.json"} <= removed
-    assert (module_home / "mine.txt").read_text() == "keep"
-    assert ours(module_home) == []
+    up(home, quiet, service=False)
+    (home / "mine.txt").write_text("keep")
+    findings = home / "great_expectations" / "orders"  # a run's checks keep values of letters there
+    findings.mkdir(parents=True)
+    with file_lock(Home.at(home).job_lock, lambda: None):
+        with pytest.raises(StackError, match="A run is using"):
+            reset(home, quiet)
+        assert None not in pids(home).values()
+    removed = {path.name for path in reset(home, quiet)}
+    assert {"postgres", "kafka", "great_expectations", "stack.json"} <= removed
+    assert not findings.exists()
+    assert (home / "mine.txt").read_text() == "keep"
+    assert ours(home) == []
 
 
 def test_servers_named_by_the_environment_are_used_and_not_started(
@@ -290,7 +316,7 @@ def test_servers_named_by_the_environment_are_used_and_not_started(
     assert {each.state for each in status(stack_home)} == {"stopped"}
 
 
-@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("inside", [True, pytest.param(False, marks=pytest.mark.deep)])
 def test_postgres_runs_below_a_folder_closed_to_others(tmp_path: Path, inside: bool) -> None:
     """A clone below /root: as root, Postgres runs as `nobody`, who cannot pass there by himself."""
     closed = tmp_path / "closed"

@@ -1,1 +1,1 @@
-"""Tests of the pages of `sharequeue.service` against real servers."""
+"""Tests of `sharequeue.service` against real servers."""

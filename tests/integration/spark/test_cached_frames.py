@@ -1,15 +1,15 @@
-"""What a handler caches of the records is removed from the cache at the end of the round (docs/howto/lease.md, "In a
-session of your own"), however the round ends and whichever of two rounds it belongs to."""
+"""What a handler caches of the records is removed from the cache at the end of the round (docs/howto/lease.md,
+"In your own Spark session"), however the round ends and whichever of two rounds it belongs to."""
 
 from __future__ import annotations
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from sharequeue.errors import InvalidRecordState
 from sharequeue.spark.leasing.renewal import LockLost
-from sharequeue.spark.report import Progress
+from sharequeue.spark.progress import Progress
 from sharequeue.state import State
+from sharequeue.words.errors import InvalidRecordState
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 
@@ -78,7 +78,7 @@ def test_what_a_handler_cached_is_removed_when_the_locks_are_lost(
 
     def disturb(progress: Progress) -> None:
         if (progress.round, progress.stage) == (2 if stage == "plan" else 1, stage):
-            state.release(group, holder.member_id)
+            state.release_member(group, holder.member_id)
 
     before = cached()
     job = job_of(group, topic, handler, try_empty=False)

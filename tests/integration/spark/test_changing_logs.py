@@ -9,19 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
-from sharequeue.errors import UnknownTopicId
-from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
-from sharequeue.settings import Settings
 from sharequeue.spark import lease
 from sharequeue.spark.output.manifest import read_output
-from sharequeue.spark.report import Progress, ProgressCallback
+from sharequeue.spark.progress import Progress, ProgressCallback
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.words.errors import UnknownTopicId
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import SharePartition
+from tests import single
+from tests.fixtures.logs import delete_before
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 from tests.integration.spark.test_read_topics import KEYS, _compacted, _until_compacted, quick_cleaner
@@ -40,13 +39,6 @@ def at_stage(stage: str, act: Callable[[], object]) -> ProgressCallback:
     return told
 
 
-def delete_before(settings: Settings, topic: str, offset: int) -> None:
-    """Move the log start of partition 0."""
-    at = TopicPartition(topic, 0, offset)
-    admin = AdminClient(client_config(settings))  # its calls end with it
-    admin.delete_records([at])[at].result(30)
-
-
 def from_five_on(records: DataFrame) -> DataFrame:
     """Have no row for the first five records."""
     return all_accepted(records.where("offset >= 5"))
@@ -54,7 +46,7 @@ def from_five_on(records: DataFrame) -> DataFrame:
 
 @pytest.mark.parametrize("stage", ["write", "read back"])
 @pytest.mark.parametrize("observed", [False, True])
-@pytest.mark.parametrize("start", [8, 20])
+@pytest.mark.parametrize("start", [8, pytest.param(20, marks=pytest.mark.deep)])
 def test_a_log_start_that_moves_while_a_run_reads(
     stage: str,
     observed: bool,
@@ -79,7 +71,7 @@ def test_a_log_start_that_moves_while_a_run_reads(
     def retention() -> None:
         delete_before(settings, topic, start)
         if observed:
-            state.observe(SharePartition(group, topic, 0), topic_id, start, 20, 20)
+            single.observe(state, SharePartition(group, topic, 0), topic_id, start, 20, 20)
 
     job = job_of(group, topic, all_accepted, try_empty=False)
     report = run_job(job, holder, progress=at_stage(stage, retention))

@@ -16,7 +16,7 @@ from sharequeue.database import Database
 from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.words.values import SharePartition
 from tests.fixtures.cluster import RECORDS, Cluster, executor_of
 from tests.fixtures.pipelines import Holder, MakeTable, RunJob, all_accepted, job_of
 from tests.waiting import wait_until

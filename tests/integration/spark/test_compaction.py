@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -10,20 +11,21 @@ import threading
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from sharequeue.errors import InvalidRequest
-from sharequeue.settings import Settings
+from sharequeue.cli import command
 from sharequeue.spark.job import Summary
-from sharequeue.spark.output.compaction import Step, compact, main, sweep_compactions
+from sharequeue.spark.output.compaction import Step, compact, sweep_compactions
 from sharequeue.spark.output.manifest import read_manifest, read_output
-from sharequeue.spark.sweeping import sweep_outputs
+from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
+from sharequeue.words.errors import InvalidRequest, ShareError
+from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import REPOSITORY, MakeTopic
 from tests.waiting import wait_until
@@ -164,7 +166,7 @@ KILLED = textwrap.dedent(
     from sharequeue.spark import spark_session
     from sharequeue.spark.output.compaction import compact
     from sharequeue.database import Database
-    from sharequeue.settings import Settings
+    from sharequeue.words.settings import Settings
     from sharequeue.state import State
 
     home, output, group, sink = sys.argv[1:]
@@ -175,6 +177,7 @@ KILLED = textwrap.dedent(
 )
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_sigkill_before_the_manifest_moves(
     spark: SparkSession,
@@ -295,15 +298,25 @@ def test_the_command_says_what_it_does(
 ) -> None:
     """A dry run changes nothing; without it the folders are brought together; with no grace the old ones go."""
     monkeypatch.setenv("SHAREQUEUE_OUTPUT", str(output_settings.output))
-    arguments = ["--home", str(output_settings.home), group, sink]
-    for typo in ([f"{group}s", sink], [group, f"{sink}s"]):
-        refused = CliRunner().invoke(main, [*arguments[:2], *typo], catch_exceptions=False)
-        assert (refused.exit_code, "Did you mean" in refused.output) == (1, True)
-    planned = CliRunner().invoke(main, [*arguments, "--dry-run"], catch_exceptions=False)
-    assert planned.output.startswith("4 folders, 40 records -> ")
+    monkeypatch.setenv("SHAREQUEUE_DATABASE_URL", output_settings.database_url)
+
+    def rows(*words: str, of: str = group, sink: str = sink) -> Any:
+        given = ["compact", "--home", str(output_settings.home), "--group", of, "--sink", sink, "-o", "json"]
+        done = CliRunner().invoke(command, [*given, *words])
+        if done.exception is not None:
+            raise done.exception
+        return json.loads(done.stdout)
+
+    for typo in ({"of": f"{group}s"}, {"sink": f"{sink}s"}):
+        with pytest.raises(ShareError, match="Did you mean"):
+            rows(**typo)
+    (planned,) = rows()
+    assert (planned["step"], planned["folders"], planned["records"]) == ("compact", 4, 40)
     assert len(read_manifest(state, group, sink)) == 4
-    done = CliRunner().invoke(main, [*arguments, "--grace-seconds", "0"], catch_exceptions=False)
-    assert done.output.count("removed ") == 4
+    assert [row["step"] for row in rows("--execute", "--yes")] == ["compact"]
+    assert [row["step"] for row in rows("--grace-seconds", "0", "--sweep-only")] == 4 * ["remove"]
+    assert len(folders(output_settings, sink)) == 5
+    assert [row["step"] for row in rows("--grace-seconds", "0", "--execute", "--yes")] == 4 * ["remove"]
     assert folders(output_settings, sink) == set(read_manifest(state, group, sink))
     assert content(spark, state, group, sink) == seen
 

@@ -17,9 +17,10 @@ from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.groups.replicas import hear_replica
 from sharequeue.kafka.topics import Topics
-from sharequeue.settings import Settings
-from sharequeue.spark import DeadLettersLeft, RunReport, draining, lease, run_rounds
-from sharequeue.values import SharePartition
+from sharequeue.spark import DeadLettersLeft, RunReport, dead_letters, lease
+from sharequeue.spark.run import run_rounds
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import SharePartition
 from tests.fixtures.deadletters import GROUP_CONFIGS, GivenUp, alter_configs
 from tests.fixtures.pipelines import Holder, job_of
 
@@ -80,9 +81,9 @@ class Job:
             spark=self.spark,
         )
 
-    def drain(self) -> draining.Drained | None:
+    def drain(self) -> dead_letters.Drained | None:
         """Do what the end of a run does."""
-        return draining.drain_at_end(self.settings, self.case.state, self.case.configure())
+        return dead_letters.drain_at_end(self.settings, self.case.state, self.case.configure())
 
     @property
     def waiting(self) -> int:
@@ -131,6 +132,7 @@ def test_a_run_writes_them_where_no_service_does(job: Job) -> None:
         0,
         None,
     )
+    assert report.lag == 0  # as the letters left it
     assert job.run().dead_letters is None
     job.case.assert_each_exactly_once()
 
@@ -218,8 +220,8 @@ def test_what_is_left_is_a_warning(job: Job, monkeypatch: pytest.MonkeyPatch) ->
     opted_in = {"errors_deadletterqueue_group_enable": "true"}
     alter_configs(job.settings, ResourceType.TOPIC, job.case.dead_letter_topic, **opted_in)
     with monkeypatch.context() as patched:
-        patched.setattr(draining, "BATCH_RECORDS", 2)
-        patched.setattr(draining, "DRAIN_SECONDS", 0.0)
+        patched.setattr(dead_letters, "BATCH_RECORDS", 2)
+        patched.setattr(dead_letters, "DRAIN_SECONDS", 0.0)
         slow = job.drain()
     assert slow is not None
     assert (slow.written, slow.left) == (2, 1)
@@ -229,7 +231,7 @@ def test_what_is_left_is_a_warning(job: Job, monkeypatch: pytest.MonkeyPatch) ->
         raise OSError("the database is away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(draining, "DeadLetterWriter", broken)
+        patched.setattr(dead_letters, "DeadLetterWriter", broken)
         failed = job.drain()
     assert failed is not None
     assert "the database is away" in str(failed.warning)

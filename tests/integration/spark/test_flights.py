@@ -19,9 +19,9 @@ from pipelines.flights.pipeline import CANCELLED, DELAYS, NO_ARRIVAL, flight_del
 from pipelines.flights.records import PARTITIONS, TopicInUse, extra
 from pipelines.flights.records import produce as produce_flights
 from sharequeue.kafka.clients import client_config
-from sharequeue.settings import Settings
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.state import State
+from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob
 from tests.fixtures.stack import REPOSITORY, MakeTopic
 
@@ -62,7 +62,7 @@ def expected_log(length: int) -> Log:
 KILLED = """
 import os, sys
 from pipelines.flights import records
-from sharequeue.settings import Settings
+from sharequeue.words.settings import Settings
 
 records._CHUNK = 500
 home, topic = sys.argv[1:]

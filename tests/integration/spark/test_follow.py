@@ -18,15 +18,15 @@ from sqlalchemy.exc import OperationalError
 
 from sharequeue.cli import command
 from sharequeue.database import Database
-from sharequeue.errors import BrokerNotAvailable, CoordinatorNotAvailable
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.settings import Settings
 from sharequeue.spark import Pipeline, RunReport, following, pipeline
-from sharequeue.spark.report import Progress
+from sharequeue.spark.progress import Progress
 from sharequeue.state import State
+from sharequeue.words.errors import BrokerNotAvailable, CoordinatorNotAvailable
+from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Produce, all_accepted
 from tests.fixtures.stack import REPOSITORY, MakeTopic
-from tests.ports import free_port
+from tests.servers.ports import free_port
 
 
 @pytest.fixture
@@ -140,7 +140,9 @@ def test_it_waits_for_servers_without_spark(tmp_path: Path) -> None:
     )
     try:
         assert process.stderr is not None
-        assert f"group g: Kafka at {away} does not answer" in process.stderr.readline()
+        said = process.stderr.readline()
+        assert "group g: the database does not answer: connection to server at" in said
+        assert "trying again until it works" in said
         process.send_signal(signal.SIGTERM)
         _, rest = process.communicate(timeout=60)
     finally:

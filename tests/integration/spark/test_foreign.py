@@ -13,11 +13,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from sharequeue.settings import Settings
 from sharequeue.spark import lease, session, spark_session
 from sharequeue.spark.by_row import Release, by_row
-from sharequeue.spark.contract import HandlerError
-from sharequeue.spark.outcomes.handler_result import with_outcomes
+from sharequeue.spark.handler import HandlerError, with_outcomes
 from sharequeue.spark.outcomes.written_by_program import _refuse_unwritten
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.output.parquet import ColumnChanged, read_parquet
@@ -25,6 +23,7 @@ from sharequeue.spark.output.shared_folder import OutputNotShared, refuse_unshar
 from sharequeue.spark.session import SparkNotReady
 from sharequeue.spark.sinks.postgres_copy import _csv
 from sharequeue.state import State
+from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 

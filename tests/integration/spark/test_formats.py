@@ -21,10 +21,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.spark.by_row import by_row
-from sharequeue.spark.contract import HandlerError, RegistryNotAvailable
 from sharequeue.spark.formats import json, protobuf
+from sharequeue.spark.handler import HandlerError, RegistryNotAvailable
 from sharequeue.spark.lease import lease
 from sharequeue.state import State
+from tests import single
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, job_of
 from tests.fixtures.registry import framed
 from tests.fixtures.stack import MakeTopic
@@ -84,6 +85,24 @@ def test_json_is_one_object_and_nothing_else(spark: SparkSession) -> None:
     found = rows_of(json(records_of(spark, *wrong, *right), "id string"))
     assert [row["outcome"] for row in found] == ["reject"] * len(wrong) + ["accept"] * len(right)
     assert [row["value"]["id"] for row in found[len(wrong) :]] == ["a", "\u00e9", None]
+
+
+def test_a_time_is_cut_to_microseconds(spark: SparkSession) -> None:
+    """In JSON as text, before 1970 too, and in Protobuf; as a `string` it stays. A number of JSON is seconds."""
+    fine, old = "2024-01-01T00:00:00.123456789Z", "1969-12-31T23:59:59.999999999Z"
+    values = [f'{{"at": "{fine}"}}'.encode(), f'{{"at": "{old}"}}'.encode(), b'{"at": 1700000000}']
+    micros = fn.unix_micros("value.at")
+    expected = [1_704_067_200_123_456, -1, 1_700_000_000_000_000]
+    found = json(records_of(spark, *values), "at timestamp").orderBy("offset")
+    assert [row[0] for row in found.select(micros).collect()] == expected
+    texts = json(records_of(spark, *values), "at string").orderBy("offset")
+    assert [row[0] for row in texts.select("value.at").collect()] == [fine, old, "1700000000"]
+    orders = [_message_classes()["Order"]() for _ in range(2)]
+    for order, text in zip(orders, (fine, old), strict=True):
+        order.at.FromJsonString(text)
+    messages = [order.SerializeToString() for order in orders]
+    decoded = protobuf(records_of(spark, *messages), type(orders[0])).orderBy("offset")
+    assert [row[0] for row in decoded.select(micros).collect()] == expected[:2]
 
 
 def test_by_row_passes_over_what_was_not_decoded(spark: SparkSession) -> None:
@@ -208,10 +227,10 @@ def test_a_registry_that_does_not_answer_costs_no_delivery(
     holder = assigned(topic)
     with pytest.raises(RegistryNotAvailable):
         run_job(job_of(group, topic, no_registry), holder)
-    again = state.acquire(holder.assignment[0], holder.member_id, None, 10)
+    again = single.acquire(state, holder.assignment[0], holder.member_id, None, 10)
     assert again is not None
     assert [(each.delivery_count, each.offsets.count) for each in again.deliveries] == [(1, 10)]
-    state.many.release([again], refund=True)
+    state.release([again], refund=True)
 
 
 def test_a_lease_of_ones_own_too(
@@ -232,6 +251,6 @@ def test_a_lease_of_ones_own_too(
         lease(group, [topic], settings=output_settings, spark=spark, membership=holder) as leased,
     ):
         no_registry(leased.records)
-    again = state.acquire(holder.assignment[0], holder.member_id, None, 10)
+    again = single.acquire(state, holder.assignment[0], holder.member_id, None, 10)
     assert again is not None
     assert [(each.delivery_count, each.offsets.count) for each in again.deliveries] == [(1, 10)]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
 from pyspark.sql import DataFrame
 
-from sharequeue.errors import UnknownTopicId
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
-from sharequeue.settings import Settings
 from sharequeue.state import State
+from sharequeue.words.errors import UnknownTopicId
+from sharequeue.words.settings import Settings
+from tests.fixtures.logs import delete_before
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 
@@ -59,7 +59,7 @@ def test_what_retention_took_before_the_lease_is_not_leased(
     """The log start is asked for before the lease: what is gone by then is no gap, and is reported as lost."""
     topic = make_topic(1)
     produce(topic, 0, range(20))
-    _delete_before(settings, topic, 5)
+    delete_before(settings, topic, 5)
     report = run_job(job_of(group, topic, all_accepted), assigned(topic))
     assert (report.accepted, report.gaps, report.lost) == (15, 0, 5)
 
@@ -79,7 +79,7 @@ def test_retention_that_overtakes_a_lease_is_counted_and_no_gap(
     produce(topic, 0, range(20))
 
     def too_late(records: DataFrame) -> DataFrame:
-        _delete_before(settings, topic, 8)
+        delete_before(settings, topic, 8)
         return all_accepted(records)
 
     report = run_job(job_of(group, topic, too_late, try_empty=False), assigned(topic))
@@ -114,9 +114,3 @@ def test_a_topic_made_again_meanwhile_is_no_gap(
     with pytest.raises(UnknownTopicId, match="made again"):
         run_job(job_of(group, topic, too_late, reader_options=impatient, try_empty=False), assigned(topic))
     assert state.outputs.counted(group, f"sink-{group}") == []
-
-
-def _delete_before(settings: Settings, topic: str, offset: int) -> None:
-    admin = AdminClient(client_config(settings))
-    at = TopicPartition(topic, 0, offset)
-    admin.delete_records([at])[at].result(30)

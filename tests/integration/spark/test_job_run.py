@@ -20,14 +20,14 @@ from pyspark.sql import functions as fn
 
 from sharequeue.cli import command, main
 from sharequeue.database import Database
-from sharequeue.errors import UnknownTopicOrPartition
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.groups.known import group_names
+from sharequeue.groups.group_names import group_names
 from sharequeue.kafka.topics import Topics
-from sharequeue.settings import Settings
-from sharequeue.spark import HandlerError, Pipeline, pipeline
+from sharequeue.spark import GroupTaken, HandlerError, Pipeline, pipeline
 from sharequeue.spark.output.folders import new_folder
 from sharequeue.state import State
+from sharequeue.words.errors import UnknownTopicOrPartition
+from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.stack import REPOSITORY, MakeTopic
 from tests.waiting import wait_until
@@ -142,12 +142,12 @@ def test_a_trial_says_which_records_have_no_row(surroundings: Settings, job: Pip
     with pytest.raises(HandlerError, match="lacks outcome"):
         replace(job, handler=lambda records: records).try_on(1, surroundings)
     elsewhere = replace(job, handler=lambda records: by_value(records).withColumn("partition", fn.lit(7)))
-    with pytest.raises(HandlerError, match=r"-7, offset \d, which it did not get"):
+    with pytest.raises(HandlerError, match="partition 7: every row must pass on"):
         elsewhere.try_on(1, surroundings)
     leased = replace(
         job, handler=lambda records: by_value(records).withColumn("lease_id", fn.lit(7).cast("long"))
     )
-    with pytest.raises(HandlerError, match="with another lease_id than it got"):
+    with pytest.raises(HandlerError, match="lease_id 7, which was not given"):
         leased.try_on(1, surroundings)
     with pytest.raises(HandlerError, match="more than one outcome"):
         replace(job, handler=by_value_and_rejected).try_on(6, surroundings)
@@ -197,6 +197,27 @@ def test_the_command_runs_a_job(run_command: Callable[..., Result], job: Pipelin
     assert "a line of the handler" in done.stderr
 
 
+def test_the_command_replaces_a_pipeline_by_name(
+    run_command: Callable[..., Result], job: Pipeline, state: State
+) -> None:
+    """Another pipeline is refused, with both names and what to type, before anything is leased; `--replaces` with the
+    name of the old one takes its place, and the old one is refused from then on."""
+    assert job.run(max_records=1, max_rounds=1, progress=False).accepted == 1
+    old, new = f"{__name__}:by_value", "my_module:orders"
+    before = positions(state, job.group)
+    for words in ((), ("--replaces", "somebody:else")):
+        refused = run_command("my_module:orders", "--no-progress", *words)
+        assert refused.exit_code == 1
+        assert f"pipeline {old} works on group {job.group}, and this is pipeline {new}" in refused.stderr
+        assert f"`sharequeue run --replaces {old}`" in refused.stderr
+        assert positions(state, job.group) == before
+    done = run_command("my_module:orders", "--no-progress", "--replaces", old, "-o", "json")
+    assert done.exit_code == 3, done.output  # the released one waits
+    assert json.loads(done.stdout)["accepted"] == 3
+    with pytest.raises(GroupTaken, match=f"pipeline {new} works"):
+        job.run(progress=False)
+
+
 def test_the_exit_code_says_what_is_left(
     run_command: Callable[..., Result],
     job: Pipeline,
@@ -230,6 +251,7 @@ def test_the_exit_code_says_what_is_left(
     assert ended.value.code == 130
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_ctrl_c_gives_everything_back(
     surroundings: Settings, job: Pipeline, state: State, tmp_path: Path
@@ -267,7 +289,7 @@ def test_ctrl_c_gives_everything_back(
     statuses = state.figures.describe(job.group)
     assert sum(each.available for each in statuses) == 6
     assert {(each.acquired, each.highest_delivery_count) for each in statuses} == {(0, 1)}
-    leased = state.many.acquire([each.share_partition for each in statuses], "m", None, 10).leases
+    leased = state.acquire([each.share_partition for each in statuses], "m", None, 10).leases
     assert [(lease.suspects, lease.offsets.count) for lease in leased] == [(False, 4), (False, 2)]
 
 
@@ -276,7 +298,7 @@ def test_what_is_wrong_with_a_job_is_one_line(run_command: Callable[..., Result]
     cases = {
         "my_modul:orders": (1, "there is no module my_modul"),
         "my_module:order": (1, "has no job order. Did you mean orders?"),
-        "my_module:broken": (1, "is no job, but of type function"),
+        "my_module:broken": (1, "is not a job, but of type function"),
         "my_module": (2, "such as my_module:orders"),
     }
     for named, (code, said) in cases.items():

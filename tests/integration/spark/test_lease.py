@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -12,19 +11,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from sharequeue.kafka.clients import client_config
-from sharequeue.settings import Settings
 from sharequeue.spark import LeasedRecords, lease
-from sharequeue.spark.contract import HandlerError
+from sharequeue.spark.handler import HandlerError
 from sharequeue.spark.lease import Unacknowledged
-from sharequeue.spark.leasing import renewal
 from sharequeue.spark.leasing.renewal import LockLost
-from sharequeue.state import State
+from sharequeue.state import State, locks
+from sharequeue.words.settings import Settings
+from tests.fixtures.logs import delete_before
 from tests.fixtures.pipelines import Assigned, Holder, Produce
 from tests.fixtures.stack import MakeTopic
 from tests.waiting import wait_until
@@ -157,7 +153,7 @@ def test_nothing_to_lease_is_an_empty_block(
 
 def test_what_a_lease_cannot_be_made_of_is_said_at_once(leasing: Leasing) -> None:
     """Before a session is made or anything is asked for."""
-    with pytest.raises(ValueError, match="no outcome"), leasing(["t"], dropped="ignore"):
+    with pytest.raises(ValueError, match="not an outcome"), leasing(["t"], dropped="ignore"):
         pass
     with pytest.raises(ValueError, match="at least one topic"), leasing([]):
         pass
@@ -205,7 +201,7 @@ def test_locks_are_kept_and_a_lost_one_stops_the_block(
     holder = assigned(topic)
     folder = str(tmp_path / "out")
     # Twice a second, of a lock that does not lapse on a busy machine.
-    monkeypatch.setattr(renewal, "RENEWALS_PER_LOCK", 120)
+    monkeypatch.setattr(locks, "RENEWALS_PER_LOCK", 120)
 
     def block() -> None:
         with leasing([topic], membership=holder, lock_duration_ms=60_000) as leased:
@@ -214,11 +210,9 @@ def test_locks_are_kept_and_a_lost_one_stops_the_block(
             by_value(leased.records).write.parquet(folder)
             robber = threading.Thread(target=_rob, args=(spark, state, group, holder))
             robber.start()
-            began = time.monotonic()
             with pytest.raises(Exception, match="cancelled"):
-                # Twenty seconds a record: almost seven minutes, unless it is cancelled.
+                # Twenty seconds a record: longer than a test may take, unless it is cancelled.
                 leased.records.where("java_method('java.lang.Thread', 'sleep', 20000L) is null").count()
-            assert time.monotonic() - began < 200
             robber.join()
             for refused in (leased.check, lambda: leased.records, lambda: leased.acknowledge(folder)):
                 with pytest.raises(LockLost):
@@ -275,8 +269,7 @@ def test_retention_that_overtakes_a_lease_is_counted(
     topic = make_topic(1)
     produce(topic, 0, ["accept"] * 20)
     with leasing([topic], membership=assigned(topic)) as leased:
-        admin, at = AdminClient(client_config(settings)), TopicPartition(topic, 0, 8)
-        admin.delete_records([at])[at].result(30)
+        delete_before(settings, topic, 8)
         by_value(leased.records).write.parquet(f"{tmp_path}/out")
         done = leased.acknowledge(f"{tmp_path}/out")
     assert (done.accepted, done.lost, done.gaps, done.dropped) == (12, 8, 0, 0)
@@ -297,4 +290,4 @@ def _rob(spark: SparkSession, state: State, group: str, holder: Holder) -> None:
             stage.numActiveTasks for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage
         )
     )
-    state.release(group, holder.member_id)
+    state.release_member(group, holder.member_id)

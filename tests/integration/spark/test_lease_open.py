@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
-from sharequeue.settings import Settings
 from sharequeue.spark import LeasedRecords, Unacknowledged, lease
-from sharequeue.spark.contract import HandlerError
+from sharequeue.spark.handler import HandlerError
 from sharequeue.state import State
+from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce
 from tests.fixtures.stack import MakeTopic
 
@@ -40,7 +40,7 @@ def keepers() -> Callable[[], list[threading.Thread]]:
     """Give a function that gives the threads that keep leases of this test."""
     before = set(threading.enumerate())
     return lambda: [
-        each for each in threading.enumerate() if each.name == "lease-keeper" and each not in before
+        each for each in threading.enumerate() if each.name == "lock-keeper" and each not in before
     ]
 
 

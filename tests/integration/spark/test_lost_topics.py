@@ -1,4 +1,4 @@
-"""What does a run say of a topic that was made again?"""
+"""What a run says of a topic that was deleted, or made again."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sharequeue.database import Database
-from sharequeue.errors import UnknownTopicId
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics
-from sharequeue.settings import Settings
-from sharequeue.spark import pipeline
+from sharequeue.spark import lease, pipeline
 from sharequeue.spark.report import RunReport
 from sharequeue.state import State
+from sharequeue.words.errors import UnknownTopicId, UnknownTopicOrPartition
+from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Produce, all_accepted
 from tests.fixtures.stack import MakeTopic
 from tests.waiting import wait_until
@@ -59,3 +59,58 @@ def test_a_topic_made_again(
     assert report.remark is not None
     assert f"Topic {old} was deleted and made again" in report.remark
     assert "assigned to other members" not in report.remark
+
+
+def test_a_deleted_topic(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    topics: Topics,
+    database: Database,
+    service: str,
+    settings: Settings,
+    spark: SparkSession,
+    state: State,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Runs, jobs that follow, trials and blocks over another topic, too, work on that one, and name the deleted one;
+    over it alone they end with what happened to it. A topic of which the group knows nothing is missing."""
+    old, other = make_topic(), make_topic()
+    alter_group_configs(database, group, {"share.auto.offset.reset": "earliest"})
+    produce(old, 0, ["before"])
+    alone, both, misspelt = (
+        pipeline(group=group, topics=topics_of, sink=f"sink-{group}", name=group)(all_accepted)
+        for topics_of in ([old], [old, other], [old, f"{other}-misspelt"])
+    )
+    wait_until(lambda: both.run(settings, spark=spark, progress=False).accepted == 1)
+    topics.delete(old)
+    wait_until(lambda: bool(state.figures.lost_topics(group, [old])))
+    produce(other, 0, ["goes on"])
+    said = f"Topic {old} was deleted: nothing of it is left for group {group}"
+    for over in (alone.run, alone.follow):
+        with pytest.raises(UnknownTopicId, match=said):
+            over(settings, spark=spark, progress=False, max_seconds=60)
+    with pytest.raises(UnknownTopicOrPartition, match=f"There is no topic '{other}-misspelt'"):
+        misspelt.run(settings, spark=spark, progress=False)
+
+    assert both.try_on(settings=settings, spark=spark).records == 1
+    report = both.run(settings, spark=spark, progress=False, only=[f"{old}-0", f"{other}-0"])
+    assert report.accepted == 1
+    assert said in str(report.remark)
+    assert report.not_assigned == (f"{old}-0",)
+
+    produce(other, 0, ["is followed"])
+    caplog.clear()
+    done = both.follow(settings, spark=spark, progress=False, max_rounds=1, max_seconds=60)
+    assert done.accepted == 1
+    assert said in caplog.text
+
+    produce(other, 0, ["is leased"])
+    with lease(group, [old, other], settings=settings, spark=spark) as leased:
+        assert leased.count == 1
+        leased.write(all_accepted(leased.records), f"{settings.output}/{group}")
+        leased.acknowledge()
+    with lease(group, [old, other], settings=settings, spark=spark) as leased:
+        assert said in str(leased.why_nothing)
+    with pytest.raises(UnknownTopicId, match=said):
+        lease(group, [old], settings=settings, spark=spark).open()

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-from sharequeue.spark.outcomes.handler_result import with_outcomes
+from sharequeue.spark.handler import with_outcomes
+from sharequeue.spark.sinks.columns import Limit, Shape, as_table, by_name, folder_limits, unfit_rejected
 from sharequeue.spark.sinks.interface import SinkRefused
-from sharequeue.spark.sinks.matching import Limit, Shape, as_table, by_name, folder_limits, unfit_rejected
 
 KEPT = "'t' as topic, 0 as partition, bigint(`offset`) as `offset`, 1L as lease_id"
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
+import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 
-from sharequeue.kafka.clients import client_config
-from sharequeue.settings import Settings
+from sharequeue.database import Database
 from sharequeue.spark import GroupTaken, lease
 from sharequeue.state import State
+from sharequeue.words.settings import Settings
+from tests.fixtures.logs import delete_before
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
-
-
-def remove_before(settings: Settings, topic: str, offset: int) -> None:
-    admin, at = AdminClient(client_config(settings)), TopicPartition(topic, 0, offset)
-    admin.delete_records([at])[at].result(30)
 
 
 def another(records: DataFrame) -> DataFrame:
@@ -41,7 +37,7 @@ def test_half_of_the_records_removed_before_a_run(
     topic = make_topic(1)
     produce(topic, 0, range(100))
     holder, job = assigned(topic), job_of(group, topic, all_accepted)
-    remove_before(settings, topic, 50)
+    delete_before(settings, topic, 50)
     with caplog.at_level(logging.WARNING):
         report = run_job(job, holder)
     assert (report.leased, report.accepted, report.lost, report.drained) == (50, 50, 50, True)
@@ -51,7 +47,7 @@ def test_half_of_the_records_removed_before_a_run(
     assert run_job(job, holder).lost == 0
     produce(topic, 0, range(30))
     assert run_job(job, holder, max_rounds=1, max_records=10).lost == 0
-    remove_before(settings, topic, 115)
+    delete_before(settings, topic, 115)
     last = run_job(job, holder)
     assert (last.leased, last.lost) == (15, 5)
 
@@ -70,7 +66,7 @@ def test_records_removed_during_a_run(
     produce(topic, 0, range(100))
 
     def late(records: DataFrame) -> DataFrame:
-        remove_before(settings, topic, 50)
+        delete_before(settings, topic, 50)
         return all_accepted(records)
 
     report = run_job(job_of(group, topic, late, try_empty=False), assigned(topic), max_records=10)
@@ -91,7 +87,7 @@ def test_a_block_reports_losses_too(
     topic = make_topic(1)
     produce(topic, 0, range(10))
     holder = assigned(topic)
-    remove_before(settings, topic, 4)
+    delete_before(settings, topic, 4)
     leased = lease(group, [topic], settings=settings, spark=spark, membership=holder).open()
     try:
         assert (leased.count, leased.lost) == (6, 4)
@@ -135,3 +131,44 @@ def test_a_second_pipeline_on_a_group_is_refused(
     with pytest.raises(GroupTaken, match=f"pipeline {theirs} works"):
         run_job(first, holder)
     assert run_job(replace(first, name=theirs), holder).drained
+
+
+def test_a_pipeline_at_work_that_is_replaced_leases_no_more(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    database: Database,
+) -> None:
+    """Its round is acknowledged, the next one is not leased, whatever it says that it replaces itself. A round asks
+    by one statement."""
+    topic = make_topic(1)
+    produce(topic, 0, range(30))
+    holder = assigned(topic)
+    asked: list[str] = []
+
+    def note(*call: Any) -> None:
+        if "claim_group" in call[2]:
+            asked.append(call[2])
+
+    sa.event.listen(database.engine, "before_cursor_execute", note)
+    first = job_of(group, topic, all_accepted, name="first", try_empty=False)
+    assert run_job(first, holder, max_records=5, max_rounds=2, replaces="second").accepted == 10
+    sa.event.remove(database.engine, "before_cursor_execute", note)
+    assert len(asked) == 3  # the run, and each round
+
+    def replaced(records: DataFrame) -> DataFrame:
+        assert state.runs.claim(group, "second", "first") == "second"
+        return all_accepted(records)
+
+    with pytest.raises(
+        GroupTaken, match=f"pipeline second has taken the place of pipeline first on group {group}"
+    ):
+        run_job(replace(first, handler=replaced), holder, max_records=5, replaces="second")
+    (status,) = state.figures.describe(group)
+    assert (status.spso, status.acquired, status.lag) == (15, 0, 15)
+    assert status.highest_delivery_count == 0
+    second = replace(first, name="second")
+    assert run_job(second, holder, replaces="first").accepted == 15

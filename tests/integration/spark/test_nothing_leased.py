@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs
-from sharequeue.settings import Settings
-from sharequeue.spark.draining import drain_at_end
-from sharequeue.spark.leasing.nothing_leased import why_nothing
+from sharequeue.spark.dead_letters import drain_at_end
+from sharequeue.spark.leasing.group import why_nothing
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import SharePartition
+from tests import single
 
 OWN, OTHER = SharePartition("g", "t", 0), SharePartition("g", "t", 1)
 
@@ -20,10 +21,10 @@ def test_records_of_others_are_not_said_to_be_released_by_this_run(private_datab
     state, configs = State(private_database), GroupConfigs.load(private_database, "g")
     for at in (OWN, OTHER):
         state.initialize(at, "id", 0, 1)
-        state.observe(at, "id", 0, 100, 100)
-        lease = state.acquire(at, "killed", None, 10)
+        single.observe(state, at, "id", 0, 100, 100)
+        lease = single.acquire(state, at, "killed", None, 10)
         assert lease is not None
-    state.release("g", "killed")
+    state.release_member("g", "killed")
     told = why_nothing(state, configs, ["t"], [OWN])
     assert told is not None
     assert "100 records are in share-partitions that are assigned to other members" in told

@@ -17,24 +17,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
-from sharequeue.errors import InvalidRecordState, ShareError
-from sharequeue.spark import overlap, rounds
-from sharequeue.spark.contract import Handler, MostFailed
-from sharequeue.spark.leasing import renewal
+from sharequeue.spark import rounds
+from sharequeue.spark import run as run_module
+from sharequeue.spark.handler import Handler, MostFailed
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.output.manifest import read_output
-from sharequeue.spark.report import Progress
-from sharequeue.state import State
-from sharequeue.state.many import LeaseAcknowledgement, Many
-from sharequeue.values import Acknowledged
+from sharequeue.spark.progress import Progress
+from sharequeue.state import State, locks
+from sharequeue.state.calls import LeaseAcknowledgement
+from sharequeue.words.errors import InvalidRecordState, ShareError
+from sharequeue.words.values import Acknowledged
+from tests import single
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 from tests.waiting import wait_until
 
 RECORDS, A_ROUND = 30, 10
-LONG = "java_method('java.lang.Thread', 'sleep', 20000L)"
-CANCELLED_SECONDS = 100
-"""Half of what a round of such records takes unless it is cancelled."""
+LONG = "java_method('java.lang.Thread', 'sleep', 40000L)"
+"""A round of such records takes longer than a test may, unless it is cancelled."""
 
 
 def napping(since: int, nap: str = LONG, outcome: str = "'accept'") -> Handler:
@@ -86,10 +86,10 @@ def deliveries(state: State, holder: Holder) -> list[int]:
     """How often each record was delivered that a new lease has: nobody holds anything else any more."""
     (at,) = holder.assignment
     assert state.figures.leases(at.group_id) == []
-    lease = state.acquire(at, holder.member_id, None, RECORDS)
+    lease = single.acquire(state, at, holder.member_id, None, RECORDS)
     assert lease is not None
     found = [d.delivery_count for d in lease.deliveries for _ in d.offsets.iter_offsets()]
-    state.release_lease(lease, refund=True)
+    single.release(state, lease, refund=True)
     return found
 
 
@@ -146,7 +146,7 @@ def test_a_round_that_is_not_begun_in_time_costs_nothing(
     """It was leased while the last was written. Then the time was up: its deliveries are given back."""
     holder = assigned(filled)
     passed = [0.0]
-    monkeypatch.setattr(overlap, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
+    monkeypatch.setattr(run_module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
 
     def an_hour_passes(progress: Progress) -> None:
         if (progress.round, progress.stage) == (2, "plan"):
@@ -182,7 +182,7 @@ def test_a_handler_that_fails_on_the_next_round_lets_the_last_be_acknowledged(
     each_once(spark, state, run_job, holder)
 
 
-class _Refusing(Many):
+class _Refusing(State):
     """It acknowledges nothing: an error comes as soon as the next round is at work."""
 
     def __init__(self, database: Database, wait: Callable[[], None]) -> None:
@@ -209,14 +209,12 @@ def test_an_error_of_the_last_round_cancels_the_next(
     """It is not waited for. Both are given back: the failed round's records are suspects, which come in parts; a
     task of the other had run, too, but its records are none."""
     holder = assigned(filled)
-    refusing = State(database)
-    refusing.many = _Refusing(database, until_tasks_run)
+    refusing = _Refusing(database, until_tasks_run)
 
     def tell(progress: Progress) -> None:
         if (progress.round, progress.stage) == (2, "write"):
             go_on.set()
 
-    began = time.monotonic()
     with pytest.raises(ConnectionError, match="away"):
         run_job(
             job_of(group, filled, napping(A_ROUND)),
@@ -225,7 +223,6 @@ def test_an_error_of_the_last_round_cancels_the_next(
             max_records=A_ROUND,
             progress=tell,
         )
-    assert time.monotonic() - began < CANCELLED_SECONDS
     parts = run_job(job_of(group, filled, all_accepted), holder, max_rounds=1).rounds[0]
     assert (parts.accepted, len(parts.lease_ids) > 2) == (RECORDS, True)
     assert state.figures.describe(group)[0].lag == 0
@@ -273,11 +270,11 @@ def test_two_rounds_end_together(
     Spark's job is cancelled, nothing is held any more, and each record counts once."""
     holder = assigned(filled)
     # A lost lock is seen at once; one of a minute is lost by nobody's sleep.
-    monkeypatch.setattr(renewal, "RENEWALS_PER_LOCK", 120)
+    monkeypatch.setattr(locks, "RENEWALS_PER_LOCK", 120)
 
     def disturb() -> None:
         if how == "lost":
-            state.release(group, holder.member_id)
+            state.release_member(group, holder.member_id)
         else:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -301,10 +298,8 @@ def test_two_rounds_end_together(
         return nap(records)
 
     job = job_of(group, filled, handler, lock_duration_ms=60_000, try_empty=False)
-    began = time.monotonic()
     with pytest.raises((LockLost, InvalidRecordState) if how == "lost" else KeyboardInterrupt):
         run_job(job, holder, max_records=A_ROUND, progress=tell)
-    assert time.monotonic() - began < CANCELLED_SECONDS
     go_on.set()
     (status,) = state.figures.describe(group)
     # Of what was leased; the acknowledgement may have been under way already.

@@ -16,7 +16,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import StringType, StructField, StructType
 
 from sharequeue.spark.by_row import by_row
-from sharequeue.spark.contract import Handler, MostFailed
+from sharequeue.spark.handler import Handler, MostFailed
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.report import RunReport
 from sharequeue.state import State
@@ -151,7 +151,8 @@ def broken_expression(records: DataFrame) -> DataFrame:
     return all_accepted(records).withColumn("outcome", raised.cast("string"))
 
 
-@pytest.mark.parametrize("handler", [pytest.param(broken, marks=pytest.mark.deep), broken_expression])
+@pytest.mark.deep
+@pytest.mark.parametrize("handler", [broken, broken_expression])
 def test_a_handler_that_fails_for_every_record_makes_no_dead_letters(
     make_topic: MakeTopic,
     produce: Produce,

@@ -15,16 +15,17 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
-from sharequeue.errors import InvalidRecordState
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
 from sharequeue.spark.output.manifest import NotFiles, read_manifest, read_output
 from sharequeue.spark.sinks.interface import SinkContext, SinkRefused
 from sharequeue.spark.sinks.postgres import OpenTable, PostgresTable, StagingLost, Step
 from sharequeue.spark.sinks.postgres_copy import Copier
-from sharequeue.spark.sweeping import sweep_outputs
+from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, SharePartition
+from sharequeue.words.errors import InvalidRecordState
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
 from tests.fixtures.pipelines import Assigned, Holder, MakeTable, Produce, RunJob, job_of
 from tests.fixtures.stack import MakeTopic
 
@@ -150,7 +151,7 @@ def test_an_acknowledgement_that_is_refused_takes_the_rows_back(
 
     def rob(step: Step) -> None:
         if step == "inserted":
-            state.release(group, holder.member_id)
+            state.release_member(group, holder.member_id)
 
     job = job_of(group, topic, simple, destination=PostgresTable(table, on_step=rob))
     with pytest.raises(InvalidRecordState):
@@ -169,9 +170,9 @@ def test_an_acknowledgement_that_is_refused_takes_the_rows_back(
 def released_and_accepted_elsewhere(state: State, at: SharePartition) -> None:
     """The lease is lost by force; another worker accepts its records."""
     state.administration.force_release(at, OffsetSet.of((0, 30)), execute=True)
-    lease = state.acquire(at, "second", None, 30)
+    lease = single.acquire(state, at, "second", None, 30)
     assert lease is not None
-    state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets})
+    single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: lease.offsets})
 
 
 def given_up(state: State, at: SharePartition) -> None:
@@ -399,8 +400,11 @@ def test_what_postgres_would_refuse_later_is_refused_before_it_is_copied(
 ) -> None:
     """By the types of both sides, and by name."""
     job = job_of(group, "any", simple)
-    table = PostgresTable(make_table(columns)).open(SinkContext(settings, state, spark, job.names))
-    with pytest.raises(SinkRefused, match=said):
+    context = SinkContext(settings, state, spark, job.names)
+    with (
+        PostgresTable(make_table(columns)).open(context) as table,
+        pytest.raises(SinkRefused, match=said),
+    ):
         table.fits(spark.sql(f"select 't' as topic, 1L as lease_id, {selected}"))
 
 

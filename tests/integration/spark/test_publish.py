@@ -14,16 +14,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
-from sharequeue.errors import InvalidRequest, UnknownTopicId
 from sharequeue.kafka.topics import Topics
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
-from sharequeue.spark import PublishReport, Summary, compact, pipeline, sweep_compactions
+from sharequeue.spark import PublishReport, Summary, pipeline
+from sharequeue.spark.output.compaction import compact, sweep_compactions
 from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.pipeline import Pipeline
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.state import State
+from sharequeue.words.errors import InvalidRequest, UnknownTopicId
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Holder, MakeTable, Produce, RunJob, standing
 from tests.fixtures.stack import MakeTopic
 
@@ -215,18 +216,18 @@ def test_a_compaction_that_was_quicker_leaves_everything_as_it_is(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The manifest moved meanwhile: the publication is refused as a whole, and can be done again."""
-    from sharequeue.spark.replays.publishing import _Files
+    from sharequeue.spark.sinks.parquet import FilesByLease
 
     hidden = OffsetSet.of((2, 7))
     case.replay(hidden)
-    write = _Files._write
+    write = FilesByLease._write
 
-    def late(self: _Files, *given: Any) -> Any:
+    def late(self: FilesByLease, *given: Any) -> Any:
         compact(case.spark, case.settings, case.state, case.old.group, case.old.sink)
-        monkeypatch.setattr(_Files, "_write", write)
+        monkeypatch.setattr(FilesByLease, "_write", write)
         return write(self, *given)
 
-    monkeypatch.setattr(_Files, "_write", late)
+    monkeypatch.setattr(FilesByLease, "_write", late)
     with pytest.raises(InvalidRequest, match="another compaction was quicker"):
         case.publish(execute=True)
     assert case.output() == wanted(OffsetSet())

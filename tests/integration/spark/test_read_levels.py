@@ -16,15 +16,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
-from sharequeue.errors import OffsetOutOfRange
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
-from sharequeue.settings import Settings
 from sharequeue.spark import lease
 from sharequeue.state import State
-from sharequeue.state.many import AcquiredMany, Many
-from sharequeue.values import READ_COMMITTED, READ_UNCOMMITTED, Lease, LogSeen, SharePartition
+from sharequeue.state.calls import AcquiredLeases
+from sharequeue.words.errors import OffsetOutOfRange
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import READ_COMMITTED, READ_UNCOMMITTED, Lease, LogSeen, SharePartition
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 
@@ -170,7 +170,7 @@ def test_aborted_records_come_to_leases_that_are_read_uncommitted_alone(
     assert (report.accepted, report.gaps, report.dropped) == (accepted, gaps, 0)
 
 
-class _Changing(Many):
+class _Changing(State):
     """A state that changes the group's level after each share-partition it has leased."""
 
     def __init__(self, database: Database, set_level: SetLevel) -> None:
@@ -184,7 +184,7 @@ class _Changing(Many):
             self._set_level(levels[number % 2])
             leases += super().acquire([at], *who, leave_outs=[left_out], **rest).leases
         self._set_level(levels[0])
-        return AcquiredMany(tuple(leases), {})
+        return AcquiredLeases(tuple(leases), {})
 
 
 @pytest.mark.rule("R-IL-1")
@@ -210,8 +210,7 @@ def test_a_round_of_both_levels_reads_each_lease_at_its_own(
         produce(topic, partition, range(5))
     with transaction(settings, topic, *range(4)) as producer:
         producer.abort_transaction(60)
-    holder, mixed = assigned(topic), State(database)
-    mixed.many = _Changing(database, set_level)
+    holder, mixed = assigned(topic), _Changing(database, set_level)
     given = {"membership": holder, "settings": settings, "spark": spark, "state": mixed, "dropped": "reject"}
     with lease(group, [topic], reader_options={"sharequeue.seek": seek}, **given) as leased:  # type: ignore[arg-type]
         levels = {each.share_partition.partition: each.isolation_level for each in leased.leases}
@@ -228,7 +227,7 @@ def test_a_round_of_both_levels_reads_each_lease_at_its_own(
     assert state.figures.verify(group) == []
 
 
-class _Ahead(Many):
+class _Ahead(State):
     """A state that a stranger has told that there is no open transaction, after the run has looked."""
 
     def __init__(self, database: Database, seen: Callable[[], LogSeen]) -> None:
@@ -258,8 +257,7 @@ def test_what_is_past_the_last_stable_offset_is_no_gap(
     produce(topic, 0, range(5))
     holder = assigned(topic, share_isolation_level=READ_COMMITTED, share_delivery_count_limit="2")
     at, topic_id = SharePartition(group, topic, 0), topics.describe([topic])[topic].topic_id
-    wrong = State(database)
-    wrong.many = _Ahead(database, lambda: LogSeen(at, topic_id, 0, 10, 10))
+    wrong = _Ahead(database, lambda: LogSeen(at, topic_id, 0, 10, 10))
     # The connector waits so long for what it cannot see, and then passes over it.
     job = job_of(group, topic, all_accepted, reader_options={"kafkaConsumer.pollTimeoutMs": "1000"})
     with transaction(settings, topic) as producer:

@@ -25,12 +25,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.kafka.clients import client_config
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.spark.reading.frame import leased_records
 from sharequeue.state import State
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob
 from tests.fixtures.stack import MakeTopic
 from tests.integration.spark.test_read import lease_of

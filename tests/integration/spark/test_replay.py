@@ -17,24 +17,23 @@ import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
 from confluent_kafka import Producer
-from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.cli import command
 from sharequeue.database import Database
-from sharequeue.errors import InvalidRequest, OffsetOutOfRange, UnknownTopicOrPartition
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
 from sharequeue.spark import HandlerError, Pipeline, ReplayReport, pipeline
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.replays import replay as replay_module
 from sharequeue.spark.replays.replay import replay_windows
-from sharequeue.spark.replays.wanted import Window
+from sharequeue.spark.replays.selection import Window
 from sharequeue.state import State
+from sharequeue.words.errors import InvalidRequest, OffsetOutOfRange, UnknownTopicOrPartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
+from tests.fixtures.logs import delete_before
 from tests.fixtures.pipelines import Assigned, RunJob, standing
 from tests.fixtures.stack import MakeTopic
 
@@ -208,10 +207,7 @@ def test_offsets_and_leases_choose_exactly_what_they_name(case: Case) -> None:
 
 def test_what_retention_has_removed_is_refused_or_left_out_and_named(case: Case) -> None:
     """Below the log start: the partition, the start and the time from which a replay is possible."""
-    admin = AdminClient(client_config(case.settings))
-    removed = KafkaPartition(case.topic, 1, 13)
-    for future in admin.delete_records([removed]).values():
-        future.result(30)
+    delete_before(case.settings, case.topic, 13, partition=1)
     window: dict[str, Any] = {"since": FIRST_DAY, "until": FIRST_DAY + timedelta(days=1)}
     with pytest.raises(OffsetOutOfRange) as refused:
         case.replay(**window)
@@ -323,9 +319,9 @@ def test_the_command_replays_and_refuses_what_cannot_be_meant(
     done = run("--offsets", f"{case.topic}:0:0-4")
     assert "replayed 5 records" in done.output
     for words, says in (
-        ([], "name what to replay"),
+        ([], "nothing is selected"),
         (["--day", "yesterday"], "expected one such as 2013-01-01"),
-        (["--since", "2013-01-01"], "name since and until"),
+        (["--since", "2013-01-01"], "name both since and until"),
         (["--since", "2013-01-02", "--until", "2013-01-01"], "is not after since"),
         (["--offsets", "0:1"], "expected TOPIC:PARTITION:FIRST-LAST"),
         (["--lease", "3-5,… (9 leases)"], "does not name all leases"),

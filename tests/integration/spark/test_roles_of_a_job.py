@@ -18,14 +18,15 @@ from sharequeue.database.migrations import migrate
 from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.kafka.topics import Topics
-from sharequeue.settings import RoleNames, Settings
-from sharequeue.spark import lease, run_rounds
+from sharequeue.reports.history import Reports
+from sharequeue.spark import lease
 from sharequeue.spark.output.manifest import read_output
-from sharequeue.spark.sweeping import sweep_outputs
+from sharequeue.spark.run import run_rounds
+from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.state.reports import Reports
-from sharequeue.values import SharePartition
+from sharequeue.words.settings import RoleNames, Settings
+from sharequeue.words.values import SharePartition
 from tests.fixtures.pipelines import Holder, Produce, job_of
 from tests.fixtures.stack import MakeTopic
 

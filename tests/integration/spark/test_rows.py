@@ -115,7 +115,7 @@ def test_a_record_that_fails_leaves_its_neighbours_accepted(
 
 def test_a_wrong_declaration_is_refused_before_anything_is_read(spark: SparkSession) -> None:
     """An outcome that does not exist, and a column that every result has anyway."""
-    with pytest.raises(ValueError, match="'skip' is no outcome: expected one of accept, release, reject"):
+    with pytest.raises(ValueError, match="'skip' is not an outcome: expected one of accept, release, reject"):
         by_row(order, COLUMNS, on_error="skip")
     with pytest.raises(ValueError, match="error, offset cannot be declared"):
         by_row(order, "offset long, error string")(spark.range(1).toDF("offset"))

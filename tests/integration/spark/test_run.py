@@ -17,22 +17,22 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
-from sharequeue.errors import UnknownTopicOrPartition
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.kafka.topics import Topics
-from sharequeue.settings import Settings
-from sharequeue.spark.contract import HandlerError
+from sharequeue.spark.handler import HandlerError, with_outcomes
 from sharequeue.spark.job import ShareGroupJob, Summary
-from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import SinkTaken, is_ours
 from sharequeue.spark.output.lease_files import write_leases
 from sharequeue.spark.output.manifest import NoSuchSink, read_manifest, read_output
 from sharequeue.spark.pipeline import pipeline
+from sharequeue.spark.progress import Progress
 from sharequeue.spark.reading.frame import leased_records
-from sharequeue.spark.report import Progress
-from sharequeue.spark.sweeping import sweep_outputs
+from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
+from sharequeue.words.errors import UnknownTopicOrPartition
+from sharequeue.words.settings import Settings
+from tests import single
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 
@@ -150,8 +150,8 @@ def test_a_record_without_a_row_gets_the_outcome_of_the_policy(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"dropped": "ignore"}, "no outcome"),
-        ({"unknown": "Accept"}, "no outcome"),
+        ({"dropped": "ignore"}, "not an outcome"),
+        ({"unknown": "Accept"}, "not an outcome"),
         ({"deliveries_per_run": 0}, "1 or more"),
         ({"failed_share": 1.5}, "part of a round"),
         ({"failed_records": 0}, "1 or more"),
@@ -176,8 +176,8 @@ def test_each_write_of_a_lease_has_a_folder_of_its_own(
     (topic,) = job.topics
     produce(topic, 0, [f"accept {n}" for n in range(10)])
     (share_partition, _) = assigned(topic).assignment
-    state.observe(share_partition, _topic_id(state, job.group), 0, 10, 10)
-    lease = state.acquire(share_partition, "holder", None, 100)
+    single.observe(state, share_partition, _topic_id(state, job.group), 0, 10, 10)
+    lease = single.acquire(state, share_partition, "holder", None, 100)
     assert lease is not None
     records = with_outcomes(by_value(leased_records(spark, output_settings, [lease])))
     rejected = records.withColumn("outcome", fn.when(fn.col("offset") < 3, "reject").otherwise("accept"))
@@ -191,7 +191,7 @@ def test_each_write_of_a_lease_has_a_folder_of_its_own(
     assert pq.read_table(first.exceptions[lease.lease_id]).num_rows == 3
     both = {str(Path(each.accepted[lease.lease_id]).parent) for each in (first, written)}
     assert {str(path) for path in (output_settings.local_output / job.sink).iterdir()} == both
-    state.release_lease(lease)
+    single.release(state, lease)
     assert set(sweep_outputs(spark, output_settings, state, job)) == both
 
 

@@ -12,14 +12,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
-from sharequeue.errors import UnknownTopicOrPartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics
-from sharequeue.settings import Settings
-from sharequeue.spark.contract import HandlerError, MostFailed
+from sharequeue.spark.handler import HandlerError, MostFailed
 from sharequeue.spark.lease import Unacknowledged, lease
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.words.errors import UnknownTopicOrPartition
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import SharePartition
+from tests import single
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 from tests.waiting import pass_time
@@ -269,10 +270,10 @@ def test_nothing_to_lease_says_why(
     assert "stock-taking" in str(paused.remark)
     assert "stock-taking" in caplog.text
     state.administration.pause(group, None)
-    held = state.acquire(at, "another", None, 100)
+    held = single.acquire(state, at, "another", None, 100)
     assert held is not None
     assert "7 records are held by leases of others" in str(run_job(job, holder).remark)
-    state.release_lease(held, refund=True)
+    single.release(state, held, refund=True)
     assert run_job(job, holder).remark is None
     nobody = run_job(job, Holder([]))
     assert not nobody.drained

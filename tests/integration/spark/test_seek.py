@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
@@ -21,14 +21,15 @@ from pyspark.sql import SparkSession
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.local.stack import StackInfo
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
 from sharequeue.spark.reading import seeking
 from sharequeue.spark.reading.frame import leased_records
+from sharequeue.spark.reading.offset_reader import Probe, Seeker
 from sharequeue.spark.reading.plan import Segment
-from sharequeue.spark.reading.seeker import Probe, Seeker
 from sharequeue.spark.reading.seeking import SEEK, check_choice
-from sharequeue.values import Lease
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import Lease
+from tests.fixtures.logs import delete_before
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.stack import MakeTopic
 from tests.integration.spark.test_read import lease_of
@@ -70,8 +71,8 @@ def hostile(stack: StackInfo) -> Iterator[tuple[str, str]]:
             producer.flush(30)
             chance.choice((producer.commit_transaction, producer.abort_transaction))()
     admin = AdminClient(client_config(settings))
-    for future in admin.delete_records([TopicPartition(name, 0, LOG_START) for name in names]).values():
-        future.result(30)
+    for name in names:
+        delete_before(settings, name, LOG_START)
     yield names
     for deleted in admin.delete_topics(list(names)).values():
         deleted.result(30)

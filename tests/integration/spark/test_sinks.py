@@ -11,19 +11,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
-from sharequeue.errors import InvalidRecordState
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.settings import Settings
-from sharequeue.spark.contract import HandlerError, MostFailed
+from sharequeue.spark.handler import HandlerError, MostFailed
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.acknowledging import MOST_DELAYS
 from sharequeue.spark.output.manifest import NotFiles, read_manifest, read_output
 from sharequeue.spark.reading import sizes
 from sharequeue.spark.sinks.at_least_once import AtLeastOnce
 from sharequeue.spark.sinks.interface import SinkRefused
-from sharequeue.spark.sweeping import sweep_outputs
+from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
-from sharequeue.values import Lease
+from sharequeue.words.errors import InvalidRecordState
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import Lease
+from tests import single
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 
@@ -51,7 +52,7 @@ def test_a_writer_of_the_users_gets_each_lease_and_again_what_was_not_acknowledg
         assert {row["lease_id"] for row in got} == {lease.lease_id}
         written.extend((row["lease_id"], row["partition"], row["offset"]) for row in got)
         if len(written) == 20:
-            state.release_lease(lease)  # the second lease, as if its lock had lapsed
+            single.release(state, lease)  # the second lease, as if its lock had lapsed
 
     job = job_of(group, topic, all_accepted, destination=AtLeastOnce(upsert))
     with pytest.raises(InvalidRecordState):
@@ -205,7 +206,7 @@ def _times(database: Database, group: str) -> dict[datetime | None, str]:
         sa.text(
             "select not_before,"
             " range_agg(sharequeue_internal.offsets_of(first_offset, last_offset, offsets))::text as offsets"
-            " from sharequeue.all_batches join sharequeue.share_partitions using (share_partition_id)"
+            " from sharequeue.in_flight_batches join sharequeue.share_partitions using (share_partition_id)"
             " where group_id = :group and state = 0 group by 1"
         ),
         group=group,
@@ -284,7 +285,7 @@ def test_columns_bind_when_rows_count(
         raise InvalidRecordState("refused here")
 
     with monkeypatch.context() as patched:
-        patched.setattr("sharequeue.spark.rounds.acknowledge_all", refused)
+        patched.setattr("sharequeue.spark.sinks.parquet.acknowledge_all", refused)
         with pytest.raises(InvalidRecordState, match="refused here"):
             run_job(job("map(1, 2) as n"), holder)
     assert run_job(job("1 as n"), holder).accepted == 2

@@ -6,11 +6,12 @@ import sqlalchemy as sa
 
 from sharequeue.state import State
 from sharequeue.state.rows import Redelivery
-from sharequeue.values import Lease, SharePartition
+from sharequeue.words.values import Lease, SharePartition
+from tests import single
 
 
 def take(state: State, at: SharePartition, most: int = 10, redelivery: Redelivery = "fan_out") -> Lease:
-    lease = state.acquire(at, "m", None, most, redelivery=redelivery)
+    lease = single.acquire(state, at, "m", None, most, redelivery=redelivery)
     assert lease is not None
     return lease
 

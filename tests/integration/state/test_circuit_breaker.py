@@ -9,10 +9,11 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
 from sharequeue.state.rows import Redelivery
-from sharequeue.values import AcknowledgeType, SharePartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
 from tests.integration.state.state_calls import journal_differs, take
 from tests.waiting import pass_time
 
@@ -56,17 +57,19 @@ def counts(state: State, at: SharePartition) -> dict[int, int]:
 
 def trip(state: State, at: SharePartition) -> None:
     lease = take(state, at)
-    state.acknowledge(lease, {RELEASE: lease.offsets})
+    single.acknowledge(state, lease, {RELEASE: lease.offsets})
 
 
 def test_more_failures_than_the_set_share_stop_leasing(state: State, at: SharePartition) -> None:
     """Half of the last records may fail; one more opens the circuit, and describe says why and until when."""
     first = take(state, at)
     half = OffsetSet.of((0, 5))
-    state.acknowledge(first, {ACCEPT: first.offsets - half, RELEASE: half})
+    single.acknowledge(state, first, {ACCEPT: first.offsets - half, RELEASE: half})
     second = take(state, at)
-    state.acknowledge(second, {RELEASE: OffsetSet.of((second.offsets.first, second.offsets.first + 1))})
-    assert state.acquire(at, "m", None, 10) is None
+    single.acknowledge(
+        state, second, {RELEASE: OffsetSet.of((second.offsets.first, second.offsets.first + 1))}
+    )
+    assert single.acquire(state, at, "m", None, 10) is None
     reason = state.figures.describe("g")[0].paused_reason
     assert reason is not None
     assert reason.startswith(
@@ -80,8 +83,8 @@ def test_what_is_leased_may_still_be_acknowledged(state: State, at: SharePartiti
     probe."""
     other = take(state, at)
     trip(state, at)
-    assert state.acknowledge(other, {ACCEPT: other.offsets}).accepted == 10
-    assert state.acquire(at, "m", None, 10) is None
+    assert single.acknowledge(state, other, {ACCEPT: other.offsets}).accepted == 10
+    assert single.acquire(state, at, "m", None, 10) is None
 
 
 @pytest.mark.parametrize("redelivery", ["kafka", "fan_out"])
@@ -89,15 +92,15 @@ def test_a_good_probe_closes_the_circuit(state: State, at: SharePartition, redel
     """After its time one small lease goes out, and no second; when it is accepted, leasing goes on."""
     trip(state, at)
     pass_time(state.database, 30)
-    assert state.acquire(at, "m", None, 10, redelivery=redelivery) is None
+    assert single.acquire(state, at, "m", None, 10, redelivery=redelivery) is None
     pass_time(state.database, 31)
     probe = take(state, at, 1000, redelivery)
     assert probe.offsets == OffsetSet.of((0, 3))
-    assert state.acquire(at, "other", None, 10, redelivery=redelivery) is None
+    assert single.acquire(state, at, "other", None, 10, redelivery=redelivery) is None
     assert "probing" in (state.figures.describe("g")[0].paused_reason or "")
-    state.acknowledge(probe, {ACCEPT: OffsetSet.of((0, 1))})
-    assert state.acquire(at, "other", None, 10, redelivery=redelivery) is None
-    state.acknowledge(probe, {ACCEPT: OffsetSet.of((1, 3))})
+    single.acknowledge(state, probe, {ACCEPT: OffsetSet.of((0, 1))})
+    assert single.acquire(state, at, "other", None, 10, redelivery=redelivery) is None
+    single.acknowledge(state, probe, {ACCEPT: OffsetSet.of((1, 3))})
     assert state.figures.describe("g")[0].paused_reason is None
     assert take(state, at, 1000, redelivery).offsets.first == 3
     assert state.figures.verify() == []
@@ -110,22 +113,22 @@ def test_an_outage_burns_no_attempts(
 ) -> None:
     """However long everything fails, each record has lost one delivery, that which opened the circuit."""
     lease = take(state, at, 10, redelivery)
-    state.acknowledge(lease, {RELEASE: lease.offsets})
+    single.acknowledge(state, lease, {RELEASE: lease.offsets})
     probes = 0
     for _ in range(40):
         pass_time(state.database, 61)
-        lease_or_none = state.acquire(at, "m", None, 1000, redelivery=redelivery)
+        lease_or_none = single.acquire(state, at, "m", None, 1000, redelivery=redelivery)
         if lease_or_none is None:
             continue
         probes += 1
         assert lease_or_none.offsets.count <= 3
         if how == "release":
-            state.acknowledge(lease_or_none, {RELEASE: lease_or_none.offsets})
+            single.acknowledge(state, lease_or_none, {RELEASE: lease_or_none.offsets})
         elif how == "lapse":
             pass_time(state.database, 31)
             state.sweep()
         else:
-            state.release("g", "m")
+            state.release_member("g", "m")
         assert state.figures.verify() == []
     assert probes >= 20
     # Fresh records may have been probed too: they are as if they never were.
@@ -146,9 +149,9 @@ def test_a_bad_record_cannot_pass_for_an_outage(state: State, at: SharePartition
         pass_time(state.database, 61)
         lease = take(state, at)
         if poison in lease.offsets:
-            state.acknowledge(lease, {RELEASE: lease.offsets})
+            single.acknowledge(state, lease, {RELEASE: lease.offsets})
         else:
-            state.acknowledge(lease, {ACCEPT: lease.offsets})
+            single.acknowledge(state, lease, {ACCEPT: lease.offsets})
             break
     assert state.figures.describe("g")[0].paused_reason is None
 
@@ -156,37 +159,37 @@ def test_a_bad_record_cannot_pass_for_an_outage(state: State, at: SharePartition
 def test_rejected_records_of_a_probe_are_dead_letters(state: State, at: SharePartition) -> None:
     """A rejection by name stands, also in a probe: at most the probe's records a turn reach the topic."""
     lease = take(state, at)
-    state.acknowledge(lease, {REJECT: lease.offsets})
+    single.acknowledge(state, lease, {REJECT: lease.offsets})
     for _ in range(3):
         pass_time(state.database, 61)
         probe = take(state, at, 1000)
-        assert state.acknowledge(probe, {REJECT: probe.offsets}).rejected == 3
-        assert state.acquire(at, "m", None, 10) is None
+        assert single.acknowledge(state, probe, {REJECT: probe.offsets}).rejected == 3
+        assert single.acquire(state, at, "m", None, 10) is None
     assert state.figures.describe("g")[0].archiving == 10 + 3 * 3
 
 
 def test_the_window_forgets(state: State, at: SharePartition) -> None:
     """Only the last window counts: 100 accepted records do not hide 11 failures in the 20 that follow."""
     good = take(state, at, 100)
-    state.acknowledge(good, {ACCEPT: good.offsets})
+    single.acknowledge(state, good, {ACCEPT: good.offsets})
     for _ in range(2):
         lease = take(state, at, 10)
-        state.acknowledge(lease, {REJECT: lease.offsets})
-    assert state.acquire(at, "m", None, 10) is None
+        single.acknowledge(state, lease, {REJECT: lease.offsets})
+    assert single.acquire(state, at, "m", None, 10) is None
 
 
 def test_few_records_do_not_open_it(state: State, at: SharePartition) -> None:
     """Below the least number of records nothing is judged."""
     lease = take(state, at, 9)
-    state.acknowledge(lease, {RELEASE: lease.offsets})
-    assert state.acquire(at, "m", None, 10) is not None
+    single.acknowledge(state, lease, {RELEASE: lease.offsets})
+    assert single.acquire(state, at, "m", None, 10) is not None
 
 
 def test_a_lapsed_lock_is_a_failure_of_each_of_its_records(state: State, at: SharePartition) -> None:
     """A lease of twenty whose lock lapses opens the circuit at the next operation."""
     take(state, at, 20)
     pass_time(state.database, 31)
-    assert state.acquire(at, "m", None, 10) is None
+    assert single.acquire(state, at, "m", None, 10) is None
     assert "20 of the last 20 records failed" in (state.figures.describe("g")[0].paused_reason or "")
 
 
@@ -194,12 +197,12 @@ def test_by_hand_and_by_config_it_is_closed(state: State, at: SharePartition) ->
     """Resuming closes the circuit; without a share of failures there is none, and nothing is counted."""
     trip(state, at)
     assert state.administration.pause("g", None) == 1
-    assert state.acquire(at, "m", None, 1) is not None
+    assert single.acquire(state, at, "m", None, 1) is not None
     trip(state, at)
-    assert state.acquire(at, "m", None, 1) is None
+    assert single.acquire(state, at, "m", None, 1) is None
     alter_group_configs(state.database, "g", {"sharequeue.circuit.breaker.failure.percent": 0})
     assert state.figures.describe("g")[0].paused_reason is None
-    assert state.acquire(at, "m", None, 1) is not None
+    assert single.acquire(state, at, "m", None, 1) is not None
 
 
 def test_a_probe_that_nobody_holds_is_given_again(state: State, at: SharePartition) -> None:
@@ -209,19 +212,3 @@ def test_a_probe_that_nobody_holds_is_given_again(state: State, at: SharePartiti
     probe = take(state, at)
     state.administration.force_release(at, probe.offsets, execute=True)
     assert take(state, at).offsets == probe.offsets
-
-
-def test_the_call_that_acknowledges_and_acquires_heeds_it(state: State, at: SharePartition) -> None:
-    """Also the fast path of acknowledge and acquire counts failures and stops: no way leads round the breaker."""
-    lease = take(state, at, 10, "kafka")
-    done = state.fetches.acknowledge_and_acquire(lease, {RELEASE: lease.offsets}, 10, redelivery="kafka")
-    assert (done.refusal, done.lease) == (None, None)
-    assert "circuit breaker open" in (state.figures.describe("g")[0].paused_reason or "")
-    state.administration.pause("g", None)
-    lease = take(state, at, 10, "kafka")
-    for _ in range(5):
-        done = state.fetches.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10, redelivery="kafka")
-        assert done.lease is not None
-        lease = done.lease
-    rows = state.database.rows(sa.text("select records, failed from sharequeue.circuit_breakers"))
-    assert [(row["records"], row["failed"]) for row in rows] == [(20, 0)]

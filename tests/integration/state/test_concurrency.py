@@ -14,11 +14,12 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.errors import InvalidRecordState
-from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.state import State
 from sharequeue.state.rows import Redelivery
-from sharequeue.values import AcknowledgeType, Lease, SharePartition
+from sharequeue.words.errors import InvalidRecordState
+from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
+from tests import single
 from tests.waiting import wait_for_locks
 
 WORKERS, RECORDS, LIMIT = 8, 6000, 10
@@ -90,8 +91,8 @@ class Worker:
         )
         try:
             while self.state.figures.describe(AT.group_id)[0].lag:
-                lease = self.state.acquire(
-                    AT, self.member, None, self.roll.randint(1, 60), redelivery=self.redelivery
+                lease = single.acquire(
+                    self.state, AT, self.member, None, self.roll.randint(1, 60), redelivery=self.redelivery
                 )
                 self.state.sweep()
                 if lease is not None:
@@ -121,7 +122,7 @@ class Worker:
         if not again:
             return
         try:
-            self.state.acknowledge(lease, {REJECT: again})
+            single.acknowledge(self.state, lease, {REJECT: again})
         except InvalidRecordState:
             return
         assert (
@@ -130,7 +131,7 @@ class Worker:
 
     def renewed(self, lease: Lease) -> None:
         """Kept a while longer, then acknowledged."""
-        assert self.state.renew(lease) >= lease.expires_at
+        assert single.renew(self.state, lease) >= lease.expires_at
         self.acknowledge(lease)
 
     def given_back(self, lease: Lease) -> None:
@@ -139,12 +140,12 @@ class Worker:
             self.acknowledge(lease)
             return
         self.ledger.letting_go(lease.offsets)
-        assert self.state.release_lease(lease) == len(lease.offsets)
+        assert single.release(self.state, lease) == len(lease.offsets)
 
     def _acknowledge(self, lease: Lease, outcomes: dict[AcknowledgeType, OffsetSet]) -> None:
         for offsets in outcomes.values():
             self.ledger.letting_go(offsets)
-        self.state.acknowledge(lease, outcomes)
+        single.acknowledge(self.state, lease, outcomes)
         self.ledger.acknowledged(outcomes)
 
 
@@ -159,7 +160,7 @@ def begin(database: Database, records: int, configs: dict[str, int]) -> None:
             )
     state = State(database)
     state.initialize(AT, "id", 0, 1)
-    state.observe(AT, "id", 0, records, records)
+    single.observe(state, AT, "id", 0, records, records)
 
 
 @pytest.mark.rule("R-NF-7", "R-ST-9", "R-EP-7", "R-EP-8")
@@ -204,7 +205,9 @@ def test_a_crashed_workers_records_come_again_to_the_others(private_database: Da
     def vanish() -> None:
         """Its lock lasts a second; the clock, which only the owner moves, passes it at once."""
         for turn in range(5):
-            lease = state.acquire(AT, f"gone-{turn}", None, 25, lock_duration_ms=1000, redelivery="kafka")
+            lease = single.acquire(
+                state, AT, f"gone-{turn}", None, 25, lock_duration_ms=1000, redelivery="kafka"
+            )
             if lease is not None:
                 lost.update(lease.offsets.iter_offsets())
             with private_database.transaction() as connection:
@@ -227,55 +230,16 @@ def test_a_crashed_workers_records_come_again_to_the_others(private_database: Da
     assert highest == {offset: told[offset] + times for offset, times in lost.items()}
 
 
-def test_a_fetch_that_finds_its_row_changed_joins_no_queue(private_database: Database) -> None:
-    """A fetch that waited while another call changed the share-partition has the row when its turn comes, and asks
-    for nothing that one who waits for the row may hold: eight connections ended in a deadlock."""
-    begin(private_database, 1000, {})
-    state = State(private_database)
-    lease = state.acquire(AT, "mine", None, 10, redelivery="kafka")
-    assert lease is not None
-    lease = state.fetches.acknowledge_and_acquire(
-        lease, {ACCEPT: lease.offsets}, 10, redelivery="kafka"
-    ).lease
-    assert lease is not None
-    with (
-        ThreadPoolExecutor(1) as pool,
-        private_database.engine.connect() as changing,
-        private_database.engine.connect() as queued,
-    ):
-        changing.execute(sa.text("select sharequeue.acquire('g', 't', 0, 1, 'other', null, 10)"))
-        fetch = pool.submit(state.fetches.acknowledge_and_acquire, lease, {ACCEPT: lease.offsets}, 10)
-        wait_for_locks(private_database)
-        queued.execute(sa.text("select pg_advisory_xact_lock(-1, hashtext('g/t/0'))"))
-        changing.commit()
-        try:
-            returned = fetch.result(timeout=60)
-        finally:
-            queued.rollback()
-    assert returned.refusal is None
-    assert returned.lease is not None
-    assert state.figures.verify() == []
-
-
 def test_release_finds_a_lease_whose_share_partition_changes_under_its_eyes(
     private_database: Database,
 ) -> None:
-    """Whoever gives back all it holds waits for a call in progress, and finds its lease in whichever table that call
-    leaves it: folded into its share-partition's row before, a row of its own afterwards."""
+    """Whoever gives back all it holds waits for a call in progress, and then finds its lease."""
     begin(private_database, 1000, {})
     state = State(private_database)
-    lease = state.acquire(AT, "mine", None, 10, redelivery="kafka")
-    assert lease is not None
-    lease = state.fetches.acknowledge_and_acquire(
-        lease, {ACCEPT: lease.offsets}, 10, redelivery="kafka"
-    ).lease
-    assert lease is not None
-    assert private_database.rows(
-        sa.text("select from sharequeue.share_partitions where folded_lease_id is not null")
-    )
+    assert single.acquire(state, AT, "mine", None, 10, redelivery="kafka") is not None
     with ThreadPoolExecutor(1) as pool, private_database.engine.connect() as changing:
         changing.execute(sa.text("select sharequeue.acquire('g', 't', 0, 1, 'other', null, 10)"))
-        released = pool.submit(state.release, "g", "mine")
+        released = pool.submit(state.release_member, "g", "mine")
         try:
             wait_for_locks(private_database)
         finally:

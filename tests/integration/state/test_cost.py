@@ -16,7 +16,8 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.words.values import SharePartition
+from tests import single
 
 TABLES = "in_flight_batches", "leases"
 AT = SharePartition("g", "t", 0)
@@ -42,7 +43,7 @@ def state(private_database: Database) -> State:
         )
     state = State(private_database)
     state.initialize(AT, "id", 0, 1)
-    state.observe(AT, "id", 0, 10**12, 10**12)
+    single.observe(state, AT, "id", 0, 10**12, 10**12)
     return state
 
 
@@ -149,7 +150,7 @@ def test_an_acknowledgement_writes_by_batches_not_by_runs(private_database: Data
     for partition, runs in ((1, 200), (2, 20_000)):
         at = SharePartition("g", "t", partition)
         state.initialize(at, "id", 0, 1)
-        state.observe(at, "id", 0, runs, runs)
+        single.observe(state, at, "id", 0, runs, runs)
         firsts = list(range(0, runs, runs // 20))
         with private_database.transaction() as connection:
             call(

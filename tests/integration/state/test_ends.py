@@ -13,16 +13,17 @@ from click.testing import CliRunner
 from sharequeue.cli import command
 from sharequeue.database import Database
 from sharequeue.deadletters.writer import DeadLetterWriter
-from sharequeue.errors import GroupIdNotFound, InconsistentClusterId
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs, alter_group_configs
 from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, ensure_group, heartbeat
 from sharequeue.kafka.topics import Topics
-from sharequeue.offsets import OffsetSet
 from sharequeue.service.coordinator import Coordinator
-from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, SharePartition
+from sharequeue.words.errors import GroupIdNotFound, InconsistentClusterId
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
 from tests.integration.state.state_calls import audited
 from tests.waiting import pass_time, wait_for_locks
 
@@ -36,7 +37,7 @@ def state(private_database: Database) -> State:
     ensure_group(private_database, "g")
     alter_group_configs(private_database, "g", {"errors.deadletterqueue.topic.name": "dlq.g"})
     state.initialize(AT, "id", 0, 1)
-    state.observe(AT, "id", 0, 100, 100)
+    single.observe(state, AT, "id", 0, 100, 100)
     return state
 
 
@@ -49,9 +50,9 @@ def test_a_reset_leaves_nothing_of_the_dead_letters_before_it(
     state: State, private_database: Database
 ) -> None:
     """Attempts of records, the open batch, and why it was held are of before the reset: they go with it."""
-    lease = state.acquire(AT, "m", None, 10)
+    lease = single.acquire(state, AT, "m", None, 10)
     assert lease is not None
-    state.acknowledge(lease, {AcknowledgeType.REJECT: OffsetSet.of((0, 5))})
+    single.acknowledge(state, lease, {AcknowledgeType.REJECT: OffsetSet.of((0, 5))})
     assert state.dead_letters.open(AT, 10) is not None
     state.dead_letters.hold(AT, "the topic is not there")
     tables = ("failed_attempts", "held_dead_letters", "dead_letter_batches")
@@ -233,7 +234,7 @@ def test_the_command_removes_what_is_left_of_deleted_topics(
     state.administration.note_topics({"t": None})
     assert "no topic has been gone" in removing("--execute", "--yes")
     assert removing("--gone-for", "PT0S").startswith(
-        "would remove 1 share-partitions of group g: topic t (id id) is gone since "
+        "would remove 1 share-partitions of group g: topic t (id id) has been gone since "
     )
     assert len(state.figures.describe("g")) == 1
     assert removing("--gone-for", "PT0S", "--execute", "--yes").startswith(

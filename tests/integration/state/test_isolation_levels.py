@@ -13,7 +13,8 @@ from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.words.values import SharePartition
+from tests import single
 
 AT = SharePartition("g", "t", 0)
 REFUSED = r"transaction is {level}.*READ COMMITTED only: begin the transaction with"
@@ -31,7 +32,7 @@ def state(private_database: Database) -> State:
     ensure_group(private_database, "g")
     state = State(private_database)
     state.initialize(AT, "id", 0, 1)
-    state.observe(AT, "id", 0, 1000, 1000)
+    single.observe(state, AT, "id", 0, 1000, 1000)
     return state
 
 
@@ -124,14 +125,14 @@ def test_a_release_that_an_acquire_cannot_see_strands_nothing(
     """Records are released while others are redeliverable already, which leaves the share-partition's row as it is.
     An acquire with a snapshot from before it would take the others, find nothing more, and write that down: the
     released ones would be available for ever with nobody who looks."""
-    lease = state.acquire(AT, "m1", None, 10)
+    lease = single.acquire(state, AT, "m1", None, 10)
     assert lease is not None
-    assert state.acquire(AT, "m2", None, 10) is not None
-    state.observe(AT, "id", 0, 20, 20)
-    state.release("g", "m2")
+    assert single.acquire(state, AT, "m2", None, 10) is not None
+    single.observe(state, AT, "id", 0, 20, 20)
+    state.release_member("g", "m2")
     with other.cursor() as cursor:
         cursor.execute("select count(*) from sharequeue.share_partitions")
-        state.release("g", "m1")
+        state.release_member("g", "m1")
         try:
             for _ in range(4):
                 cursor.execute(
@@ -141,7 +142,7 @@ def test_a_release_that_an_acquire_cannot_see_strands_nothing(
         except psycopg2.Error as error:
             assert (error.pgcode, level in str(error)) == ("SQ042", True)  # noqa: PT017 - without it, see what follows
             other.rollback()
-    found = state.acquire(AT, "m3", None, 1000)
+    found = single.acquire(state, AT, "m3", None, 1000)
     assert found is not None
     assert found.offsets.first == 0
     assert state.figures.verify("g") == []
@@ -179,6 +180,6 @@ def test_a_database_is_at_read_committed_whatever_the_default_is(
             driver = connection.connection.cursor()
             driver.execute("show default_transaction_isolation")
             assert driver.fetchone() == (level.lower(),)
-        lease = State(database).acquire(AT, "m", None, 10)
+        lease = single.acquire(State(database), AT, "m", None, 10)
         assert lease is not None
-        State(database).release_lease(lease)
+        single.release(State(database), lease)

@@ -20,22 +20,18 @@ from hypothesis.stateful import (
 )
 
 from sharequeue.database import Database
-from sharequeue.errors import ShareError, UnknownTopicId
-from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.values import AcknowledgeType, Lease, SharePartition
+from sharequeue.words.errors import ShareError, UnknownTopicId
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
+from tests import single
 
 EXAMPLES = max(1, int(os.environ.get("SHAREQUEUE_TEST_HISTORIES", "100")) // 10)
 STEPS = 40
 
 members = st.sampled_from(["m1", "m'2"])
 OUTCOMES = (AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT, AcknowledgeType.GAP)
-FETCH = sa.text(
-    "select * from sharequeue.acknowledge_and_acquire(:group_id, 't', 0, null, :member_id, null,"
-    " cast(:token as uuid), cast(:request_id as uuid), cast(:firsts as bigint[]), cast(:lasts as bigint[]),"
-    " cast(:types as smallint[]), :most, :redelivery)"
-)
 
 
 class Histories(RuleBasedStateMachine):
@@ -49,7 +45,6 @@ class Histories(RuleBasedStateMachine):
         self.journal = Journal(self.database)
         self.at = SharePartition(f"g-{uuid4().hex[:12]}", "t", 0)
         self.leases: list[Lease] = []
-        self.held: dict[str, tuple[str, int, int]] = {}
         self.log_end = 0
         self.seconds = 0.0
 
@@ -75,7 +70,7 @@ class Histories(RuleBasedStateMachine):
         self.observe(0)
 
     def observe(self, log_start: int) -> None:
-        self.state.observe(self.at, self.topic_id, log_start, self.log_end, self.log_end)
+        single.observe(self.state, self.at, self.topic_id, log_start, self.log_end, self.log_end)
 
     @rule(more=st.integers(1, 40))
     def produce(self, more: int) -> None:
@@ -92,13 +87,13 @@ class Histories(RuleBasedStateMachine):
     def acquire(self, member: str, most: int, redelivery: str, mode: str, width: int) -> None:
         batches = [(o, o + width - 1) for o in range(0, self.log_end, width)] if width else None
         with suppress(UnknownTopicId):
-            lease = self.state.acquire(
+            lease = single.acquire_of_log(
+                self.state,
                 self.at,
                 member,
-                None,
                 most,
-                redelivery="kafka" if redelivery == "kafka" else "fan_out",
-                mode="record_limit" if mode == "record_limit" else "batch_optimized",
+                redelivery=redelivery,
+                mode=mode,
                 log_batches=batches,
             )
             if lease:
@@ -115,41 +110,14 @@ class Histories(RuleBasedStateMachine):
             if result is not None:
                 outcomes.setdefault(result, []).append((offset, offset + 1))
         try:
-            self.state.acknowledge(
+            single.acknowledge(
+                self.state,
                 lease,
                 {result: OffsetSet.of(*pairs) for result, pairs in outcomes.items()},
                 not_before=self.state.now() + timedelta(seconds=5) if wait else None,
             )
         except ShareError:
             self.leases.remove(lease)
-
-    @rule(
-        member=members,
-        most=st.integers(1, 20),
-        again=st.booleans(),
-        result=st.sampled_from([1, 1, 1, 2, 3]),
-        redelivery=st.sampled_from(["kafka", "fan_out"]),
-    )
-    def fetch(self, member: str, most: int, again: bool, result: int, redelivery: str) -> None:
-        token, first, last = self.held.pop(member, (None, None, None))
-        call = {
-            "group_id": self.at.group_id,
-            "member_id": member,
-            "token": token,
-            "request_id": str(uuid4()),
-            "firsts": [first] if token else [],
-            "lasts": [last] if token else [],
-            "types": [result] if token else [],
-            "most": most,
-            "redelivery": redelivery,
-        }
-        rows = self.database.rows(FETCH, **call)
-        if again and not rows[0]["acknowledge_error_code"]:
-            self.agree()
-            assert self.database.rows(FETCH, **call) == rows
-        if rows[0]["token"] and len(rows) == 1:
-            offsets = OffsetSet.parse(rows[0]["offsets"])
-            self.held[member] = (str(rows[0]["token"]), offsets.first, offsets.end - 1)
 
     @rule(data=st.data())
     def renew(self, data: st.DataObject) -> None:
@@ -172,7 +140,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(member=members)
     def release(self, member: str) -> None:
-        self.state.release(self.at.group_id, member)
+        self.state.release_member(self.at.group_id, member)
 
     @rule(seconds=st.sampled_from([1.0, 10.0, 45.0, 100_000.0]))
     def pass_time(self, seconds: float) -> None:
@@ -219,7 +187,6 @@ class Histories(RuleBasedStateMachine):
             self.topic_id += "'"
         self.state.administration.alter_offsets(self.at, self.topic_id, to)
         self.leases.clear()
-        self.held.clear()
 
     @rule()
     def snapshot(self) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
-import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.values import (
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     AcknowledgementBatch,
@@ -21,6 +20,7 @@ from sharequeue.values import (
     Lease,
     SharePartition,
 )
+from tests import single
 from tests.waiting import pass_time
 
 ACCEPT = AcknowledgeType.ACCEPT
@@ -33,25 +33,21 @@ def set_level(private_database: Database, at: SharePartition) -> SetLevel:
     return lambda level: alter_group_configs(private_database, at.group_id, {"share.isolation.level": level})
 
 
-def _acquire(state: State, at: SharePartition, request_id: object) -> Lease | None:
-    return state.acquire(at, "m1", None, 10, request_id=request_id)  # type: ignore[arg-type]
+def _acquire(state: State, at: SharePartition, request_id: UUID) -> Lease | None:
+    return single.acquire(state, at, "m1", None, 10, request_id=request_id)
 
 
-def _acquire_kafka(state: State, at: SharePartition, request_id: object) -> Lease | None:
-    return state.acquire(at, "m1", None, 10, request_id=request_id, redelivery="kafka")  # type: ignore[arg-type]
-
-
-def _acquire_many(state: State, at: SharePartition, request_id: object) -> Lease | None:
-    return state.many.acquire([at], "m1", None, 10, request_id=request_id).leases[0]  # type: ignore[arg-type]
+def _acquire_kafka(state: State, at: SharePartition, request_id: UUID) -> Lease | None:
+    return single.acquire(state, at, "m1", None, 10, request_id=request_id, redelivery="kafka")
 
 
 @pytest.mark.rule("R-IL-1")
-@pytest.mark.parametrize("acquire", [_acquire, _acquire_kafka, _acquire_many])
+@pytest.mark.parametrize("acquire", [_acquire, _acquire_kafka])
 def test_a_lease_says_its_level_and_a_repeat_the_same(
     private_database: Database,
     at: SharePartition,
     set_level: SetLevel,
-    acquire: Callable[[State, SharePartition, object], Lease | None],
+    acquire: Callable[[State, SharePartition, UUID], Lease | None],
 ) -> None:
     """By each way to acquire, under both redeliveries; the level of the next lease is the config's."""
     state = State(private_database)
@@ -71,51 +67,13 @@ def test_a_lease_says_its_level_and_a_repeat_the_same(
 
 
 @pytest.mark.rule("R-IL-1")
-@pytest.mark.parametrize("level", [READ_COMMITTED, READ_UNCOMMITTED])
-def test_a_fetch_says_the_level_of_the_lease_it_takes(
-    private_database: Database, at: SharePartition, set_level: SetLevel, level: str
-) -> None:
-    """In the tables, on a folded share-partition, by the long way, and repeated; the held lease and the journal have
-    it too."""
-    state, journal = State(private_database), Journal(private_database)
-    other = READ_UNCOMMITTED if level == READ_COMMITTED else READ_COMMITTED
-    set_level(level)
-    lease = state.acquire(at, "m1", None, 10)
-    folded = 0
-    for number in range(6):
-        assert lease is not None
-        assert lease.isolation_level == level
-        more = {"mode": "record_limit"} if number == 4 else {}
-        request = uuid4()
-        given = {"request_id": request, **more}
-        following = state.fetches.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10, **given).lease  # type: ignore[arg-type]
-        folded += private_database.rows(
-            sa.text("select count(folded_lease_id) as folded from sharequeue.share_partitions")
-        )[0]["folded"]
-        assert [row.isolation_level for row in state.figures.leases(at.group_id)] == [level]
-        assert journal.verify() == []
-        if number == 5:
-            set_level(other)
-        again = state.fetches.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10, **given).lease  # type: ignore[arg-type]
-        assert again == following
-        lease = following
-    assert folded
-    assert lease is not None
-    assert lease.isolation_level == level
-    last = state.fetches.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10).lease
-    assert last is not None
-    assert last.isolation_level == other
-    assert journal.verify() == []
-
-
-@pytest.mark.rule("R-IL-1")
 def test_a_part_that_is_renewed_apart_keeps_the_level(
     private_database: Database, at: SharePartition, set_level: SetLevel
 ) -> None:
     """It becomes a row of its own among the leases."""
     state = State(private_database)
     set_level(READ_COMMITTED)
-    lease = state.acquire(at, "m1", None, 10, redelivery="kafka")
+    lease = single.acquire(state, at, "m1", None, 10, redelivery="kafka")
     assert lease is not None
     set_level(READ_UNCOMMITTED)
     renewed = [AcknowledgementBatch.of(3, 5, AcknowledgeType.RENEW)]
@@ -133,15 +91,15 @@ def test_a_suspect_past_the_last_stable_offset_holds_up_no_other(
     others = [SharePartition(at.group_id, at.topic, partition) for partition in (1, 2)]
     for other in others:
         state.initialize(other, "id", 0, 2)
-        state.observe(other, "id", 0, 10, 10)
+        single.observe(state, other, "id", 0, 10, 10)
     alter_group_configs(private_database, at.group_id, {"share.delivery.count.limit": 2})
-    assert state.acquire(at, "m1", None, 1) is not None
+    assert single.acquire(state, at, "m1", None, 1) is not None
     pass_time(private_database, 3601)
     state.sweep()
     set_level(READ_COMMITTED)
-    state.observe(at, "id", 0, 1000, 0)
-    leased = state.many.acquire([at, *others], "m2", None, 100).leases
+    single.observe(state, at, "id", 0, 1000, 0)
+    leased = state.acquire([at, *others], "m2", None, 100).leases
     assert [each.share_partition for each in leased] == others
-    state.observe(at, "id", 0, 1000, 1000)
-    (alone,) = state.many.acquire([at, *others], "m2", None, 100).leases
+    single.observe(state, at, "id", 0, 1000, 1000)
+    (alone,) = state.acquire([at, *others], "m2", None, 100).leases
     assert (alone.offsets, alone.last_attempt) == (OffsetSet.of((0, 1)), True)

@@ -10,11 +10,13 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.offsets import OffsetSet
+from sharequeue.reports.waiting_work import work_of
 from sharequeue.state import State
 from sharequeue.state.rows import Redelivery
-from sharequeue.state.waiting_work import work_of
-from sharequeue.values import AcknowledgeType, Lease, LogSeen, SharePartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import AcknowledgeType, Lease, LogSeen, SharePartition
+from tests import single
+from tests.conformance.reasons import NOT_LIVE_FUNCTION
 from tests.integration.state.state_calls import journal_differs, take
 from tests.waiting import pass_time
 
@@ -31,21 +33,23 @@ def at_configs() -> dict[str, str | int]:
 @pytest.fixture
 def state(private_database: Database, at: SharePartition) -> State:
     state = State(private_database)
-    state.observe(at, "id", 0, REST, REST)
+    single.observe(state, at, "id", 0, REST, REST)
     return state
 
 
 def all_but_the_head(state: State, lease: Lease) -> None:
     """Accept a lease's records from offset 50 on, and release those before it."""
     head = OffsetSet.of((0, HEAD))
-    state.acknowledge(lease, {ACCEPT: lease.offsets - head, RELEASE: head})
+    single.acknowledge(state, lease, {ACCEPT: lease.offsets - head, RELEASE: head})
 
 
 def waiting_records(state: State, at: SharePartition) -> None:
     """Records that wait do not count in the window, which grows to 600; then their time has come."""
     for _ in range(6):
         lease = take(state, at, 100)
-        state.acknowledge(lease, {RELEASE: lease.offsets}, not_before=state.now() + timedelta(hours=1))
+        single.acknowledge(
+            state, lease, {RELEASE: lease.offsets}, not_before=state.now() + timedelta(hours=1)
+        )
     pass_time(state.database, 3601)
     all_but_the_head(state, take(state, at, 600))
 
@@ -60,7 +64,7 @@ def a_lower_bound(state: State, at: SharePartition) -> None:
 
 def a_long_log_batch(state: State, at: SharePartition) -> None:
     """A batch of the log comes whole, however small the bound is."""
-    lease = state.acquire(at, "m", None, 500, redelivery="kafka", log_batches=BATCHES)
+    lease = single.acquire_of_log(state, at, "m", 500, log_batches=BATCHES)
     assert lease is not None
     assert lease.offsets == OffsetSet.of((0, 400))
     all_but_the_head(state, lease)
@@ -78,9 +82,9 @@ def test_records_go_on_after_retention_has_taken_the_head(
     way(state, at)
     past = state.figures.describe("g")[0].speo
     if many:
-        state.many.observe([LogSeen(at, "id", HEAD, REST, REST)])
+        state.observe([LogSeen(at, "id", HEAD, REST, REST)])
     else:
-        state.observe(at, "id", HEAD, REST, REST)
+        single.observe(state, at, "id", HEAD, REST, REST)
     status = state.figures.describe("g")[0]
     assert (status.spso, status.speo, status.delivery_complete_count) == (past, past, 0)
     assert status.lag == REST - past
@@ -96,7 +100,7 @@ def test_records_go_on_after_an_aborted_transaction(state: State, at: ShareParti
     batches = [(0, 149), (150, 299)] if aborted == 150 else None
 
     def fetch() -> Lease | None:
-        return state.acquire(at, "m", None, 500, redelivery="kafka", aborted=gone, log_batches=batches)
+        return single.acquire_of_log(state, at, "m", 500, aborted=gone, log_batches=batches)
 
     assert fetch() is None
     assert state.figures.describe("g")[0].spso == aborted
@@ -131,9 +135,9 @@ def test_an_acquire_that_finds_nothing_advances_spso(
     assert stuck.figures.verify() == journal_differs(stuck) == []
 
 
-def test_the_many_form_of_acquire_advances_spso(stuck: State, at: SharePartition) -> None:
-    """As the single one does."""
-    acquired = stuck.many.acquire([at], "m", None, 10)
+def test_an_acquire_of_many_advances_spso(stuck: State, at: SharePartition) -> None:
+    """As the call of the SQL function for one does."""
+    acquired = stuck.acquire([at], "m", None, 10)
     assert not acquired.refusals
     assert [lease.offsets for lease in acquired.leases] == [OffsetSet.of((100, 110))]
 
@@ -159,7 +163,7 @@ def why(state: State) -> tuple[str | None, int | None, bool]:
 
 def test_a_lock_is_the_reason_until_it_ends(state: State, at: SharePartition) -> None:
     """Everything is leased: the first lock to end has the time; then records can be leased again."""
-    state.observe(at, "id", 0, REST, REST)
+    single.observe(state, at, "id", 0, REST, REST)
     assert why(state) == (None, None, False)
     lease = take(state, at, 100)
     assert why(state) == ("window", 0, True)
@@ -170,7 +174,7 @@ def test_a_lock_is_the_reason_until_it_ends(state: State, at: SharePartition) ->
     rest = take(state, at, REST)
     assert why(state) == ("leased", 0, True)
     assert state.figures.describe("g")[0].blocked_until == lease.expires_at
-    state.acknowledge(lease, {ACCEPT: lease.offsets})
+    single.acknowledge(state, lease, {ACCEPT: lease.offsets})
     assert why(state) == ("leased", 100, True)
     pass_time(state.database, 3601)
     assert why(state) == (None, None, False)
@@ -183,7 +187,7 @@ def test_a_head_that_waits_is_the_reason_of_a_full_window(state: State, at: Shar
     lease, head = take(state, at, 300), OffsetSet.of((0, HEAD))
     alter_group_configs(state.database, "g", {"share.partition.max.record.locks": 100})
     soon = state.now() + timedelta(minutes=5)
-    state.acknowledge(lease, {ACCEPT: lease.offsets - head, RELEASE: head}, not_before=soon)
+    single.acknowledge(state, lease, {ACCEPT: lease.offsets - head, RELEASE: head}, not_before=soon)
     assert why(state) == ("window", 0, True)
     status = state.figures.describe("g")[0]
     assert status.obstacle is not None
@@ -196,11 +200,11 @@ def test_a_head_that_waits_is_the_reason_of_a_full_window(state: State, at: Shar
 def test_dead_letters_are_the_reason(state: State, at: SharePartition) -> None:
     """Nobody writes the dead letters at the head; behind it the window is full, then nothing is left."""
     lease = take(state, at, 100)
-    state.acknowledge(lease, {AcknowledgeType.REJECT: lease.offsets})
+    single.acknowledge(state, lease, {AcknowledgeType.REJECT: lease.offsets})
     assert why(state) == ("window", 0, False)
     alter_group_configs(state.database, "g", {"share.partition.max.record.locks": 5000})
     rest = take(state, at, REST)
-    state.acknowledge(rest, {ACCEPT: rest.offsets})
+    single.acknowledge(state, rest, {ACCEPT: rest.offsets})
     state.dead_letters.hold(at, "the topic dlq.g does not exist")
     assert why(state) == ("dead_letters", 0, False)
     assert (
@@ -212,9 +216,9 @@ def test_dead_letters_are_the_reason(state: State, at: SharePartition) -> None:
 def test_an_open_transaction_is_the_reason(state: State, at: SharePartition) -> None:
     """Nothing from the last stable offset on may be read."""
     alter_group_configs(state.database, "g", {"share.isolation.level": "read_committed"})
-    state.observe(at, "id", 0, REST, 0)
+    single.observe(state, at, "id", 0, REST, 0)
     assert why(state) == ("transaction", 0, False)
-    state.observe(at, "id", 0, REST, 10)
+    single.observe(state, at, "id", 0, REST, 10)
     assert why(state) == (None, None, False)
 
 
@@ -222,7 +226,7 @@ def test_waiting_and_pauses_are_reasons(state: State, at: SharePartition) -> Non
     """Time, and the words of a person; a pause comes first."""
     alter_group_configs(state.database, "g", {"share.partition.max.record.locks": 5000})
     lease = take(state, at, REST)
-    state.acknowledge(lease, {RELEASE: lease.offsets}, not_before=state.now() + timedelta(minutes=5))
+    single.acknowledge(state, lease, {RELEASE: lease.offsets}, not_before=state.now() + timedelta(minutes=5))
     assert why(state) == ("waiting", 0, True)
     state.administration.pause("g", "a look")
     assert why(state) == ("paused", None, False)
@@ -241,3 +245,36 @@ def test_a_share_partition_that_stands_still_is_found(stuck: State, at: SharePar
     with stuck.database.transaction() as connection:
         connection.execute(sa.text("update sharequeue.share_partitions set advance_due = false"))
     assert any("nothing can be leased, and no reason is known" in each for each in stuck.figures.verify())
+
+
+def test_a_reason_that_is_not_true_is_found(state: State, at: SharePartition) -> None:
+    """What the random histories and the fuzzer ask after each step finds a reason that is missing, or too many."""
+    run(state, NOT_LIVE_FUNCTION)
+
+    def found() -> list[str]:
+        rows = state.database.rows(sa.text("select not_live from public.not_live('{g}')"))
+        return [row["not_live"] for row in rows]
+
+    def replace(true: str, wrong: str) -> None:
+        function = "cast('sharequeue_internal.leasing_blocked' as regproc)"
+        [row] = state.database.rows(sa.text(f"select pg_get_functiondef({function}) as written"))
+        assert true in row["written"]
+        run(state, row["written"].replace(true, wrong))
+
+    assert found() == []
+    replace("elsif v_paused is not null then", "elsif v_paused is null then")
+    [line] = found()
+    assert line.startswith("g t-0: blocked by paused ()")
+    assert line.endswith("it can be leased from")
+    state.administration.pause("g", "a look")
+    [line] = found()
+    assert line.startswith("g t-0: blocked by nothing ()")
+    assert line.endswith("it can not be leased from")
+    replace("elsif v_paused is null then", "elsif v_paused is not null then")
+    assert found() == []
+
+
+def run(state: State, statement: str) -> None:
+    """Run a statement as it is, percent signs and all."""
+    with state.database.transaction() as connection:
+        connection.connection.cursor().execute(statement)

@@ -10,12 +10,13 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.groups.acls import Acl, Acls
 from sharequeue.groups.configs import alter_group_configs
+from sharequeue.groups.group_names import group_names
 from sharequeue.groups.heartbeats import HeartbeatRequest, ensure_group, expire_members_of, heartbeat
-from sharequeue.groups.known import group_names
 from sharequeue.service.coordinator.watched_topics import start_grown
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.values import SharePartition
+from sharequeue.words.values import SharePartition
+from tests import single
 from tests.operations_at_once import deadlocks
 from tests.waiting import wait_for_locks
 
@@ -47,9 +48,9 @@ def test_members_that_expire_together_are_released_in_the_order_of_locks(private
     at = [SharePartition("g", "t", partition) for partition in range(2)]
     for each, member in zip(at, ("m1", "m0"), strict=True):
         state.initialize(each, "id-t", 0, 1)
-        state.observe(each, "id-t", 0, 10, 10)
+        single.observe(state, each, "id-t", 0, 10, 10)
         assert heartbeat(private_database, HeartbeatRequest("g", member, 0, subscribed_topic_names=("t",)))
-        assert state.acquire(each, member, None, 10) is not None
+        assert single.acquire(state, each, member, None, 10) is not None
     with private_database.transaction() as connection:
         connection.exec_driver_sql("update sharequeue.members set session_expires_at = sharequeue.clock()")
     lock = sa.text("select from sharequeue.share_partitions where partition = :p for update")
@@ -136,17 +137,17 @@ def test_who_skips_locked_rows_keeps_the_order_of_locks(private_database: Databa
     at = [SharePartition("g", "t", partition) for partition in range(2)]
     for each in at:
         state.initialize(each, "id-t", 0, 1)
-        state.observe(each, "id-t", 0, 100, 100)
+        single.observe(state, each, "id-t", 0, 100, 100)
     for each, lock_ms in zip(at, (2000, 1000), strict=True):
-        assert state.acquire(each, "m", None, 10, lock_duration_ms=lock_ms) is not None
+        assert single.acquire(state, each, "m", None, 10, lock_duration_ms=lock_ms) is not None
     before = _last_of_journal(private_database)
     private_database.rows(sa.text("select sharequeue.set_clock_offset(interval '3 seconds')"))
     assert state.sweep().leases == 2
     assert _in_order(private_database, before) == [1, 2]
     for _ in range(5):
-        lease = state.acquire(at[1], "m", None, 10)
+        lease = single.acquire(state, at[1], "m", None, 10)
         assert lease is not None
-        state.release_lease(lease)
+        single.release(state, lease)
     before = _last_of_journal(private_database)
     assert journal.keep(updates_per_snapshot=1).snapshots == 2
     assert _in_order(private_database, before) == [1, 2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import uuid4
 
@@ -11,13 +12,14 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.errors import InvalidRecordState, InvalidRequest, UnknownTopicOrPartition
-from sharequeue.offsets import OffsetSet
 from sharequeue.spark.leasing.budget import Budget
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.state import State
-from sharequeue.state.many import LeaseAcknowledgement
-from sharequeue.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, LogSeen, SharePartition
+from sharequeue.state.calls import LeaseAcknowledgement
+from sharequeue.words.errors import InvalidRecordState, InvalidRequest, UnknownTopicOrPartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, LogSeen, SharePartition
+from tests import single
 from tests.fixtures.pipelines import Holder
 from tests.waiting import set_clock
 
@@ -73,7 +75,7 @@ def test_a_thousand_share_partitions_take_a_few_round_trips(
     """Observe: one statement; acquire, a turn of renewals, acknowledge and release: five each, of 200 leases."""
     at = started(state, group, PARTITIONS)
     with statements(database, "observe_many") as observed:
-        assert set(state.many.observe(logs(at)).values()) == {"active"}
+        assert set(state.observe(logs(at)).values()) == {"active"}
     assert len(observed) == 1
     with LeaseKeeper(state, Holder(at)) as keeper:
         with statements(database, "acquire_many") as acquired:
@@ -83,13 +85,13 @@ def test_a_thousand_share_partitions_take_a_few_round_trips(
         with statements(database, "renew_many") as renewed:
             with keeper._lock:
                 for held in keeper._held.values():
-                    held.renewed_at -= 30
+                    held.lock = replace(held.lock, since=held.lock.since - 30)
             keeper._renew_due()
         assert 5 <= len(renewed) <= 10  # its own thread may have come first, or too
         keeper.check()
         acknowledgements = [LeaseAcknowledgement(lease, {ACCEPT: lease.offsets}) for lease in leases[:200]]
         with statements(database, "acknowledge_many") as acknowledged:
-            assert all(isinstance(each, Acknowledged) for each in state.many.acknowledge(acknowledgements))
+            assert all(isinstance(each, Acknowledged) for each in state.acknowledge(acknowledgements))
         assert len(acknowledged) == 1
     assert state.figures.leases(group) == []
     assert sum(status.available for status in state.figures.describe(group)) == (PARTITIONS - 200) * 100
@@ -106,7 +108,7 @@ def test_what_did_not_change_is_not_written(private_database: Database, group: s
     see of them is as of now."""
     state = State(private_database)
     at = started(state, group, 129)
-    state.many.observe(logs(at))
+    state.observe(logs(at))
 
     def versions() -> list[str]:
         rows = private_database.rows(
@@ -116,11 +118,11 @@ def test_what_did_not_change_is_not_written(private_database: Database, group: s
 
     before = versions()
     set_clock(private_database, timedelta(hours=1))
-    state.many.observe(logs(at))
+    state.observe(logs(at))
     assert versions() == before
     assert {status.observed_at for status in state.figures.describe(group)} == {observed(private_database)}
     assert state.now() - observed(private_database) < timedelta(minutes=1)
-    state.many.observe([*logs(at[:1], 101), *logs(at[1:])])
+    state.observe([*logs(at[:1], 101), *logs(at[1:])])
     assert [one != other for one, other in zip(versions(), before, strict=True)] == [True] + [False] * 128
     assert [status.log_end for status in state.figures.describe(group)] == [101] + [100] * 128
 
@@ -129,10 +131,10 @@ def test_a_look_at_some_of_a_topic_says_nothing_of_the_others(private_database: 
     """A worker looks at what it is assigned: only that is as of now."""
     state = State(private_database)
     at = started(state, group, 4)
-    state.many.observe(logs(at))
+    state.observe(logs(at))
     then = state.figures.describe(group)[0].observed_at
     set_clock(private_database, timedelta(hours=1))
-    state.many.observe(logs(at[:2]))
+    state.observe(logs(at[:2]))
     seen = [status.observed_at for status in state.figures.describe(group)]
     assert [when == then for when in seen] == [False, False, True, True]
     started(state, group, 5)
@@ -142,9 +144,9 @@ def test_a_look_at_some_of_a_topic_says_nothing_of_the_others(private_database: 
 def test_a_look_moves_log_starts_and_tells_of_topics_made_anew(state: State, group: str) -> None:
     """As the look at one share-partition does: what lies below the log start is lost, another id stops leasing."""
     at = started(state, group, 3)
-    state.many.observe(logs(at))
+    state.observe(logs(at))
     other = SharePartition(group, "nowhere", 0)
-    statuses = state.many.observe(
+    statuses = state.observe(
         [LogSeen(at[0], "id", 40, 100, 100), LogSeen(at[1], "other", 0, 5, 5), *logs([at[2], other])]
     )
     assert statuses == {at[0]: "active", at[1]: "topic_recreated", at[2]: "active", other: None}
@@ -154,39 +156,39 @@ def test_a_look_moves_log_starts_and_tells_of_topics_made_anew(state: State, gro
         (0, 0, "active"),
     ]
     with pytest.raises(InvalidRequest):
-        state.many.observe([LogSeen(at[2], "id", 7, 5, 5)])
+        state.observe([LogSeen(at[2], "id", 7, 5, 5)])
 
 
 def test_the_budget_is_shared_in_the_order_given(state: State, group: str) -> None:
     """Records and bytes go to the first share-partitions; the first lease has one record at least (R-AQ-18)."""
     at = started(state, group, 4)
-    state.many.observe(logs(at))
+    state.observe(logs(at))
     turned = [at[2], at[3], at[0], at[1]]
-    acquired = state.many.acquire(turned, "m", None, 250)
+    acquired = state.acquire(turned, "m", None, 250)
     assert [(lease.share_partition, lease.offsets.count) for lease in acquired.leases] == [
         (at[2], 100),
         (at[3], 100),
         (at[0], 50),
     ]
-    state.many.release(acquired.leases, cancelled=True)
-    bounded = state.many.acquire(turned, "m", None, 250, max_bytes=1_050, mean_bytes={"t": 10.0})
+    state.release(acquired.leases, cancelled=True)
+    bounded = state.acquire(turned, "m", None, 250, max_bytes=1_050, mean_bytes={"t": 10.0})
     assert [lease.offsets.count for lease in bounded.leases] == [100, 5]
-    state.many.release(bounded.leases, cancelled=True)
-    large = state.many.acquire(turned, "m", None, 250, max_bytes=5, mean_bytes={"t": 10.0})
+    state.release(bounded.leases, cancelled=True)
+    large = state.acquire(turned, "m", None, 250, max_bytes=5, mean_bytes={"t": 10.0})
     assert [lease.offsets.count for lease in large.leases] == [1]
 
 
 def test_a_refusal_undoes_nothing_of_the_others(state: State, group: str) -> None:
     """Of three leases one was given back: the other two are renewed and acknowledged, with their outputs."""
     at = [*started(state, group, 3), SharePartition(group, "nowhere", 0)]
-    state.many.observe(logs(at[:3]))
-    acquired = state.many.acquire(at, "m", None, 400)
+    state.observe(logs(at[:3]))
+    acquired = state.acquire(at, "m", None, 400)
     assert len(acquired.leases) == 3
     assert [type(error) for error in acquired.refusals.values()] == [UnknownTopicOrPartition]
-    assert state.many.release(acquired.leases[1:2]) == 100
-    renewed = state.many.renew(acquired.leases)
+    assert state.release(acquired.leases[1:2]) == 100
+    renewed = state.renew(acquired.leases)
     assert [isinstance(result, datetime) for result in renewed] == [True, False, True]
-    results = state.many.acknowledge(
+    results = state.acknowledge(
         [
             LeaseAcknowledgement(
                 lease, {ACCEPT: lease.offsets}, [LeaseOutput("sink", f"f{lease.lease_id}", 100)]
@@ -203,34 +205,34 @@ def test_a_refusal_undoes_nothing_of_the_others(state: State, group: str) -> Non
 def test_a_repeated_call_returns_the_same_result(state: State, group: str) -> None:
     """A lost reply: the same leases again, and nothing is acknowledged twice."""
     at = started(state, group, 3)
-    state.many.observe(logs(at))
+    state.observe(logs(at))
     request = uuid4()
-    leases = state.many.acquire(at, "m", None, 250, request_id=request).leases
-    assert state.many.acquire(at, "m", None, 250, request_id=request).leases == leases
+    leases = state.acquire(at, "m", None, 250, request_id=request).leases
+    assert state.acquire(at, "m", None, 250, request_id=request).leases == leases
     request = uuid4()
     acknowledgements = [LeaseAcknowledgement(lease, {RELEASE: lease.offsets}) for lease in leases]
-    first = state.many.acknowledge(acknowledgements, request_id=request)
-    assert state.many.acknowledge(acknowledgements, request_id=request) == first
+    first = state.acknowledge(acknowledgements, request_id=request)
+    assert state.acknowledge(acknowledgements, request_id=request) == first
     assert len(state.figures.leases(group)) == 0
 
 
 def test_parts_of_suspects_come_side_by_side(state: State, group: str) -> None:
     """10,000 suspects come in ten parts at once; where one of them dies, it alone comes again in ten."""
     [at] = started(state, group, 1)
-    state.many.observe(logs([at], 10_000))
-    state.many.acquire([at], "m", None, 100_000)
-    state.release(group, "m")
-    parts = state.many.acquire([at], "m", None, 100_000, parts=20).leases
+    state.observe(logs([at], 10_000))
+    state.acquire([at], "m", None, 100_000)
+    state.release_member(group, "m")
+    parts = state.acquire([at], "m", None, 100_000, parts=20).leases
     assert [(part.offsets.count, part.suspects, part.last_attempt) for part in parts] == [
         (1_000, True, False)
     ] * 10
     acknowledgements = [LeaseAcknowledgement(part, {ACCEPT: part.offsets}) for part in parts[1:]]
-    assert all(isinstance(result, Acknowledged) for result in state.many.acknowledge(acknowledgements))
-    state.many.release(parts[:1])
-    again = state.many.acquire([at], "m", None, 100_000, parts=20).leases
+    assert all(isinstance(result, Acknowledged) for result in state.acknowledge(acknowledgements))
+    state.release(parts[:1])
+    again = state.acquire([at], "m", None, 100_000, parts=20).leases
     assert [part.offsets.count for part in again] == [100] * 10
     assert OffsetSet.union(part.offsets for part in again) == parts[0].offsets
-    assert state.many.acquire([at], "m", None, 50, parts=20).leases == ()
+    assert state.acquire([at], "m", None, 50, parts=20).leases == ()
 
 
 @pytest.mark.parametrize("how", [{"cancelled": True}, {"refund": True}])
@@ -239,14 +241,14 @@ def test_suspects_stay_suspects_when_a_run_is_cancelled_or_gives_deliveries_back
 ) -> None:
     """They come again in the same parts; what was no suspect is none afterwards. A refund takes the delivery back."""
     (at,) = started(state, group, 1)
-    state.many.observe(logs([at], 40))
-    state.many.release(state.many.acquire([at], "m", None, 40).leases)
-    parts = state.many.acquire([at], "m", None, 1_000, parts=10).leases
-    state.many.observe(logs([at], 50))
-    fresh = state.many.acquire([at], "m", None, 1_000, parts=10).leases
+    state.observe(logs([at], 40))
+    state.release(state.acquire([at], "m", None, 40).leases)
+    parts = state.acquire([at], "m", None, 1_000, parts=10).leases
+    state.observe(logs([at], 50))
+    fresh = state.acquire([at], "m", None, 1_000, parts=10).leases
     assert [lease.suspects for lease in (*parts, *fresh)] == [True] * 3 + [False]
-    state.many.release([*fresh, *parts], **how)
-    *again, rest = state.many.acquire([at], "m", None, 1_000, parts=10).leases
+    state.release([*fresh, *parts], **how)
+    *again, rest = state.acquire([at], "m", None, 1_000, parts=10).leases
     assert [part.offsets for part in again] == [part.offsets for part in parts]
     count = 3 if "cancelled" in how else 2
     assert [(part.suspects, part.deliveries[0].delivery_count) for part in again] == [(True, count)] * 3
@@ -257,19 +259,19 @@ def test_suspects_stay_suspects_when_a_run_is_cancelled_or_gives_deliveries_back
 def test_a_last_attempt_is_leased_alone(state: State, group: str) -> None:
     """With it nothing else is leased, of no share-partition; who does not want it gets everything else."""
     ours, other = started(state, group, 2)
-    state.many.observe([*logs([ours], 3), *logs([other], 100)])
+    state.observe([*logs([ours], 3), *logs([other], 100)])
     for _ in range(4):
         held: list[Lease] = []
-        while leases := state.many.acquire([ours], "m", None, 3, parts=3).leases:
+        while leases := state.acquire([ours], "m", None, 3, parts=3).leases:
             held += leases
         assert sum(lease.offsets.count for lease in held) == 3
-        state.many.release(held)
-    alone = state.many.acquire([other, ours], "m", None, 1_000, parts=10).leases
+        state.release(held)
+    alone = state.acquire([other, ours], "m", None, 1_000, parts=10).leases
     assert [(lease.share_partition, lease.offsets.count, lease.last_attempt) for lease in alone] == [
         (ours, 1, True)
     ]
     assert alone[0].deliveries[0].delivery_count == 5
-    rest = state.many.acquire([ours, other], "m", None, 1_000, parts=10, last_attempt=False).leases
+    rest = state.acquire([ours, other], "m", None, 1_000, parts=10, last_attempt=False).leases
     assert [(lease.share_partition, lease.offsets.count) for lease in rest] == [(other, 100)]
 
 
@@ -318,11 +320,11 @@ def test_scattered_offsets_come_and_go(private_database: Database) -> None:
     same once more where a call is repeated."""
     state = State(private_database)
     first, other = started(state, "scattered", 2)
-    state.many.observe(logs([first, other], 4 * SINGLES))
-    whole, small = state.many.acquire([first, other], "m", None, 4 * SINGLES + 10).leases
+    state.observe(logs([first, other], 4 * SINGLES))
+    whole, small = state.acquire([first, other], "m", None, 4 * SINGLES + 10).leases
     again = OffsetSet.from_offsets(range(1, 4 * SINGLES, 4))
     outcomes = {ACCEPT: whole.offsets - again, RELEASE: again}
-    done = state.many.acknowledge(
+    done = state.acknowledge(
         [LeaseAcknowledgement(whole, outcomes), LeaseAcknowledgement(small, {RELEASE: small.offsets})]
     )
     assert [(each.accepted, each.released) for each in done if isinstance(each, Acknowledged)] == [
@@ -331,7 +333,7 @@ def test_scattered_offsets_come_and_go(private_database: Database) -> None:
     ]
     request, leave_out = uuid4(), OffsetSet.from_offsets(range(1, 4 * SINGLES, 8))
     taken = [
-        state.many.acquire(
+        state.acquire(
             [first, other],
             "m",
             None,
@@ -344,12 +346,12 @@ def test_scattered_offsets_come_and_go(private_database: Database) -> None:
     assert taken[0] == taken[1]
     assert taken[0].leases[0].offsets == again - leave_out
     assert taken[0].leases[1].deliveries[-1].offsets == OffsetSet.of((5, 10))
-    kept = state.acknowledge(taken[0].leases[0], {ACCEPT: again - leave_out})
+    kept = single.acknowledge(state, taken[0].leases[0], {ACCEPT: again - leave_out})
     assert kept.accepted == SINGLES // 2
-    rest = state.acquire(first, "m", None, 4 * SINGLES, request_id=request)
+    rest = single.acquire(state, first, "m", None, 4 * SINGLES, request_id=request)
     assert rest is not None
-    assert rest == state.acquire(first, "m", None, 4 * SINGLES, request_id=request)
+    assert rest == single.acquire(state, first, "m", None, 4 * SINGLES, request_id=request)
     assert rest.offsets == leave_out
     with pytest.raises(InvalidRecordState, match="offset 5 "):
-        state.acknowledge(rest, {ACCEPT: again})
-    assert state.acknowledge(rest, {ACCEPT: leave_out}).spso == 4 * SINGLES
+        single.acknowledge(state, rest, {ACCEPT: again})
+    assert single.acknowledge(state, rest, {ACCEPT: leave_out}).spso == 4 * SINGLES

@@ -10,12 +10,19 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.errors import GroupIdNotFound, InvalidRecordState, InvalidRequest, UnknownTopicOrPartition
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
+from sharequeue.state.calls import LeaseAcknowledgement
 from sharequeue.state.rows import Redelivery
-from sharequeue.values import AcknowledgeType, Lease, SharePartition
+from sharequeue.words.errors import (
+    GroupIdNotFound,
+    InvalidRecordState,
+    InvalidRequest,
+    UnknownTopicOrPartition,
+)
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import Acknowledged, AcknowledgeType, Lease, SharePartition
+from tests import single
 from tests.integration.state.state_calls import audited, in_flight, journal_differs, take
 from tests.waiting import pass_time
 
@@ -51,13 +58,13 @@ def test_released_records_wait_for_their_time(
     """What is released with a time is not delivered before it, and delivered after, rounded up to seconds."""
     lease = take(state, at, 10, redelivery)
     due = state.now().replace(microsecond=1) + timedelta(seconds=60)
-    state.acknowledge(lease, {RELEASE: lease.offsets}, not_before=due)
+    single.acknowledge(state, lease, {RELEASE: lease.offsets}, not_before=due)
     assert state.figures.describe("g")[0].waiting == 10
     rows = state.database.rows(sa.text("select distinct not_before from sharequeue.in_flight_offsets"))
     assert [row["not_before"] for row in rows] == [due.replace(microsecond=0) + timedelta(seconds=1)]
     fresh = take(state, at, 5, redelivery)
     assert fresh.offsets == OffsetSet.of((10, 15))
-    state.acknowledge(fresh, {ACCEPT: fresh.offsets})
+    single.acknowledge(state, fresh, {ACCEPT: fresh.offsets})
     pass_time(state.database, 62)
     again = take(state, at, 10, redelivery)
     assert [(d.delivery_count, d.offsets) for d in again.deliveries][:1] == [(2, OffsetSet.of((0, 10)))]
@@ -72,15 +79,17 @@ def test_waiting_records_do_not_hold_up_the_window(
     for _ in range(3):
         lease = take(state, at, 100, redelivery)
         assert lease.offsets.count == 100
-        state.acknowledge(lease, {RELEASE: lease.offsets}, not_before=state.now() + timedelta(seconds=60))
+        single.acknowledge(
+            state, lease, {RELEASE: lease.offsets}, not_before=state.now() + timedelta(seconds=60)
+        )
     lease = take(state, at, 100, redelivery)
     assert lease.offsets == OffsetSet.of((300, 400))
-    assert state.acquire(at, "m", None, 1, redelivery=redelivery) is None
-    state.acknowledge(lease, {ACCEPT: lease.offsets})
+    assert single.acquire(state, at, "m", None, 1, redelivery=redelivery) is None
+    single.acknowledge(state, lease, {ACCEPT: lease.offsets})
     pass_time(state.database, 62)
-    while (lease_or_none := state.acquire(at, "m", None, 100, redelivery=redelivery)) is not None:
+    while (lease_or_none := single.acquire(state, at, "m", None, 100, redelivery=redelivery)) is not None:
         assert lease_or_none.offsets.end <= 300
-        state.acknowledge(lease_or_none, {ACCEPT: lease_or_none.offsets})
+        single.acknowledge(state, lease_or_none, {ACCEPT: lease_or_none.offsets})
         if state.figures.describe("g")[0].spso == 400:
             break
     assert (state.figures.verify(), journal_differs(state)) == ([], [])
@@ -100,7 +109,7 @@ def test_a_cancelled_run_by_policy(
     """
     alter_group_configs(state.database, "g", {"sharequeue.cancelled.run.refund.enable": refund})
     take(state, at, 50, redelivery)
-    assert state.release("g", "m", cancelled=True) == 50
+    assert state.release_member("g", "m", cancelled=True) == 50
     again = take(state, at, 50, redelivery)
     assert [(d.delivery_count, d.offsets) for d in again.deliveries] == [
         (1 if refund else 2, OffsetSet.of((0, 50)))
@@ -114,7 +123,7 @@ def test_ten_cancelled_runs_cost_no_attempt(state: State, at: SharePartition) ->
     for _ in range(10):
         lease = take(state, at)
         assert lease.deliveries[0].delivery_count == 1
-        assert state.release_lease(lease, cancelled=True) == 10
+        assert single.release(state, lease, cancelled=True) == 10
     assert in_flight(state) == [(0, 0, "{[0,10)}")]
 
 
@@ -128,7 +137,7 @@ def test_a_cancelled_run_gives_nothing_up(
     alter_group_configs(state.database, "g", {"share.delivery.count.limit": 2})
     for _ in range(4):
         take(state, at, records, redelivery)
-        assert state.release("g", "m", cancelled=True) == records
+        assert state.release_member("g", "m", cancelled=True) == records
     assert in_flight(state) == [(0, 1, f"{{[0,{records})}}")]
     assert (state.figures.verify(), journal_differs(state)) == ([], [])
 
@@ -136,25 +145,73 @@ def test_a_cancelled_run_gives_nothing_up(
 def test_a_refund_in_any_case(state: State, at: SharePartition) -> None:
     """A run in which no record was at fault gives its deliveries back, whatever the group says of cancelled runs."""
     lease = take(state, at, 10)
-    assert state.release_lease(lease, refund=True) == 10
+    assert single.release(state, lease, refund=True) == 10
     assert in_flight(state) == [(0, 0, "{[0,10)}")]
     take(state, at, 10)
-    assert state.release("g", "m", refund=True) == 10
+    assert state.release_member("g", "m", refund=True) == 10
     assert in_flight(state) == [(0, 0, "{[0,10)}")]
     assert (state.figures.verify(), journal_differs(state)) == ([], [])
+
+
+def _waits(state: State) -> dict[str, int]:
+    """How many seconds released records wait, by their offsets."""
+    rows = state.database.rows(
+        sa.text(
+            "select sharequeue_internal.offsets_of(first_offset, last_offset, offsets)::text as offsets,"
+            " extract(epoch from not_before - sharequeue.clock())::float as seconds"
+            " from sharequeue.in_flight_batches where state = 0 and not_before is not null"
+        )
+    )
+    return {row["offsets"]: round(row["seconds"]) for row in rows}
+
+
+def test_released_records_wait_for_the_backoff_of_the_group(state: State, at: SharePartition) -> None:
+    """It doubles with each delivery up to its maximum, and is up to a fifth longer; a time of its own goes before."""
+    configs = {"sharequeue.retry.backoff.ms": 100_000, "sharequeue.retry.backoff.max.ms": 150_000}
+    alter_group_configs(state.database, "g", configs)
+    lease = take(state, at, 10)
+    single.acknowledge(state, lease, {RELEASE: OffsetSet.of((0, 5))})
+    again, own = take(state, at, 5), OffsetSet.of((8, 9))
+    outcomes = {ACCEPT: OffsetSet.of((5, 6)), RELEASE: OffsetSet.of((6, 10))}
+    for held, wanted, delays in (
+        (again, {RELEASE: again.offsets}, {}),
+        (lease, outcomes, {state.now() + timedelta(seconds=5): own}),
+    ):
+        (done,) = state.acknowledge([LeaseAcknowledgement(held, wanted, backoff=True, delays=delays)])
+        assert isinstance(done, Acknowledged)
+    waits = _waits(state)
+    assert waits.keys() == {"{[0,5)}", "{[6,8),[9,10)}", str(own)}
+    assert 148 <= waits["{[0,5)}"] <= 182
+    assert 98 <= waits["{[6,8),[9,10)}"] <= 122
+    assert 3 <= waits[str(own)] <= 6
+    assert (state.figures.verify(), journal_differs(state)) == ([], [])
+
+
+def test_times_of_released_records_are_of_released_records(state: State, at: SharePartition) -> None:
+    """A time for what is not released, and two times for a record, are refused, and nothing has changed."""
+    lease, now = take(state, at, 10), state.now()
+    later = now + timedelta(seconds=9)
+    for delays in (
+        {later: OffsetSet.of((4, 6))},
+        {later: OffsetSet.of((0, 3)), now: OffsetSet.of((2, 5))},
+        {later + timedelta(seconds=n): OffsetSet.of((n, n + 1)) for n in range(101)},
+    ):
+        wanted = LeaseAcknowledgement(lease, {RELEASE: OffsetSet.of((0, 5))}, delays=delays)
+        assert [type(result) for result in state.acknowledge([wanted])] == [InvalidRequest]
+    assert state.figures.describe("g")[0].acquired == 10
 
 
 def test_an_acquire_leaves_out_what_it_is_given(state: State, at: SharePartition) -> None:
     """What one caller does not want again is there for the next; fresh records come instead."""
     lease = take(state, at, 10)
-    state.acknowledge(lease, {AcknowledgeType.RELEASE: lease.offsets})
-    others = state.acquire(at, "m", None, 6, leave_out=OffsetSet.of((0, 4), (5, 10)))
+    single.acknowledge(state, lease, {AcknowledgeType.RELEASE: lease.offsets})
+    others = single.acquire(state, at, "m", None, 6, leave_out=OffsetSet.of((0, 4), (5, 10)))
     assert others is not None
     assert [(d.delivery_count, d.offsets) for d in others.deliveries] == [
         (1, OffsetSet.of((10, 15))),
         (2, OffsetSet.of((4, 5))),
     ]
-    rest = state.acquire(at, "n", None, 6)
+    rest = single.acquire(state, at, "n", None, 6)
     assert rest is not None
     assert rest.offsets == OffsetSet.of((0, 4), (5, 7))
     assert (state.figures.verify(), journal_differs(state)) == ([], [])
@@ -163,9 +220,9 @@ def test_an_acquire_leaves_out_what_it_is_given(state: State, at: SharePartition
 def test_what_is_left_out_does_not_decide_what_comes_next(state: State, at: SharePartition) -> None:
     """The lowest record that may be delivered is a suspect: suspects come, and no released record before them."""
     lease = take(state, at, 10)
-    state.acknowledge(lease, {RELEASE: OffsetSet.of((0, 1), (6, 8))})
-    state.release_lease(lease)
-    next_one = state.acquire(at, "m", None, 1, leave_out=OffsetSet.of((0, 1)))
+    single.acknowledge(state, lease, {RELEASE: OffsetSet.of((0, 1), (6, 8))})
+    single.release(state, lease)
+    next_one = single.acquire(state, at, "m", None, 1, leave_out=OffsetSet.of((0, 1)))
     assert next_one is not None
     assert next_one.offsets == OffsetSet.of((1, 2))
 
@@ -174,7 +231,7 @@ def test_a_failed_run_is_not_refunded(state: State, at: SharePartition) -> None:
     """Only a cancelled run gives its deliveries back; what a failed one held is suspect and has lost one."""
     alter_group_configs(state.database, "g", REFUND)
     take(state, at, 16)
-    state.release("g", "m")
+    state.release_member("g", "m")
     again = take(state, at, 16)
     assert again.deliveries[0].delivery_count == 2
     assert again.offsets.count < 16
@@ -186,12 +243,13 @@ def test_a_failed_run_is_not_refunded(state: State, at: SharePartition) -> None:
 def prepared(state: State, at: SharePartition) -> Lease:
     """0–9 accepted but for 0, which waits for an hour; 10–19 leased; 20–24 rejected, 25–29 available."""
     first, held, third = take(state, at), take(state, at), take(state, at)
-    state.acknowledge(
+    single.acknowledge(
+        state,
         first,
         {ACCEPT: OffsetSet.of((1, 10)), RELEASE: OffsetSet.of((0, 1))},
         not_before=state.now() + timedelta(hours=1),
     )
-    state.acknowledge(third, {REJECT: OffsetSet.of((20, 25)), RELEASE: OffsetSet.of((25, 30))})
+    single.acknowledge(state, third, {REJECT: OffsetSet.of((20, 25)), RELEASE: OffsetSet.of((25, 30))})
     return held
 
 
@@ -217,8 +275,8 @@ def test_a_forced_release_fences_the_holder(state: State, at: SharePartition) ->
     held = prepared(state, at)
     state.administration.force_release(at, OffsetSet.of((0, 1), (10, 15)), execute=True)
     with pytest.raises(InvalidRecordState):
-        state.acknowledge(held, {ACCEPT: held.offsets})
-    assert state.acknowledge(held, {ACCEPT: OffsetSet.of((15, 20))}).accepted == 5
+        single.acknowledge(state, held, {ACCEPT: held.offsets})
+    assert single.acknowledge(state, held, {ACCEPT: OffsetSet.of((15, 20))}).accepted == 5
     assert take(state, at, 6).offsets == OffsetSet.of((0, 1), (10, 15))
     assert (state.figures.verify(), journal_differs(state)) == ([], [])
     assert audited(state)[-1] == "force_release"
@@ -230,7 +288,7 @@ def test_a_lease_that_lost_everything_is_gone(state: State, at: SharePartition) 
     state.administration.force_release(at, lease.offsets, execute=True)
     assert state.figures.leases("g") == []
     with pytest.raises(InvalidRecordState):
-        state.renew(lease)
+        single.renew(state, lease)
 
 
 def test_a_forced_dead_letter(state: State, at: SharePartition) -> None:
@@ -239,7 +297,7 @@ def test_a_forced_dead_letter(state: State, at: SharePartition) -> None:
     done = state.administration.force_dead_letter(at, OffsetSet.of((0, 1), (12, 14), (26, 27)), execute=True)
     assert {run.act for run in done} == {"dead_letter"}
     with pytest.raises(InvalidRecordState):
-        state.acknowledge(held, {ACCEPT: held.offsets})
+        single.acknowledge(state, held, {ACCEPT: held.offsets})
     batch = state.dead_letters.open(at, 100)
     assert batch is not None
     assert [(run.cause, str(run.offsets)) for run in batch.letters] == [
@@ -267,7 +325,7 @@ def test_without_a_dead_letter_topic_it_is_archived(state: State, at: ShareParti
 def test_a_forced_release_after_the_last_delivery(state: State, at: SharePartition) -> None:
     """A record whose deliveries are used up gets the last one back, so that it is delivered once more."""
     alter_group_configs(state.database, "g", {"share.delivery.count.limit": 2})
-    state.acknowledge(take(state, at, 1), {RELEASE: OffsetSet.of((0, 1))})
+    single.acknowledge(state, take(state, at, 1), {RELEASE: OffsetSet.of((0, 1))})
     take(state, at, 1)
     plan = state.administration.force_release(at, OffsetSet.of((0, 1)), execute=True)
     assert plan[0].reason == "its deliveries are used up: it gets the last one back"
@@ -283,16 +341,16 @@ def test_pause_and_resume(state: State, at: SharePartition, where: tuple[Any, ..
     lease = take(state, at)
     other = SharePartition("g", "t2", 0)
     state.initialize(other, "id2", 0, 1)
-    state.observe(other, "id2", 0, 10, 10)
+    single.observe(state, other, "id2", 0, 10, 10)
     state.administration.pause("g", "the warehouse is closed", *where)
-    assert state.acquire(at, "m", None, 1) is None
-    assert (state.acquire(other, "m", None, 1) is None) == (where == ())
+    assert single.acquire(state, at, "m", None, 1) is None
+    assert (single.acquire(state, other, "m", None, 1) is None) == (where == ())
     assert state.figures.describe("g")[0].paused_reason == "the warehouse is closed"
-    done = state.fetches.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10)
-    assert (done.refusal, done.spso, done.lease) == (None, 10, None)
+    assert single.acknowledge(state, lease, {ACCEPT: lease.offsets}).spso == 10
+    assert single.acquire(state, at, "m", None, 10) is None
     state.administration.pause("g", None, *where)
     assert state.figures.describe("g")[0].paused_reason is None
-    assert state.acquire(at, "m", None, 1) is not None
+    assert single.acquire(state, at, "m", None, 1) is not None
     assert audited(state) == ["pause", "resume"]
 
 

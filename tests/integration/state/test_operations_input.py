@@ -10,13 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.errors import InvalidConfig, InvalidRecordState, InvalidRequest, ShareError, error_for
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
-from sharequeue.groups.configs.keys import GROUP_CONFIGS
 from sharequeue.groups.configs.published import publish_service_configs
-from sharequeue.offsets import MAX_OFFSET, OffsetSet
 from sharequeue.state import State
-from sharequeue.values import AcknowledgementBatch, AcknowledgeType, Lease, SharePartition
+from sharequeue.words.errors import InvalidConfig, InvalidRecordState, InvalidRequest, ShareError, error_for
+from sharequeue.words.offsets import MAX_OFFSET, OffsetSet
+from sharequeue.words.values import AcknowledgementBatch, AcknowledgeType, Lease, SharePartition
+from tests import single
 
 ACCEPT, RELEASE, RENEW = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.RENEW
 AT = SharePartition("g", "t", 0)
@@ -40,6 +40,10 @@ RESET = (
     "select * from sharequeue.reset_offsets(:group, cast(:topics as text[]), cast(:partitions as integer[]),"
     " '{id}', '{0}', true)"
 )
+RESET_TWO = (
+    "select * from sharequeue.reset_offsets(:group, array['t', 't'], cast(:partitions as integer[]),"
+    " array['id', 'id'], array[3, 4], true)"
+)
 USUAL: Mapping[str, Mapping[str, object]] = {
     ACQUIRE: {"group": "g", "member": "m", "most": 5, "lock": None},
     ACKNOWLEDGE: {"group": "g", "member": "m", "accept": "{[0,3)}", "release": "{}"},
@@ -49,6 +53,7 @@ USUAL: Mapping[str, Mapping[str, object]] = {
     OBSERVE: {"id": "id", "start": 0, "end": 100, "stable": 100},
     ALTER: {"group": "g", "start": 0},
     RESET: {"group": "g", "topics": ["t"], "partitions": [0]},
+    RESET_TWO: {"group": "g", "partitions": [0, 1]},
 }
 MISTAKES: list[tuple[str, dict[str, object], str]] = [
     (ACQUIRE, {"group": "nobody"}, "GROUP_ID_NOT_FOUND"),
@@ -113,6 +118,7 @@ MISTAKES: list[tuple[str, dict[str, object], str]] = [
     (RESET, {"group": ""}, "INVALID_GROUP_ID"),
     (RESET, {"topics": None}, "INVALID_REQUEST"),
     (RESET, {"partitions": [0, 1]}, "INVALID_REQUEST"),
+    (RESET_TWO, {"partitions": [0, 0]}, "INVALID_REQUEST"),
 ]
 
 
@@ -124,8 +130,8 @@ def held(database: Database) -> Iterator[Lease]:
     alter_group_configs(database, "g", {})
     state = State(database)
     state.initialize(AT, "id", 0, 1)
-    state.observe(AT, "id", 0, 100, 100)
-    lease = state.acquire(AT, "m", None, 10, lock_duration_ms=3_600_000)
+    single.observe(state, AT, "id", 0, 100, 100)
+    lease = single.acquire(state, AT, "m", None, 10, lock_duration_ms=3_600_000)
     assert lease is not None
     yield lease
     state.administration.delete_group("g")
@@ -168,9 +174,9 @@ def test_the_usual_call_is_not_refused(database: Database, held: Lease) -> None:
     """The calls that the mistakes are made of are right as they stand, but for a wrong member id's sake: quotes
     are text like any other."""
     member = 'm\'; drop table "x" --'
-    lease = State(database).acquire(AT, member, None, 2)
+    lease = single.acquire(State(database), AT, member, None, 2)
     assert lease is not None
-    assert State(database).acknowledge(lease, {ACCEPT: lease.offsets}).accepted == 2
+    assert single.acknowledge(State(database), lease, {ACCEPT: lease.offsets}).accepted == 2
 
 
 def test_malformed_sets_never_reach_the_database(database: Database, held: Lease) -> None:
@@ -187,8 +193,8 @@ def test_a_million_runs_and_too_many(private_database: Database) -> None:
     state = State(private_database)
     alter_group_configs(private_database, "g", {"share.partition.max.record.locks": 2**31 - 1})
     state.initialize(AT, "id", 0, 1)
-    state.observe(AT, "id", 0, 2_000_000, 2_000_000)
-    lease = state.acquire(AT, "m", None, 2_000_000)
+    single.observe(state, AT, "id", 0, 2_000_000, 2_000_000)
+    lease = single.acquire(state, AT, "m", None, 2_000_000)
     assert lease is not None
     sql = sa.text(
         "select error_code, error_message, accepted, spso from sharequeue.acknowledge_batches('g', 't', 0, null, 'm',"
@@ -211,13 +217,13 @@ def state(private_database: Database) -> State:
     state = State(private_database)
     alter_group_configs(private_database, "g", {})
     state.initialize(AT, "id", 0, 1)
-    state.observe(AT, "id", 0, 100, 100)
+    single.observe(state, AT, "id", 0, 100, 100)
     return state
 
 
 def test_batches_through_state(state: State) -> None:
     """Types for a batch or per offset, renewals, not-before, and Kafka's refusals as exceptions."""
-    lease = state.acquire(AT, "m", None, 10)
+    lease = single.acquire(state, AT, "m", None, 10)
     assert lease is not None
     batches = [AcknowledgementBatch.of(0, 4, ACCEPT), AcknowledgementBatch.of(5, 6, ACCEPT, RELEASE)]
     later = datetime.now(UTC) + timedelta(hours=1)
@@ -235,35 +241,21 @@ def test_batches_through_state(state: State) -> None:
         state.fetches.acknowledge_batches(AT, "m", [AcknowledgementBatch.of(7, 9, ACCEPT)], token=uuid4())
 
 
-def test_acknowledgement_and_next_lease_in_one_call(state: State) -> None:
-    """One call acknowledges and leases; a refused acknowledgement does not stop the lease, and neither raises."""
-    lease = state.acquire(AT, "m", None, 10)
+def test_acknowledgement_and_next_lease_in_one_transaction(state: State) -> None:
+    """A consumer may acknowledge a lease and take the next in one commit; repeated, the calls return the same."""
+    lease, request = single.acquire(state, AT, "m", None, 10), uuid4()
     assert lease is not None
-    done = state.fetches.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10)
-    assert (done.refusal, done.acquire_refusal, done.spso, done.lag) == (None, None, 10, 90)
-    assert done.lease is not None
-    assert done.lease.offsets == OffsetSet.of((10, 20))
-    again = state.fetches.acknowledge_and_acquire(
-        lease, {ACCEPT: OffsetSet.of((10, 20))}, 5, lock_duration_ms=20_000
-    )
-    assert isinstance(again.refusal, InvalidRecordState)
-    assert again.lease is not None
-    assert (again.lease.offsets, again.lease.lock_duration_ms) == (OffsetSet.of((20, 25)), 20_000)
-    with pytest.raises(ValueError, match="acquires nothing"):
-        state.fetches.acknowledge_and_acquire(lease, {RENEW: lease.offsets}, 5)
+    results = []
+    for _ in range(2):
+        with state.transaction() as (_, both):
+            done = single.acknowledge(both, lease, {ACCEPT: lease.offsets}, request_id=request)
+            results.append((done, single.acquire(both, AT, "m", None, 10, request_id=request)))
+    assert results[0] == results[1]
+    done, following = results[0]
+    assert (done.spso, done.lag) == (10, 90)
+    assert following is not None
+    assert following.offsets == OffsetSet.of((10, 20))
     assert state.figures.verify() == []
-
-
-def test_a_repeated_call_acknowledges_and_leases_once(state: State) -> None:
-    """The same request id has the same answer and the same lease, on both ways through the function."""
-    lease = state.acquire(AT, "m", None, 10)
-    assert lease is not None
-    for outcomes in ({ACCEPT: lease.offsets}, {RELEASE: OffsetSet.of((10, 12))}):
-        request = uuid4()
-        first = state.fetches.acknowledge_and_acquire(lease, outcomes, 10, request_id=request)
-        assert state.fetches.acknowledge_and_acquire(lease, outcomes, 10, request_id=request) == first
-        assert first.lease is not None
-        lease = first.lease
 
 
 # What the service is configured to --------------------------------------------------------------------------
@@ -294,11 +286,11 @@ def test_the_services_configs_reach_the_functions(private_database: Database, st
 
     assert settings("g") == (3, 20_000, 40_000)
     assert settings("own") == (3, 40_000, 40_000)
-    lease = state.acquire(AT, "m", None, 1)
+    lease = single.acquire(state, AT, "m", None, 1)
     assert lease is not None
     assert lease.lock_duration_ms == 20_000
     with pytest.raises(InvalidRequest, match="outside the service's bounds"):
-        state.acquire(AT, "m", None, 1, lock_duration_ms=50_000)
+        single.acquire(state, AT, "m", None, 1, lock_duration_ms=50_000)
     assert publish_service_configs(private_database, ServiceConfigs())
     assert settings("g") == (5, 30_000, 60_000)
     assert settings("own") == (5, 59_000, 60_000)
@@ -309,12 +301,12 @@ def test_kafkas_bounds_of_locks_bind_where_nobody_has_set_any(
 ) -> None:
     """15 and 60 s: an acquire outside is refused and leases nothing, a group's own value from before is clamped; a
     group has no bounds of its own."""
-    state.observe(AT, "id", 0, 100, 100)
+    single.observe(state, AT, "id", 0, 100, 100)
     insert = sa.text("insert into sharequeue.group_configs values ('g', :name, :value) returning 1")
     private_database.call(insert, name="share.record.lock.duration.ms", value="1000")
     with pytest.raises(InvalidConfig, match=r"there is no group config group\.share\.max"):
         private_database.call(insert, name="group.share.max.record.lock.duration.ms", value="3600000")
-    lease = state.acquire(AT, "m", None, 1)
+    lease = single.acquire(state, AT, "m", None, 1)
     assert lease is not None
     assert lease.lock_duration_ms == 1000
     publish_service_configs(private_database, ServiceConfigs())
@@ -322,21 +314,19 @@ def test_kafkas_bounds_of_locks_bind_where_nobody_has_set_any(
         with pytest.raises(
             InvalidRequest, match=f"{outside} ms is outside .* 15000 to 60000 ms: .*group.share.min"
         ):
-            state.acquire(AT, "m", None, 1, lock_duration_ms=outside)
+            single.acquire(state, AT, "m", None, 1, lock_duration_ms=outside)
     for inside in (15_000, 60_000):
-        lease = state.acquire(AT, "m", None, 1, lock_duration_ms=inside)
+        lease = single.acquire(state, AT, "m", None, 1, lock_duration_ms=inside)
         assert lease is not None
         assert lease.lock_duration_ms == inside
-    lease = state.acquire(AT, "m", None, 1)
+    lease = single.acquire(state, AT, "m", None, 1)
     assert lease is not None
     assert lease.lock_duration_ms == 15_000
     assert state.figures.describe("g")[0].acquired == 4
 
 
 def test_a_config_of_an_unknown_name_is_refused_by_the_table(private_database: Database) -> None:
-    """Whoever may write the rows: the names are those of `GROUP_CONFIGS`, which group_config_names repeats."""
-    [row] = private_database.rows(sa.text("select sharequeue_internal.group_config_names() as names"))
-    assert row["names"] == sorted(GROUP_CONFIGS), "add the config to sql/functions/20_groups/configs.sql"
+    """Also where a login writes the rows itself."""
     insert = sa.text("insert into sharequeue.group_configs values ('g', :name, '1') returning 1")
     for name in ("share.nonsense", "group.share.max.groups", ""):
         with pytest.raises(InvalidConfig, match="there is no group config"):

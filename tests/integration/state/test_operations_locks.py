@@ -16,16 +16,17 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
-from sharequeue.errors import FencedStateEpoch, InvalidRequest
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import postgres
 from sharequeue.local.home import Home
-from sharequeue.offsets import OffsetSet
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
 from sharequeue.state.rows import Redelivery
-from sharequeue.values import AcknowledgementBatch, AcknowledgeType, SharePartition
+from sharequeue.words.errors import FencedStateEpoch, InvalidRequest
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import AcknowledgementBatch, AcknowledgeType, SharePartition
+from tests import single
 from tests.fixtures.stack import LOCK_BOUNDS
 from tests.integration.state.state_calls import audited, take
 from tests.waiting import pass_time, wait_until
@@ -68,7 +69,7 @@ def test_who_holds_what_since_when(state: State, at: SharePartition) -> None:
     )
     assert timedelta(0) <= row.acquired_at - taken < timedelta(seconds=20)
     pass_time(state.database, 20)
-    expires_at = state.renew(lease)
+    expires_at = single.renew(state, lease)
     renewed = state.figures.leases("g")[0]
     assert (renewed.acquired_at, renewed.expires_at) == (row.acquired_at, expires_at)
     # It would have ten left.
@@ -80,11 +81,12 @@ def test_who_holds_what_since_when(state: State, at: SharePartition) -> None:
 
 
 def test_the_next_lease_has_a_time_of_its_own(state: State, at: SharePartition) -> None:
-    """A lease taken with the answer to the last one is since then, not since the first."""
+    """A lease that follows another is acquired when it is taken, not when the first was."""
     lease = take(state, at, 10, "kafka")
     first = state.figures.leases("g")[0].acquired_at
     pass_time(state.database, 10)
-    state.fetches.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10, redelivery="kafka")
+    single.acknowledge(state, lease, {ACCEPT: lease.offsets})
+    take(state, at, 10, "kafka")
     assert state.figures.leases("g")[0].acquired_at - first >= timedelta(seconds=10)
 
 
@@ -114,9 +116,9 @@ def test_locks_stand_still_while_the_database_is_away(state: State, at: SharePar
     )
     pass_time(state.database, 600)
     restart_seen(state)
-    assert state.acquire(at, "other", None, 1000, redelivery="kafka") is not None
+    assert single.acquire(state, at, "other", None, 1000, redelivery="kafka") is not None
     assert {each.member_id for each in state.figures.leases("g")} == {"m", "other"}
-    state.renew(lease)
+    single.renew(state, lease)
     pass_time(state.database, 31)
     state.administration.beat()
     assert state.sweep().leases == 2
@@ -156,7 +158,7 @@ def test_a_silent_service_makes_up_for_its_silence(state: State, at: SharePartit
     assert outage is not None
     assert timedelta(hours=1) <= outage < timedelta(hours=1, minutes=1)
     assert state.sweep().leases == 0
-    assert state.renew(later) > state.now()
+    assert single.renew(state, later) > state.now()
 
 
 def test_a_standstill_that_a_member_sees_before_the_service(state: State, at: SharePartition) -> None:
@@ -164,15 +166,15 @@ def test_a_standstill_that_a_member_sees_before_the_service(state: State, at: Sh
     is ended by it, of this member or of another. That of a holder who is gone lapses after the time it had left."""
     state.administration.beat()
     renewed = take(state, at, 10, "fan_out")
-    gone = state.acquire(at, "gone", None, 10)
+    gone = single.acquire(state, at, "gone", None, 10)
     assert gone is not None
     pass_time(state.database, 60)
-    assert state.renew(renewed) > state.now()
+    assert single.renew(state, renewed) > state.now()
     held = {row.member_id: row.seconds_left for row in state.figures.leases("g")}
     assert held.keys() == {"m", "gone"}
     assert 15 < held["gone"] < 40
     pass_time(state.database, 20)
-    state.renew(renewed)
+    single.renew(state, renewed)
     pass_time(state.database, 20)
     assert [row.member_id for row in state.figures.leases("g") if row.seconds_left > 0] == ["m"]
     assert state.sweep().leases == 1
@@ -183,7 +185,7 @@ def test_the_death_of_the_service_lengthens_a_lock_once(state: State, at: ShareP
     """It looks like a standstill. What is leased afterwards lapses by the clock."""
     state.administration.beat()
     pass_time(state.database, 60)
-    assert state.acquire(at, "m", None, 10) is not None
+    assert single.acquire(state, at, "m", None, 10) is not None
     pass_time(state.database, 31)
     assert state.sweep().leases == 1
 
@@ -206,7 +208,7 @@ def test_a_service_that_starts_makes_up_before_it_sweeps(
         stop.set()
         thread.join(20)
     assert coordinator.faults == {}
-    assert state.renew(lease) > state.now()
+    assert single.renew(state, lease) > state.now()
     rows = state.database.rows(sa.text("select delivery_count_limit from sharequeue.group_settings"))
     assert [row["delivery_count_limit"] for row in rows] == [4]
 
@@ -249,7 +251,7 @@ def test_a_service_whose_database_stood_still_makes_up_before_it_sweeps(
         stop.set()
         thread.join(20)
     assert coordinator.faults == {}
-    assert state.renew(lease) > state.now()
+    assert single.renew(state, lease) > state.now()
 
 
 def test_without_a_service_the_clock_alone_decides(state: State, at: SharePartition) -> None:
@@ -275,7 +277,7 @@ def test_a_restored_backup_fences_everybody(state: State, at: SharePartition) ->
     lease = take(state, at)
     assert state.administration.raise_state_epochs() == 1
     with pytest.raises(FencedStateEpoch):
-        state.acknowledge(lease, {ACCEPT: lease.offsets})
+        single.acknowledge(state, lease, {ACCEPT: lease.offsets})
     assert (state.figures.describe("g")[0].available, state.figures.verify()) == (10, [])
     assert audited(state)[-1] == "raise_state_epochs"
 
@@ -296,7 +298,7 @@ def test_a_lock_survives_the_crash_of_everything(stack_home: Path) -> None:
         alter_group_configs(database, "g", {})
         state = State(database)
         state.initialize(at, "id", 0, 1)
-        state.observe(at, "id", 0, 100, 100)
+        single.observe(state, at, "id", 0, 100, 100)
         state.administration.beat()
         lease = take(state, at)
         found = postgres.find(home)
@@ -307,12 +309,12 @@ def test_a_lock_survives_the_crash_of_everything(stack_home: Path) -> None:
     with started() as database:
         state = State(database)
         pass_time(state.database, 60)
-        other = state.acquire(at, "other", None, 5)
+        other = single.acquire(state, at, "other", None, 5)
         assert other is not None
         assert other.offsets == OffsetSet.of((10, 15))
         assert state.sweep().leases == 0
-        assert state.renew(lease) > state.now()
-        assert state.acknowledge(lease, {ACCEPT: lease.offsets}).accepted == 10
+        assert single.renew(state, lease) > state.now()
+        assert single.acknowledge(state, lease, {ACCEPT: lease.offsets}).accepted == 10
         assert state.figures.verify() == []
 
 
@@ -331,7 +333,7 @@ def test_a_lock_survives_the_kill_of_one_backend(stack_home: Path) -> None:
         alter_group_configs(database, "g", {})
         state = State(database)
         state.initialize(at, "id", 0, 1)
-        state.observe(at, "id", 0, 100, 100)
+        single.observe(state, at, "id", 0, 100, 100)
         state.administration.beat()
         lease = take(state, at)
         before, checkpointed = database.rows(started), database.rows(checkpointer)
@@ -353,7 +355,7 @@ def test_a_lock_survives_the_kill_of_one_backend(stack_home: Path) -> None:
         wait_until(has_recovered)
         assert database.rows(started) == before
         assert state.sweep().leases == 0
-        assert state.renew(lease) > state.now()
+        assert single.renew(state, lease) > state.now()
         outage = state.administration.beat()
         assert outage is None, "noted already, once"
         pass_time(state.database, 120)

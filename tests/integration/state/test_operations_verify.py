@@ -7,9 +7,10 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, SharePartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
 
 BREAKS = [
     # The batches: 0-9 exploded (0 available, 1-4 accepted, 5-9 leased), 10-19 leased whole, 20-29 accepted whole.
@@ -100,15 +101,16 @@ def state(private_database: Database) -> State:
     state, at = State(private_database), SharePartition("g", "t", 0)
     alter_group_configs(private_database, "g", {})
     state.initialize(at, "id", 0, 1)
-    state.observe(at, "id", 0, 100, 100)
-    leases = [state.acquire(at, "m", None, 10) for _ in range(3)]
+    single.observe(state, at, "id", 0, 100, 100)
+    leases = [single.acquire(state, at, "m", None, 10) for _ in range(3)]
     assert leases[0] is not None
     assert leases[2] is not None
-    state.acknowledge(
+    single.acknowledge(
+        state,
         leases[0],
         {AcknowledgeType.RELEASE: OffsetSet.of((0, 1)), AcknowledgeType.ACCEPT: OffsetSet.of((1, 5))},
     )
-    state.acknowledge(leases[2], {AcknowledgeType.ACCEPT: leases[2].offsets})
+    single.acknowledge(state, leases[2], {AcknowledgeType.ACCEPT: leases[2].offsets})
     assert state.figures.verify() == []
     return state
 
@@ -129,7 +131,7 @@ def test_a_broken_invariant_is_named(
 
 def test_a_truncated_log_is_a_named_fault(state: State) -> None:
     """A log that ends below what was delivered: lag is 0 and describe says why (KIP-1226, design invariant 5)."""
-    state.observe(SharePartition("g", "t", 0), "id", 0, 5, 5)
+    single.observe(state, SharePartition("g", "t", 0), "id", 0, 5, 5)
     status = state.figures.describe("g")[0]
     assert status.lag == 0
     assert status.fault == "the log ends at 5, below what was delivered: it was truncated"

@@ -14,14 +14,15 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.errors import InvalidRecordState, InvalidRequest
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import ensure_group
-from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.spark.outcomes import acknowledging
-from sharequeue.spark.outcomes.missing import Acknowledgement
+from sharequeue.spark.outcomes.outcomes import Acknowledgement
 from sharequeue.state import State
-from sharequeue.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, SharePartition
+from sharequeue.words.errors import InvalidRecordState, InvalidRequest
+from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, SharePartition
+from tests import single
 from tests.waiting import pass_time, wait_for_locks
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -43,11 +44,11 @@ def state(private_database: Database) -> State:
 
 def start(state: State, at: SharePartition) -> None:
     state.initialize(at, "id", 0, 1)
-    state.observe(at, "id", 0, 1000, 1000)
+    single.observe(state, at, "id", 0, 1000, 1000)
 
 
 def held(state: State, member: str, at: SharePartition = AT) -> Lease:
-    lease = state.acquire(at, member, None, 10)
+    lease = single.acquire(state, at, member, None, 10)
     assert lease is not None
     return lease
 
@@ -67,9 +68,9 @@ def lapse(state: State, lease: Lease) -> None:
 
 
 def accept_elsewhere(state: State) -> None:
-    while (lease := state.acquire(AT, "second", None, 10)) is not None and lease.offsets.first < 10:
-        state.acknowledge(lease, {ACCEPT: lease.offsets}, outputs=output(lease))
-    state.release("g", "second")
+    while (lease := single.acquire(state, AT, "second", None, 10)) is not None and lease.offsets.first < 10:
+        single.acknowledge(state, lease, {ACCEPT: lease.offsets}, outputs=output(lease))
+    state.release_member("g", "second")
 
 
 def release_by_force(state: State, lease: Lease) -> None:
@@ -98,11 +99,11 @@ def test_the_output_of_a_late_holder_does_not_count(
     manifest = counted(state)
     for outcomes in ({ACCEPT: late.offsets}, {RELEASE: late.offsets}, {}):
         with pytest.raises(InvalidRecordState, match="output"):
-            state.acknowledge(late, outcomes, outputs=output(late))
+            single.acknowledge(state, late, outcomes, outputs=output(late))
     assert counted(state) == manifest
     assert sum(records for _, _, records in manifest) <= 10
     assert state.figures.describe("g")[0] == before
-    assert state.acknowledge(late, {ACCEPT: late.offsets}).accepted == 0
+    assert single.acknowledge(state, late, {ACCEPT: late.offsets}).accepted == 0
     assert counted(state) == manifest
     assert state.figures.verify("g") == []
 
@@ -120,7 +121,7 @@ def test_a_driver_that_is_stopped_in_its_acknowledgement_holds_up_nobody(
         acknowledged = result()
         turns.append(acknowledged)
         if len(turns) == 1:  # stopped here: another one wants the share-partition, and gets it
-            assert state.renew(held(state, "other")) > state.now()
+            assert single.renew(state, held(state, "other")) > state.now()
             monkeypatch.setattr(acknowledging, "STOPPED_MS", 60_000)
         return acknowledged
 
@@ -136,7 +137,7 @@ def test_what_retention_takes_from_a_lease_with_times_not_before_is_accepted_all
 ) -> None:
     """It takes several calls, and the first lets go of what the log start has passed: it is the one that accepts."""
     lease = held(state, "m")
-    state.observe(AT, "id", 4, 1000, 1000)
+    single.observe(state, AT, "id", 4, 1000, 1000)
     outcomes = {ACCEPT: OffsetSet.of((0, 6)), RELEASE: OffsetSet.of((6, 10))}
     later = int(state.now().timestamp()) + 60
     delayed = Acknowledgement(
@@ -153,26 +154,30 @@ def test_what_retention_takes_from_a_lease_with_times_not_before_is_accepted_all
 def test_every_offset_that_comes_with_an_output_is_held_under_its_lease(state: State) -> None:
     """Another lease of the same member, or what was acknowledged before, is not enough; nor is it below SPSO."""
     first, second = held(state, "m"), held(state, "m")
-    state.acknowledge(first, {ACCEPT: OffsetSet.of((0, 5))})
+    single.acknowledge(state, first, {ACCEPT: OffsetSet.of((0, 5))})
     for offsets in (OffsetSet.of((0, 10)), OffsetSet.of((4, 5)), second.offsets):
         with pytest.raises(InvalidRecordState, match="output"):
-            state.acknowledge(first, {ACCEPT: offsets}, outputs=output(first))
+            single.acknowledge(state, first, {ACCEPT: offsets}, outputs=output(first))
     without_token = (
         "select error_code from sharequeue.acknowledge('g', 't', 0, null, 'm', null, null, null, '{[5,10)}', '{}',"
         ' \'{}\', \'{}\', \'[{"sink": "files", "location": "x", "records": 5}]\')'
     )
     assert state.database.rows(sa.text(without_token))[0]["error_code"] == 121
     assert counted(state) == []
-    state.acknowledge(first, {ACCEPT: OffsetSet.of((5, 10))}, outputs=output(first))
+    single.acknowledge(state, first, {ACCEPT: OffsetSet.of((5, 10))}, outputs=output(first))
     assert [lease_id for lease_id, _, _ in counted(state)] == [first.lease_id]
 
 
 def test_a_repeated_call_returns_its_first_result_and_the_output_counts_once(state: State) -> None:
     """Also after the lease is gone and its lock would have lapsed."""
     lease, request_id = held(state, "m"), uuid4()
-    first = state.acknowledge(lease, {ACCEPT: lease.offsets}, outputs=output(lease), request_id=request_id)
+    first = single.acknowledge(
+        state, lease, {ACCEPT: lease.offsets}, outputs=output(lease), request_id=request_id
+    )
     pass_time(state.database, 60)
-    again = state.acknowledge(lease, {ACCEPT: lease.offsets}, outputs=output(lease), request_id=request_id)
+    again = single.acknowledge(
+        state, lease, {ACCEPT: lease.offsets}, outputs=output(lease), request_id=request_id
+    )
     assert again == first
     assert len(counted(state)) == 1
 
@@ -181,25 +186,25 @@ def test_a_sink_has_one_output_of_a_lease(state: State) -> None:
     """A second one, in the same call or a later one, is refused by name and changes nothing; other sinks, and
     acknowledgements without outputs before and after, are free."""
     lease = held(state, "m")
-    state.acknowledge(lease, {RELEASE: OffsetSet.of((0, 1))})
+    single.acknowledge(state, lease, {RELEASE: OffsetSet.of((0, 1))})
     with pytest.raises(InvalidRequest, match="sink files is named twice"):
-        state.acknowledge(lease, {ACCEPT: OffsetSet.of((1, 5))}, outputs=output(lease) * 2)
-    state.acknowledge(lease, {ACCEPT: OffsetSet.of((1, 5))}, outputs=output(lease))
+        single.acknowledge(state, lease, {ACCEPT: OffsetSet.of((1, 5))}, outputs=output(lease) * 2)
+    single.acknowledge(state, lease, {ACCEPT: OffsetSet.of((1, 5))}, outputs=output(lease))
     before = state.figures.describe("g")[0]
     with pytest.raises(InvalidRequest, match=rf"sink files .* lease {lease.lease_id}"):
-        state.acknowledge(lease, {ACCEPT: OffsetSet.of((5, 10))}, outputs=output(lease))
+        single.acknowledge(state, lease, {ACCEPT: OffsetSet.of((5, 10))}, outputs=output(lease))
     assert state.figures.describe("g")[0] == before
-    state.acknowledge(lease, {ACCEPT: OffsetSet.of((5, 9))}, outputs=output(lease, "others"))
-    assert state.acknowledge(lease, {ACCEPT: OffsetSet.of((9, 10))}).accepted == 1
+    single.acknowledge(state, lease, {ACCEPT: OffsetSet.of((5, 9))}, outputs=output(lease, "others"))
+    assert single.acknowledge(state, lease, {ACCEPT: OffsetSet.of((9, 10))}).accepted == 1
     assert len(counted(state)) == 1
 
 
 def test_what_the_log_start_has_overtaken_still_counts_in_its_holders_output(state: State) -> None:
     """It is held until it is acknowledged: no other delivery of it can have an output."""
     lease = held(state, "m")
-    state.observe(AT, "id", 5, 1000, 1000)
+    single.observe(state, AT, "id", 5, 1000, 1000)
     assert state.figures.describe("g")[0].spso == 5
-    state.acknowledge(lease, {ACCEPT: lease.offsets}, outputs=output(lease))
+    single.acknowledge(state, lease, {ACCEPT: lease.offsets}, outputs=output(lease))
     assert [records for _, _, records in counted(state)] == [10]
     assert state.figures.verify("g") == []
 
@@ -211,9 +216,9 @@ def test_nobody_claims_the_outputs_of_another_group_in_advance(state: State) -> 
     start(state, elsewhere)
     mine, theirs = held(state, "m"), held(state, "m", elsewhere)
     claimed = replace(theirs, lease_id=mine.lease_id)
-    state.acknowledge(claimed, {ACCEPT: theirs.offsets}, outputs=output(theirs))
+    single.acknowledge(state, claimed, {ACCEPT: theirs.offsets}, outputs=output(theirs))
     assert [lease_id for lease_id, _, _ in counted(state, "other")] == [theirs.lease_id]
-    state.acknowledge(mine, {ACCEPT: mine.offsets}, outputs=output(mine))
+    single.acknowledge(state, mine, {ACCEPT: mine.offsets}, outputs=output(mine))
     assert [lease_id for lease_id, _, _ in counted(state)] == [mine.lease_id]
 
 
@@ -238,21 +243,23 @@ def test_a_folder_belongs_to_the_first_group_that_counts_in_it(state: State) -> 
         ]
         with ThreadPoolExecutor(1) as pool:
             with suppress(_RolledBack), state.transaction() as (_, joined):
-                joined.acknowledge(first, {ACCEPT: first.offsets}, outputs=made[0])
-                late = pool.submit(state.acknowledge, second, {ACCEPT: second.offsets}, outputs=made[1])
+                single.acknowledge(joined, first, {ACCEPT: first.offsets}, outputs=made[0])
+                late = pool.submit(
+                    single.acknowledge, state, second, {ACCEPT: second.offsets}, outputs=made[1]
+                )
                 wait_for_locks(state.database)
                 if rolled_back:
                     raise _RolledBack
             if rolled_back:
                 assert late.result(60).accepted == 10
-                state.release("mine", "m", refund=True)
+                state.release_member("mine", "m", refund=True)
             else:
                 with pytest.raises(
                     InvalidRequest, match=f"{folder} holds the output of group mine, not of theirs"
                 ):
                     late.result(60)
                 assert state.figures.describe("theirs")[0].acquired == 10
-                state.release("theirs", "m", refund=True)
+                state.release_member("theirs", "m", refund=True)
         assert state.outputs.owners([folder]) == {folder: "theirs" if rolled_back else "mine"}
     assert state.figures.verify("mine") == state.figures.verify("theirs") == []
 
@@ -317,7 +324,7 @@ def test_what_was_accepted_stays_when_its_state_goes(state: State, remove: Calla
     """Whatever becomes of the topic, its state, or the group: the manifest of what was written goes on counting, also
     when it is brought together afterwards."""
     lease = held(state, "m")
-    state.acknowledge(lease, {ACCEPT: lease.offsets}, outputs=output(lease))
+    single.acknowledge(state, lease, {ACCEPT: lease.offsets}, outputs=output(lease))
     before = counted(state)
     assert before == [(lease.lease_id, f"lease={lease.lease_id} of m", 10)]
     remove(state)

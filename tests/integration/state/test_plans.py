@@ -43,9 +43,9 @@ select nextval('sharequeue.leases_lease_id_seq'), share_partition_id, 'member-' 
     clock_timestamp() + interval '1 hour', false
 from sharequeue.share_partitions, unnest(array[0, 4, 5, 6, 7, 8, 9]) b;
 insert into sharequeue.in_flight_batches (share_partition_id, first_offset, last_offset, state, delivery_count,
-    lease_id, cause, journalled)
+    lease_id, cause)
 select sp.share_partition_id, b * 100, b * 100 + 99, case b when 1 then 2 when 2 then 0 when 3 then 3 else 1 end, 1,
-    l.lease_id, case b when 3 then 'rejected' end, true
+    l.lease_id, case b when 3 then 'rejected' end
 from sharequeue.share_partitions sp cross join generate_series(0, 9) b
 left join sharequeue.leases l on l.share_partition_id = sp.share_partition_id and l.member_id = 'member-' || b
     and b not in (1, 2, 3);
@@ -54,6 +54,14 @@ select share_partition_id, s - 10, clock_timestamp(), clock_timestamp()
 from sharequeue.share_partitions, generate_series(1, 5) s;
 insert into sharequeue.dead_letter_runs (share_partition_id, sequence, cause, delivery_count, offsets)
 select share_partition_id, sequence, 'rejected', 1, '{[0,1)}' from sharequeue.dead_letter_batches;
+insert into sharequeue.failed_attempts (share_partition_id, lease_id, member_id, client_id, acquired_at, past,
+    offsets)
+select share_partition_id, -share_partition_id, 'member-3', '', clock_timestamp(), 400, '{[300,400)}'
+from sharequeue.share_partitions;
+insert into sharequeue.lease_outputs (lease_id, sink, group_id, topic, partition, topic_id, location, records,
+    acknowledged_at)
+select -share_partition_id, 'sink-exceptions', group_id, topic, partition, 'id', '/exceptions', 1, clock_timestamp()
+from sharequeue.share_partitions;
 insert into sharequeue.requests (request_key, operation, result, finished_at)
 select gen_random_uuid(), 'acquire', '[]', clock_timestamp() - interval '1 minute' + i * interval '1 microsecond'
 from generate_series(1, 100000) i;
@@ -72,10 +80,6 @@ OPERATIONS = {
     "acknowledge": "acknowledge(" + FIND + ", null, gen_random_uuid(), '{[0,50)}', '{[50,60)}', '{[60,70)}',"
     " '{[70,100)}')",
     "acknowledge_batches": "acknowledge_batches(" + FIND + ", null, gen_random_uuid(), '{0}', '{99}', '{1}')",
-    "acknowledge_and_acquire": "acknowledge_and_acquire(" + FIND + ", null, null, '{0}', '{99}', '{1}', 100,"
-    " 'kafka')",
-    "acknowledge_and_fetch": "acknowledge_and_fetch(" + FIND + ", null, gen_random_uuid(), '{0}', '{99}',"
-    " '{2}', null, 100)",
     "renew": "renew(" + FIND + ", cast(md5('group-7' || :n || '/0') as uuid))",
     "open_dead_letters": "open_dead_letters('group-7', 'topic', :n, 100)",
     "close_dead_letters": "close_dead_letters('group-7', 'topic', :n, 1)",

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.errors import InvalidRecordState
 from sharequeue.groups.acls import Acl, Acls, on_behalf_of
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, Lease, SharePartition
+from sharequeue.words.errors import InvalidRecordState
+from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
+from tests import single
 
 ACCEPT = AcknowledgeType.ACCEPT
 AT, BESIDE, ELSEWHERE = (
     SharePartition("g", "t", 0),
     SharePartition("g", "t", 1),
     SharePartition("other", "t", 0),
-)
-FETCH = (
-    "select * from sharequeue.acknowledge_and_acquire('g', 't', :partition, null, :member, null,"
-    " cast(:token as uuid), cast(:id as uuid), cast(:firsts as bigint[]), cast(:lasts as bigint[]), '{1}', 10,"
-    " 'fan_out')"
 )
 
 
@@ -37,29 +32,14 @@ def state(private_database: Database) -> State:
         ensure_group(private_database, group)
     for at in (AT, BESIDE, ELSEWHERE):
         state.initialize(at, "id", 0, 1)
-        state.observe(at, "id", 0, 1000, 1000)
+        single.observe(state, at, "id", 0, 1000, 1000)
     return state
 
 
 def taken(state: State, at: SharePartition, member: str, request_id: UUID) -> Lease:
-    lease = state.acquire(at, member, None, 10, request_id=request_id)
+    lease = single.acquire(state, at, member, None, 10, request_id=request_id)
     assert lease is not None
     return lease
-
-
-def fetched(
-    state: State, lease: Lease, member: str, request_id: UUID, first: int, at: SharePartition = AT
-) -> dict[str, Any]:
-    (row,) = state.database.rows(
-        sa.text(FETCH),
-        partition=at.partition,
-        member=member,
-        token=str(lease.token),
-        id=str(request_id),
-        firsts=[first],
-        lasts=[first + 9],
-    )
-    return dict(row)
 
 
 def test_the_same_id_elsewhere_is_another_call(state: State) -> None:
@@ -70,9 +50,9 @@ def test_the_same_id_elsewhere_is_another_call(state: State) -> None:
     assert len({lease.token for lease in leases.values()}) == 3
     for at, lease in leases.items():
         assert (lease.share_partition, taken(state, at, "m", same)) == (at, lease)
-        result = state.acknowledge(lease, {ACCEPT: lease.offsets}, request_id=same)
+        result = single.acknowledge(state, lease, {ACCEPT: lease.offsets}, request_id=same)
         assert result.accepted == 10
-        assert state.acknowledge(lease, {ACCEPT: lease.offsets}, request_id=same) == result
+        assert single.acknowledge(state, lease, {ACCEPT: lease.offsets}, request_id=same) == result
     assert [row.spso for row in state.figures.describe()] == [10, 10, 10]
 
 
@@ -83,38 +63,19 @@ def test_another_member_that_guesses_an_id_gets_no_token(state: State) -> None:
     theirs = taken(state, AT, "guesser", guessed)
     assert theirs.token != mine.token
     assert not theirs.offsets & mine.offsets
-    state.acknowledge(mine, {ACCEPT: mine.offsets}, request_id=guessed)
+    single.acknowledge(state, mine, {ACCEPT: mine.offsets}, request_id=guessed)
     held = taken(state, AT, "m", uuid4())
     with pytest.raises(InvalidRecordState):
-        state.acknowledge(replace(held, member_id="guesser"), {ACCEPT: held.offsets}, request_id=guessed)
-
-
-@pytest.mark.parametrize("way", ["folded", "side by side", "ended"])
-def test_a_repeated_fetch_returns_its_result_to_its_own_member_only(state: State, way: str) -> None:
-    """Whether its result is kept on the share-partition's row, with the lease, or among the requests."""
-    lease, request_id = taken(state, AT, "m", uuid4()), uuid4()
-    if way != "folded":
-        taken(state, AT, "beside", uuid4())
-    first = fetched(state, lease, "m", request_id, 0)
-    assert (first["acknowledge_error_code"], first["error_code"]) == (0, 0)
-    if way == "ended":
-        state.release("g", "m")
-    assert fetched(state, lease, "m", request_id, 0) == first
-    for member, at in (("guesser", AT), ("m", BESIDE)):
-        other = fetched(state, lease, member, request_id, 0, at)
-        assert other["token"] != first["token"], (member, at)
-        assert other["lease_id"] != first["lease_id"]
-    assert state.figures.verify() == []
+        single.acknowledge(
+            state, replace(held, member_id="guesser"), {ACCEPT: held.offsets}, request_id=guessed
+        )
 
 
 def test_a_stored_result_is_not_for_whom_the_acls_refuse(state: State, private_database: Database) -> None:
     """An ACL that comes after the call is asked before its result is looked up."""
-    ids = [uuid4() for _ in range(3)]
+    ids = [uuid4() for _ in range(2)]
     lease = taken(state, AT, "m", ids[0])
-    state.acknowledge(lease, {ACCEPT: lease.offsets}, request_id=ids[1])
-    held = taken(state, AT, "m", uuid4())
-    fetch = fetched(state, held, "m", ids[2], 10)
-    assert fetch["error_code"] == 0
+    single.acknowledge(state, lease, {ACCEPT: lease.offsets}, request_id=ids[1])
     Acls(private_database).add(Acl("User:somebody", "READ", "ALLOW", "LITERAL", "g"))
     with on_behalf_of(private_database, "User:nobody") as connection:
         refused = connection.execute(
@@ -134,16 +95,4 @@ def test_a_stored_result_is_not_for_whom_the_acls_refuse(state: State, private_d
             {"id": str(ids[1]), "token": str(lease.token)},
         ).one()
         assert refused.error_code == 30
-        row = connection.execute(
-            sa.text(FETCH),
-            {
-                "partition": 0,
-                "member": "m",
-                "token": str(held.token),
-                "id": str(ids[2]),
-                "firsts": [10],
-                "lasts": [19],
-            },
-        ).one()
-        assert (row.acknowledge_error_code, row.error_code, row.token) == (30, 30, None)
     assert taken(state, AT, "m", ids[0]) == lease

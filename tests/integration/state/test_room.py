@@ -7,7 +7,8 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.database.schema_dump import print_schema
 from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, SharePartition
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
 from tests.waiting import wait_until
 
 GIVEN_BACK = sa.text("select sharequeue.give_back_room(1000000)")
@@ -32,8 +33,8 @@ def test_room_is_given_back_once_it_is_room(private_database: Database, group: s
     state = State(private_database)
     for partition in range(300):
         state.initialize(SharePartition(group, topic, partition), "id", 0, 0)
-        state.observe(SharePartition(group, topic, partition), "id", 0, 1000, 1000)
-    lease = state.acquire(SharePartition(group, topic, 7), "member", None, 10)
+        single.observe(state, SharePartition(group, topic, partition), "id", 0, 1000, 1000)
+    lease = single.acquire(state, SharePartition(group, topic, 7), "member", None, 10)
     before, schema, small = (
         state.figures.describe(group),
         print_schema(private_database),
@@ -77,4 +78,4 @@ def test_room_is_given_back_once_it_is_room(private_database: Database, group: s
     assert state.figures.describe(group) == before
     assert state.figures.verify(group) == []
     assert lease is not None
-    assert state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets}).accepted == 10
+    assert single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: lease.offsets}).accepted == 10

@@ -11,9 +11,10 @@ from click.testing import CliRunner
 from sharequeue.cli import command
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, SharePartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
 from tests.waiting import pass_time
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -32,7 +33,7 @@ def queue(private_database: Database, at: SharePartition) -> State:
 
 
 def removed(state: State, at: SharePartition, log_start: int) -> None:
-    state.observe(at, "id", log_start, 1000, 1000)
+    single.observe(state, at, "id", log_start, 1000, 1000)
 
 
 def test_each_loss_is_reported_once(queue: State, at: SharePartition) -> None:
@@ -53,15 +54,15 @@ def test_each_loss_is_reported_once(queue: State, at: SharePartition) -> None:
 def test_what_was_processed_is_not_lost(queue: State, at: SharePartition) -> None:
     """Of 50 removed: 4 accepted, 3 rejected, 3 released, 10 held, 30 never delivered. What the holder accepts is not
     lost; the rest of what he held is, once he has ended."""
-    first = queue.acquire(at, "m", None, 10)
-    held = queue.acquire(at, "m", None, 10)
+    first = single.acquire(queue, at, "m", None, 10)
+    held = single.acquire(queue, at, "m", None, 10)
     assert first is not None
     assert held is not None
     of = {ACCEPT: OffsetSet.of((0, 4)), REJECT: OffsetSet.of((4, 7)), RELEASE: OffsetSet.of((7, 10))}
-    queue.acknowledge(first, of)
+    single.acknowledge(queue, first, of)
     removed(queue, at, 50)
     assert queue.runs.losses("g", TOPICS) == 33
-    queue.acknowledge(held, {ACCEPT: OffsetSet.of((10, 16)), RELEASE: OffsetSet.of((16, 20))})
+    single.acknowledge(queue, held, {ACCEPT: OffsetSet.of((10, 16)), RELEASE: OffsetSet.of((16, 20))})
     (status,) = queue.figures.describe("g")
     assert (status.lost_records, queue.runs.losses("g", TOPICS)) == (37, 4)
     assert queue.runs.losses("g", TOPICS) == 0
@@ -70,8 +71,8 @@ def test_what_was_processed_is_not_lost(queue: State, at: SharePartition) -> Non
 def test_what_a_dead_holder_held_is_lost_when_its_lock_lapses(
     queue: State, at: SharePartition, private_database: Database
 ) -> None:
-    """Also where the lease was folded into its share-partition's row."""
-    assert queue.acquire(at, "m", None, 10) is not None
+    """They were not lost while it might have accepted them."""
+    assert single.acquire(queue, at, "m", None, 10) is not None
     removed(queue, at, 50)
     assert queue.runs.losses("g", TOPICS) == 40
     pass_time(private_database, 60)

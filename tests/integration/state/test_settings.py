@@ -1,9 +1,4 @@
-"""A pause, an ACL or a config that has been set holds from its commit on, for a worker in the steady state too.
-
-A worker that has a share-partition to itself is served from the share-partition's own row, where settings are not
-asked (`sql/functions/30_state/acknowledge_and_acquire.sql`): whatever changes them must have ended that, whenever
-the two meet.
-"""
+"""A pause, an ACL or a config that has been set holds from its commit on, for a worker that is at work, too."""
 
 from __future__ import annotations
 
@@ -16,9 +11,10 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import SharePartition
+from tests import single
 
 TRIES = 100
 CHANGES = {
@@ -27,10 +23,12 @@ CHANGES = {
     "config": "insert into sharequeue.group_configs values (:group_id, 'share.partition.max.record.locks', '100')",
     "pause of a share-partition": "select sharequeue.pause(:group_id, 'enough', 't', 0)",
 }
-ACQUIRE = sa.text("select token, offsets from sharequeue.acquire(:group_id, 't', 0, 1, 'm', null, 500)")
-FETCH = sa.text(
-    "select * from sharequeue.acknowledge_and_acquire(:group_id, 't', 0, 1, 'm', null, cast(:token as uuid), null,"
-    " cast(:firsts as bigint[]), cast(:lasts as bigint[]), '{1}', 500, 'kafka')"
+ACQUIRE = sa.text(
+    "select error_code, token, offsets from sharequeue.acquire(:group_id, 't', 0, 1, 'm', null, 500)"
+)
+ACKNOWLEDGE = sa.text(
+    "select * from sharequeue.acknowledge(:group_id, 't', 0, 1, 'm', null, cast(:token as uuid), null,"
+    " cast(:offsets as int8multirange), '{}', '{}', '{}')"
 )
 
 
@@ -43,18 +41,20 @@ class Worker:
         self.held: Any = self.connection.execute(ACQUIRE, {"group_id": group_id}).mappings().one()
 
     def fetch(self) -> Any:
-        """One call, committed."""
-        offsets = OffsetSet.parse(self.held["offsets"])
-        asked = {"token": str(self.held["token"]), "firsts": [offsets.first], "lasts": [offsets.end - 1]}
-        self.held = self.connection.execute(FETCH, {"group_id": self.group_id, **asked}).mappings().one()
+        """Acknowledge what is held and acquire again; return what was acquired, None if there was nothing."""
+        asked = {"token": str(self.held["token"]), "offsets": self.held["offsets"]}
+        self.connection.execute(ACKNOWLEDGE, {"group_id": self.group_id, **asked})
+        self.held = self.connection.execute(ACQUIRE, {"group_id": self.group_id}).mappings().one_or_none()
         return self.held
 
 
 def honoured(change: str, returned: Any) -> bool:
     """Whether a result is what it must be once the change has been committed."""
     if change == "config":
-        return returned["offsets"] is not None and OffsetSet.parse(returned["offsets"]).count <= 100
-    return returned["lease_id"] is None and (change == "acl") == (returned["acknowledge_error_code"] == 30)
+        return returned is not None and OffsetSet.parse(returned["offsets"]).count <= 100
+    if change == "acl":
+        return returned is not None and returned["error_code"] == 30
+    return returned is None
 
 
 def begin(database: Database, groups: int) -> list[str]:
@@ -68,23 +68,23 @@ def begin(database: Database, groups: int) -> list[str]:
         )
     for name in names:
         state.initialize(SharePartition(name, "t", 0), "id", 0, 1)
-        state.observe(SharePartition(name, "t", 0), "id", 0, 1_000_000, 1_000_000)
+        single.observe(state, SharePartition(name, "t", 0), "id", 0, 1_000_000, 1_000_000)
     return names
 
 
 @pytest.mark.parametrize("change", ["pause", "config"])
-def test_a_change_that_was_open_while_the_steady_state_began_holds_when_it_is_committed(
+def test_a_change_that_was_open_during_a_fetch_holds_when_it_is_committed(
     private_database: Database, change: str
 ) -> None:
-    """The change has looked for whom to tell; then a fetch begins the steady state under what was set before; then
-    the change commits. (A pause of a share-partition and an ACL lock the row itself, so that the fetch waits.)"""
+    """A fetch while the change is open goes by what was set before, and the next one by the change. (A pause of a
+    share-partition and an ACL lock the row itself, so that the fetch waits.)"""
     (group_id,) = begin(private_database, 1)
     engine = private_database.engine.execution_options(isolation_level="AUTOCOMMIT")
     with engine.connect() as connection, private_database.engine.connect() as changing:
         worker = Worker(connection, group_id)
         connection.exec_driver_sql("set lock_timeout = '30s'")
         changing.execute(sa.text(CHANGES[change]), {"group_id": group_id})
-        assert worker.fetch()["lease_id"] is not None, "an open change stops nobody"
+        assert worker.fetch()["token"] is not None, "an open change stops nobody"
         changing.commit()
         assert honoured(change, worker.fetch())
     assert State(private_database).figures.verify() == []
@@ -94,7 +94,7 @@ def test_a_change_that_was_open_while_the_steady_state_began_holds_when_it_is_co
 def test_a_change_at_any_moment_around_a_fetch_holds_from_its_commit_on(
     private_database: Database, change: str
 ) -> None:
-    """Two connections, hundreds of tries: the change comes 0 to 4 ms after the fetch that begins the steady state."""
+    """Two connections, hundreds of tries: the change comes 0 to 4 ms after a fetch has begun."""
     groups = begin(private_database, TRIES)
     engine = private_database.engine.execution_options(isolation_level="AUTOCOMMIT")
     seen: Counter[bool] = Counter()
@@ -111,7 +111,7 @@ def test_a_change_at_any_moment_around_a_fetch_holds_from_its_commit_on(
             # One that is refused while the change commits holds nothing more, and needs no second one.
             returned = worker.fetch()
             done.result()
-            if returned["lease_id"] is None:
+            if returned is None or returned["token"] is None:
                 seen[True] += 1
                 continue
             seen[honoured(change, worker.fetch())] += 1

@@ -12,7 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.errors import (
+from sharequeue.state import State
+from sharequeue.words.errors import (
     FencedMemberEpoch,
     FencedStateEpoch,
     GroupIdNotFound,
@@ -22,9 +23,9 @@ from sharequeue.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from sharequeue.offsets import OffsetSet
-from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
+from tests import single
 from tests.waiting import pass_time
 
 ACCEPT, RELEASE, REJECT, GAP = (
@@ -41,7 +42,7 @@ def state(private_database: Database) -> State:
 
 
 def acquired(state: State, at: SharePartition, most: int = 10_000, member: str = "m1") -> Lease:
-    lease = state.acquire(at, member, None, most)
+    lease = single.acquire(state, at, member, None, most)
     assert lease is not None
     return lease
 
@@ -51,7 +52,7 @@ def test_a_refused_acknowledgement_changes_nothing(state: State, at: SharePartit
     lease = acquired(state, at, 10)
     before = state.figures.describe("g")
     with pytest.raises(InvalidRecordState, match="offset 10 "):
-        state.acknowledge(lease, {ACCEPT: OffsetSet.of((0, 11))})
+        single.acknowledge(state, lease, {ACCEPT: OffsetSet.of((0, 11))})
     assert state.figures.describe("g") == before
 
 
@@ -62,9 +63,9 @@ def test_a_late_worker_is_refused_and_changes_nothing(
     lease = acquired(state, at)
     pass_time(private_database, 31)
     with pytest.raises(InvalidRecordState, match="lapsed"):
-        state.renew(lease)
+        single.renew(state, lease)
     with pytest.raises(InvalidRecordState, match="offset 0 is not held"):
-        state.acknowledge(lease, {ACCEPT: lease.offsets})
+        single.acknowledge(state, lease, {ACCEPT: lease.offsets})
     assert acquired(state, at).deliveries[0].delivery_count == 2
 
 
@@ -74,7 +75,7 @@ def test_a_lock_lapses_at_its_expiry_and_not_before(
     """A renewed lock outlives its first duration; the sweep ends it once the second has passed."""
     lease = acquired(state, at)
     pass_time(private_database, 16)
-    state.renew(lease)
+    single.renew(state, lease)
     pass_time(private_database, 16)
     assert state.sweep().records == 0
     pass_time(private_database, 15)
@@ -86,13 +87,13 @@ def test_another_state_epoch_or_token_is_fenced(state: State, at: SharePartition
     """State epoch, token and member each fence: FENCED_STATE_EPOCH, INVALID_RECORD_STATE."""
     lease = acquired(state, at, 10)
     with pytest.raises(FencedStateEpoch):
-        state.acknowledge(replace(lease, state_epoch=1), {ACCEPT: lease.offsets})
+        single.acknowledge(state, replace(lease, state_epoch=1), {ACCEPT: lease.offsets})
     for stranger in (replace(lease, token=uuid4()), replace(lease, member_id="m2")):
         with pytest.raises(InvalidRecordState):
-            state.acknowledge(stranger, {ACCEPT: lease.offsets})
+            single.acknowledge(state, stranger, {ACCEPT: lease.offsets})
         with pytest.raises(InvalidRecordState):
-            state.renew(stranger)
-    assert state.acknowledge(lease, {ACCEPT: lease.offsets}).accepted == 10
+            single.renew(state, stranger)
+    assert single.acknowledge(state, lease, {ACCEPT: lease.offsets}).accepted == 10
 
 
 def test_a_member_must_be_live_where_it_names_its_epoch(
@@ -100,7 +101,7 @@ def test_a_member_must_be_live_where_it_names_its_epoch(
 ) -> None:
     """Unknown members are refused, other epochs fenced, the previous epoch tolerated (R-GR 10–12)."""
     with pytest.raises(UnknownMemberId):
-        state.acquire(at, "m1", 3, 10)
+        single.acquire(state, at, "m1", 3, 10)
     with private_database.transaction() as connection:
         connection.execute(
             sa.text(
@@ -109,33 +110,33 @@ def test_a_member_must_be_live_where_it_names_its_epoch(
             )
         )
     with pytest.raises(FencedMemberEpoch):
-        state.acquire(at, "m1", 3, 10)
-    assert state.acquire(at, "m1", 4, 10) is not None
-    assert state.acquire(at, "m1", 5, 10) is not None
+        single.acquire(state, at, "m1", 3, 10)
+    assert single.acquire(state, at, "m1", 4, 10) is not None
+    assert single.acquire(state, at, "m1", 5, 10) is not None
 
 
 def test_bad_input_is_refused_by_name(state: State, at: SharePartition) -> None:
     """Unknown groups and partitions, negative sizes and double acknowledgements are refused, each by Kafka's name."""
     with pytest.raises(GroupIdNotFound):
-        state.acquire(SharePartition("nobody", "t", 0), "m1", None, 10)
+        single.acquire(state, SharePartition("nobody", "t", 0), "m1", None, 10)
     with pytest.raises(UnknownTopicOrPartition):
-        state.acquire(SharePartition("g", "t", 7), "m1", None, 10)
+        single.acquire(state, SharePartition("g", "t", 7), "m1", None, 10)
     with pytest.raises(InvalidRequest):
-        state.acquire(at, "m1", None, -1)
+        single.acquire(state, at, "m1", None, -1)
     lease = acquired(state, at, 10)
     with pytest.raises(InvalidRequest, match="more than one acknowledgement"):
-        state.acknowledge(lease, {ACCEPT: lease.offsets, RELEASE: OffsetSet.of((3, 4))})
+        single.acknowledge(state, lease, {ACCEPT: lease.offsets, RELEASE: OffsetSet.of((3, 4))})
     with pytest.raises(ValueError, match="call renew"):
-        state.acknowledge(lease, {AcknowledgeType.RENEW: lease.offsets})
+        single.acknowledge(state, lease, {AcknowledgeType.RENEW: lease.offsets})
 
 
 def test_a_topic_made_anew_under_the_same_name_is_not_leased_from(state: State, at: SharePartition) -> None:
     """The same name under another topic id is another topic: leasing stops, with UNKNOWN_TOPIC_ID. Somebody who still
     has the old id in mind changes nothing, neither then nor after a reset to the new topic."""
-    assert state.observe(at, "other id", 0, 5, 5) == "topic_recreated"
-    assert state.observe(at, "id", 0, 1000, 1000) == "topic_recreated"
+    assert single.observe(state, at, "other id", 0, 5, 5) == "topic_recreated"
+    assert single.observe(state, at, "id", 0, 1000, 1000) == "topic_recreated"
     with pytest.raises(UnknownTopicId):
-        state.acquire(at, "m1", None, 10)
+        single.acquire(state, at, "m1", None, 10)
     remark = state.figures.describe("g")[0].remark
     assert remark is not None
     assert "made again" in remark
@@ -143,10 +144,10 @@ def test_a_topic_made_anew_under_the_same_name_is_not_leased_from(state: State, 
     [row] = state.database.rows(sa.text("select condition from sharequeue.monitored_share_partitions"))
     assert row["condition"] == "topic_recreated"
     state.administration.alter_offsets(at, "other id", 0)
-    assert state.observe(at, "other id", 0, 5, 5) == "active"
-    assert state.observe(at, "id", 0, 1000, 1000) == "active"
+    assert single.observe(state, at, "other id", 0, 5, 5) == "active"
+    assert single.observe(state, at, "id", 0, 1000, 1000) == "active"
     assert state.figures.describe("g")[0].log_end == 5
-    assert state.acquire(at, "m1", None, 10) is not None
+    assert single.acquire(state, at, "m1", None, 10) is not None
 
 
 def test_a_reset_to_an_id_that_the_topic_had_before_is_refused(state: State, at: SharePartition) -> None:
@@ -163,24 +164,24 @@ def test_a_reset_to_an_id_that_the_topic_had_before_is_refused(state: State, at:
             assert (row.error.name, row.state_epoch) == ("UNKNOWN_TOPIC_ID", None)
         assert state.figures.describe("g") == before
 
-    state.observe(at, "id B", 0, 5, 5)
+    single.observe(state, at, "id B", 0, 5, 5)
     refused("id")
     state.administration.alter_offsets(at, "id B", 0)
     refused("id")
     state.administration.alter_offsets(at, "id C", 0)
     refused("id")
     refused("id B")
-    assert state.observe(at, "id B", 0, 5, 5) == "active"
-    assert state.observe(at, "id C", 0, 7, 7) == "active"
+    assert single.observe(state, at, "id B", 0, 5, 5) == "active"
+    assert single.observe(state, at, "id C", 0, 7, 7) == "active"
     assert state.figures.describe("g")[0].log_end == 7
     state.administration.alter_offsets(at, "id C", 2)
-    assert state.acquire(at, "m1", None, 10) is not None
+    assert single.acquire(state, at, "m1", None, 10) is not None
 
 
 def test_a_stale_reset_among_others_stops_none_of_them(state: State, at: SharePartition) -> None:
     """A partition whose topic id is old has its error; the others of the call are reset."""
     state.initialize(SharePartition("g", "other", 0), "its id", 0, 1)
-    state.observe(at, "id B", 0, 5, 5)
+    single.observe(state, at, "id B", 0, 5, 5)
     rows = state.administration.reset_offsets(
         "g", {("t", 0): 0, ("other", 0): 4}, {"t": "id", "other": "its id"}, execute=True
     )
@@ -194,11 +195,11 @@ def test_a_repeated_call_returns_the_first_result_even_after_the_lease_ended(
 ) -> None:
     """A lost reply costs nothing: acquire and acknowledge repeated under their request ids happen once."""
     acquire_id, acknowledge_id = uuid4(), uuid4()
-    lease = state.acquire(at, "m1", None, 10, request_id=acquire_id)
+    lease = single.acquire(state, at, "m1", None, 10, request_id=acquire_id)
     assert lease is not None
-    result = state.acknowledge(lease, {ACCEPT: lease.offsets}, request_id=acknowledge_id)
-    assert state.acknowledge(lease, {ACCEPT: lease.offsets}, request_id=acknowledge_id) == result
-    assert state.acquire(at, "m1", None, 10, request_id=acquire_id) == lease
+    result = single.acknowledge(state, lease, {ACCEPT: lease.offsets}, request_id=acknowledge_id)
+    assert single.acknowledge(state, lease, {ACCEPT: lease.offsets}, request_id=acknowledge_id) == result
+    assert single.acquire(state, at, "m1", None, 10, request_id=acquire_id) == lease
     assert state.figures.describe("g")[0].spso == 10
 
 
@@ -207,9 +208,9 @@ def test_an_output_counts_only_with_its_acknowledgement(state: State, at: ShareP
     lease = acquired(state, at, 10)
     output = LeaseOutput("flights", "lease=1", 10)
     with pytest.raises(InvalidRecordState):
-        state.acknowledge(lease, {ACCEPT: OffsetSet.of((0, 11))}, outputs=[output])
+        single.acknowledge(state, lease, {ACCEPT: OffsetSet.of((0, 11))}, outputs=[output])
     assert state.outputs.counted("g", "flights") == []
-    state.acknowledge(lease, {ACCEPT: lease.offsets}, outputs=[output])
+    single.acknowledge(state, lease, {ACCEPT: lease.offsets}, outputs=[output])
     assert [(row.location, row.records) for row in state.outputs.counted("g", "flights")] == [("lease=1", 10)]
 
 
@@ -217,13 +218,13 @@ def test_retention_that_overtakes_the_window_is_counted(state: State, at: ShareP
     """The log start moves SPSO; what nobody had finished is counted as lost, once, what is leased among it. What
     its holder accepts then was processed in time, and is lost no longer."""
     lease = acquired(state, at, 100)
-    state.acknowledge(lease, {ACCEPT: OffsetSet.of((10, 20)), RELEASE: OffsetSet.of((20, 30))})
-    assert state.observe(at, "id", 200, 1000, 1000) == "active"
+    single.acknowledge(state, lease, {ACCEPT: OffsetSet.of((10, 20)), RELEASE: OffsetSet.of((20, 30))})
+    assert single.observe(state, at, "id", 200, 1000, 1000) == "active"
     status = state.figures.describe("g")[0]
     assert (status.spso, status.speo, status.lost_records) == (200, 200, 10 + 80 + 100)
-    assert state.observe(at, "id", 210, 1000, 1000) == "active"
+    assert single.observe(state, at, "id", 210, 1000, 1000) == "active"
     assert state.figures.describe("g")[0].lost_records == 10 + 80 + 110
-    result = state.acknowledge(lease, {ACCEPT: OffsetSet.of((0, 10), (30, 100))})
+    result = single.acknowledge(state, lease, {ACCEPT: OffsetSet.of((0, 10), (30, 100))})
     assert (result.accepted, result.spso) == (80, 210)
     assert state.figures.describe("g")[0].lost_records == 10 + 110
     assert state.figures.leases("g") == []
@@ -238,14 +239,14 @@ def test_one_poison_record_in_a_million_goes_alone(
 
     Its 999,999 neighbours are accepted: each lapse divides the suspects, so that the last delivery holds one.
     """
-    state.observe(at, "id", 0, 1_000_000, 1_000_000)
+    single.observe(state, at, "id", 0, 1_000_000, 1_000_000)
     leases = 0
-    while (lease := state.acquire(at, "m1", None, 1_000_000)) is not None:
+    while (lease := single.acquire(state, at, "m1", None, 1_000_000)) is not None:
         leases += 1
         if poison in lease.offsets:
             pass_time(private_database, 31)
         else:
-            state.acknowledge(lease, {ACCEPT: lease.offsets})
+            single.acknowledge(state, lease, {ACCEPT: lease.offsets})
         assert leases < 200
     batch = state.dead_letters.open(at, 10)
     assert batch is not None
@@ -265,11 +266,11 @@ def test_released_records_come_back_together_and_end_exhausted(state: State, at:
     them."""
     wanted = OffsetSet.of((3, 4), (500, 510), (999, 1000))
     lease = acquired(state, at)
-    state.acknowledge(lease, {ACCEPT: lease.offsets - wanted, RELEASE: wanted})
+    single.acknowledge(state, lease, {ACCEPT: lease.offsets - wanted, RELEASE: wanted})
     for count in range(2, 6):
         lease = acquired(state, at)
         assert [(d.delivery_count, d.offsets) for d in lease.deliveries] == [(count, wanted)]
-        result = state.acknowledge(lease, {RELEASE: wanted})
+        result = single.acknowledge(state, lease, {RELEASE: wanted})
     assert (result.exhausted, result.released) == (12, 0)
 
 
@@ -279,7 +280,7 @@ def test_a_shared_last_delivery_that_lapses_gives_each_one_more_alone(
     """Records that were released four times and then lapse together are not exhausted together."""
     lease = acquired(state, at, 3)
     for _ in range(4):
-        state.acknowledge(lease, {RELEASE: lease.offsets})
+        single.acknowledge(state, lease, {RELEASE: lease.offsets})
         lease = acquired(state, at, 3)
     assert lease.deliveries[0].delivery_count == 5
     pass_time(private_database, 31)
@@ -288,14 +289,14 @@ def test_a_shared_last_delivery_that_lapses_gives_each_one_more_alone(
         assert [(d.delivery_count, d.offsets) for d in alone.deliveries] == [
             (5, OffsetSet.of((offset, offset + 1)))
         ]
-        state.acknowledge(alone, {ACCEPT: alone.offsets})
+        single.acknowledge(state, alone, {ACCEPT: alone.offsets})
     assert state.figures.describe("g")[0].spso == 3
 
 
 def test_dead_letter_batches_are_numbered_one_open_at_a_time(state: State, at: SharePartition) -> None:
     """An open batch is given again until it is closed; SPSO waits for it; the next has the next number."""
     lease = acquired(state, at, 10)
-    state.acknowledge(lease, {REJECT: lease.offsets})
+    single.acknowledge(state, lease, {REJECT: lease.offsets})
     first = state.dead_letters.open(at, 6)
     assert first is not None
     assert (first.sequence, first.count) == (1, 6)
@@ -311,7 +312,7 @@ def test_dead_letter_batches_are_numbered_one_open_at_a_time(state: State, at: S
 def test_gaps_are_archived_and_never_dead_letters(state: State, at: SharePartition) -> None:
     """A gap ends its offset without a dead letter and lets SPSO pass (R-AK-12)."""
     lease = acquired(state, at, 10)
-    assert state.acknowledge(lease, {GAP: lease.offsets}).spso == 10
+    assert single.acknowledge(state, lease, {GAP: lease.offsets}).spso == 10
     assert state.dead_letters.open(at, 10) is None
 
 
@@ -326,10 +327,10 @@ def test_eight_workers_on_one_share_partition_deliver_every_offset_once(
 
     def work(member: str) -> None:
         try:
-            while (lease := state.acquire(at, member, None, 7)) is not None:
+            while (lease := single.acquire(state, at, member, None, 7)) is not None:
                 fresh = [d.offsets for d in lease.deliveries if d.delivery_count == 1]
                 released = OffsetSet.of((fresh[0].first, fresh[0].first + 1)) if fresh else OffsetSet()
-                state.acknowledge(lease, {ACCEPT: lease.offsets - released, RELEASE: released})
+                single.acknowledge(state, lease, {ACCEPT: lease.offsets - released, RELEASE: released})
                 with lock:
                     seen.update((lease.offsets - released).iter_offsets())
         except BaseException as error:
@@ -355,7 +356,7 @@ def test_a_connection_cut_while_waiting_for_the_row_lock_is_repeated_once(
     results: list[Lease | None] = []
     with private_database.transaction() as blocker:
         blocker.execute(sa.text("select 1 from sharequeue.share_partitions where group_id = 'g' for update"))
-        thread = threading.Thread(target=lambda: results.append(state.acquire(at, "m1", None, 10)))
+        thread = threading.Thread(target=lambda: results.append(single.acquire(state, at, "m1", None, 10)))
         thread.start()
         waiting = sa.text(
             "select pg_terminate_backend(pid) from pg_stat_activity"

@@ -8,10 +8,11 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.errors import InvalidRequest
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, LeaseOutput, SharePartition
+from sharequeue.words.errors import InvalidRequest
+from sharequeue.words.values import AcknowledgeType, LeaseOutput, SharePartition, Transfer
+from tests import single
 from tests.waiting import pass_time
 
 AT = SharePartition("g", "t", 0)
@@ -27,58 +28,81 @@ def state(private_database: Database) -> State:
         sa.text("select sharequeue.set_clock_offset(cast(:none as interval))"), none=timedelta(0)
     )
     state.initialize(AT, "id", 0, 1)
-    state.observe(AT, "id", 0, 1000, 1000)
+    single.observe(state, AT, "id", 0, 1000, 1000)
     return state
 
 
 def acknowledge(state: State, location: str, records: int = 10) -> None:
-    lease = state.acquire(AT, "m", None, 10)
+    lease = single.acquire(state, AT, "m", None, 10)
     assert lease is not None
     output = LeaseOutput("lake", location, records)
-    state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets}, outputs=[output])
+    single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: lease.offsets}, outputs=[output])
 
 
 def where(state: State) -> list[str]:
     return [row.location for row in state.outputs.counted("g", "lake")]
 
 
-def test_a_transfer_stays_the_same_until_it_has_ended(state: State) -> None:
-    """What is acknowledged meanwhile waits for the next. Others leave it alone while it is claimed, and get the very
-    same then. Once ended, it is ended for everybody; numbers only rise."""
+def begin(state: State) -> Transfer:
+    """Begin a transfer of what waits."""
+    found = state.outputs.begin_transfer("g", "lake", CLAIM)
+    assert found is not None
+    return found
+
+
+def test_a_transfer_has_all_that_is_pending(state: State) -> None:
+    """Nothing waits at first; then only what the sink has yet to take is in it, in the order of its leases."""
     assert state.outputs.begin_transfer("g", "lake", CLAIM) is None
     for location in ("sink:pending:/a", "sink:pending:/b", "/plain", "sink:delta:/none"):
         acknowledge(state, location)
-    first = state.outputs.begin_transfer("g", "lake", CLAIM)
-    assert first is not None
-    assert (first.locations, first.records, first.busy) == (("sink:pending:/a", "sink:pending:/b"), 20, False)
-    acknowledge(state, "sink:pending:/c")
-    busy = state.outputs.begin_transfer("g", "lake", CLAIM)
-    assert busy is not None
-    assert (busy.number, busy.busy) == (first.number, True)
+    transfer = begin(state)
+    assert transfer.locations == ("sink:pending:/a", "sink:pending:/b")
+    assert (transfer.records, transfer.busy) == (20, False)
+
+
+def test_a_claimed_transfer_is_left_alone(state: State) -> None:
+    """Another run learns that it is busy; once the claim has passed it gets the very same, whatever came since."""
+    acknowledge(state, "sink:pending:/a")
+    first = begin(state)
+    acknowledge(state, "sink:pending:/b")
+    other = begin(state)
+    assert (other.number, other.busy) == (first.number, True)
     pass_time(state.database, CLAIM.total_seconds())
-    assert state.outputs.begin_transfer("g", "lake", CLAIM) == first
-    assert state.outputs.end_transfer("g", "lake", first.number - 1, "sink:delta:/t") == 0
-    assert state.outputs.end_transfer("g", "lake", first.number, "sink:delta:/t") == 2
-    assert state.outputs.end_transfer("g", "lake", first.number, "sink:delta:/other") == 0
-    assert where(state) == ["sink:delta:/t"] * 2 + ["/plain", "sink:delta:/none", "sink:pending:/c"]
-    second = state.outputs.begin_transfer("g", "lake", CLAIM)
-    assert second is not None
+    assert begin(state) == first
+
+
+def test_a_transfer_ends_once(state: State) -> None:
+    """Its locations become the table's, for everybody; another number, or the same one again, changes nothing."""
+    acknowledge(state, "sink:pending:/a")
+    acknowledge(state, "/plain")
+    transfer = begin(state)
+    end = state.outputs.end_transfer
+    assert end("g", "lake", transfer.number - 1, "sink:delta:/t") == 0
+    assert end("g", "lake", transfer.number, "sink:delta:/t") == 1
+    assert end("g", "lake", transfer.number, "sink:delta:/other") == 0
+    assert where(state) == ["sink:delta:/t", "/plain"]
+
+
+def test_what_came_meanwhile_is_in_the_next_transfer(state: State) -> None:
+    """Under a higher number; after that one nothing waits."""
+    acknowledge(state, "sink:pending:/a")
+    first = begin(state)
+    acknowledge(state, "sink:pending:/b")
+    state.outputs.end_transfer("g", "lake", first.number, "sink:delta:/t")
+    second = begin(state)
     assert second.number > first.number
-    assert second.locations == ("sink:pending:/c",)
-    assert state.outputs.end_transfer("g", "lake", second.number, "sink:delta:/t") == 1
+    assert second.locations == ("sink:pending:/b",)
+    state.outputs.end_transfer("g", "lake", second.number, "sink:delta:/t")
     assert state.outputs.begin_transfer("g", "lake", CLAIM) is None
 
 
 def test_a_restored_database_uses_no_number_again(state: State) -> None:
     """The table has taken numbers that a copy of the database, made before, does not know."""
     acknowledge(state, "sink:pending:/a")
-    first = state.outputs.begin_transfer("g", "lake", CLAIM)
-    assert first is not None
+    first = begin(state)
     state.database.call(sa.text("update sharequeue.transfers set number = 0, locations = '{}' returning 1"))
     pass_time(state.database, 1)
-    again = state.outputs.begin_transfer("g", "lake", CLAIM)
-    assert again is not None
-    assert again.number > first.number
+    assert begin(state).number > first.number
 
 
 def test_columns_are_changed_by_who_knows_the_last_ones(state: State) -> None:

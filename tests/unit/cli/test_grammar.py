@@ -70,6 +70,18 @@ def typed(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_a_refusal_is_never_cut(name: str) -> None:
+    """Nor is why something waits: these columns are as long as what they hold, without `--verbose` as well."""
+    views = COMMANDS[name].callback.columns  # type: ignore[union-attr]
+    assert not [
+        each.name
+        for columns in views.values()
+        for each in columns
+        if each.cut and each.name in ("STATUS", "REASON", "REMARK")
+    ]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_writes_text_and_json(name: str) -> None:
     """`-o text|json|jsonl` and `--verbose` everywhere; the schema is printed without anything else being given."""
     has = options(name)

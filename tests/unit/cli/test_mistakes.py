@@ -34,23 +34,23 @@ def test_a_topic_named_twice_is_both() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ((*RESET, "--topic", "t", "--from-file", __file__), 2, "--from-file says which topics"),
-        ((*RESET, "--all-topics", "--from-file", __file__), 2, "--from-file says which topics"),
+        ((*RESET, "--topic", "t", "--from-file", __file__), 2, "--from-file has the topics"),
+        ((*RESET, "--all-topics", "--from-file", __file__), 2, "--from-file has the topics"),
         ((*RESET, "--topic", "t", "--all-topics", "--from-consumer-group", "c"), 2, "not both"),
-        ((*RESET, "--topic", "t", "--by-duration", "10m"), 2, "'10m' is no ISO-8601 duration"),
+        ((*RESET, "--topic", "t", "--by-duration", "10m"), 2, "'10m' is not an ISO-8601 duration"),
         (
             (*RESET, "--topic", "t", "--to-datetime", "2026-05-01T12:00 CET"),
             2,
-            "write a zone as its difference",
+            "write the time zone as its difference",
         ),
         ((*RESET, "--topic", "t", "--to-datetime", "yesterday"), 2, "expected YYYY-MM-DDTHH:mm:SS.sss"),
         ((*RESET, "--topic", "t", "--to-datetime", "0001-01-01T00:00+14:00"), 2, "expected YYYY-MM-DDTHH"),
         (
             ("dlq", "list", "t", "--since", "2026-05-01T12:00:00Europe/Berlin"),
             2,
-            "write a zone as its difference",
+            "write the time zone as its difference",
         ),
-        (("audit", "--since", "2026-05-01 12:00:00.5 UTC"), 2, "write a zone as its difference"),
+        (("audit", "--since", "2026-05-01 12:00:00.5 UTC"), 2, "write the time zone as its difference"),
         (
             (*KAFKAS, "--from-file", "f", "--topic", "t"),
             1,
@@ -63,11 +63,15 @@ def test_a_topic_named_twice_is_both() -> None:
             1,
             "multiple arguments for option group",
         ),
-        (("consume", "--topic", "t", "-o", "json", "--max-messages", "1"), 2, "take -o jsonl"),
+        (("consume", "--topic", "t", "-o", "json", "--max-messages", "1"), 2, "use -o jsonl"),
         (("audit", "--act", "pauze"), 2, "'pauze' is not one of"),
-        (("state", "extend-locks", "--by", "10m"), 2, "'10m' is no ISO-8601 duration"),
-        (("state", "remove-deleted-topics", "--gone-for", "x"), 2, "'x' is no ISO-8601 duration"),
-        (("state", "release", "--group", "g", "--topic", "t:0", "--offsets", "abc"), 2, "'abc' is no offset"),
+        (("state", "extend-locks", "--by", "10m"), 2, "'10m' is not an ISO-8601 duration"),
+        (("state", "remove-deleted-topics", "--gone-for", "x"), 2, "'x' is not an ISO-8601 duration"),
+        (
+            ("state", "release", "--group", "g", "--topic", "t:0", "--offsets", "abc"),
+            2,
+            "'abc' is not an offset",
+        ),
         (
             ("journal", "changes", "--group", "g", "--topic", "t:0", "--limit", "-1"),
             2,
@@ -90,7 +94,13 @@ def test_what_does_not_go_together_is_refused(
     [
         (("--database-url", "foo"), {}, "SETTING_INVALID: The address of the database cannot be read"),
         (("--database-url", "postgresql://h:port/x"), {}, "SETTING_INVALID"),
-        (("--database-url", "mysql://h/x"), {}, "it is not one of Postgres"),
+        (("--database-url", "mysql://h/x"), {}, "expected a Postgres URL"),
+        (
+            ("--bootstrap-server", "h:99999"),
+            {},
+            "SHAREQUEUE_BOOTSTRAP_SERVERS: the port of 'h:99999' is '99999'",
+        ),
+        ((), {"SHAREQUEUE_BOOTSTRAP_SERVERS": "h:1,g:x"}, "expected a number from 1 to 65535"),
         ((), {"SHAREQUEUE_DATABASE_POOL_SIZE": "abc"}, "SHAREQUEUE_DATABASE_POOL_SIZE: "),
         (("--database-url", "postgresql://u:secret@h/x?nonsense=1"), {}, "DATABASE_REFUSED"),
     ],
@@ -117,7 +127,57 @@ def test_a_file_that_is_not_there_is_one_line(
 ) -> None:
     """Of what was named, and why not."""
     words = ("share-groups", "--list", "--command-config", "/nope/there.properties", "--home", str(tmp_path))
-    assert "No such file or directory: '/nope/there.properties'" in failed(monkeypatch, capsys, *words)
+    assert "/nope/there.properties cannot be read (No such file or directory)" in failed(
+        monkeypatch, capsys, *words
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("share-groups", "--list", "--command-config"),
+        ("share-group-configs", "--group", "g", "--describe", "--command-config"),
+        ("share-group-configs", "--group", "g", "--alter", "--add-config-file"),
+    ],
+)
+def test_a_file_of_settings_that_is_no_text_is_one_line(
+    words: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Before a server is asked; Kafka's tools end with exit code 1."""
+    (tmp_path / "bin").write_bytes(b"a=1\n\xff\xfe=1\n")
+    nowhere = ("--database-url", "postgresql://nowhere.invalid/x")
+    printed = failed(monkeypatch, capsys, *words, str(tmp_path / "bin"), *nowhere)
+    assert "bin, line 2: byte 0xff is not UTF-8: expected lines of name=value" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("dlq", "redrive", "t", "--rate", "nan"), "'--rate': 'nan' is not a finite number"),
+        (("dlq", "redrive", "t", "--rate", "inf"), "'--rate': 'inf' is not a finite number"),
+        (("dlq", "redrive", "t", "--rate", "1e-9"), "is not in the range x>=0.001"),
+        (("groups", "describe", "--watch", "--every", "nan"), "'--every': 'nan' is not a finite number"),
+        (("groups", "describe", "--watch", "--every", "1e300"), "is not in the range 0.05<=x<=86400"),
+        (("journal", "keep", "--retention-days", "nan"), "'nan' is not a finite number"),
+        (("journal", "keep", "--retention-days", "1e9"), "is not in the range 0<x<=36500"),
+        (("run", "m:j", "--max-seconds", "nan"), "'--max-seconds': 'nan' is not a finite number"),
+        (("run", "m:j", "--max-seconds", "-inf"), "is not in the range x>=0"),
+        ((*RESET, "--topic", "t", "--by-duration", "P999999999D"), "expected 36,500 days (P36500D) at most"),
+        (("tokens", "create", "--principal", "User:a", "--expires", "P36501D"), "is too long"),
+        (
+            ("state", "extend-locks", "--by", "PT99999999999999H"),
+            "'PT99999999999999H' is not an ISO-8601 duration",
+        ),
+    ],
+)
+def test_a_number_without_an_end_is_refused(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    """NaN lies within every range, and what is far too long has no date: both ended in a traceback, or never."""
+    result = CliRunner().invoke(command, [*words, "--database-url", "postgresql://nowhere.invalid/x"])
+    assert result.exit_code == 2, result.output
+    assert said in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize("content", ["def broken(:\n", "from os import no_such_name\n"])
@@ -167,7 +227,7 @@ def test_kafkas_tool_has_one_exit_code_for_wrong_lines(
         parse_topics(["t:x"])
 
     monkeypatch.setattr("sharequeue.cli.kafka.configs.Database.open", late)
-    assert "partitions are numbers" in failed(monkeypatch, capsys, *words)
+    assert "partitions must be numbers" in failed(monkeypatch, capsys, *words)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +241,28 @@ def test_an_error_of_postgres_has_its_own_code(state: str, code: str) -> None:
     refused = database_failure(kind("select", {}, original))
     assert refused.code == code
     assert "(permission denied)" in refused.format_message()
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "said"),
+    [
+        (
+            'FATAL:  password authentication failed for user "u"',
+            "DATABASE_LOGIN_REFUSED",
+            "refused the login",
+        ),
+        ('FATAL:  database "x" does not exist', "DATABASE_LOGIN_REFUSED", "refused the login"),
+        ("Connection refused", "DATABASE_NOT_AVAILABLE", "does not answer"),
+        ("FATAL:  the database system is starting up", "DATABASE_NOT_AVAILABLE", "does not answer"),
+    ],
+)
+def test_a_login_that_is_refused_is_no_database_that_is_away(reason: str, code: str, said: str) -> None:
+    """The driver has no SQLSTATE for either."""
+    reason = f'connection to server at "127.0.0.1", port 5432 failed: {reason}'
+    original = type("Original", (Exception,), {"pgcode": None})(f"{reason}\n")
+    refused = database_failure(OperationalError("select", {}, original))
+    assert refused.code == code
+    assert refused.format_message().endswith(f"{said} ({reason}).")
 
 
 def test_an_error_of_kafkas_has_its_name(

@@ -11,9 +11,10 @@ from uuid import uuid4
 from confluent_kafka import Message
 
 from sharequeue import ShareConsumer
-from sharequeue.consumer.holdings import Holding, lock_clock
-from sharequeue.offsets import OffsetSet
-from sharequeue.values import READ_UNCOMMITTED, Delivery, Lease, SharePartition
+from sharequeue.consumer.held_leases import HeldLease
+from sharequeue.state.locks import lock_clock
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import READ_UNCOMMITTED, Delivery, Lease, SharePartition
 
 CONFIG: dict[str, Any] = {
     "group.id": "g",
@@ -53,9 +54,9 @@ def lease_of(offsets: OffsetSet, topic: str = "t") -> Lease:
     )
 
 
-def holding_of(first: int, end: int, topic: str = "t") -> Holding:
+def holding_of(first: int, end: int, topic: str = "t") -> HeldLease:
     """A lease of which nothing has been read."""
-    return Holding.of(lease_of(OffsetSet.of((first, end)), topic), lock_clock())
+    return HeldLease.of(lease_of(OffsetSet.of((first, end)), topic), lock_clock())
 
 
 def messages_of(first: int, end: int, topic: str = "t") -> list[Message]:
@@ -65,10 +66,10 @@ def messages_of(first: int, end: int, topic: str = "t") -> list[Message]:
     ]
 
 
-def put(consumer: Any, first: int, end: int, topic: str = "t") -> Holding:
+def put(consumer: Any, first: int, end: int, topic: str = "t") -> HeldLease:
     """Have these records wait for a poll."""
     holding = holding_of(first, end, topic)
-    shelf = consumer._fetcher._shelf
+    shelf = consumer._handover.queue
     shelf.to_read.append(holding)
     shelf.add(holding, messages_of(first, end, topic), holding.unread)
     return holding
@@ -77,7 +78,7 @@ def put(consumer: Any, first: int, end: int, topic: str = "t") -> Holding:
 def settle(consumer: Any) -> None:
     """Have everything that waits to be sent done, without an error."""
     fetcher = consumer._fetcher
-    while fetcher.outbox:
-        sending = fetcher.outbox.popleft()
+    while fetcher._handover.outbox:
+        sending = fetcher._handover.outbox.popleft()
         sending.results = [None] * len(sending.taken)
-        fetcher._finished.append(sending)
+        fetcher._handover._finished.append(sending)

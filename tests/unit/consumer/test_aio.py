@@ -1,4 +1,4 @@
-"""What becomes of the records of a poll that was cancelled?"""
+"""What becomes of the records of a poll that was cancelled."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_nobody_has_seen_is_not_committed(late: Late) -> None:
         late.let_go.set()
         assert await consumer.commit_sync(0) == {}
         await consumer.commit_async()
-        assert not late.inner._fetcher.outbox
+        assert not late.inner._handover.outbox
         messages = await consumer.poll(0)
         assert [message.offset() for message in messages] == [0, 1]
         if late.inner._config.explicit:
@@ -92,7 +92,7 @@ def test_cancelled_again_while_the_first_has_not_ended(late: Late) -> None:
         await cancel(consumer)
         late.let_go.set()
         assert [message.offset() for message in await consumer.poll(0)] == [0, 1]
-        assert not late.inner._fetcher.outbox
+        assert not late.inner._handover.outbox
 
     asyncio.run(program())
 
@@ -157,7 +157,7 @@ def test_close_beside_polls(closable: Any) -> None:
     async def program() -> list[Any]:
         consumer = awaitable(closable)
         polls = [asyncio.ensure_future(consumer.poll()) for _ in range(2)]
-        while not closable._fetcher._polling:
+        while not closable._handover._polling:
             await asyncio.sleep(0.001)
         closing = asyncio.ensure_future(consumer.close())
         await asyncio.sleep(0)
@@ -171,7 +171,7 @@ def test_close_beside_polls(closable: Any) -> None:
         IllegalStateException,
         type(None),
     ]
-    assert closable._closed
+    assert closable._guard.closed
 
 
 def test_a_close_that_is_cancelled_goes_on(closable: Any) -> None:

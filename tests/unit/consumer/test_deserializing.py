@@ -1,4 +1,4 @@
-"""What does a program get that keeps a record it was given as an object?"""
+"""What a program gets that keeps a record which it was given as an object."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from sharequeue import DeserializingShareConsumer
-from sharequeue.values import AcknowledgeType
+from sharequeue.words.values import AcknowledgeType
 from tests.unit.consumer.stub import consumer_of, put
 
 RENEW = AcknowledgeType.RENEW
@@ -26,7 +26,7 @@ def test_a_renewed_record_is_decoded_once() -> None:
         messages = consumer.poll(0)
         for message in messages:
             consumer.acknowledge(message, RENEW)
-        [(_, taken)] = consumer._fetcher.outcomes_of([first], implicit=False).taken
+        [(_, taken)] = consumer._handover.outcomes_of([first], implicit=False).taken
         consumer._in_hand = []
         renewed = put(consumer, 0, 2)
         renewed.ready, renewed.renewed = list(taken.renewed), True

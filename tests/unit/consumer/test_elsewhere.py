@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from confluent_kafka import IllegalStateException
 
-from sharequeue.consumer.listening import _wait_for
 from sharequeue.consumer.share_consumer import _abandon
+from sharequeue.state.listening import _wait_for
 from tests.unit.consumer.stub import consumer_of, put
 
 

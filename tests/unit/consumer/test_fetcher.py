@@ -11,19 +11,19 @@ from uuid import UUID
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from sharequeue.consumer.holdings import Holding, Taken
+from sharequeue.consumer.acknowledgements import Acknowledgements
+from sharequeue.consumer.held_leases import HeldLease, LeaseOutcomes
 from sharequeue.consumer.log_ends import LOOK_AGAIN_S
-from sharequeue.consumer.sending import Sending
-from sharequeue.offsets import OffsetSet
-from sharequeue.state.many import AcquiredMany
-from sharequeue.values import AcknowledgeType, SharePartition
+from sharequeue.state.calls import AcquiredLeases
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests.unit.consumer.stub import consumer_of, holding_of, messages_of, put
 from tests.waiting import wait_until
 
 AT = SharePartition("g", "t", 0)
 
 
-class Many:
+class Told:
     """What the state answers, and what it was told."""
 
     def __init__(self, fetcher: Any) -> None:
@@ -32,17 +32,20 @@ class Many:
         self.acknowledged: list[Any] = []
         self.fails = False
         self.leases: tuple[Any, ...] = ()
-        fetcher._state = SimpleNamespace(many=self, release=lambda *_: None)
+        fetcher._state = self
         fetcher._ends = SimpleNamespace(readable=lambda *_: [AT], check_cluster=lambda: None)
 
     def _check(self) -> None:
         if self.fails:
             raise OperationalError("select", None, Exception("connection lost"))
 
-    def acquire(self, part: Any, *_: Any, request_id: UUID, **__: Any) -> AcquiredMany:
+    def release_member(self, *_: Any) -> None:
+        """Nothing is left."""
+
+    def acquire(self, part: Any, *_: Any, request_id: UUID, **__: Any) -> AcquiredLeases:
         self.asked.append((list(part), request_id))
         self._check()
-        return AcquiredMany(self.leases, {})
+        return AcquiredLeases(self.leases, {})
 
     def release(self, leases: Any, *, refund: bool) -> None:
         self._check()
@@ -57,7 +60,7 @@ def test_a_lease_whose_reply_was_lost_is_asked_for_again() -> None:
     """As the same request: the state answers with what it leased then."""
     with consumer_of() as consumer:
         fetcher = consumer._fetcher
-        many = Many(fetcher)
+        many = Told(fetcher)
         many.fails = True
         with pytest.raises(OperationalError):
             fetcher._lease({AT: "id"})
@@ -74,8 +77,8 @@ def test_the_rest_of_a_lease_is_given_back_after_an_unsubscribe() -> None:
     """What nobody has seen of it gets its delivery back when the consumer ends."""
     with consumer_of(max_poll_records=1) as consumer:
         fetcher = consumer._fetcher
-        many = Many(fetcher)
-        holding: Holding = put(consumer, 0, 3)
+        many = Told(fetcher)
+        holding: HeldLease = put(consumer, 0, 3)
         assert len(consumer.poll(0)) == 1
         fetcher.drop(frozenset())
         assert not many.released
@@ -88,11 +91,11 @@ def test_a_rest_that_could_not_be_given_back_is_tried_again() -> None:
     """With its gaps: nothing of it is acknowledged afterwards."""
     with consumer_of() as consumer:
         fetcher = consumer._fetcher
-        many = Many(fetcher)
+        many = Told(fetcher)
         fetcher._ends.cannot_be_read = lambda _: None
         holding = holding_of(0, 3)
         holding.gaps, holding.unread = OffsetSet.of((0, 1)), OffsetSet.of((1, 3))
-        fetcher._shelf.to_read.append(holding)
+        fetcher._handover.queue.to_read.append(holding)
         many.fails = True
         with pytest.raises(OperationalError):
             fetcher._not_readable(holding, None)
@@ -107,14 +110,16 @@ def test_a_rest_waits_for_what_is_in_use_of_its_lease() -> None:
     """For acknowledgements on their way; where a lock was renewed for the lock of the rest."""
     with consumer_of() as consumer:
         fetcher = consumer._fetcher
-        many = Many(fetcher)
+        many = Told(fetcher)
         on_its_way, split = holding_of(0, 3), holding_of(3, 6)
         fetcher._rests += [on_its_way, split]
-        fetcher.send(Sending([(on_its_way, Taken({AcknowledgeType.ACCEPT: OffsetSet.of((0, 1))}))]))
+        fetcher._handover.send(
+            Acknowledgements([(on_its_way, LeaseOutcomes({AcknowledgeType.ACCEPT: OffsetSet.of((0, 1))}))])
+        )
         split.split = True
         fetcher._give_back_rests()
         assert (many.released, fetcher._rests) == ([], [on_its_way])
-        fetcher.outbox.clear()
+        fetcher._handover.outbox.clear()
         fetcher._give_back_rests()
         assert (many.released, fetcher._rests) == ([(on_its_way.lease.token, True)], [])
 
@@ -131,7 +136,7 @@ def test_acknowledgements_are_sent_however_short_the_close() -> None:
         def send(*_: object) -> None:
             carry_out.wait(120)
             order.append("sent")
-            fetcher.outbox.clear()
+            fetcher._handover.outbox.clear()
 
         fetcher._sender.send = send
         put(consumer, 0, 1)
@@ -148,18 +153,18 @@ def test_acknowledgements_are_sent_however_short_the_close() -> None:
 
 def test_each_call_of_one_sending_is_a_request_of_its_own() -> None:
     """A lease with more delays than fit into one call: all of them are done."""
-    holding, ids = holding_of(0, 500), []
+    holding, ids = holding_of(0, 20_200), []
 
     def acknowledge(acknowledgements: Any, *, request_id: UUID) -> list[None]:
         ids.append(request_id)
         return [None] * len(acknowledgements)
 
-    state: Any = SimpleNamespace(many=SimpleNamespace(acknowledge=acknowledge), now=lambda: datetime.now(UTC))
-    delayed = {float(offset): [offset] for offset in range(450)}
-    taken = Taken({AcknowledgeType.RELEASE: OffsetSet.of((0, 450))}, delayed=delayed)
-    sending = Sending([(holding, taken)])
+    state: Any = SimpleNamespace(acknowledge=acknowledge, now=lambda: datetime.now(UTC))
+    delayed = {float(offset): [offset] for offset in range(20_150)}
+    taken = LeaseOutcomes({AcknowledgeType.RELEASE: OffsetSet.of((0, 20_150))}, delayed=delayed)
+    sending = Acknowledgements([(holding, taken)])
     assert sending.carry_out(state, None) == ([None], [])
-    assert len(set(ids)) == len(ids) == 3
+    assert len(set(ids)) == len(ids) == 2
     first = list(ids)
     sending.carry_out(state, None)
     assert ids == first + first
@@ -169,8 +174,8 @@ def test_nothing_is_leased_ahead_of_a_full_shelf() -> None:
     """fetch.max.bytes bounds what waits for the polls, however few records it is."""
     with consumer_of(fetch_max_bytes=3, max_poll_records=10) as consumer:
         fetcher = consumer._fetcher
-        consumer._member.assignment = {AT: "id"}
-        fetcher.lease_ahead(20)
+        consumer._member.membership.topic_ids = {AT: "id"}
+        fetcher._handover.lease_ahead(20)
         put(consumer, 0, 2)
         assert fetcher._wants_records()
         put(consumer, 2, 3)
@@ -204,6 +209,6 @@ def test_a_broker_that_does_not_answer_is_not_asked_again_at_once(monkeypatch: p
             unknown=lambda _: {}, grown=lambda *_: {AT: "id"}, observe=lambda *_: False
         )
         monkeypatch.setattr(fetcher, "_pause", waits.append)
-        fetcher._polling = True
+        fetcher._handover._polling = True
         fetcher._wait({AT: "id"})
         assert waits == [LOOK_AGAIN_S]

@@ -1,4 +1,4 @@
-"""Of which topic are the offsets that a consumer reports?"""
+"""The offsets that a consumer reports are those of the present topic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from sharequeue import Settings
 from sharequeue.consumer.log_ends import LogEnds
 from sharequeue.kafka.topics import LogOffsets
-from sharequeue.values import SharePartition
+from sharequeue.words.values import SharePartition
 
 AT = SharePartition("g", "t", 0)
 
@@ -16,9 +16,7 @@ AT = SharePartition("g", "t", 0)
 def test_offsets_of_a_topic_that_was_made_again_meanwhile_are_not_used() -> None:
     """The id is the same before and after, or nobody knows of which topic they are."""
     told: list[str] = []
-    state: Any = SimpleNamespace(
-        many=SimpleNamespace(observe=lambda seen: told.extend(each.topic_id for each in seen))
-    )
+    state: Any = SimpleNamespace(observe=lambda seen: told.extend(each.topic_id for each in seen))
     reader: Any = SimpleNamespace(watch=lambda *_: None)
     settings: Any = Settings.load("/nowhere", bootstrap_servers="127.0.0.1:1")
     ends = LogEnds(settings, state)

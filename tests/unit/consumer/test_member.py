@@ -1,4 +1,4 @@
-"""When is a consumer a member, and what may it rely on meanwhile?"""
+"""When a consumer is a member, and what it may rely on meanwhile."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sharequeue import WakeupException
 from sharequeue.consumer import member as module
-from sharequeue.errors import GroupAuthorizationFailed, UnknownMemberId, UnknownTopicId
 from sharequeue.groups.assignments import AssignedTopic
 from sharequeue.groups.heartbeats import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatRequest, HeartbeatResponse
-from sharequeue.state.many import AcquiredMany
-from sharequeue.values import SharePartition
+from sharequeue.state.calls import AcquiredLeases
+from sharequeue.words.errors import GroupAuthorizationFailed, UnknownMemberId, UnknownTopicId
+from sharequeue.words.values import SharePartition
 from tests.unit.consumer.stub import consumer_of, holding_of, put
 from tests.waiting import wait_until
 
@@ -33,25 +33,47 @@ class Group:
         self.released = 0
         self.error_code = 0
         self.level = "read_uncommitted"
+        self.quiet = False
         self.lost: dict[str, UnknownTopicId] = {}
         self.figures = SimpleNamespace(lost_topics=lambda group_id, topics: self.lost)
 
-    def beat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+    def beat(self, request: HeartbeatRequest, _: float | None = None) -> HeartbeatResponse:
         self.requests.append(request.member_epoch)
         if self.error_code:
             return HeartbeatResponse(self.error_code, "no")
-        return HeartbeatResponse(0, None, request.member_id, 1, 10, 1000, (AssignedTopic("id", "t", (0,)),))
+        if self.quiet:
+            return HeartbeatResponse(0, None, request.member_id, 1, 10, 1000)
+        return HeartbeatResponse(
+            0,
+            None,
+            request.member_id,
+            1,
+            10,
+            1000,
+            [AssignedTopic(topic_id="id", topic_name="t", partitions=[0])],
+        )
 
     def configs(self, *_: Any) -> Any:
         return SimpleNamespace(
             isolation_level=self.level,
             partition_max_record_locks=2000,
-            record_lock_duration_ms=15_000,
-            dead_letter_topic="",
         )
 
-    def release(self, *_: str) -> None:
+    def release_member(self, *_: str) -> None:
         self.released += 1
+
+
+def transport(beat: Any) -> Any:
+    """Send heartbeats by a function."""
+
+    class Sent:
+        def __call__(self, request: HeartbeatRequest, timeout: float | None = None) -> Any:
+            return beat(request, timeout)
+
+        def close(self) -> None:
+            pass
+
+    return Sent()
 
 
 @pytest.fixture
@@ -66,11 +88,11 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Group:
 def consumer(group: Group) -> Iterator[Any]:
     """Give a consumer whose member is at work."""
     with consumer_of() as consumer:
-        consumer._member._beat = group.beat
+        consumer._member.membership._transport = transport(group.beat)
         try:
             yield consumer
         finally:
-            consumer._member.close(60)
+            consumer._member.membership.leave(60)
 
 
 def test_a_program_in_a_poll_is_in_use(consumer: Any, group: Group) -> None:
@@ -86,7 +108,7 @@ def test_a_program_in_a_poll_is_in_use(consumer: Any, group: Group) -> None:
     thread = threading.Thread(target=program)
     thread.start()
     member = consumer._member
-    wait_until(lambda: consumer._fetcher._polling)
+    wait_until(lambda: consumer._handover._polling)
     member.subscribe(("t",))
     member.polled()  # as the poll has said: it is the one that began before
     member._max_poll_s = 0.02  # not before: the program was between a subscription and a poll
@@ -98,7 +120,7 @@ def test_a_program_in_a_poll_is_in_use(consumer: Any, group: Group) -> None:
     thread.join(60)
     assert ended == [WakeupException]
     wait_until(lambda: LEAVE_EPOCH in group.requests)
-    assert member.exceeded
+    assert member.membership.unused
     assert group.released == 1
     member.polled()
     wait_until(lambda: group.requests.count(JOIN_EPOCH) == 2)
@@ -108,7 +130,7 @@ def test_a_program_in_a_poll_is_in_use(consumer: Any, group: Group) -> None:
 def test_what_is_given_to_others_is_not_handed_out(consumer: Any, group: Group, how: str) -> None:
     """What waits for a poll goes when the member is out of the group, or gives its records back."""
     member, fetcher, gave = consumer._member, consumer._fetcher, []
-    fetcher._state = SimpleNamespace(many=SimpleNamespace(release=lambda leases, refund: gave.append(refund)))
+    fetcher._state = SimpleNamespace(release=lambda leases, refund: gave.append(refund))
     member.subscribe(("t",))
     member.polled()
     wait_until(lambda: bool(group.requests))
@@ -119,8 +141,8 @@ def test_what_is_given_to_others_is_not_handed_out(consumer: Any, group: Group, 
         member._max_poll_s = 0.02
         member.returned()
     else:
-        member.rejoin()
-    wait_until(lambda: fetcher._shelf.records == 0 and True in gave)
+        member.membership.rejoin()
+    wait_until(lambda: fetcher._handover.queue.records == 0 and True in gave)
 
 
 def test_what_is_leased_while_the_member_is_lost(consumer: Any) -> None:
@@ -128,22 +150,23 @@ def test_what_is_leased_while_the_member_is_lost(consumer: Any) -> None:
     fetcher, gave = consumer._fetcher, []
     holding = holding_of(0, 3)
 
-    def acquire(*_: Any, **__: Any) -> AcquiredMany:
+    def acquire(*_: Any, **__: Any) -> AcquiredLeases:
         fetcher.drop(frozenset())
-        return AcquiredMany((holding.lease,), {})
+        return AcquiredLeases((holding.lease,), {})
 
-    many = SimpleNamespace(acquire=acquire, release=lambda leases, refund: gave.append((*leases, refund)))
-    fetcher._state = SimpleNamespace(many=many)
+    fetcher._state = SimpleNamespace(
+        acquire=acquire, release=lambda leases, refund: gave.append((*leases, refund))
+    )
     fetcher._ends = SimpleNamespace(readable=lambda *_: [AT], check_cluster=lambda: None)
     assert not fetcher._lease({AT: "id"})
     assert gave == [(holding.lease, True)]
-    assert not fetcher._shelf.leases()
+    assert not fetcher._handover.queue.leases()
 
 
 def test_the_isolation_level_is_known_before_the_assignment(
     consumer: Any, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is leased before it is known how it is to be read."""
+    """Nothing is leased before it is known how it is to be read; heartbeats of nothing new do not load it again."""
     group.level = "read_committed"
     member, assigned = consumer._member, []
 
@@ -152,12 +175,16 @@ def test_the_isolation_level_is_known_before_the_assignment(
         return group.configs()
 
     monkeypatch.setattr(module, "GroupConfigs", SimpleNamespace(load=load))
-    member.topics = ("t",)
-    member._one(("t",), 0.0)
-    assert assigned == [{}]
+    member.subscribe(("t",))
+    wait_until(lambda: bool(member.assignment))
     assert member.isolation_level == "read_committed"
-    assert member.lock_duration_ms == 15_000
     assert member.assignment == {AT: "id"}
+    group.quiet = True
+    before = len(group.requests)
+    wait_until(lambda: len(group.requests) > before + 3)
+    loaded = len(assigned)
+    wait_until(lambda: len(group.requests) > before + 6)
+    assert (assigned[0], len(assigned)) == ({}, loaded)
 
 
 def test_an_older_subscription_s_error_is_forgotten(consumer: Any, group: Group) -> None:
@@ -166,57 +193,62 @@ def test_an_older_subscription_s_error_is_forgotten(consumer: Any, group: Group)
     group.error_code = GroupAuthorizationFailed.code
     asked, go_on, beat = threading.Event(), threading.Event(), group.beat
 
-    def slow(request: HeartbeatRequest) -> HeartbeatResponse:
+    def slow(request: HeartbeatRequest, _: float | None) -> HeartbeatResponse:
         refused = beat(request)
         asked.set()
         go_on.wait(60)
         return refused
 
     member.subscribe(("u",))
-    wait_until(lambda: fetcher._failure is not None)
+    wait_until(lambda: fetcher._handover._failure is not None)
     consumer._subscribed = ("u",)
     fetcher.start = consumer._listener.start = lambda: None
-    member._beat = slow
+    member.membership._transport = transport(slow)
     consumer.subscribe(["v"])
     assert consumer.poll(0).is_empty()
     asked.wait(60)
-    group.error_code, member._beat = 0, beat
+    group.error_code, member.membership._transport = 0, transport(beat)
     consumer.subscribe(["t"])
     go_on.set()
-    wait_until(lambda: member.joined)
+    wait_until(lambda: member.membership.joined)
     assert consumer.poll(0).is_empty()
-    fetcher.fail(GroupAuthorizationFailed())
+    fetcher._handover.fail(GroupAuthorizationFailed())
     consumer.subscribe(["t"])
     assert consumer.poll(0).is_empty()
 
 
 def test_a_lost_topic_is_told_once(consumer: Any, group: Group) -> None:
     """By the next poll that has no records; one that is there again and is lost again is told again."""
-    member = consumer._member
+    member, told = consumer._member, []
+
+    def ask() -> None:
+        member.answered((), group.beat(HeartbeatRequest("g", "m", 1)))
+
     for _ in range(2):
         group.lost = {"t": UnknownTopicId("t was deleted")}
-        member._one(member.topics, 0.0)
-        member._one(member.topics, 0.0)
+        ask()
+        ask()
         with pytest.raises(KafkaException) as raised:
             consumer.poll(0)
-        assert raised.value.args[0].code() == KafkaError.UNKNOWN_TOPIC_ID
+        told.append(raised.value.args[0].code())
         assert consumer.poll(0).is_empty()
         group.lost = {}
-        member._one(member.topics, 0.0)
+        ask()
         assert consumer.poll(0).is_empty()
+    assert told == [KafkaError.UNKNOWN_TOPIC_ID] * 2
 
 
 def test_an_error_waits_behind_records(consumer: Any) -> None:
     """A poll that has records returns them; the next one raises."""
     fetcher = consumer._fetcher
-    pick = fetcher._shelf.pick
+    pick = fetcher._handover.queue.pick
 
     def pick_while_it_fails(*arguments: Any, **named: Any) -> Any:
-        fetcher._failure = GroupAuthorizationFailed()
+        fetcher._handover._failure = GroupAuthorizationFailed()
         return pick(*arguments, **named)
 
     put(consumer, 0, 1)
-    fetcher._shelf.pick = pick_while_it_fails
+    fetcher._handover.queue.pick = pick_while_it_fails
     assert len(consumer.poll(0)) == 1
     with pytest.raises(KafkaException):
         consumer.poll(0)
@@ -228,10 +260,10 @@ def test_a_lost_topic_is_told_to_the_error_callback() -> None:
     with consumer_of() as consumer:
         error_cb = {"error_cb": lambda error: told.append(error.name())}
         consumer._config = replace(consumer._config, reading=error_cb)
-        consumer._fetcher.fail(UnknownTopicId("t was deleted"))
+        consumer._handover.fail(UnknownTopicId("t was deleted"))
         assert consumer.poll(0).is_empty()
         put(consumer, 0, 1)
-        consumer._fetcher.fail(UnknownTopicId("t was deleted"))
+        consumer._handover.fail(UnknownTopicId("t was deleted"))
         assert len(consumer.poll(5)) == 1
     assert told == ["UNKNOWN_TOPIC_ID"] * 2
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sharequeue.offsets import OffsetSet
-from sharequeue.values import AcknowledgeType, SharePartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests.unit.consumer.stub import consumer_of, put, settle
 
 ACCEPT = AcknowledgeType.ACCEPT
@@ -35,7 +35,7 @@ def test_a_callback_that_raises_costs_no_record() -> None:
             consumer.poll(0)
         assert [message.offset() for message in consumer.poll(0)] == [2, 3]
         assert len(told) == len(set(told)) == 2
-        assert not consumer._fetcher.outbox
+        assert not consumer._handover.outbox
 
 
 def test_no_result_is_told_once_records_are_taken() -> None:
@@ -49,17 +49,17 @@ def test_no_result_is_told_once_records_are_taken() -> None:
         put(consumer, 0, 1)
         consumer.poll(0)
         put(consumer, 1, 2)
-        take = consumer._fetcher.take
+        take = consumer._handover.take
 
         def take_while_results_come(*arguments: object) -> object:
             settle(consumer)
             return take(*arguments)
 
-        consumer._fetcher.take = take_while_results_come
+        consumer._handover.take = take_while_results_come
         assert [message.offset() for message in consumer.poll(0)] == [1]
         with pytest.raises(ValueError, match="boom"):
             consumer.commit_async()
-        [sending] = consumer._fetcher.outbox
+        [sending] = consumer._handover.outbox
         assert sending.taken[0][1].outcomes == {ACCEPT: OffsetSet.of((1, 2))}
 
 
@@ -67,7 +67,7 @@ def test_a_poll_that_does_not_wait_has_records_fetched() -> None:
     """Also where it may not wait for more: what it asked for is leased once, for the next."""
     with consumer_of() as consumer:
         fetcher = consumer._fetcher
-        consumer._member.assignment = {SharePartition("g", "t", 0): "id"}
+        consumer._member.membership.topic_ids = {SharePartition("g", "t", 0): "id"}
         assert not consumer.poll(0)
         assert fetcher._wants_records()
         rounds: list[bool] = []
@@ -86,13 +86,13 @@ def test_what_is_renewed_after_a_stop_is_still_polled() -> None:
     """The program finishes it; what waits besides is given back and not handed out."""
     with consumer_of(share_acknowledgement_mode="explicit") as consumer:
         fetcher = consumer._fetcher
-        fetcher._state = SimpleNamespace(many=SimpleNamespace(release=lambda *_, **__: None))
+        fetcher._state = SimpleNamespace(release=lambda *_, **__: None)
         renewed, other = put(consumer, 0, 2), put(consumer, 2, 4)
         renewed.renewed = renewed.seen = True
-        fetcher.cease()
+        fetcher._handover.cease()
         assert fetcher._to_give_back()
         fetcher.drop(frozenset())
-        assert fetcher._shelf.leases() == [renewed]
+        assert fetcher._handover.queue.leases() == [renewed]
         assert not fetcher._to_give_back()
         assert other.waiting == 0
         assert [message.offset() for message in consumer.poll()] == [0, 1]

@@ -1,4 +1,4 @@
-"""What does a signal do once the consumer is closed?"""
+"""What a signal does once the consumer is closed."""
 
 from __future__ import annotations
 

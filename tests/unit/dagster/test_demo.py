@@ -13,7 +13,7 @@ from orchestration.demo.runs import sole_demo, stage_of
 from orchestration.demo.waiting import Holder, wait_for_holders
 from sharequeue.kafka.topics import LogOffsets
 from sharequeue.local.home import Home
-from sharequeue.values import SharePartitionStatus
+from sharequeue.words.figures import SharePartitionStatus
 
 
 def status(**figures: int) -> SharePartitionStatus:

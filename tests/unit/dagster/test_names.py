@@ -28,7 +28,7 @@ def test_reserved_words(reserved: str) -> None:
 
 def test_empty_is_refused() -> None:
     """The empty group id, which Kafka refuses, has no name."""
-    with pytest.raises(ValueError, match="not empty"):
+    with pytest.raises(ValueError, match="must not be empty"):
         dagster_name("")
 
 

@@ -20,22 +20,22 @@ from dagster.components.testing import create_defs_folder_sandbox
 from sharequeue.dagster import share_group_defs, share_group_resources
 from sharequeue.dagster.assets.dead_letters import beginning
 from sharequeue.dagster.quality import dead_letters
+from sharequeue.dagster.quality.archived import ArchivedBatch
+from sharequeue.dagster.quality.comparison import ABSENT, OTHER, Compared
 from sharequeue.dagster.quality.context import QualityContext, Validator
 from sharequeue.dagster.quality.drift import compare
 from sharequeue.dagster.quality.expectations import SuiteUnreadable, check_specs, suite_of
 from sharequeue.dagster.quality.findings import Cursor, Finding, together
+from sharequeue.dagster.quality.judging import Judged, header_texts
+from sharequeue.dagster.quality.reading import Reading
+from sharequeue.dagster.quality.reconciliation import Place
 from sharequeue.dagster.share_group import Drift
 from sharequeue.dagster.state_checks import settled
-from sharequeue.deadletters.archived import ArchivedBatch
-from sharequeue.deadletters.comparison import ABSENT, OTHER, Compared
-from sharequeue.deadletters.judging import Judged
-from sharequeue.deadletters.letters import BATCH, KAFKA_HEADERS, MESSAGES, SEQUENCE, DeadLetter, header_texts
-from sharequeue.deadletters.reading import Reading
-from sharequeue.deadletters.reconciliation import Place
+from sharequeue.deadletters.letters import BATCH, KAFKA_HEADERS, MESSAGES, SEQUENCE, DeadLetter
 from sharequeue.kafka.topics import LogOffsets, TopicInfo
-from sharequeue.offsets import OffsetSet
-from sharequeue.settings import Settings
-from sharequeue.values import DeadLetterRun, SharePartition
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import DeadLetterRun, SharePartition
 from tests.fixtures.dagster import share_group
 
 PREFIX = "__dlq.errors."
@@ -218,12 +218,15 @@ def test_a_blocking_check_comes_before_what_it_blocks() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ("[]", "expected an object with a list `expectations`"),
         ('{"expectations": []}', "not empty"),
         ('{"expectations": [{"kwargs": {}}]}', "expectation 0 has no `type`"),
         ('{"expectations": [{"type": "expect_x", "severity": "bad"}]}', "critical, warning, info"),
-        ('{"expectations": [{"type": "expect_x"}, {"type": "expect_x"}]}', "two expectations are called 'x'"),
+        (
+            '{"expectations": [{"type": "expect_x"}, {"type": "expect_x"}]}',
+            "two expectations have the name 'x'",
+        ),
     ],
 )
 def test_a_file_that_is_no_suite_is_refused(tmp_path: Path, content: str, message: str) -> None:
@@ -282,7 +285,7 @@ def test_a_suite_stands_beside_its_defs_yaml() -> None:
         with pytest.raises(Exception, match="defs.yaml") as refused, sandbox.build_all_defs():  # noqa: RUF043
             pass
         told = "".join(traceback.format_exception(refused.value))
-        assert "dlq_suite.json is no suite of Great Expectations" in told
+        assert "dlq_suite.json is not a suite of Great Expectations" in told
 
 
 def test_a_cursor_survives_its_metadata() -> None:
@@ -294,12 +297,10 @@ def test_a_cursor_survives_its_metadata() -> None:
     again = Cursor._read(data, "g")
     assert again == cursor
     assert together({"a": cursor, "b": again, "c": Cursor("id", {0: 6})}) == [["a", "b"], ["c"]]
-    assert cursor.found[0].row("dlq", shown_only=False).data["command"] == (
-        "sharequeue dlq redrive dlq --offsets 0:3"
-    )
-    assert cursor.found[0].row("dlq", shown_only=True).data["command"] == "sharequeue dlq show dlq 0 3"
+    assert cursor.found[0].row("dlq", shown_only=False)[-1] == ("sharequeue dlq redrive dlq --offsets 0:3")
+    assert cursor.found[0].row("dlq", shown_only=True)[-1] == "sharequeue dlq show dlq 0 3"
     twice = Finding("doubled", 0, 5, "flights", 0, 2)
-    assert twice.row("dlq", shown_only=False).data["command"] == "sharequeue dlq show dlq 0 5"
+    assert twice.row("dlq", shown_only=False)[-1] == "sharequeue dlq show dlq 0 5"
 
 
 def test_a_record_without_a_letter_stays_found_until_its_place_was_read_again() -> None:

@@ -6,9 +6,10 @@ import dagster as dg
 
 from sharequeue.dagster import reports
 from sharequeue.deadletters.writer import DeadLetterReport, Held, PartitionReport
-from sharequeue.state.group_report import CausesOfDay, GroupFigures, GroupReport, Moment
+from sharequeue.reports.read import CausesOfDay, GroupReport, Moment
 from sharequeue.state.journal import Day
-from sharequeue.values import DeliveryCount, SharePartition, SharePartitionStatus
+from sharequeue.words.figures import GroupFigures, SharePartitionStatus
+from sharequeue.words.values import DeliveryCount, SharePartition
 
 NOW = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
 
@@ -52,8 +53,8 @@ def report(partitions: int, reports: int) -> GroupReport:
 def status(partition: int) -> SharePartitionStatus:
     """A share-partition whose lag is its number."""
     return SharePartitionStatus(
-        *("g", "flights", partition, "id", "active", 1, 500, 520, 0, 1_000, 1_000, NOW),
-        *(partition, 20, 0, 20, 0, 0, 0, 1, 1, None),
+        *("g", "flights", partition, 500, 520, 0, 1_000, partition, 20),
+        acquired=20,
     )
 
 

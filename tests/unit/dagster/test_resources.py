@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sharequeue.dagster import share_group_resources
-from sharequeue.settings import Settings
 from sharequeue.spark import session
+from sharequeue.words.settings import Settings
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from datetime import timedelta
 from typing import Any
@@ -107,19 +108,19 @@ def test_a_backfill_adds_an_asset_with_days_or_hours_and_a_job() -> None:
 
 def test_groups_that_dagster_could_not_tell_apart_are_refused() -> None:
     told = refused({**MINIMAL, "group": "a-b"}, {**MINIMAL, "group": "a.b"})
-    assert "the share groups 'a-b' and 'a.b' are both called 'a_b' in Dagster" in told
+    assert "the share groups 'a-b' and 'a.b' both get the name 'a_b' in Dagster" in told
 
 
 def test_a_group_that_is_defined_twice_is_refused() -> None:
-    assert "share group 'orders' is defined twice: keep one defs.yaml of it" in refused(MINIMAL, MINIMAL)
+    assert "share group 'orders' is defined twice: keep one defs.yaml for it" in refused(MINIMAL, MINIMAL)
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"group": ""}, "a share group's id is not empty"),
+        ({"group": ""}, "group.id must not be empty"),
         ({"group": "g" * 250}, "has 250 characters"),
-        ({"topics": []}, "name at least one topic"),
+        ({"topics": []}, "topics must have at least one topic"),
         ({"topics": ["a b"]}, "The topic name 'a b' is not legal"),
         ({"pipeline": "pipelines.flights"}, "not of the form MODULE:NAME"),
         ({"pipeline": "pipelines.flights.pipeline:flight_delay"}, "Did you mean flight_delays"),
@@ -127,18 +128,19 @@ def test_a_group_that_is_defined_twice_is_refused() -> None:
         ({"configs": {"share.delivery.count.limit": 1}}, "share.delivery.count.limit"),
         ({"configs": {"share.delivery.limit": 5}}, "share.delivery.count.limit"),
         ({"summaries": {"a-b": "os.path:join"}}, "use letters, digits and underscores"),
-        ({"summaries": {"accepted": "os.path:join"}}, "an asset of every share group has that name"),
+        ({"summaries": {"accepted": "os.path:join"}}, "every share group has an asset of that name"),
         ({"summaries": {"delays": "pipelines.flights.pipeline:merged_delay"}}, "Did you mean merged_delays"),
-        ({"freshness": {"fail_window": "soon"}}, "'soon' is no duration"),
-        ({"freshness": {"fail_window": "1h", "warn_window": "2h"}}, "warn_window 2h is not shorter"),
-        ({"run": {"max_seconds": 0}}, "expected more than 0, and it is 0"),
+        ({"freshness": {"fail_window": "soon"}}, "'soon' is not a duration"),
+        ({"freshness": {"fail_window": "1h", "warn_window": "2h"}}, "warn_window 2h must be shorter"),
+        ({"run": {"max_seconds": 0}}, "expected more than 0, but it is 0"),
+        ({"run": {"max_seconds": math.inf}}, "expected more than 0, but it is inf"),
         ({"run": {"max_seconds": "ten"}}, "max_seconds"),
         ({"run": {"max_seconds": "ten"}}, "valid number"),
-        ({"run": {"max_bytes": -1}}, "expected at least 0, and it is -1"),
-        ({"dead_letters": {"drift": {"share": 1.5}}}, "expected more than 0 and at most 1, and it is 1.5"),
+        ({"run": {"max_bytes": -1}}, "expected at least 0, but it is -1"),
+        ({"dead_letters": {"drift": {"share": 1.5}}}, "expected more than 0 and at most 1, but it is 1.5"),
         ({"automation": {"sensor": {"interval": 5}}}, "interval"),
-        ({"backfill": {"start": "yesterday"}}, "expected a day, such as 2013-01-01"),
-        ({"backfill": {"start": "2013-01-01", "timezone": "Mars"}}, "expected one such as UTC"),
+        ({"backfill": {"start": "yesterday"}}, "expected a day such as 2013-01-01"),
+        ({"backfill": {"start": "2013-01-01", "timezone": "Mars"}}, "expected a time zone such as UTC"),
         ({"pipelines": "x"}, "pipelines"),
     ],
 )
@@ -234,6 +236,6 @@ def test_leases_become_a_short_tag() -> None:
 
 def test_names_are_refused_without_a_load_too() -> None:
     """Python users get the same errors as YAML's."""
-    with pytest.raises(ValueError, match="name at least one topic"):
+    with pytest.raises(ValueError, match="topics must have at least one topic"):
         share_group("orders", topics=[])
     assert issubclass(NameCollision, ValueError)

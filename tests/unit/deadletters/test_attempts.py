@@ -22,8 +22,8 @@ from sharequeue.deadletters.attempts import (
     without_explanation,
 )
 from sharequeue.deadletters.letters import EXCEPTION_CLASS, EXCEPTION_MESSAGE, OFFSET, DeadLetter
-from sharequeue.offsets import OffsetSet
-from sharequeue.values import Attempt
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import Attempt
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 

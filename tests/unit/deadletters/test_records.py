@@ -16,14 +16,13 @@ from sharequeue.deadletters.letters import (
     Letter,
     LetterWriting,
     RecordCopy,
-    batch_identity,
     letters_of,
     record_bytes,
     without_content,
 )
-from sharequeue.kafka.records import passes
-from sharequeue.offsets import OffsetSet
-from sharequeue.values import DeadLetterBatch, DeadLetterRun, SharePartition
+from sharequeue.kafka.reading import passes
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import DeadLetterBatch, DeadLetterRun, SharePartition
 
 BATCH = DeadLetterBatch(
     SharePartition("gruppe-ü", "flights", 3),
@@ -100,8 +99,8 @@ def test_the_identity_is_of_the_batch_alone() -> None:
         replace(BATCH, letters=BATCH.letters[:1]),
         replace(BATCH, opened_at=datetime(2026, 1, 1, tzinfo=UTC)),
     ]
-    assert batch_identity(replace(BATCH)) == batch_identity(BATCH)
-    assert len({batch_identity(batch) for batch in [BATCH, *others]}) == 6
+    assert replace(BATCH).identity == BATCH.identity
+    assert len({batch.identity for batch in [BATCH, *others]}) == 6
 
 
 def test_a_letter_is_parsed() -> None:

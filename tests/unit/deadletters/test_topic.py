@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from sharequeue.deadletters.batches import marker_group
+from sharequeue.deadletters.outbox import Marker
 from sharequeue.deadletters.topic import (
     CannotWrite,
     DeadLetterRules,
@@ -17,9 +19,8 @@ from sharequeue.deadletters.topic import (
     topic_problem,
     unanswered,
 )
-from sharequeue.deadletters.transactions import Marker, marker_group, transactional_id
-from sharequeue.errors import TopicAuthorizationFailed, UnknownServerError
-from sharequeue.values import SharePartition
+from sharequeue.words.errors import TopicAuthorizationFailed, UnknownServerError
+from sharequeue.words.values import DeadLetterBatch, SharePartition
 
 RULES = DeadLetterRules("g", "dlq.g")
 ENABLED = {"errors.deadletterqueue.group.enable": "true"}
@@ -93,9 +94,8 @@ def test_the_partition_is_the_sources_modulo() -> None:
 
 def test_a_marker_survives_its_offset_commit() -> None:
     """Sequence, batch, topic and progress are read back as they were committed."""
-    source = SharePartition("g", "t", 4)
     marker = Marker(3, "abc", "dlq.g", "id-1", 99)
-    committed = marker.committed_at(source)
+    committed = marker.committed_at("t", 4)
     assert (committed.topic, committed.partition, committed.offset) == ("t", 4, 3)
     assert Marker.parse(committed) == marker
     assert Marker.parse(TopicPartition("t", 4, -1001)) is None
@@ -105,7 +105,7 @@ def test_a_marker_that_somebody_else_wrote_is_of_no_batch() -> None:
     """An offset committed by hand, without our metadata, vouches for nothing."""
     found = Marker.parse(TopicPartition("t", 4, 3))
     assert found is not None
-    assert not found.is_of(3, "abc")
+    assert not found.is_of(DeadLetterBatch(SharePartition("g", "t", 4), 3, "id", ()))
 
 
 def test_the_marker_of_each_group_has_a_name_that_the_client_takes() -> None:
@@ -116,11 +116,6 @@ def test_the_marker_of_each_group_has_a_name_that_the_client_takes() -> None:
     found = [marker_group(name) for name in names]
     assert len(set(found)) == len(names)
     assert all(name.isascii() and name.isprintable() for name in found)
-
-
-def test_the_transactional_id_names_group_and_source() -> None:
-    """One producer at a time per group and share-partition."""
-    assert transactional_id(SharePartition("g", "t", 4)) == "sharequeue.dlq.g.t.4"
 
 
 @pytest.mark.parametrize(

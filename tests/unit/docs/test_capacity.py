@@ -14,9 +14,9 @@ from sharequeue.groups import assignments, heartbeats
 from sharequeue.local import postgres
 from sharequeue.service.app import create_app
 from sharequeue.service.context import POOL_SIZE
-from sharequeue.service.pages import looking
-from sharequeue.settings import Settings
+from sharequeue.service.pages import viewing
 from sharequeue.spark.sinks.postgres import PostgresTable
+from sharequeue.words.settings import Settings
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "howto" / "capacity.md").read_text()
@@ -48,7 +48,7 @@ def test_every_pool_is_as_the_page_says() -> None:
     # As many threads as that use them: it never opens more than it keeps.
     assert row("the same: its heartbeats") == (POOL_SIZE, POOL_SIZE)
     service.close()
-    assert row("the same: its pages") == (looking.AT_ONCE, looking.AT_ONCE)
+    assert row("the same: its pages") == (viewing.AT_ONCE, viewing.AT_ONCE)
     with Database.open(settings) as job:
         assert bounds(job) == row("a Spark job") == row("a code server")
     [consumers] = re.findall(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Uuid
 
-from sharequeue.errors import BrokerNotAvailable, UnsupportedVersion
 from sharequeue.kafka.topics import ASKED_AT_ONCE, Topics
-from sharequeue.settings import Settings
+from sharequeue.words.errors import BrokerNotAvailable, UnsupportedVersion
+from sharequeue.words.settings import Settings
 
 
 class OldBroker:
@@ -58,10 +57,9 @@ def test_a_broker_that_is_silent_is_waited_for_once(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the reason that the client gives, within the time limit."""
+    """With the reason that the client gives."""
     settings = Settings({"bootstrap_servers": "127.0.0.1:1"})
     for ask in (Topics.cluster_id, Topics.names):
-        began = time.monotonic()
         with (
             Topics(settings, timeout=2.0) as topics,
             pytest.raises(
@@ -69,4 +67,3 @@ def test_a_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
             ),
         ):
             ask(topics)
-        assert time.monotonic() - began < 30  # and not the client's own minute

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from sharequeue.cli import command
-from sharequeue.jvm.jar_sets import DESCRIPTIONS, JarSetInvalid, folder_of
 from sharequeue.local import jars
 from sharequeue.local.optional_jars import MEGABYTES, jar_set
-from sharequeue.settings import Settings
 from sharequeue.spark.session import SparkNotReady, optional_jars
+from sharequeue.words.jar_sets import DESCRIPTIONS, JarSetInvalid, folder_of
+from sharequeue.words.settings import Settings
 
 
 @pytest.mark.parametrize("name", DESCRIPTIONS)
@@ -46,7 +46,7 @@ def test_sets_are_named_by_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert settings.spark_jars == ("delta", "avro")
     assert settings.replace(output="/elsewhere").spark_jars == ("delta", "avro")
     with pytest.raises(
-        JarSetInvalid, match="no set of jars 'hudi': expected some of s3a, delta, iceberg, avro"
+        JarSetInvalid, match="'hudi' is not a known set of jars: expected any of s3a, delta, iceberg, avro"
     ):
         Settings.load(tmp_path, spark_jars="hudi")
 

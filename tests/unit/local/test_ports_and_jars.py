@@ -40,7 +40,7 @@ def test_a_port_in_use_is_replaced_by_another_and_shown(home: Home) -> None:
         chosen = ports.choose(home, "kafka", said.append)
     assert chosen != taken
     assert ports.recorded(home) == {"kafka": chosen}
-    assert said == [f"kafka: port {taken} is in use by another program, taking {chosen} instead"]
+    assert said == [f"kafka: port {taken} is in use by another program: using {chosen} instead"]
 
 
 def test_two_components_never_share_a_port(home: Home) -> None:
@@ -61,8 +61,8 @@ def test_every_defect_of_a_set_of_jars_is_named(tmp_path: Path) -> None:
     (tmp_path / "broker" / "d.jar").write_text("d")
     assert jars.defects(tmp_path, manifest) == [
         "broker/a.jar is missing",
-        "broker/b.jar differs from what is expected",
-        "broker/d.jar does not belong there",
+        "broker/b.jar has the wrong checksum",
+        "broker/d.jar is not part of the set",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Which errors of Spark's jobs are the same one?"""
+"""Which errors of Spark's jobs are the same one."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sharequeue.spark import lease, pipeline
-from sharequeue.spark.reading.levels import refuse_level
+from sharequeue.spark.reading.isolation_level import refuse_level
 
 _JOB = pipeline(group="g", topics=["t"])(lambda records: records)
 

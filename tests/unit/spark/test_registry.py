@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sharequeue.settings import SettingMissing, Settings
-from sharequeue.spark.contract import HandlerError, RegistryNotAvailable
 from sharequeue.spark.formats.registry import Registry, Schema
+from sharequeue.spark.handler import HandlerError, RegistryNotAvailable
+from sharequeue.words.settings import SettingMissing, Settings
 from tests.fixtures.registry import RegistryServer
 
 NOWHERE = "http://ada:secret@127.0.0.1:9"
@@ -51,7 +51,7 @@ def test_an_address_of_something_else_is_no_registry_without_the_schema(
     registry_server: RegistryServer,
 ) -> None:
     """A 404 that is not the registry's own would make dead letters of all records."""
-    with pytest.raises(RegistryNotAvailable, match="answers HTTP 404 to /schemas/ids/7: look at its address"):
+    with pytest.raises(RegistryNotAvailable, match="answers HTTP 404 to /schemas/ids/7: check its address"):
         Registry(f"{registry_server.url}/elsewhere", settings=settings_of()).schema(7)
 
 
@@ -78,12 +78,12 @@ def test_settings_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(SettingMissing, match="set SHAREQUEUE_REGISTRY_URL"):
         Registry(settings=settings_of())
     with pytest.raises(
-        ValueError, match=r"'registry:8081' is no address of a registry: expected such as http://"
+        ValueError, match=r"'registry:8081' is not the address of a registry: expected one such as http://"
     ):
         Registry(settings=settings_of(url="registry:8081"))
     monkeypatch.setenv("SHAREQUEUE_REGISTRY_URL", "http://here")
     monkeypatch.setenv("SHAREQUEUE_REGISTRY_USER", "ada")
     with pytest.raises(
-        ValueError, match="SHAREQUEUE_REGISTRY_USER is no setting of a registry: expected SHAREQ"
+        ValueError, match="SHAREQUEUE_REGISTRY_USER is not a setting of a registry: expected SHAREQ"
     ):
         Registry()

@@ -11,12 +11,12 @@ from uuid import UUID
 import pytest
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from sharequeue.offsets import OffsetSet
-from sharequeue.spark.leasing import renewal
 from sharequeue.spark.leasing.budget import Budget
 from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost
-from sharequeue.state.many import AcquiredMany
-from sharequeue.values import READ_UNCOMMITTED, Delivery, Lease, SharePartition
+from sharequeue.state import locks
+from sharequeue.state.calls import AcquiredLeases
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import READ_UNCOMMITTED, Delivery, Lease, SharePartition
 
 AT = SharePartition("g", "t", 0)
 
@@ -26,12 +26,11 @@ class NoConnection:
 
     def __init__(self, failures: int, lock_ms: int) -> None:
         self.failures, self.lock_ms, self.renewed = failures, lock_ms, threading.Event()
-        self.many = self
 
-    def acquire(self, *_: object, **__: object) -> AcquiredMany:
+    def acquire(self, *_: object, **__: object) -> AcquiredLeases:
         now = datetime.now(UTC)
         held = (Delivery(1, OffsetSet.of((0, 1))),)
-        return AcquiredMany(
+        return AcquiredLeases(
             (Lease(1, AT, 1, "m", 1, UUID(int=1), now, self.lock_ms, held, READ_UNCOMMITTED),), {}
         )
 
@@ -58,7 +57,7 @@ def keeper(state: Any, lost: threading.Event) -> LeaseKeeper:
 
 
 def test_a_pool_without_a_connection_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(renewal, "RENEWALS_PER_LOCK", 120)  # soon, of a lock that does not lapse meanwhile
+    monkeypatch.setattr(locks, "RENEWALS_PER_LOCK", 120)  # soon, of a lock that does not lapse meanwhile
     state = NoConnection(1, 60_000)
     with keeper(state, threading.Event()) as kept:
         assert kept.acquire_within(Budget(1), [AT], None)

@@ -7,9 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from sharequeue.offsets import OffsetSet
 from sharequeue.spark.replays.report import ReplayedPartition, ReplayReport
-from sharequeue.spark.replays.wanted import (
+from sharequeue.spark.replays.selection import (
     Window,
     checked_name,
     folder_name,
@@ -19,6 +18,7 @@ from sharequeue.spark.replays.wanted import (
     parse_leases,
     parse_offsets,
 )
+from sharequeue.words.offsets import OffsetSet
 
 
 def test_a_day_is_as_long_as_it_is_in_its_time_zone() -> None:
@@ -90,9 +90,9 @@ def test_any_group_has_a_folder() -> None:
 def test_times_are_read() -> None:
     assert moment("2013-01-01") == datetime(2013, 1, 1, tzinfo=UTC)
     assert moment("2013-01-01T01:00:00+01:00") == datetime(2013, 1, 1, tzinfo=UTC)
-    with pytest.raises(ValueError, match="is no time"):
+    with pytest.raises(ValueError, match="is not a time"):
         moment("yesterday")
-    with pytest.raises(ValueError, match="is no day"):
+    with pytest.raises(ValueError, match="is not a day"):
         Window.of_day("today")
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pyspark import SparkConf
 
-from sharequeue.settings import Settings
 from sharequeue.spark import SparkNotReady, lease, pipeline, session
 from sharequeue.spark.session import refuse_connect
+from sharequeue.words.settings import Settings
 
 Remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
 
@@ -47,3 +50,18 @@ def test_a_jvm_that_does_not_start_is_an_error_with_the_end_of_its_log(
         session._gateway(given, conf)
     assert ("/nowhere" if before else "heap") in str(raised.value)
     assert os.environ.get("JAVA_HOME") == before
+
+
+def test_a_process_that_was_started_in_an_interrupted_block_is_ended() -> None:
+    """A run that is terminated while Spark's JVM starts leaves no JVM: it would wait for its launcher for ever."""
+    before = subprocess.Popen(["sleep", "60"])
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        with suppress(KeyboardInterrupt), session.ended_with_the_block():
+            started.append(subprocess.Popen(["sleep", "60"]))
+            raise KeyboardInterrupt
+        assert not psutil.pid_exists(started[0].pid)
+        assert before.poll() is None
+    finally:
+        before.kill()
+        before.wait()

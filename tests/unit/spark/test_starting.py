@@ -1,4 +1,4 @@
-"""Which errors does a job that has not begun yet not wait out?"""
+"""The errors that a job which has not begun yet does not wait out."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import socket
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from sharequeue.errors import BrokerNotAvailable, CoordinatorNotAvailable, UnknownTopicOrPartition
-from sharequeue.settings import Settings
-from sharequeue.spark.starting import is_mistake
+from sharequeue.spark.following import is_mistake
+from sharequeue.words.errors import BrokerNotAvailable, CoordinatorNotAvailable, UnknownTopicOrPartition
+from sharequeue.words.settings import Settings
 
 KNOWN = Settings.load(
     database_url="postgresql://u:p@localhost:1/db",

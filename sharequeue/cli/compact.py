@@ -1,0 +1,111 @@
+"""`sharequeue compact`: merge the small files of a sink into few large ones."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import click
+
+from sharequeue.cli.failures import Refused
+from sharequeue.cli.options import execute_option, group_option, settings_options
+from sharequeue.cli.output import Output, answers, number, text
+from sharequeue.database import Database
+from sharequeue.groups.group_names import require_group
+from sharequeue.state import State
+from sharequeue.words.errors import InvalidRequest
+from sharequeue.words.names import nearest
+from sharequeue.words.settings import Settings
+
+_TARGET_MIB = 128
+_GRACE_SECONDS = 3600
+
+
+@click.command()
+@settings_options
+@answers(text("GROUP"), text("SINK"), text("STEP"), number("FOLDERS"), number("RECORDS"), text("LOCATION"))
+@group_option
+@click.option("--sink", required=True, help="The sink, or one of its `-exceptions` and summaries.")
+@click.option(
+    "--target-mib",
+    type=click.IntRange(1),
+    default=_TARGET_MIB,
+    show_default=True,
+    help="Target size of a file; folders below half of it are merged.",
+)
+@click.option(
+    "--grace-seconds",
+    type=click.IntRange(0),
+    default=_GRACE_SECONDS,
+    show_default=True,
+    help="How long readers may use replaced folders, which are removed after that.",
+)
+@click.option(
+    "--sweep-only", is_flag=True, help="Only remove folders that earlier compactions have replaced."
+)
+@execute_option
+def compact(
+    settings: Settings,
+    output: Output,
+    execute: bool,
+    group: str,
+    sink: str,
+    target_mib: int,
+    grace_seconds: int,
+    sweep_only: bool,
+) -> None:
+    """Merge the small files of a sink, then remove folders that were replaced longer ago than the grace.
+
+    Readers see the old folders or the new one, and each record once, at any time.
+    """
+    # Imported here: other commands do not need Spark.
+    from sharequeue.spark import spark_session
+    from sharequeue.spark.handler import PipelineError
+    from sharequeue.spark.output import compaction
+    from sharequeue.spark.output.shared_folder import refuse_unusable
+
+    rows: list[dict[str, object]] = []
+    with Database.open(settings) as database:
+        require_group(database, group)
+        state = State(database)
+        if sink not in (known := state.outputs.sinks(group)):
+            raise InvalidRequest(
+                f"Group {group} has no acknowledged output in a sink {sink}. {nearest(sink, known, 'sinks')}"
+            )
+        try:
+            spark = spark_session(settings, "compaction")
+            refuse_unusable(spark, settings, settings.output)
+            if not sweep_only:
+                done = compaction.compact(
+                    spark,
+                    settings,
+                    state,
+                    group,
+                    sink,
+                    target_bytes=target_mib * 2**20,
+                    dry_run=not execute,
+                )
+                rows += [
+                    {
+                        "step": "compact",
+                        "folders": len(each.replaced),
+                        "records": each.records,
+                        "location": each.location,
+                    }
+                    for each in done
+                ]
+            removed = compaction.sweep_compactions(
+                spark,
+                settings,
+                state,
+                group,
+                sink,
+                grace=timedelta(seconds=grace_seconds),
+                dry_run=not execute,
+            )
+            rows += [{"step": "remove", "folders": 1, "location": folder} for folder in removed]
+        except PipelineError as error:
+            raise Refused(error) from error
+    output.rows([{"group": group, "sink": sink, **row} for row in rows])
+
+
+COMMANDS = (compact,)

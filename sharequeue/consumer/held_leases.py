@@ -1,0 +1,230 @@
+"""The leases of a consumer: their locks, and which of their records are acknowledged.
+
+Each lease has one ``HeldLease``: which of its records wait to be read, to be handed out, to be acknowledged. Locks
+are timed by this process's own clock, from before the lease was requested: a lock ends here before it ends in the
+database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from uuid import UUID, uuid4
+
+from confluent_kafka import KafkaError, Message
+
+from sharequeue.state.locks import Lock
+from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
+
+NOT_YET = -1
+"""Handed out, and not acknowledged yet."""
+_NO_LATENCY, _NO_EPOCH = -1.0, -1
+"""The client's values for "unknown". An old message format has no leader epoch."""
+
+
+@dataclass(slots=True)
+class LeaseOutcomes:
+    """The outcomes of records of one lease that one call acknowledges."""
+
+    outcomes: dict[AcknowledgeType, OffsetSet]
+    delayed: dict[float, list[int]] = field(default_factory=dict)
+    """The released offsets with a delay, by the delay in seconds."""
+    renewed: list[Message] = field(default_factory=list)
+    """Records whose locks are renewed."""
+    errors: dict[int, str] = field(default_factory=dict)
+
+    def add(self, other: LeaseOutcomes) -> None:
+        """Add the outcomes that a later call has for other records of the same lease."""
+        for kind, offsets in other.outcomes.items():
+            self.outcomes[kind] = self.outcomes.get(kind, EMPTY) | offsets
+        for seconds, delayed in other.delayed.items():
+            self.delayed.setdefault(seconds, []).extend(delayed)
+        self.renewed += other.renewed
+        self.errors |= other.errors
+
+
+@dataclass(frozen=True, slots=True)
+class AcquireRequest:
+    """A request to lease from share-partitions. If its reply is lost, its leases are found by the request's id."""
+
+    part: Sequence[SharePartition]
+    asked_at: float
+    drops: int
+    request_id: UUID = field(default_factory=uuid4)
+
+
+@dataclass(slots=True, eq=False)
+class HeldLease:
+    """One lease of this consumer."""
+
+    lease: Lease
+    lock: Lock
+    unread: OffsetSet
+    gaps: OffsetSet = EMPTY
+    """Offsets without a record, to be acknowledged as gaps."""
+    ready: list[Message] = field(default_factory=list)
+    """Records that were read; those from ``next`` on are not handed out yet."""
+    next: int = 0
+    seen: bool = False
+    """Whether any of its records was handed out."""
+    waiting_bytes: int = 0
+    """Bytes of keys and values that wait to be handed out, as if all had one size. Without renewed records."""
+    handed: dict[int, int] = field(default_factory=dict)
+    """Acknowledge types by offset, of records that were handed out and are not sent yet."""
+    messages: list[Message] = field(default_factory=list)
+    """Messages that were handed out in explicit mode: renewed records are polled again."""
+    delays: dict[int, float] = field(default_factory=dict)
+    """Seconds that a released record waits before it is delivered again."""
+    errors: dict[int, str] = field(default_factory=dict)
+    """Why a record failed, for its dead letter."""
+    renewed: bool = False
+    """Whether its records were polled before and their locks renewed."""
+    split: bool = False
+    """Whether some of its records were renewed and have their own ``HeldLease`` under the same lease."""
+    errors_at: list[str] = field(default_factory=list)
+    """The folder of errors, once an acknowledgement of the lease has named it. Renewed records share it."""
+    key: tuple[str, int] = field(init=False)
+    """Topic and partition."""
+
+    def __post_init__(self) -> None:
+        self.key = self.lease.share_partition.topic, self.lease.share_partition.partition
+
+    @classmethod
+    def of(cls, lease: Lease, asked_at: float) -> HeldLease:
+        """Return the holding of a lease that was requested at this time."""
+        return cls(lease, Lock(asked_at, lease.lock_duration_ms), lease.offsets)
+
+    @property
+    def lapsed(self) -> bool:
+        """Whether its lock may have lapsed."""
+        return self.lock.lapsed
+
+    @property
+    def waiting(self) -> int:
+        """Records that were read and not handed out."""
+        return len(self.ready) - self.next
+
+    @property
+    def untouched(self) -> bool:
+        """Whether none of its records was handed out: nobody has seen them."""
+        return self.next == 0 and not self.handed and not self.seen
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing of it is left to be read, handed out or sent."""
+        return not (self.unread or self.gaps or self.handed or self.waiting)
+
+    def add(self, messages: Sequence[Message], passed: OffsetSet) -> None:
+        """Add messages that were read; passed offsets without a message are gaps."""
+        self.ready += messages
+        self.waiting_bytes += sum(map(len, messages))
+        passed &= self.unread
+        if len(messages) < passed.count:
+            self.gaps |= passed - OffsetSet.from_offsets(map(offset_of, messages))
+        self.unread -= passed
+
+    def hand_out(self, most: int, *, explicit: bool) -> list[Message]:
+        """Return the next records, at most `most`; they wait for their acknowledgement from now on."""
+        waiting = self.waiting
+        messages = self.ready[self.next : self.next + most]
+        self.next += len(messages)
+        self.seen = True
+        self.handed.update(dict.fromkeys(map(offset_of, messages), NOT_YET))
+        if any(map(Message.error, messages)):
+            errors = zip(messages, map(Message.error, messages), strict=True)
+            self.handed |= {offset_of(each): _of_error(error) for each, error in errors if error is not None}
+        if explicit:
+            self.messages += messages
+        if self.next == len(self.ready):
+            self.ready, self.next = [], 0
+        self.waiting_bytes = self.waiting_bytes * self.waiting // max(1, waiting)
+        return messages
+
+    def take(self, *, implicit: bool) -> LeaseOutcomes | None:
+        """Take out the outcomes to acknowledge now; return None when there are none.
+
+        With ``implicit`` everything that was handed out is accepted.
+        """
+        kinds = set(self.handed.values())
+        by_type: dict[int, list[int]] = {}
+        if len(kinds) == 1:
+            by_type[kinds.pop()] = list(self.handed)
+        else:
+            for offset, kind in self.handed.items():
+                by_type.setdefault(kind, []).append(offset)
+        if implicit and NOT_YET in by_type:
+            by_type[AcknowledgeType.ACCEPT] = by_type.pop(NOT_YET)
+        self.handed = dict.fromkeys(by_type.pop(NOT_YET, []), NOT_YET)
+        renewed = set(by_type.pop(AcknowledgeType.RENEW, []))
+        taken = LeaseOutcomes(
+            {AcknowledgeType(kind): OffsetSet.from_offsets(offsets) for kind, offsets in by_type.items()},
+            renewed=[each for each in self.messages if offset_of(each) in renewed] if renewed else [],
+        )
+        if self.gaps:
+            taken.outcomes[AcknowledgeType.GAP] = self.gaps
+            self.gaps = EMPTY
+        if not taken.outcomes and not renewed:
+            return None
+        self._take_details(taken)
+        self.messages = (
+            [each for each in self.messages if offset_of(each) in self.handed] if self.handed else []
+        )
+        return taken
+
+    def _take_details(self, taken: LeaseOutcomes) -> None:
+        released = taken.outcomes.get(AcknowledgeType.RELEASE, EMPTY)
+        for offset in [offset for offset in self.delays if offset in released]:
+            taken.delayed.setdefault(self.delays.pop(offset), []).append(offset)
+        failed = released | taken.outcomes.get(AcknowledgeType.REJECT, EMPTY)
+        for offset in [offset for offset in self.errors if offset in failed]:
+            taken.errors[offset] = self.errors.pop(offset)
+
+
+def _of_error(error: KafkaError) -> AcknowledgeType:
+    """Return the acknowledgement of a record that could not be read (KIP-932).
+
+    Corrupt records are rejected. A record that could not be decoded, and was renewed, is released as before.
+    """
+    return AcknowledgeType.REJECT if error.code() == KafkaError._BAD_MSG else AcknowledgeType.RELEASE
+
+
+offset_of: Callable[[Message], int] = Message.offset  # type: ignore[assignment]
+"""Every message that a consumer returns has an offset."""
+
+
+def with_delivery_counts(messages: Sequence[Message], lease: Lease) -> list[Message]:
+    """Return the same messages, each with its delivery count.
+
+    They are new messages, because the count of an existing message cannot be set.
+    """
+    counts = lease.deliveries
+    counted = (
+        repeat(counts[0].delivery_count)
+        if len(counts) == 1
+        else [
+            next(each.delivery_count for each in counts if offset in each.offsets)
+            for offset in map(offset_of, messages)
+        ]
+    )
+    epochs = list(map(Message.leader_epoch, messages))
+    if None in epochs:
+        epochs = [_NO_EPOCH if each is None else each for each in epochs]
+    # With map, so that no line of Python runs for each record.
+    return list(
+        map(
+            Message,  # type: ignore[arg-type]
+            repeat(lease.share_partition.topic),
+            repeat(lease.share_partition.partition),
+            map(Message.offset, messages),
+            map(Message.key, messages),
+            map(Message.value, messages),
+            map(Message.headers, messages),
+            map(Message.error, messages),
+            map(Message.timestamp, messages),
+            repeat(_NO_LATENCY),
+            epochs,
+            counted,
+        )
+    )

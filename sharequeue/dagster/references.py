@@ -1,0 +1,131 @@
+"""Objects named as text in a configuration, such as `my_package.my_module:orders`.
+
+Such a text can be checked without an import: loading definitions must not load Spark. The object is
+imported where it is used.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from sharequeue.words.names import nearest, shown
+
+__all__ = ["NoSuchObject", "Reference"]
+
+
+class NoSuchObject(ValueError):
+    """A text does not name an object; the message has the reason, and what exists instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """An attribute of a module that is not imported yet."""
+
+    module: str
+    attribute: str
+
+    @classmethod
+    def parse(cls, text: str) -> Reference:
+        """Read `MODULE:ATTRIBUTE`. Raises NoSuchObject for another form."""
+        module, _, attribute = text.partition(":")
+        if not all(part.isidentifier() for part in (*module.split("."), attribute)):
+            raise NoSuchObject(f"{shown(text)} is not of the form MODULE:NAME, such as my_module:orders")
+        return cls(module, attribute)
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.attribute}"
+
+    def check(self) -> None:
+        """Find the module's file, and the name in its source; nothing is executed.
+
+        Raises NoSuchObject if either is missing, or the source is not Python. A module without source, or
+        one that creates names dynamically (`import *`, `__getattr__`), is accepted.
+        """
+        source = self._source()
+        if source is None or source.suffix != ".py":
+            return
+        try:
+            tree = _parsed(source)
+        except (SyntaxError, ValueError) as error:
+            line = getattr(error, "lineno", None)
+            raise NoSuchObject(
+                f"module {self.module} is not valid Python: {getattr(error, 'msg', error)} "
+                f"({source}{f', line {line}' if line else ''})"
+            ) from error
+        names, certain = _names(tree)
+        if certain and self.attribute not in names:
+            public = [name for name in names if not name.startswith("_")]
+            raise NoSuchObject(
+                f"module {self.module} has no {self.attribute}. {nearest(self.attribute, public, 'names')}"
+            )
+
+    def load(self) -> Any:
+        """Import the module and return the object. Raises NoSuchObject if either is missing."""
+        try:
+            module = importlib.import_module(self.module)
+        except ModuleNotFoundError as error:
+            if error.name is not None and f"{self.module}.".startswith(f"{error.name}."):
+                raise self._no_module(error.name) from error
+            raise NoSuchObject(f"module {self.module} cannot be imported: {error}") from error
+        try:
+            return getattr(module, self.attribute)
+        except AttributeError as error:
+            raise NoSuchObject(
+                f"module {self.module} has no {self.attribute}. "
+                f"{nearest(self.attribute, [name for name in vars(module) if name[0] != '_'], 'names')}"
+            ) from error
+
+    def _source(self) -> Path | None:
+        """Return the file of the module. Its packages are not imported either: their `__init__` may need Spark."""
+        path: list[str] | None = None
+        parts = self.module.split(".")
+        for depth in range(1, len(parts) + 1):
+            name = ".".join(parts[:depth])
+            loaded = sys.modules.get(name)
+            spec = getattr(loaded, "__spec__", None) or PathFinder.find_spec(name, path)
+            if spec is None and depth == 1:
+                # Editable installs have their own finders.
+                spec = importlib.util.find_spec(name)
+            if spec is None:
+                raise self._no_module(name)
+            path = list(spec.submodule_search_locations or [])
+        return Path(spec.origin) if spec is not None and spec.origin else None
+
+    def _no_module(self, name: str) -> NoSuchObject:
+        return NoSuchObject(f"there is no module {name}, neither in {Path.cwd()} nor installed")
+
+
+def _parsed(source: Path) -> ast.Module:
+    """Parse a module's source. Python 3.11 may raise SystemError if garbage is collected during that, and
+    a collected object parses too (cpython issue 106905); a second attempt succeeds.
+    """
+    try:
+        return ast.parse(source.read_bytes(), str(source))
+    except SystemError:
+        return ast.parse(source.read_bytes(), str(source))
+
+
+def _names(tree: ast.Module) -> tuple[set[str], bool]:
+    """Return the names that a module's source binds, and whether it can have no others."""
+    names: set[str] = set()
+    certain = True
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+                certain &= name != "__getattr__"
+            case ast.Import(names=found) | ast.ImportFrom(names=found):
+                certain &= all(each.name != "*" for each in found)
+                names |= {(each.asname or each.name).partition(".")[0] for each in found}
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+            case _:
+                pass
+    return names, certain

@@ -1,0 +1,65 @@
+"""Tables in Dagster's metadata."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from sharequeue.words.figures import figures_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Columns = Mapping[str, str]
+"""The names of columns, each with Dagster's name of its type."""
+
+
+def table(columns: Columns, rows: Iterable[Sequence[Any]]) -> dg.TableMetadataValue:
+    """Return a table of rows with a cell for each column."""
+    return dg.MetadataValue.table(
+        records=[
+            dg.TableRecord({name: _cell(cell) for name, cell in zip(columns, row, strict=True)})
+            for row in rows
+        ],
+        schema=dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in columns.items()]),
+    )
+
+
+def table_of(columns: Columns, rows: Iterable[object]) -> dg.TableMetadataValue:
+    """Return a table of objects with an attribute for each column."""
+    return table(columns, ([getattr(row, name) for name in columns] for row in rows))
+
+
+def figure_columns(kind: type) -> Columns:
+    """Return as columns the figures of GroupFigures or SharePartitionStatus that pages show."""
+    kinds = {"text": "string", "time": "string", "seconds": "float", "records/s": "float"}
+    return {each.name: kinds.get(each.unit, "int") for each in figures_of(kind) if each.title}
+
+
+def preview(frame: "pd.DataFrame", rows: int) -> dg.TableMetadataValue:
+    """Return the first rows of a small table."""
+    kinds = {"i": "int", "u": "int", "f": "float", "b": "bool"}
+    columns = {str(name): kinds.get(kind.kind, "string") for name, kind in frame.dtypes.items()}
+    return table(
+        columns,
+        (
+            [_plain(value, kind) for value, kind in zip(row, columns.values(), strict=True)]
+            for row in frame.head(rows).itertuples(index=False)
+        ),
+    )
+
+
+def _plain(value: Any, kind: str) -> str | int | float | bool | None:
+    """Return a cell as a JSON value: JSON does not support numpy's numbers."""
+    if value is None or value != value:
+        return None
+    if kind == "int":
+        return int(value)
+    if kind == "float":
+        return float(value)
+    return bool(value) if kind == "bool" else str(value)
+
+
+def _cell(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, date) else value

@@ -1,0 +1,249 @@
+"""Write numbered batches of records to Kafka exactly once, also after a kill.
+
+Dead letters and redrives use it. Kafka's producer alone guarantees at least once. So:
+
+1. Open the producer. The broker fences an older one of the same transactional id and aborts its open transaction.
+2. Open a batch: its number and its offsets are durable in Postgres before anything is produced.
+3. Read the marker to see whether an earlier writer has written the batch. Produce what is missing, and the marker, in
+   one Kafka transaction: they become visible together or not at all.
+4. Close the batch in Postgres, and open the next.
+
+A writer that dies leaves an open batch, and the next one starts at step 1. The order matters: read the state only
+after fencing. The marker is an offset committed for a consumer group that has no other use: its offset is the number
+of the batch, its metadata the batch's identity, the topic, and how far it was written. A `Source` defines what is
+read, how a record is built and where it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from sharequeue.kafka.transactions import MarkedProducer, MarkerGroup
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
+
+PRODUCED_STEP = 1_000
+"""The step `producing` is called after this many records; in a smaller batch, after its half."""
+TRANSACTION_BYTES = 64 * 1024 * 1024
+"""A transaction is committed at this size, and the batch goes on in another one, so that each ends within its
+timeout."""
+
+Step = Literal["initialised", "opened", "begun", "producing", "marked", "committed", "closed"]
+
+Header = tuple[str, bytes | None]
+
+
+class Fenced(Exception):
+    """Another writer has taken over, or the transaction timed out. Read the state again."""
+
+
+class Batch(Protocol):
+    """Records that are written together, with a number."""
+
+    @property
+    def sequence(self) -> int:
+        """Its number."""
+
+    @property
+    def identity(self) -> str:
+        """The same for every attempt at this batch, and for no other batch."""
+
+    @property
+    def offsets(self) -> OffsetSet:
+        """The offsets of its records."""
+
+
+B = TypeVar("B", bound=Batch)
+
+
+class Record(NamedTuple):
+    """One record to write."""
+
+    offset: int
+    """Its offset in the batch."""
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header] | dict[str, bytes | None]
+    size: int = 0
+    """In bytes, if transactions are limited by size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The broker's record of the last batch that was written from a partition."""
+
+    sequence: int
+    batch: str
+    """The batch's identity."""
+    topic: str = ""
+    """The topic to which it was written, if all records went to the same one."""
+    topic_id: str = ""
+    through: int = -1
+    """The offset up to which the batch was written."""
+
+    @classmethod
+    def parse(cls, at: TopicPartition) -> Self | None:
+        """Parse the marker in a committed offset; return None if nothing is committed.
+
+        An offset that another program committed, or whose metadata it truncated, becomes a marker that matches none
+        of our batches.
+        """
+        if at.offset < 0:
+            return None
+        batch, topic, topic_id, through = [*(at.metadata or "").split(" "), "", "", "", ""][:4]
+        return cls(int(at.offset), batch, topic, topic_id, int(through) if through.isdecimal() else -1)
+
+    def committed_at(self, topic: str, partition: int) -> TopicPartition:
+        """Return the offset to commit, with the rest as its metadata."""
+        metadata = f"{self.batch} {self.topic} {self.topic_id} {self.through}"
+        return TopicPartition(topic, partition, self.sequence, metadata=metadata)
+
+    def is_of(self, batch: Batch) -> bool:
+        """Return whether the marker is of that batch."""
+        return (self.sequence, self.batch) == (batch.sequence, batch.identity)
+
+    def wrote_all_of(self, batch: Batch) -> bool:
+        """Return whether the whole batch was written."""
+        return self.is_of(batch) and self.through >= batch.offsets.end - 1
+
+
+class Source(Protocol[B]):
+    """One partition whose records are written in batches: the differences between dead letters and redrives."""
+
+    @property
+    def transactional_id(self) -> str:
+        """The id that allows one writer at a time: the broker fences an older producer with the same id."""
+
+    @property
+    def producer(self) -> Mapping[str, Any]:
+        """The producer's configuration, written with underscores."""
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The topic and partition for which the marker is committed."""
+
+    def open(self) -> B | None:
+        """Return the batch to write next; None if none is left."""
+
+    def marker(self, batch: B) -> Marker | None:
+        """Return the marker of a batch before any record is written; None if it cannot be committed."""
+
+    def written(self, batch: B, found: Marker | None) -> OffsetSet:
+        """Return the offsets of a batch that are already written, if the marker found is not that of the batch."""
+
+    def records(self, batch: B, wanted: OffsetSet) -> Iterable[Record]:
+        """Yield the records for these offsets of a batch: ascending, unless all fit into one transaction."""
+
+    def close(self, batch: B) -> int:
+        """Close a batch that the broker has confirmed; return its records, 0 if it was closed before."""
+
+    def failure(self, error: KafkaException) -> Exception:
+        """Return the exception for an error of the broker: `Fenced`, or a reason with what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDone:
+    """The result of a closed batch, in records: written now, or already written by an earlier writer."""
+
+    sequence: int
+    written: int
+    resumed: int
+
+
+class Outbox(Generic[B]):
+    """A writer for the batches of one source. `on_step` is called at each step."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        source: Source[B],
+        markers: MarkerGroup,
+        *,
+        transaction_bytes: int = TRANSACTION_BYTES,
+        on_step: Callable[[Step], None] = lambda step: None,
+    ) -> None:
+        self._settings = settings
+        self._source = source
+        self._markers = markers
+        self._transaction_bytes = transaction_bytes
+        self._on_step = on_step
+
+    def write(self) -> Iterator[BatchDone]:
+        """Write all waiting batches, one after the other; yield each when it is closed.
+
+        Raises the exception of the source's `failure`; the current batch is then still open, and a transaction is
+        visible completely or not at all.
+        """
+        with self._producer() as producer:
+            self._on_step("initialised")
+            asked = False
+            while (batch := self._source.open()) is not None:
+                self._on_step("opened")
+                marker = self._source.marker(batch)
+                # Once this writer has written a batch, no other writer can have written the next one.
+                absent = batch.offsets if asked else self._absent(batch, marker)
+                asked = True
+                self._send(producer, batch, absent, marker)
+                closed = self._source.close(batch)
+                self._on_step("closed")
+                written = min(absent.count, closed)
+                yield BatchDone(batch.sequence, written, closed - written)
+
+    def take_over(self) -> Marker | None:
+        """Fence an active writer, abort the open transaction of a dead one, and return the last batch's marker."""
+        with self._producer():
+            return self._found()
+
+    def _producer(self) -> MarkedProducer:
+        source = self._source
+        return MarkedProducer(
+            self._settings, source.transactional_id, self._markers, source.failure, **source.producer
+        )
+
+    def _found(self) -> Marker | None:
+        try:
+            return Marker.parse(self._markers.committed(*self._source.place))
+        except KafkaException as error:
+            raise self._source.failure(error) from error
+
+    def _absent(self, batch: B, marker: Marker | None) -> OffsetSet:
+        """Return the offsets of a batch that are not written yet."""
+        found = None if marker is None else self._found()
+        if marker is None or found is None or not found.is_of(batch):
+            return batch.offsets - self._source.written(batch, found)
+        # A topic that was deleted and created again has lost the records. A topic with another name still has them.
+        lost = found.topic == marker.topic and found.topic_id != marker.topic_id
+        return batch.offsets if lost else batch.offsets - OffsetSet.of((0, found.through + 1))
+
+    def _send(self, producer: MarkedProducer, batch: B, absent: OffsetSet, marker: Marker | None) -> None:
+        if not absent:
+            return
+        every = max(1, min(PRODUCED_STEP, absent.count // 2))
+        size = 0
+        for number, record in enumerate(self._source.records(batch, absent), start=1):
+            if not producer.in_transaction:
+                producer.begin()
+                self._on_step("begun")
+            _, topic, partition, key, value, headers, record_size = record
+            producer.produce(topic, partition=partition, key=key, value=value, headers=headers)
+            if number % every == 0:
+                self._on_step("producing")
+            size += record_size
+            if size >= self._transaction_bytes:
+                self._commit(producer, marker, record.offset)
+                size = 0
+        if producer.in_transaction:
+            self._commit(producer, marker, batch.offsets.end - 1)
+
+    def _commit(self, producer: MarkedProducer, marker: Marker | None, through: int) -> None:
+        if marker is not None:
+            producer.mark(replace(marker, through=through).committed_at(*self._source.place))
+            self._on_step("marked")
+        producer.commit()
+        self._on_step("committed")

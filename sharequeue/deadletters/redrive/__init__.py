@@ -1,0 +1,1 @@
+"""Redrive of dead letters: selection, records, and sending each letter exactly once."""

@@ -1,0 +1,181 @@
+"""The batches of a redrive in Postgres.
+
+The typed layer over `sql/functions/40_dead_letters/redrives.sql`: one batch at a time per partition of a
+dead-letter topic, every letter that was ever sent, and the role that requested it.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.deadletters.redrive.selection import Selection
+from sharequeue.groups.group_names import group_names
+from sharequeue.words.offsets import OffsetSet
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveBatch:
+    """Letters of one partition that are sent together. It belongs to the redrive that opened it, which may have
+    died."""
+
+    partition: int
+    sequence: int
+    redrive_id: uuid.UUID
+    target_topic: str | None
+    only_group: str | None
+    by_key: bool
+    offsets: OffsetSet
+
+    @property
+    def identity(self) -> str:
+        """The same for every attempt at this batch, and for no other batch."""
+        return f"{self.redrive_id}:{self.sequence}"
+
+
+class RedriveBatches:
+    """The batches of one dead-letter topic with its current id."""
+
+    def __init__(self, database: Database, topic: str, topic_id: str) -> None:
+        self._database = database
+        self.topic = topic
+        self._name = {"topic": topic, "topic_id": topic_id}
+
+    def begin(
+        self,
+        selection: Selection,
+        target: str | None,
+        only_group: str | None,
+        targets: Iterable[str],
+        *,
+        by_key: bool = False,
+    ) -> uuid.UUID:
+        """Record that the current database role requested a redrive to these topics; return its id."""
+        rows = self._database.call(
+            sa.text(
+                "select sharequeue.begin_redrive(:topic, :topic_id, :target, :only_group, cast(:targets as text[]),"
+                " :by_key, cast(:selection as jsonb)) as redrive_id"
+            ),
+            **self._name,
+            target=target,
+            only_group=only_group,
+            targets=sorted(targets),
+            by_key=by_key,
+            selection=json.dumps(selection.columns()),
+        )
+        return rows[0]["redrive_id"]  # type: ignore[no-any-return]
+
+    def end(self, redrive_id: uuid.UUID) -> None:
+        """Record that the redrive has done everything that was requested."""
+        self._database.call(
+            sa.text("select sharequeue.end_redrive(cast(:redrive_id as uuid))"), redrive_id=str(redrive_id)
+        )
+
+    def sent(self) -> dict[int, OffsetSet]:
+        """Return every letter that was ever sent, by partition."""
+        rows = self._database.rows(
+            sa.text(
+                "select partition, cast(offsets as text) as offsets from sharequeue.redriven"
+                " where dead_letter_topic = :topic and topic_id = :topic_id"
+            ),
+            **self._name,
+        )
+        return {row["partition"]: OffsetSet.parse(row["offsets"]) for row in rows}
+
+    def open_partitions(self) -> list[int]:
+        """Return the partitions with an open batch."""
+        rows = self._database.rows(
+            sa.text(
+                "select partition from sharequeue.redrive_batches where dead_letter_topic = :topic"
+                " and topic_id = :topic_id and sent_at is null"
+            ),
+            **self._name,
+        )
+        return [row["partition"] for row in rows]
+
+    def open(
+        self, partition: int, redrive_id: uuid.UUID, wanted: OffsetSet, max_records: int
+    ) -> RedriveBatch | None:
+        """Return the next batch to send: the open one, else the lowest wanted letters that were never sent."""
+        rows = self._database.call(
+            sa.text(
+                "select sequence, redrive_id, target_topic, only_group, by_key, cast(offsets as text) as offsets"
+                " from sharequeue.open_redrive(:topic, :topic_id, :partition, :redrive_id,"
+                " cast(:wanted as int8multirange), :max_records)"
+            ),
+            **self._name,
+            partition=partition,
+            redrive_id=redrive_id,
+            wanted=str(wanted),
+            max_records=max_records,
+        )
+        if not rows:
+            return None
+        row = rows[0]
+        return RedriveBatch(
+            partition,
+            row["sequence"],
+            row["redrive_id"],
+            row["target_topic"],
+            row["only_group"],
+            row["by_key"],
+            OffsetSet.parse(row["offsets"]),
+        )
+
+    def trim(self, batch: RedriveBatch, offsets: OffsetSet) -> None:
+        """Reduce the batch to these letters: the others have no record to send."""
+        self._database.call(
+            sa.text(
+                "select sharequeue.trim_redrive(:topic, :topic_id, :partition, :sequence,"
+                " cast(:offsets as int8multirange))"
+            ),
+            **self._name,
+            partition=batch.partition,
+            sequence=batch.sequence,
+            offsets=str(offsets),
+        )
+
+    def close(self, batch: RedriveBatch) -> int:
+        """Close a batch that was sent; return its number of letters, 0 if it was already closed."""
+        rows = self._database.call(
+            sa.text("select sharequeue.close_redrive(:topic, :topic_id, :partition, :sequence) as sent"),
+            **self._name,
+            partition=batch.partition,
+            sequence=batch.sequence,
+        )
+        return int(rows[0]["sent"])
+
+    def groups_of(self, topics: Iterable[str]) -> dict[str, set[str]]:
+        """Return the share groups that read these topics, by topic."""
+        rows = self._database.rows(
+            sa.text("select group_id, topic from sharequeue.groups_of_topics(cast(:topics as text[]))"),
+            topics=sorted(topics),
+        )
+        found: dict[str, set[str]] = {}
+        for row in rows:
+            found.setdefault(row["topic"], set()).add(row["group_id"])
+        return found
+
+    def group_names(self) -> list[str]:
+        """Return the names of all share groups."""
+        return group_names(self._database)
+
+    def is_source(self, topic: str, topic_id: str) -> bool:
+        """Return whether no share group knows this topic under another id.
+
+        If so, its offsets are those that letters name.
+        """
+        rows = self._database.rows(
+            sa.text(
+                "select 1 from sharequeue.share_partitions"
+                " where topic = :source and topic_id <> :source_id limit 1"
+            ),
+            source=topic,
+            source_id=topic_id,
+        )
+        return not rows

@@ -1,0 +1,290 @@
+"""Redrive dead letters to their topics, each exactly once, also after a kill.
+
+The plan reads the dead-letter topic once, and chooses letters and their order; the run sends the letters of the plan.
+Postgres records every letter that was sent, so no other redrive, later or at the same time, sends it again. The
+conditions are in `redrive.selection`, the records to send in `redrive.sending`, the exactly-once writing in
+`deadletters.outbox`.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from confluent_kafka import KafkaException
+
+from sharequeue.database import Database
+from sharequeue.deadletters.letters import read_dead_letters
+from sharequeue.deadletters.outbox import Outbox, Step
+from sharequeue.deadletters.redrive.batches import RedriveBatches
+from sharequeue.deadletters.redrive.selection import (
+    LettersSeen,
+    Place,
+    RedriveRefused,
+    Selection,
+    check_offsets,
+    in_order,
+    redrive_count,
+)
+from sharequeue.deadletters.redrive.sending import LettersPutBack, source_check
+from sharequeue.kafka.reading import RecordReader
+from sharequeue.kafka.topics import Topics
+from sharequeue.kafka.transactions import MarkerGroup
+from sharequeue.state import State
+from sharequeue.words.errors import ShareError
+from sharequeue.words.names import finite, nearest
+from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.settings import Settings
+
+BATCH_RECORDS = 500
+MAX_REDRIVES = 3
+"""A record that was redriven this often is not redriven again: a fourth failure needs a person."""
+
+MIN_RATE = 0.001
+"""The lowest `rate`, in records per second: one in a thousand seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedrivePlan:
+    """What a redrive would do, in letters."""
+
+    batches: tuple[tuple[int, OffsetSet], ...] = ()
+    """The letters that are sent together, in order: the partition of the dead-letter topic, and the offsets there."""
+    targets: Counter[str] = field(default_factory=Counter)
+    causes: Counter[str] = field(default_factory=Counter)
+    by_key: int = 0
+    """Letters whose source partition the target does not have: their keys choose the partition."""
+    sent_before: int = 0
+    looping: int = 0
+    """Redriven so often that the loop guard holds them."""
+    gone: int = 0
+    """Letters without a copy of the record, which is no longer in its topic: there is nothing to send."""
+    groups: frozenset[str] = frozenset()
+    """The share groups that have letters in the topic."""
+    other_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By target topic: other share groups, which also get the records."""
+
+    @property
+    def chosen(self) -> dict[int, OffsetSet]:
+        """The letters that would be sent, by partition of the dead-letter topic."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for partition, offsets in self.batches:
+            found.setdefault(partition, []).extend(offsets.ranges)
+        return {partition: OffsetSet.of(*ranges) for partition, ranges in sorted(found.items())}
+
+    @property
+    def letters(self) -> int:
+        """The number of letters that would be sent."""
+        return sum(offsets.count for _, offsets in self.batches)
+
+
+@dataclass(slots=True)
+class RedriveReport:
+    """What a redrive did, in letters."""
+
+    redrive_id: uuid.UUID
+    sent: int = 0
+    resumed: int = 0
+    """Letters sent by an earlier redrive that died before it closed the batch; only closed by this one."""
+    gone: int = 0
+    """Letters without a copy whose record is no longer in the source topic: there was nothing to send."""
+    seconds: float = 0.0
+
+
+class Redrive:
+    """A redrive of letters of one dead-letter topic to their source topics, or to `target`.
+
+    `only_group` is the one share group that gets the records: they have its name in a header, and runs of other
+    groups skip them. `by_key` chooses partitions by the records' keys, as Kafka's own producers do, instead of the
+    source partitions. `rate` is the maximum number of records per second (0.001 or more), `max_redrives` the loop
+    guard. `on_step` is called at each step.
+
+    Raises `UnknownTopicOrPartition` if the dead-letter topic does not exist, ValueError for a rate that is too low or
+    not finite.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        topic: str,
+        selection: Selection,
+        *,
+        target: str | None = None,
+        only_group: str | None = None,
+        by_key: bool = False,
+        rate: float | None = None,
+        max_redrives: int = MAX_REDRIVES,
+        batch_records: int = BATCH_RECORDS,
+        on_step: Callable[[Step], None] = lambda step: None,
+    ) -> None:
+        if target == topic:
+            raise RedriveRefused(f"`{topic}` is where the letters are: choose another topic to send them to.")
+        if rate is not None:
+            rate = finite("rate", rate, MIN_RATE)
+        self._settings = settings
+        self._topic = topic
+        self._selection = selection
+        self._target = target
+        self._only_group = only_group
+        self._by_key = by_key
+        self._rate = rate
+        self._max_redrives = max_redrives
+        self._batch_records = batch_records if rate is None else max(1, min(batch_records, int(rate)))
+        self._on_step = on_step
+        self._topics = Topics(settings)
+        State(database).administration.check_cluster(self._topics.cluster_id())
+        info = self._topics.info(topic)
+        self._partitions = info.partitions
+        self._batches = RedriveBatches(database, topic, info.topic_id)
+
+    def plan(self) -> RedrivePlan:
+        """Return what would be sent now; nothing is changed.
+
+        Raises RedriveRefused for a group, topic or partition in the selection that no letter has, and for a target
+        topic that does not exist.
+        """
+        logs = self._topics.offsets(self._topic)
+        check_offsets(self._topic, self._partitions, self._selection.offsets, logs)
+        sent = self._batches.sent()
+        chosen: list[Place] = []
+        targets, causes = Counter[str](), Counter[str]()
+        sent_before = looping = 0
+        without_copy: dict[Place, str] = {}
+        letters = LettersSeen()
+        chosen_groups: set[str] = set()
+        for letter in letters.of(read_dead_letters(self._settings, self._topic, logs=logs)):
+            if letter.source_topic is None or not self._selection.takes(letter):
+                continue
+            if letter.offset in sent.get(letter.partition, EMPTY):
+                sent_before += 1
+            elif redrive_count(letter.headers) >= self._max_redrives:
+                looping += 1
+            else:
+                at, cause = Place.of(letter), letter.cause or "unknown"
+                chosen.append(at)
+                targets[self._target or letter.source_topic] += 1
+                chosen_groups.add(letter.group or "")
+                causes[cause] += 1
+                if not letter.is_copy:
+                    without_copy[at] = cause
+        letters.check(self._selection, self._topic, self._batches.group_names, self._topics)
+        sizes = self._sizes({*targets, *([self._target] if self._target else [])})
+        gone = self._gone(without_copy)
+        chosen = [at for at in chosen if at not in gone]
+        targets -= Counter(self._target or at.topic for at in gone)
+        causes -= Counter(without_copy[at] for at in gone)
+        away = (not 0 <= at.source_partition < sizes[self._target or at.topic] for at in chosen)
+        return RedrivePlan(
+            tuple(in_order(chosen, self._batch_records)),
+            targets,
+            causes,
+            0 if self._by_key else sum(away),
+            sent_before,
+            looping,
+            len(gone),
+            frozenset(letters.groups),
+            self._other_groups(targets, chosen_groups),
+        )
+
+    def _gone(self, without_copy: Collection[Place]) -> set[Place]:
+        """Return the letters whose record is outside its log, or was in a topic that was deleted or created again.
+        Records removed by compaction are only found when they are read."""
+        names = {at.topic for at in without_copy}
+        is_source = source_check(self._batches, self._topics, names)
+        logs = {name: self._topics.offsets(name) for name in names if is_source(name)}
+
+        def is_there(at: Place) -> bool:
+            log = logs.get(at.topic, {}).get(at.source_partition)
+            return log is not None and log.log_start <= at.source_offset < log.log_end
+
+        return {at for at in without_copy if not is_there(at)}
+
+    def _sizes(self, targets: set[str]) -> dict[str, int]:
+        """Return the number of partitions of each target. Raises RedriveRefused if a topic does not exist."""
+        there = self._topics.describe(targets)
+        if missing := sorted(targets - set(there)):
+            raise RedriveRefused(
+                f"there is no topic `{missing[0]}` to send to. {nearest(missing[0], self._topics.names(), 'topics')} "
+                "Create it, name another, or choose letters of other topics."
+            )
+        return {topic: info.partitions for topic, info in there.items()}
+
+    def _other_groups(self, targets: Iterable[str], chosen_groups: set[str]) -> dict[str, tuple[str, ...]]:
+        """Return the other groups that get the records, by target; none if they are for one group only.
+
+        Raises RedriveRefused if that one group would not get them: with a typo, no group would get them.
+        """
+        of = self._batches.groups_of(targets)
+        group = self._only_group
+        if group is None:
+            others = {target: tuple(sorted(groups - chosen_groups)) for target, groups in sorted(of.items())}
+            return {target: groups for target, groups in others.items() if groups}
+        known = set(self._batches.group_names())
+        if group not in known:
+            raise RedriveRefused(
+                f"there is no share group {group!r}. {nearest(group, known, 'share groups')}"
+            )
+        if without := sorted(target for target in targets if group not in of.get(target, ())):
+            raise RedriveRefused(
+                f"share group {group!r} has no share-partition of topic {without[0]!r}: it would not get the "
+                "records, and nobody else would. Name a group that reads the topic."
+            )
+        return {}
+
+    def run(self, plan: RedrivePlan, progress: Callable[[str], None] = lambda line: None) -> RedriveReport:
+        """Send the letters of the plan; `progress` gets a line for each batch.
+
+        Raises RedriveRefused if another redrive of a partition takes over, or the broker refuses; the letters sent
+        until then are recorded, and another redrive continues after them.
+        """
+        began = time.monotonic()
+        redrive_id = self._batches.begin(
+            self._selection, self._target, self._only_group, plan.targets, by_key=self._by_key
+        )
+        report = RedriveReport(redrive_id, gone=plan.gone)
+        # The open batches of a killed redrive come first, because they were chosen earlier.
+        left = [(partition, EMPTY) for partition in sorted(self._batches.open_partitions())]
+        for partition, wanted in groupby((*left, *plan.batches), key=lambda batch: batch[0]):
+            for line in self._partition(partition, [offsets for _, offsets in wanted], report):
+                progress(line)
+        self._batches.end(redrive_id)
+        if report.sent:
+            with suppress(ShareError):
+                self._topics.settle(plan.targets)
+        report.seconds = time.monotonic() - began
+        return report
+
+    def _partition(self, partition: int, wanted: Iterable[OffsetSet], report: RedriveReport) -> Iterator[str]:
+        with RecordReader(self._settings) as reader:
+            letters = LettersPutBack(
+                self._batches,
+                partition,
+                report.redrive_id,
+                wanted,
+                self._batch_records,
+                topics=self._topics,
+                reader=reader,
+            )
+            try:
+                with MarkerGroup(self._settings, f"sharequeue.redrive.{self._topic}") as markers:
+                    for done in Outbox(self._settings, letters, markers, on_step=self._on_step).write():
+                        report.sent += done.written
+                        report.resumed += done.resumed
+                        if not done.resumed:
+                            at, count = f"{self._topic}-{partition}", done.written
+                            yield f"{at}: {count} records put back (batch {done.sequence})"
+                            self._wait(done.written)
+            except KafkaException as error:
+                raise letters.failure(error) from error
+            finally:
+                report.gone += letters.gone
+
+    def _wait(self, sent: int) -> None:
+        if self._rate is not None:
+            time.sleep(sent / self._rate)

@@ -1,0 +1,284 @@
+"""Select the dead letters of a redrive, and build the records that are produced from them.
+
+A selection matches letters by conditions. Selected letters are sent in the order of their sources. A letter becomes
+its source record again, with the record's own headers and a count of its redrives, which shows a loop. `redrive`
+sends them, each once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import groupby, islice
+from typing import Any, NamedTuple, Self
+
+from sharequeue.deadletters.letters import ORIGINAL_HEADER, DeadLetter, Headers
+from sharequeue.deadletters.outbox import Header
+from sharequeue.kafka.topics import LogOffsets, Topics
+from sharequeue.words.names import nearest
+from sharequeue.words.offsets import OffsetSet
+
+REDRIVE_COUNT = "sharequeue.redrive.count"
+"""The number of times the record was redriven from a dead-letter topic."""
+REDRIVE_FROM = "sharequeue.redrive.from"
+"""The letter from which it was redriven: topic, partition and offset, joined by colons."""
+
+REDRIVE_GROUP = "sharequeue.redrive.group"
+"""The one share group for which the record was redriven; readers of other groups skip it."""
+
+_OFFSETS = re.compile(r"(\d+):(\d+)(?:-(\d+))?")
+_OURS = ("__dlq.", "sharequeue.")
+
+
+class RedriveRefused(Exception):
+    """The redrive cannot go on; the message has the reason and what to do. What was sent is recorded and is not sent
+    again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The letters to redrive: those that meet every condition. A condition that is None or empty is met by all
+    letters.
+
+    `since` and `until` apply to the time when the letter was written, `header` to any header of the letter or of its
+    source record, `offsets` to the letter's own offset, by partition.
+    """
+
+    cause: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    group: str | None = None
+    source_topic: str | None = None
+    source_partition: int | None = None
+    header: tuple[str, str] | None = None
+    offsets: Mapping[int, OffsetSet] = field(default_factory=dict)
+
+    def takes(self, letter: DeadLetter) -> bool:
+        """Return whether this letter is selected."""
+        return all(
+            (
+                self.cause is None or letter.cause == self.cause,
+                self.since is None or (letter.timestamp is not None and letter.timestamp >= self.since),
+                self.until is None or (letter.timestamp is not None and letter.timestamp < self.until),
+                self.group is None or letter.group == self.group,
+                self.source_topic is None or letter.source_topic == self.source_topic,
+                self.source_partition is None or letter.source_partition == self.source_partition,
+                self.header is None or _has(letter, *self.header),
+                not self.offsets or letter.offset in self.offsets.get(letter.partition, OffsetSet()),
+            )
+        )
+
+    def columns(self) -> dict[str, Any]:
+        """Return the conditions by their columns in `sharequeue.redrives`; None for a condition that is not set."""
+        name, value = self.header or (None, None)
+        return {
+            "cause": self.cause,
+            "since": self.since and self.since.isoformat(),
+            "until": self.until and self.until.isoformat(),
+            "group_id": self.group,
+            "source_topic": self.source_topic,
+            "source_partition": self.source_partition,
+            "header_name": name,
+            "header_value": value,
+            "offsets": {str(at): str(offsets) for at, offsets in sorted(self.offsets.items())} or None,
+        }
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        """Return the selection in a row of `sharequeue.redrives`."""
+        return cls(
+            cause=row["cause"],
+            since=row["since"],
+            until=row["until"],
+            group=row["group_id"],
+            source_topic=row["source_topic"],
+            source_partition=row["source_partition"],
+            header=None if row["header_name"] is None else (row["header_name"], row["header_value"]),
+            offsets={int(at): OffsetSet.parse(offsets) for at, offsets in (row["offsets"] or {}).items()},
+        )
+
+    def __str__(self) -> str:
+        """Return the conditions in words."""
+        conditions = {
+            "cause": self.cause,
+            "since": self.since and self.since.astimezone(UTC).isoformat(),
+            "until": self.until and self.until.astimezone(UTC).isoformat(),
+            "group": self.group,
+            "source topic": self.source_topic,
+            "source partition": self.source_partition,
+            "header": self.header and "=".join(self.header),
+            "offsets": " ".join(
+                f"{partition}:{offsets}" for partition, offsets in sorted(self.offsets.items())
+            ),
+        }
+        return (
+            ", ".join(f"{name} {value}" for name, value in conditions.items() if value not in (None, ""))
+            or "all"
+        )
+
+
+class Place(NamedTuple):
+    """The position of a letter's source record, and the position of the letter."""
+
+    topic: str
+    source_partition: int
+    source_offset: int
+    partition: int
+    offset: int
+
+    @classmethod
+    def of(cls, letter: DeadLetter) -> Place:
+        """Return the place of a letter; a missing number is -1."""
+        partition, offset = (
+            -1 if at is None else at for at in (letter.source_partition, letter.source_offset)
+        )
+        return cls(letter.source_topic or "", partition, offset, letter.partition, letter.offset)
+
+
+@dataclass(slots=True)
+class LettersSeen:
+    """The groups and source topics of the letters that were read, to find a typo in a selection."""
+
+    groups: set[str] = field(default_factory=set)
+    topics: set[str] = field(default_factory=set)
+    others: int = 0
+    """Records without the headers of dead letters: it is the wrong topic, or another program writes to it."""
+    partitions: set[tuple[str, int]] = field(default_factory=set)
+    """Source topics with their partitions."""
+
+    def of(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
+        """Yield the letters, and record their groups and source topics."""
+        for letter in letters:
+            if letter.group is not None:
+                self.groups.add(letter.group)
+            if letter.source_topic is not None:
+                self.topics.add(letter.source_topic)
+                if letter.source_partition is not None:
+                    self.partitions.add((letter.source_topic, letter.source_partition))
+            self.others += letter.foreign
+            yield letter
+
+    def check(
+        self, selection: Selection, topic: str, all_groups: Callable[[], Iterable[str]], broker: Topics
+    ) -> None:
+        """Raise RedriveRefused for an unknown group, topic or partition in the selection that no letter names.
+
+        All letters must have been read. `all_groups` returns the existing share groups.
+        """
+        group, source = selection.group, selection.source_topic
+        if group is not None and group not in self.groups:
+            known = self.groups | set(all_groups())
+            if group not in known:
+                raise RedriveRefused(
+                    f"no letter in {topic!r} is of a group {group!r}, and there is no such share group. "
+                    f"{nearest(group, known, 'groups')}"
+                )
+        if source is not None and source not in self.topics and not broker.describe([source]):
+            known = self.topics | set(broker.names())
+            raise RedriveRefused(
+                f"no letter in {topic!r} is of a topic {source!r}, and there is no such topic. "
+                f"{nearest(source, known, 'topics')}"
+            )
+        self._check_partition(selection, topic, broker)
+
+    def _check_partition(self, selection: Selection, topic: str, broker: Topics) -> None:
+        partition, source = selection.source_partition, selection.source_topic
+        sources = self.topics if source is None else {source}
+        if partition is None or not sources or any((name, partition) in self.partitions for name in sources):
+            return
+        sizes = {name: info.partitions for name, info in broker.describe(sources).items()}
+        if all(partition >= size for size in sizes.values()):
+            there = ", ".join(f"{name} has {size}" for name, size in sorted(sizes.items()))
+            raise RedriveRefused(
+                f"no letter in {topic!r} is of a source partition {partition}, and there is none"
+                + (f": {there}." if there else ".")
+            )
+
+
+def check_offsets(
+    topic: str, partitions: int, offsets: Mapping[int, OffsetSet], logs: Mapping[int, LogOffsets]
+) -> None:
+    """Raise RedriveRefused for a partition that the dead-letter topic does not have, or offsets that are all past its
+    end."""
+    for partition, wanted in sorted(offsets.items()):
+        if partition >= partitions:
+            raise RedriveRefused(f"{topic} has no partition {partition}: it has {partitions}.")
+        log = logs.get(partition)
+        if log is not None and wanted.first >= log.log_end:
+            raise RedriveRefused(
+                f"{topic}-{partition} ends at offset {log.log_end}: there is nothing at {wanted.first}."
+            )
+
+
+def in_order(letters: Iterable[Place], most: int) -> Iterator[tuple[int, OffsetSet]]:
+    """Yield the letters in batches of one partition of their topic, those of each source partition in source order,
+    also if they are in several partitions because the dead-letter topic has grown."""
+    ordered = sorted(letters)
+    home: dict[tuple[str, int], int] = {}
+    for place in ordered:
+        home.setdefault(place[:2], place.partition)
+    ordered.sort(key=lambda place: home[place[:2]])
+    for partition, places in groupby(ordered, key=lambda place: place.partition):
+        while batch := list(islice(places, most)):
+            yield partition, OffsetSet.from_offsets(place.offset for place in batch)
+
+
+def parse_offsets(texts: Iterable[str]) -> dict[int, OffsetSet]:
+    """Parse offsets of a dead-letter topic, each text `PARTITION:OFFSET` or `PARTITION:FIRST-LAST`. Raises
+    ValueError."""
+    found: dict[int, OffsetSet] = {}
+    for text in texts:
+        given = _OFFSETS.fullmatch(text)
+        first, last = (int(given[2]), int(given[3] or given[2])) if given else (1, 0)
+        if given is None or last < first:
+            raise ValueError(f"{text!r}: expected PARTITION:OFFSET or PARTITION:FIRST-LAST")
+        partition = int(given[1])
+        found[partition] = found.get(partition, OffsetSet()) | OffsetSet.of((first, last + 1))
+    return found
+
+
+def parse_header(text: str) -> tuple[str, str]:
+    """Parse a header given as `NAME=VALUE`. Raises ValueError."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"{text!r}: expected NAME=VALUE")
+    return name, value
+
+
+def redrive_count(headers: Headers) -> int:
+    """Return how often the record with these headers, or the source record of a letter, was redriven already."""
+    counts = [
+        int(value)
+        for name, value in headers
+        if name in (REDRIVE_COUNT, ORIGINAL_HEADER + REDRIVE_COUNT) and value is not None and value.isdigit()
+    ]
+    return max(counts, default=0)
+
+
+def original_headers(letter: DeadLetter) -> Headers:
+    """Return the original headers of the record, from its copy in the letter."""
+    return tuple(
+        (name.removeprefix(ORIGINAL_HEADER), value)
+        for name, value in letter.headers
+        if name.startswith(ORIGINAL_HEADER)
+    )
+
+
+def redriven_headers(
+    letter: DeadLetter, topic: str, own: Headers, only_group: str | None = None
+) -> list[Header]:
+    """Return the headers of the redriven record: its own without our earlier ones, then count, origin and target."""
+    kept = [header for header in own if not header[0].startswith(_OURS)]
+    count = max(redrive_count(own), redrive_count(letter.headers)) + 1
+    origin = f"{topic}:{letter.partition}:{letter.offset}"
+    ours: list[Header] = [(REDRIVE_COUNT, b"%d" % count), (REDRIVE_FROM, origin.encode())]
+    return [*kept, *ours, *([(REDRIVE_GROUP, only_group.encode())] if only_group else [])]
+
+
+def _has(letter: DeadLetter, name: str, value: str) -> bool:
+    wanted = value.encode()
+    return any(
+        content == wanted and key.removeprefix(ORIGINAL_HEADER) == name for key, content in letter.headers
+    )

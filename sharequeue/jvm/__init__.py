@@ -1,4 +1,0 @@
-"""What a JVM of ours starts with: a Java, and sets of jars.
-
-This package knows neither Spark nor the embedded stack.
-"""

@@ -1,0 +1,194 @@
+"""Check the machine, the servers, the schema and the clock; say what to do if a check fails.
+
+`examine_machine` checks that this machine can run the stack; `up` calls it before it changes anything.
+`examine_servers` checks that the configured servers respond, in a supported version, with the expected schema and
+time. Every finding other than ok ends with what to do. Nothing is changed here.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, ProgrammingError, SQLAlchemyError
+
+from sharequeue.database import Database
+from sharequeue.database.logins import is_login_refused
+from sharequeue.database.migrations import OLDEST_POSTGRES, pending
+from sharequeue.database.schema_files import SchemaOutdated, schema_mismatch
+from sharequeue.kafka.clients import spark_options
+from sharequeue.kafka.topics import Topics
+from sharequeue.local import jars
+from sharequeue.local.machine import FAILURE, OK, WARNING, Finding, examine_machine
+from sharequeue.words.errors import ShareError
+from sharequeue.words.settings import SettingMissing, Settings
+
+__all__ = ["FAILURE", "OK", "WARNING", "Finding", "examine", "examine_machine", "examine_servers"]
+
+SKEW_SECONDS = 2.0
+_PACKAGES = ("sharequeue", "dagster", "pyspark", "confluent-kafka", "sqlalchemy", "great-expectations")
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """Check everything, the machine first."""
+    return [*examine_machine(settings), *examine_servers(settings)]
+
+
+def examine_servers(settings: Settings) -> list[Finding]:
+    """Check the configured jars, database, schema, clock, broker, service and versions."""
+    return [
+        _jars(settings),
+        *_database(settings),
+        _broker(settings),
+        _service(settings),
+        Finding("packages", OK, ", ".join(_versions())),
+    ]
+
+
+def _jars(settings: Settings) -> Finding:
+    try:
+        problems = jars.defects(settings.jars)
+    except OSError as error:
+        problems = [str(error)]
+    if not problems:
+        return Finding("jars", OK, f"complete, in {settings.jars}")
+    seen = f"{len(problems)} of them are missing or wrong in {settings.jars} (first: {problems[0]})"
+    return Finding("jars", FAILURE, seen, "run `sharequeue up`, which fetches them")
+
+
+def _database(settings: Settings) -> list[Finding]:
+    try:
+        database = Database.open(settings)
+    except SettingMissing as error:
+        return [Finding("database", FAILURE, str(error))]
+    try:
+        with database.transaction() as connection:
+            before = datetime.now(UTC)
+            server, database_time = connection.execute(
+                sa.text("select cast(current_setting('server_version_num') as int), clock_timestamp()")
+            ).one()
+            after = datetime.now(UTC)
+        where = database.engine.url.render_as_string(hide_password=True)
+        schema = _schema(database)
+        found = [_postgres_version(server, where), _clock(database_time, before, after), schema]
+        return [*found, _login(database)] if schema.level == OK else found
+    except SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        if isinstance(error, DBAPIError) and is_login_refused(error):
+            remedy = "set SHAREQUEUE_DATABASE_URL to a user, a password and a database that exist in Postgres"
+            return [Finding("database", FAILURE, f"refuses the login ({reason})", remedy)]
+        remedy = "run `sharequeue up`, or set SHAREQUEUE_DATABASE_URL to a running server"
+        return [Finding("database", FAILURE, f"does not answer ({reason})", remedy)]
+    finally:
+        database.close()
+
+
+def _postgres_version(number: int, where: str) -> Finding:
+    major = number // 10000
+    if major < OLDEST_POSTGRES:
+        return Finding(
+            "database",
+            FAILURE,
+            f"PostgreSQL {major} at {where}",
+            f"use PostgreSQL {OLDEST_POSTGRES} or later",
+        )
+    return Finding("database", OK, f"PostgreSQL {major}.{number % 10000} at {where}")
+
+
+def _clock(database_time: datetime, before: datetime, after: datetime) -> Finding:
+    """Check that this machine's clock agrees with the database's.
+
+    The database's clock decides about locks; this machine's clock is only used in reports and logs.
+    """
+    skew = max((before - database_time).total_seconds(), (database_time - after).total_seconds(), 0.0)
+    if skew > SKEW_SECONDS:
+        seen = f"the clocks of this machine and the database differ by {skew:.1f} s"
+        return Finding(
+            "clock", WARNING, seen, "synchronise both with NTP; locks use the database's clock, logs do not"
+        )
+    return Finding("clock", OK, f"within {max(skew, 0.1):.1f} s of the database's")
+
+
+def _schema(database: Database) -> Finding:
+    try:
+        todo = pending(database)
+    except SchemaOutdated as error:
+        return Finding("schema", FAILURE, str(error))
+    except ProgrammingError:
+        # A worker or reader may not read the list of files, only the version.
+        with database.engine.connect() as connection:
+            mismatch = schema_mismatch(connection)
+        return Finding("schema", FAILURE, mismatch) if mismatch else Finding("schema", OK, "up to date")
+    if todo:
+        return Finding(
+            "schema", FAILURE, f"{len(todo)} files are pending (first: {todo[0]})", "run `sharequeue migrate`"
+        )
+    return Finding("schema", OK, "up to date")
+
+
+def _login(database: Database) -> Finding:
+    """Check that the logged-in role is the caller's own: ACLs apply to that role.
+
+    A pool with a forced user logs in under another name than the address has; only this check shows it.
+    """
+    asked = database.engine.url.username
+    found = database.rows(
+        sa.text(
+            "select cast(session_user as text) as login, sharequeue.principal() as principal,"
+            " pg_has_role(session_user, (select nspowner from pg_namespace where nspname = 'sharequeue'), 'MEMBER')"
+            " as owner"
+        )
+    )[0]
+    if asked is not None and asked != found["login"]:
+        return Finding(
+            "login",
+            FAILURE,
+            f"the address has the user {asked}, but Postgres sees {found['login']}: the pool forces one user, so "
+            "that ACLs and the audit log cannot tell callers apart",
+            "let the pool log in as each caller (PgBouncer: no user= for the database, auth_file or auth_query)",
+        )
+    what = "the schema's owner, to whom no ACL applies" if found["owner"] else "ACLs apply"
+    return Finding("login", OK, f"{found['principal']}, {what}")
+
+
+def _broker(settings: Settings) -> Finding:
+    remedy = "if you have no broker, run `sharequeue up`"
+    try:
+        with Topics(settings, timeout=5) as topics:
+            cluster_id, brokers = topics.cluster()
+        # The settings for Spark's client: it supports fewer than the other one.
+        spark_options(settings)
+    except SettingMissing as error:
+        return Finding("broker", FAILURE, str(error))
+    except ShareError as error:
+        return Finding("broker", FAILURE, error.message.rstrip("."), remedy)
+    return Finding("broker", OK, f"{brokers} at {settings.bootstrap_servers}, cluster {cluster_id}")
+
+
+def _service(settings: Settings) -> Finding:
+    # Imported here: the import takes a fifth of the start time of any command.
+    import httpx
+
+    remedy = "run `sharequeue up`, or start `sharequeue serve` and set SHAREQUEUE_SERVICE_URL"
+    try:
+        where = settings.service_url
+        with settings.service.client(5) as client:
+            response = client.get("/health")
+    except SettingMissing as error:
+        return Finding("service", FAILURE, str(error))
+    except httpx.HTTPError as error:
+        return Finding("service", FAILURE, f"{where} does not answer ({error})", remedy)
+    if not response.is_success:
+        return Finding("service", FAILURE, f"{where}/health returns status {response.status_code}", remedy)
+    return Finding("service", OK, f"healthy at {where}")
+
+
+def _versions() -> list[str]:
+    found = []
+    for package in _PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            found.append(f"{package} missing")
+    return found

@@ -1,1 +1,0 @@
-"""How dead letters get back to work: which, by whom, each once."""

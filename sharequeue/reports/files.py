@@ -1,0 +1,46 @@
+"""The file of a group's page for a day.
+
+The path is `<output>/reports/<group>/<day>.html` on this machine, with the day in UTC. If the output is a URI,
+`<home>/output` is used instead. The file is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from datetime import UTC, date
+from pathlib import Path
+from urllib.parse import quote
+
+from sharequeue.reports.page import page
+from sharequeue.reports.read import GroupReport
+from sharequeue.words.settings import Settings
+
+_LONGEST = 180
+
+
+def page_path(settings: Settings, group_id: str, day: date) -> Path:
+    """Return the path of the page. A group's id may be any text; its folder has a name that every disk allows."""
+    name = (
+        quote(group_id, safe=" ").replace(".", "%2E")
+        if not group_id.strip(".")
+        else quote(group_id, safe=" ")
+    )
+    if len(name) > _LONGEST:
+        name = f"{name[:_LONGEST]}-{hashlib.sha256(group_id.encode()).hexdigest()[:16]}"
+    return Path(settings.local_output) / "reports" / name / f"{day}.html"
+
+
+def write_page(settings: Settings, report: GroupReport) -> Path:
+    """Write the report to the page of its day; return the path."""
+    path = page_path(settings, report.figures.group_id, report.at.astimezone(UTC).date())
+    replace_text(path, page(report))
+    return path
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file so that readers see either the old or the new one, never a part; create its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    staged.write_text(text, encoding="utf-8")
+    staged.replace(path)

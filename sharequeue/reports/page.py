@@ -1,0 +1,135 @@
+"""A report on a share group as one page.
+
+The HTML loads nothing from elsewhere: no script, font, picture or style. It is dark if the reader's screen is set to
+dark. Every value is escaped (`html`): names of groups, topics and members, and reasons, are text of other people. The
+page is made of the same parts as the pages of the service.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC
+
+from sharequeue.reports import drawing, parts
+from sharequeue.reports.drawing import STATE_COLOURS
+from sharequeue.reports.html import Content, Html, each, element, joined, moment, table
+from sharequeue.reports.read import MOST_WINDOWS, GroupReport
+from sharequeue.words.figures import SharePartitionStatus
+
+MOST_ROWS = 200
+"""The maximum number of rows of a table; the views have all rows."""
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+"""The Content-Security-Policy of the page, also if it is a file."""
+
+_STYLE = """
+:root { color-scheme: light dark; --paper: #fff; --ink: #1b1b1b; --line: #c8c8c8; --soft: #f3f3f3; --wrong: #a8330b; }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #16181c; --ink: #e8e8e8; --line: #444; --soft: #22252b; --wrong: #ff9d73; }
+}
+body { background: var(--paper); color: var(--ink); font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto;
+  max-width: 1100px; padding: 0 1rem; }
+h1 { font-size: 1.5rem; margin: 0; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
+h3 { font-size: .95rem; margin: .8rem 0 .2rem; overflow-wrap: anywhere; } p { margin: .2rem 0; }
+dl { display: grid; gap: .6rem; grid-template-columns: repeat(auto-fill, minmax(170px, 1fr)); margin: 1rem 0; }
+dl div { background: var(--soft); border-radius: 6px; padding: .5rem .8rem; }
+dt { font-size: .8rem; } dd { font-size: 1.35rem; margin: 0; } .wrong { color: var(--wrong); }
+svg { display: inline-block; height: auto; max-width: 100%; } svg text { fill: currentColor; font-size: 11px; }
+ul.legend { display: flex; flex-wrap: wrap; gap: 1rem; list-style: none; margin: .2rem 0; padding: 0; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .85rem; }
+caption { font-size: .85rem; padding: .2rem 0; text-align: left; } tbody th { font-weight: normal; }
+th, td { border-bottom: 1px solid var(--line); padding: .2rem .6rem; text-align: left; white-space: nowrap; }
+td.number, th.number { font-variant-numeric: tabular-nums; text-align: right; } .note { font-size: .85rem; }
+"""
+
+
+def page(report: GroupReport) -> str:
+    """Return the report as one HTML document."""
+    group, day = report.figures.group_id, report.at.astimezone(UTC).date()
+    sections: tuple[tuple[str, Content], ...] = (
+        ("Lag", parts.lag_line(report.moments)),
+        ("Throughput", _throughput(report)),
+        ("Deliveries until a record ended", parts.histogram(report.delivery_counts)),
+        ("In flight", _windows(report)),
+        ("Dead letters by day and cause", parts.causes(report.causes)),
+        ("Stuck leases", parts.stuck(report.stuck, report.figures.stuck_leases)),
+        ("Share-partitions", _share_partitions(report)),
+        ("How records ended", _ended(report)),
+    )
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", f"{group}, {day}"),
+        element("style", Html(_STYLE)),
+    )
+    today = sum(cause.written_records for cause in report.causes if cause.day == day)
+    main = element(
+        "main",
+        element("h1", f"Share group {group}"),
+        element("p", "As of ", moment(report.at), " UTC."),
+        parts.boxes(report.figures, dead_letters_today=today),
+        parts.remarks(report.statuses),
+        each(element("section", element("h2", title), inside) for title, inside in sections),
+    )
+    return f"<!doctype html>\n{element('html', head, element('body', main), lang='en')}\n"
+
+
+def _throughput(report: GroupReport) -> Html:
+    rates = report.rates()
+    if not rates:
+        return element("p", "Known from the second report on.")
+    return drawing.lines(rates, title="Records that ended a second", unit="records/s")
+
+
+def _windows(report: GroupReport) -> Html:
+    if not report.windows:
+        return element("p", "Nothing is in flight.")
+    strips = each(
+        joined(
+            element("h3", f"{window.topic}-{window.partition}"),
+            drawing.strip(window),
+            element("p", drawing.said(window), class_="note"),
+        )
+        for window in report.windows
+    )
+    more = sum(status.in_flight > 0 for status in report.statuses) - len(report.windows)
+    note = element(
+        "p",
+        f"The {MOST_WINDOWS} that have most in flight; {more:,} more are in the view ",
+        element("code", "in_flight_windows"),
+        ".",
+        class_="note",
+    )
+    return joined(drawing.legend(STATE_COLOURS), strips, note if more > 0 else None)
+
+
+def _share_partitions(report: GroupReport) -> Html:
+    if not report.statuses:
+        return element("p", "None yet.")
+    ages = {(oldest.topic, oldest.partition): oldest.age_seconds for oldest in report.oldest}
+
+    def waits(status: SharePartitionStatus) -> Content:
+        at = (status.topic, status.partition)
+        return parts.duration(ages.get(at)) if status.oldest_offset is not None else None
+
+    return parts.share_partitions(
+        sorted(report.statuses, key=lambda status: -status.lag)[:MOST_ROWS],
+        caption="Share-partitions, those with most lag first",
+        of=len(report.statuses),
+        more={"waits": waits},
+    )
+
+
+def _ended(report: GroupReport) -> Html:
+    summed = Counter[tuple[str, int]]()
+    for count in report.delivery_counts:
+        summed[count.outcome, count.delivery_count] += count.records
+    if not summed:
+        return element("p", "No record has ended yet.")
+    return table(
+        ("outcome", "delivery count", "records"),
+        [(*ended, records) for ended, records in sorted(summed.items())][:MOST_ROWS],
+        caption="How records ended",
+        of=len(summed),
+    )

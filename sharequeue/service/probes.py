@@ -1,0 +1,142 @@
+"""The endpoints for operators: health, readiness, faults, metrics.
+
+Probes call them, so `/health` and `/ready` need no token. If a token is required and missing, `/ready` returns only
+whether heartbeats succeed. Concurrent probes share one request to the database and one to the broker.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any
+
+import anyio
+from prometheus_client import CONTENT_TYPE_LATEST
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from sharequeue import __version__
+from sharequeue.groups.replicas import WORK
+from sharequeue.groups.tokens import TokenRefused
+from sharequeue.service.answers import FaultAnswer, ReadyAnswer, WorkAnswer
+from sharequeue.service.context import Service
+from sharequeue.service.health.faults import Fault, Faults
+from sharequeue.service.health.servers import Told
+from sharequeue.service.openapi import rendered
+from sharequeue.words.errors import CoordinatorNotAvailable, ShareError
+
+__all__ = ["health", "metrics", "openapi", "ready"]
+
+_PROBE_TIMEOUT_S = 0.8
+"""How long `/ready` waits for the broker: a probe of Kubernetes times out after 1 s."""
+_DATABASE_TIMEOUT_S = 3.0
+"""How long `/ready` waits for the database, without which the service is not ready."""
+MOST_FAULTS = 200
+"""The maximum number of faults in `/ready`, the oldest first: a subscription may name thousands of refused topics."""
+
+
+async def health(service: Service, request: Request) -> Response:
+    """Report that the process runs."""
+    return JSONResponse({"status": "alive", "version": __version__})
+
+
+async def ready(service: Service, request: Request) -> Response:
+    """Return whether the service is ready for members: it is while heartbeats succeed.
+
+    Any other fault is reported as degraded.
+    """
+    asked: dict[str, Any] = {}
+
+    async def broker() -> None:
+        try:
+            asked["broker"] = await service.broker_told.get(_PROBE_TIMEOUT_S)
+        except TimeoutError:
+            asked["broker"] = (
+                f"Kafka at {service.bootstrap_servers} does not answer within {_PROBE_TIMEOUT_S} s."
+            )
+
+    async def database() -> None:
+        try:
+            asked["database"] = await service.database_told.get(_DATABASE_TIMEOUT_S)
+        except TimeoutError:
+            asked["database"] = Told(f"the database does not answer within {_DATABASE_TIMEOUT_S:.0f} s.")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(broker)
+        tasks.start_soon(database)
+    checked: Told = asked["database"]
+    is_ready = checked.usable
+    service.faults.note("database", None if checked.state == "ok" else checked.state)
+    service.faults.note("broker", None if asked["broker"] == "ok" else asked["broker"])
+    service.faults.look()
+    faults = service.faults.of_this_replica()
+    if checked.replicas is not None:
+        faults += Faults.late(checked.replicas.ages, drains=checked.replicas.drains)
+    faults += Faults.held(checked.held)
+    status = 200 if is_ready else 503
+    if service.require_token and not await _known(service, request):
+        return JSONResponse({"ready": is_ready, "degraded": bool(faults)}, status)
+    faults.sort(key=attrgetter("age_seconds"), reverse=True)
+    body: ReadyAnswer = {
+        "ready": is_ready,
+        "degraded": bool(faults),
+        "broker": asked["broker"],
+        "database": checked.state,
+        "faults": [_fault(each) for each in faults[:MOST_FAULTS]],
+        "more_faults": max(0, len(faults) - MOST_FAULTS),
+        "work": _work(service, checked),
+    }
+    return JSONResponse(body, status)
+
+
+def _fault(fault: Fault) -> FaultAnswer:
+    return {
+        "kind": fault.kind,
+        "group": fault.group,
+        "topic": fault.topic,
+        "partition": fault.partition,
+        "reason": fault.reason,
+        "age_seconds": round(fault.age_seconds, 3),
+    }
+
+
+def _work(service: Service, checked: Told) -> dict[str, WorkAnswer]:
+    here = service.coordinator.work.ages()
+    anywhere = checked.replicas.ages if checked.replicas is not None else {}
+    return {
+        work: {
+            "this_replica_seconds": _rounded(here[work]),
+            "any_replica_seconds": _rounded(anywhere.get(work)),
+        }
+        for work in WORK
+    }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(max(0.0, seconds), 3)
+
+
+async def _known(service: Service, request: Request) -> bool:
+    with anyio.move_on_after(_DATABASE_TIMEOUT_S):
+        try:
+            await service.principal(request)
+        except (TokenRefused, SQLAlchemyError, ShareError):
+            return False
+        return True
+    return False
+
+
+async def openapi(service: Service, request: Request) -> Response:
+    """Return the OpenAPI document."""
+    return Response(rendered(), media_type="application/json")
+
+
+async def metrics(service: Service, request: Request) -> Response:
+    """Return the metrics for Prometheus. They name groups, so TokenRefused is raised if a required token is
+    missing."""
+    try:
+        with anyio.fail_after(_DATABASE_TIMEOUT_S):
+            await service.principal(request)
+    except TimeoutError:
+        raise CoordinatorNotAvailable from None
+    return Response(await service.metrics.text(), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,163 @@
+"""Write the dead letters of a job's group at the end of the job, unless a service writes them.
+
+The job writes them at the end of a run or of a `lease` block, for a limited time, each letter exactly once
+(`sharequeue.deadletters.writer`). An error here does not fail the job: it is reported as a warning, and the records
+wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from sharequeue.deadletters.outbox import Step
+from sharequeue.deadletters.topic import TOPIC_NAME, why_held
+from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.groups.configs import GroupConfigs
+from sharequeue.state import State
+from sharequeue.words.errors import first_line
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import SharePartition
+
+__all__ = ["DeadLettersLeft", "Drained", "about_letters", "drain_at_end"]
+
+_log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 60.0
+"""The time after which a job's drain starts no further batch."""
+BATCH_RECORDS = 5_000
+
+
+class DeadLettersLeft(UserWarning):
+    """Warning that dead letters of the group still wait after a job's drain; the message has their number and the
+    reason.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The result of a job's drain for its group, in records."""
+
+    written: int = 0
+    """Letters that are now confirmed in the dead-letter topic, also those that an earlier attempt had written."""
+    dropped: int = 0
+    """Records closed without a letter, as the group's config requires."""
+    left: int = 0
+    """Records that still wait."""
+    warning: DeadLettersLeft | None = None
+    """The reason why some still wait."""
+
+
+class _Reported(Protocol):
+    dead_letters: Drained | None
+
+
+class DrainAtEnd:
+    """A context manager that writes dead letters when its block ends; `report_to` then has their figures.
+
+    Nothing is written after an interrupt, or when the block ended before `report_to` was set.
+    """
+
+    def __init__(self, settings: Settings, state: State, configs: GroupConfigs) -> None:
+        self._arguments = (settings, state, configs)
+        self.report_to: _Reported | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self.report_to is not None and (kind is None or issubclass(kind, Exception)):
+            self.report_to.dead_letters = drain_at_end(*self._arguments)
+
+
+def drain_at_end(settings: Settings, state: State, configs: GroupConfigs) -> Drained | None:
+    """Write the waiting dead letters of a group; return None if none wait or a service writes them. Never raises."""
+    waits = f"whether dead letters of group {configs.group_id} wait is not known"
+    try:
+        if state.dead_letters.service_drains() or not state.dead_letters.waiting(configs.group_id):
+            return None
+        waits = f"dead letters of group {configs.group_id} wait, and no service writes them"
+        drained = _drain(settings, state, configs)
+    except Exception as error:
+        reason = first_line(error)
+        drained = Drained(warning=_left(configs.group_id, waits, reason))
+    if drained.warning is not None:
+        _log.warning("%s", drained.warning)
+    return drained
+
+
+def _drain(settings: Settings, state: State, configs: GroupConfigs) -> Drained:
+    ends_at = time.monotonic() + DRAIN_SECONDS
+    stop, late = threading.Event(), threading.Event()
+
+    def on_step(step: Step, source: SharePartition) -> None:
+        if time.monotonic() > ends_at:
+            late.set()
+            stop.set()
+
+    # The process that takes over writes them as well; this process was asked to stop.
+    report = DeadLetterWriter(
+        settings,
+        state,
+        configs.group_id,
+        configs,
+        batch_records=BATCH_RECORDS,
+        on_step=on_step,
+        stop=stop,  # the writer also sets it when it ends
+        takeovers=0,
+        try_again_seconds=0,
+    ).drain(_log.info)
+    left = sum(state.dead_letters.waiting(configs.group_id).values())
+    reasons = sorted({held.reason for held in report.held})
+    if late.is_set():
+        reasons.append(f"writing them took longer than {DRAIN_SECONDS:g} s")
+    if not reasons and left:
+        reasons.append("another writer is at them, or they were given up just now")
+    waits = f"{left:,} dead letters of group {configs.group_id} "
+    lasting = any(held.lasting for held in report.held)
+    waits += "are held until somebody acts" if lasting else "wait, and no service writes them"
+    return Drained(
+        written=report.written + report.resumed,
+        dropped=report.dropped,
+        left=left,
+        warning=_left(configs.group_id, waits, "; ".join(reasons)) if left else None,
+    )
+
+
+def _left(group: str, waits: str, reason: str) -> DeadLettersLeft:
+    return DeadLettersLeft(
+        f"{waits}: {reason.removesuffix('.')}. Then `sharequeue dlq drain --group {group} --execute` writes them, "
+        "and so does the next run"
+    )
+
+
+def about_letters(
+    settings: Settings, state: State, configs: GroupConfigs, topics: Collection[str], given_up: int = 0
+) -> str | None:
+    """Return a remark on unwritten dead letters of these topics; None if there is nothing to report.
+
+    The remark is also made for `given_up` records that get no letters because the group has no dead-letter topic.
+    """
+    group = configs.group_id
+    waiting = sum(state.dead_letters.waiting(group, topics).values())
+    if waiting:
+        reason = why_held(settings, state.database, configs)
+        if reason is None:
+            return f"{waiting:,} records are on the way to the dead-letter topic"
+        if configs.dead_letter_drop_enable:
+            return f"{waiting:,} dead letters are dropped, by the group's config: {reason}"
+        return (
+            f"{waiting:,} dead letters are held until somebody acts: {reason} Then the service writes them, or "
+            f"`sharequeue dlq drain --group {group} --execute`"
+        )
+    if given_up and not configs.dead_letter_topic:
+        return (
+            f"{given_up:,} records were given up, and group {group} has no dead-letter topic: they are among the "
+            "exceptions of the output, and nowhere else. To keep such records: sharequeue configs alter "
+            f"--group {group} --set {TOPIC_NAME}=…"
+        )
+    return None

@@ -1,0 +1,222 @@
+"""The contract of a handler: the columns it may write, and the errors for anything else.
+
+It holds the names of outcomes, the columns that identify the record of a row, and the check of a handler's result:
+the required columns are there, and every column can be written to a file. Every other module of `sharequeue.spark`
+may import this one; it imports none of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.errors import (
+    AnalysisException,
+    PySparkAttributeError,
+    PySparkTypeError,
+    PySparkValueError,
+)
+from pyspark.logger import PySparkLogger
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as fn
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from sharequeue.words.errors import first_line
+from sharequeue.words.values import AcknowledgeType
+
+ACCEPT = "accept"
+RELEASE = "release"
+REJECT = "reject"
+
+OUTCOMES: Mapping[str, AcknowledgeType] = {
+    ACCEPT: AcknowledgeType.ACCEPT,
+    RELEASE: AcknowledgeType.RELEASE,
+    REJECT: AcknowledgeType.REJECT,
+}
+"""The values a handler may write into the column `outcome`, and their meaning to the queue."""
+
+KEPT_COLUMNS = ("topic", "partition", "offset", "lease_id")
+"""Columns a handler must pass on unchanged: they identify the record that a row comes from."""
+
+RESULT_NAMES = ("outcome", "error", "not_before")
+"""Columns of a handler's result that are for the queue and are not values of a record."""
+LEASE = "sharequeue_lease"
+"""The column by which Spark divides what it writes: the lease's id, negative for what was not accepted. Spark finds a
+number among its open files faster than a text.
+"""
+KEPT_AS_GIVEN = "every row must pass on topic, partition, offset and lease_id of its record as it got them"
+"""The expectation that errors name for rows that break the contract."""
+
+Handler = Callable[[DataFrame], DataFrame]
+
+
+class PipelineError(Exception):
+    """The base class of errors that end a run, a lease, a replay or a compaction, and need a user's action."""
+
+
+class HandlerError(PipelineError):
+    """Error of a handler that broke its contract; the message has what it did and what was expected."""
+
+
+def check_meanings(dropped: str | None, unknown: str | None) -> None:
+    """Raise ValueError when `dropped` or `unknown` is neither an outcome nor None."""
+    for name, outcome in (("dropped", dropped), ("unknown", unknown)):
+        if outcome is not None and outcome not in OUTCOMES:
+            raise ValueError(
+                f"{name}={outcome!r} is not an outcome: expected one of {', '.join(OUTCOMES)}, or None"
+            )
+
+
+class MostFailed(PipelineError):
+    """Error for a round of which most records failed, or all Spark jobs with the same error. Nothing of it was
+    acknowledged, and its deliveries were given back; the message has the most frequent error and an example.
+    """
+
+
+class RegistryNotAvailable(PipelineError):
+    """The schema registry does not respond, or refuses the login; the message has the reason. No record is the cause:
+    nothing was acknowledged, and the leases were given back, with their deliveries.
+    """
+
+
+_TYPES: Mapping[str, DataType] = {
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "lease_id": LongType(),
+    "outcome": StringType(),
+}
+
+
+_NOT_PLANNED = (AnalysisException, PySparkAttributeError, PySparkTypeError, PySparkValueError)
+_LOGS_OF_SPARK = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""Loggers that write each error of a plan to stderr, with the stack of the JVM as JSON."""
+_thread = threading.local()
+
+
+def call_handler(
+    handler: Callable[[DataFrame], DataFrame], records: DataFrame, unknown: str | None = None
+) -> DataFrame:
+    """Return the handler's result for these records, checked by `with_outcomes`. Raises HandlerError also if Spark
+    cannot plan it, for example for an unknown column or function.
+    """
+    with _errors_in_one_line():
+        try:
+            return with_outcomes(handler(records), unknown)
+        except _NOT_PLANNED as error:
+            reason = first_line(error).rstrip(";")
+            raise HandlerError(f"Spark cannot plan what the handler does: {reason}") from error
+
+
+@contextmanager
+def _errors_in_one_line() -> Iterator[None]:
+    """Keep Spark from writing errors of a plan to stderr in the block; in this thread."""
+    for name in _LOGS_OF_SPARK:
+        PySparkLogger.getLogger(name).addFilter(_is_of_others)
+    _thread.calls_handler = True
+    try:
+        yield
+    finally:
+        _thread.calls_handler = False
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    return not getattr(_thread, "calls_handler", False)
+
+
+def with_outcomes(handled: DataFrame, unknown: str | None = None) -> DataFrame:
+    """Return a handler's result with checked columns `outcome` and `error`.
+
+    An unknown outcome, or null, becomes `unknown`, and `error` names it. If `unknown` is None it is kept as text, and
+    `outcomes.acknowledgements` refuses it. Raises HandlerError when the result is not a DataFrame, when `outcome` or
+    a column that identifies the record is missing or of another type, when `not_before` is not a timestamp, and for
+    columns that cannot be written to files.
+    """
+    if not isinstance(handled, DataFrame):
+        raise HandlerError(
+            f"the handler returned a value of type {type(handled).__name__}: expected the DataFrame that it got, "
+            "transformed, with the column `outcome` (a handler neither collects nor writes)"
+        )
+    # Read once: `columns` makes one JVM call for each column.
+    columns = handled.schema.names
+    absent = [name for name in (*KEPT_COLUMNS, "outcome") if name not in columns]
+    if absent:
+        raise HandlerError(
+            f"the handler's result lacks {', '.join(absent)}: it must pass on {', '.join(KEPT_COLUMNS)} "
+            f"as it got them and add `outcome`, one of {', '.join(OUTCOMES)}"
+        )
+    for name, wanted in _TYPES.items():
+        if not isinstance(kind := handled.schema[name].dataType, type(wanted)):
+            raise HandlerError(
+                f"the handler's `{name}` is of type {kind.simpleString()}: expected {wanted.simpleString()}; pass on "
+                f"{', '.join(KEPT_COLUMNS)} as they were read, and name the outcome: {', '.join(OUTCOMES)}"
+            )
+    if "not_before" in columns:
+        kind = handled.schema["not_before"].dataType
+        if not isinstance(kind, TimestampType):
+            raise HandlerError(
+                f"the handler's `not_before` is of type {kind.simpleString()}: expected timestamp (timestamp_ltz), "
+                "the time before which a released record is not delivered again, or null"
+            )
+    _refuse_unwritable(handled.schema)
+    # In SQL: one JVM call for each column instead of a dozen.
+    known = f"coalesce(outcome in ({', '.join(map(repr, OUTCOMES))}), false)"
+    as_text = "coalesce(cast(outcome as string), 'null')"
+    otherwise = as_text if unknown is None else repr(unknown)
+    remark = f"concat('unknown outcome: ', {as_text})"
+    given = "cast(error as string)" if "error" in columns else "cast(null as string)"
+    return handled.withColumns(
+        {
+            "outcome": fn.expr(f"if({known}, outcome, {otherwise})"),
+            "error": fn.expr(f"if({known}, {given}, coalesce({given}, {remark}))"),
+        }
+    )
+
+
+def _refuse_unwritable(schema: StructType) -> None:
+    """Raise HandlerError for columns that Parquet cannot store, before a lease and not during its write."""
+    seen: dict[str, str] = {}
+    for each in schema.fields:
+        if (other := seen.get(each.name.lower())) is not None:
+            raise HandlerError(
+                f"the handler's result has the columns `{other}` and `{each.name}`: expected one column of a name, "
+                "whatever the case of its letters; rename one of them, or leave it out"
+            )
+        seen[each.name.lower()] = each.name
+        if each.name.lower() == LEASE:
+            raise HandlerError(
+                f"the handler's result has a column `{each.name}`, the name of the folders of leases: rename it"
+            )
+        # `error` is cast to a text, whatever its type.
+        if each.name != "error" and (kind := _unwritable(each.dataType)) is not None:
+            raise HandlerError(
+                f"the handler's `{each.name}` has a part of type {kind.simpleString()}, which no file can hold: cast "
+                'it to another type, such as `fn.lit(None).cast("string")`, or leave it out'
+            )
+
+
+def _unwritable(kind: DataType) -> DataType | None:
+    """Return the part of a type that a Parquet file cannot hold; None if it can hold all."""
+    if isinstance(kind, NullType | CalendarIntervalType) or kind == StructType([]):
+        return kind
+    parts: list[DataType] = []
+    if isinstance(kind, StructType):
+        parts = [each.dataType for each in kind.fields]
+    elif isinstance(kind, ArrayType):
+        parts = [kind.elementType]
+    elif isinstance(kind, MapType):
+        parts = [kind.keyType, kind.valueType]
+    return next((found for part in parts if (found := _unwritable(part)) is not None), None)

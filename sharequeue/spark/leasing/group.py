@@ -1,0 +1,142 @@
+"""Check a group before leasing: whether this pipeline may work on it, and what there is to lease.
+
+No other pipeline works on the group (`claim_group`); its topics exist (`living_topics`); records that retention
+removed before they were processed are reported (`report_losses`). Where nothing was leased, `why_nothing` gives the
+reasons that a person can act on: a topic that does not exist, a group that begins at the end of the log, records that
+other members hold or are assigned, records that wait, or records that no member may lease now. There is no reason if
+the group has done all its work.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from datetime import UTC
+
+from sharequeue.groups.configs import GroupConfigs
+from sharequeue.kafka.topics import TopicInfo, Topics
+from sharequeue.spark.handler import PipelineError
+from sharequeue.state import State
+from sharequeue.words.errors import UnknownTopicId
+from sharequeue.words.figures import SharePartitionStatus
+from sharequeue.words.values import SharePartition
+
+_log = logging.getLogger(__name__)
+
+
+class GroupTaken(PipelineError):
+    """Another pipeline works on this group; the message has both names. Nothing, or nothing more, was leased."""
+
+
+def claim_group(state: State, group: str, pipeline: str, replaces: str | None) -> None:
+    """Record that a pipeline works on a group; several runs of one pipeline may work at once.
+
+    Raises GroupTaken where another one does, unless `replaces` is its name.
+    """
+    found = state.runs.claim(group, pipeline, replaces)
+    if found is not None and found != pipeline:
+        raise GroupTaken(
+            f"pipeline {found} works on group {group}, and this is pipeline {pipeline}: each would get a part of the "
+            "records. Nothing was leased. Give this pipeline its own group. If it takes the place of the other "
+            f"one, because it was renamed for example: `sharequeue run --replaces {found}`, `replaces={found!r}` in "
+            f"Python, or `run: {{replaces: {found!r}}}` in a defs.yaml"
+        )
+
+
+def refuse_replaced(state: State, group: str, pipeline: str) -> None:
+    """Raise GroupTaken if another pipeline has replaced this one since it began. This is one statement."""
+    # `replaces` is not passed: of two pipelines that name each other, the one that began last has the group.
+    found = state.runs.claim(group, pipeline)
+    if found is not None and found != pipeline:
+        raise GroupTaken(
+            f"pipeline {found} has taken the place of pipeline {pipeline} on group {group} since this run began. "
+            "Nothing more was leased; the rounds before count as they were acknowledged. End what starts this "
+            "pipeline, or give it its own group"
+        )
+
+
+def living_topics(broker: Topics, state: State, group: str, topics: Sequence[str]) -> dict[str, TopicInfo]:
+    """Return these topics as they are now, without those that were deleted or recreated since the group began on
+    them. The others can still be leased from.
+
+    Raises UnknownTopicId if all of them were, and UnknownTopicOrPartition for a topic that does not exist and is
+    unknown to the state.
+    """
+    lost = state.figures.lost_topics(group, topics)
+    if lost and len(lost) == len(set(topics)):
+        raise UnknownTopicId(" ".join(map(str, lost.values())))
+    return broker.require(topic for topic in topics if topic not in lost)
+
+
+def why_nothing(
+    state: State, configs: GroupConfigs, topics: Sequence[str], assigned: Collection[SharePartition]
+) -> str | None:
+    """Return the reason why a member with these share-partitions cannot lease the group's records of these topics;
+    None when all of them are done.
+    """
+    statuses = [status for status in state.figures.describe(configs.group_id) if status.topic in topics]
+    if not statuses:
+        return f"nothing of {', '.join(topics)} is assigned to group {configs.group_id} yet"
+    if new := _begins_behind(state, configs, statuses):
+        return new
+    reasons = [
+        f"{status.share_partition} is not leased from: {status.paused_reason}"
+        for status in statuses
+        if status.paused_reason and status.lag
+    ]
+    reasons += [f"{each.share_partition}: {each.obstacle}" for each in statuses if each.obstacle]
+    waiting = sum(status.waiting for status in statuses)
+    soonest = min((status.waiting_until for status in statuses if status.waiting_until), default=None)
+    until = f" (the first from {soonest.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC on)" if soonest else ""
+    open_ones = [status for status in statuses if not status.paused_reason]
+    free = sum(each.available - each.waiting for each in open_ones if each.share_partition in assigned)
+    elsewhere = sum(
+        max(0, each.lag - each.acquired - each.archiving - each.waiting)
+        for each in open_ones
+        if each.share_partition not in assigned
+    )
+    counted = (
+        (sum(status.acquired for status in statuses), "held by leases of others"),
+        (waiting, f"waiting for the time from which they may be delivered again{until}"),
+        (elsewhere, "in share-partitions that are assigned to other members, or to nobody yet"),
+        (free, "released by this run, and left to a later one"),
+    )
+    reasons += [f"{count:,} records are {what}" for count, what in counted if count]
+    return "; ".join(reasons) or None
+
+
+def _begins_behind(
+    state: State, configs: GroupConfigs, statuses: Sequence[SharePartitionStatus]
+) -> str | None:
+    """Return the reason for a group that has never done anything and begins at the end of the log."""
+    before = sum(status.spso - status.log_start for status in statuses)
+    untouched = all(status.spso == status.speo == status.log_end for status in statuses)
+    if configs.auto_offset_reset != "latest" or not (before and untouched):
+        return None
+    if state.figures.delivery_counts(configs.group_id):
+        return None
+    named = " ".join(f"--topic {topic}" for topic in sorted({status.topic for status in statuses}))
+    return (
+        f"group {configs.group_id} is new and starts at the end of the log (share.auto.offset.reset=latest): "
+        f"{before:,} records lie before it. To take them: sharequeue offsets reset --group {configs.group_id} "
+        f"{named} --to-earliest --execute"
+    )
+
+
+def report_losses(state: State, group: str, topics: Sequence[str]) -> int:
+    """Return how many records of these topics the group has lost since the last report by any process; log a warning
+    for them.
+    """
+    lost = state.runs.losses(group, topics)
+    if lost:
+        _log.warning("%s", words_of_losses(group, lost))
+    return lost
+
+
+def words_of_losses(group: str, lost: int) -> str:
+    """Return the message on lost records."""
+    return (
+        f"group {group} has lost {lost:,} records: retention removed them before they were processed. Give their "
+        "topics a longer retention (retention.ms, retention.bytes), or run more often: a run has to come to a record "
+        "before it is removed"
+    )

@@ -1,0 +1,202 @@
+"""Try a job's handler on the next records, without leasing them.
+
+A trial reads the records that a run would lease, without leasing them: nothing is written or acknowledged, and no
+group is created. The handler runs on them in Spark, all its columns are computed, and its outcomes are checked as a
+run checks them, and counted.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as fn
+
+from sharequeue.groups.configs import GroupConfigs
+from sharequeue.kafka.topics import Topics
+from sharequeue.spark.handler import ACCEPT, OUTCOMES, call_handler
+from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.leasing.group import living_topics
+from sharequeue.spark.outcomes.outcomes import seen_of, without_outcome
+from sharequeue.spark.reading.plan import TopicPartition
+from sharequeue.spark.reading.source import Source
+from sharequeue.spark.replays.offsets import Logs, in_flight, logs_of, stand_ins
+from sharequeue.spark.spark_jobs import uncache
+from sharequeue.spark.table import Shown, Table
+from sharequeue.state import State
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import Delivery, Lease
+
+__all__ = ["Trial", "try_on"]
+
+MOST_ERRORS = 5
+"""The most failed records that are named."""
+NO_ROW = "no row"
+"""Shown instead of an outcome if the handler returned no row for a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial(Shown):
+    """The result of a handler on some records."""
+
+    group: str
+    records: int
+    outcomes: Mapping[str, int]
+    """Records by outcome; `no row` are those that the handler returned no row for."""
+    errors: tuple[str, ...]
+    """The first records that were not accepted, with the handler's error."""
+    seconds: float
+    remark: str | None = None
+    """Remarks: which records were used if a run would lease none, and what a run would do with records without a row
+    or with an unknown outcome.
+    """
+
+    def table(self) -> Table:
+        """Return a row for each outcome, and the first errors."""
+        return Table(
+            f"tried on {self.records:,} records for group {self.group} in {self.seconds:,.1f} s: nothing was leased, "
+            "written or acknowledged",
+            ("outcome", "records"),
+            list(self.outcomes.items()),
+            (*self.errors, self.remark),
+        )
+
+
+def try_on(
+    job: ShareGroupJob, records: int, settings: Settings, state: State, topics: Topics, spark: SparkSession
+) -> Trial:
+    """Run a job's handler on up to so many records that a run would lease now.
+
+    If there are none, the last records of the topics are used instead, and `remark` is set. Raises ValueError for
+    less than one record, UnknownTopicOrPartition, HandlerError, SparkNotReady, and what the handler raises.
+    """
+    if records < 1:
+        raise ValueError(f"records is {records}: expected how many to try the handler on, 1 or more")
+    began = time.monotonic()
+    there = living_topics(topics, state, job.group, job.topics)
+    configs = GroupConfigs.load(state.database, job.group)
+    source = Source(settings, state, topics, spark, job.reader_options, job.headers, job.max_scans)
+    leases, remark = _would_lease(
+        job, records, state, logs_of(source, there, configs.isolation_level), configs
+    )
+    if not leases:
+        return Trial(job.group, 0, {}, (), time.monotonic() - began, remark)
+    read = source.records(leases)
+    # Cached, so that every column is computed and each record is handled once.
+    handled = call_handler(job.handler, read, job.unknown).cache()
+    try:
+        seen = seen_of(handled, leases)
+        failed = handled.where(fn.col("outcome") != ACCEPT).dropDuplicates(["topic", "partition", "offset"])
+        errors = (
+            failed.orderBy("topic", "partition", "offset")
+            .limit(MOST_ERRORS)
+            .select(
+                fn.concat(
+                    fn.format_string("%s-%d offset %d: %s", "topic", "partition", "offset", "outcome"),
+                    fn.coalesce(fn.concat(fn.lit(", "), fn.col("error")), fn.lit("")),
+                )
+            )
+            .collect()
+        )
+        count = read.count()
+    finally:
+        uncache(handled)
+    for lease in leases:
+        without_outcome(lease, seen.get(lease.lease_id))
+    counts = Counter[str]()
+    for of_lease in seen.values():
+        counts.update(
+            {
+                name: of_lease.outcomes[kind].count
+                for name, kind in OUTCOMES.items()
+                if kind in of_lease.outcomes
+            }
+        )
+        counts.update({name: offsets.count for name, offsets in of_lease.unknown.items()})
+    if without := count - counts.total():
+        counts[NO_ROW] = without
+    return Trial(
+        job.group,
+        count,
+        dict(sorted(counts.items())),
+        tuple(text for (text,) in errors),
+        time.monotonic() - began,
+        "; ".join(each for each in (remark, *_of_a_run(job, counts)) if each) or None,
+    )
+
+
+def _of_a_run(job: ShareGroupJob, counts: Mapping[str, int]) -> Iterator[str]:
+    """Yield what a run would do with records that have no row, or an unknown outcome."""
+    if none := counts.get(NO_ROW, 0):
+        yield (
+            f"a run would end with HandlerError: {none:,} records have no row, and `dropped=` does not say what they "
+            "get"
+            if job.dropped is None
+            else f"a run would give the {none:,} records without a row the outcome {job.dropped} (`dropped=`)"
+        )
+    if strange := sorted(counts.keys() - OUTCOMES.keys() - {NO_ROW}):
+        yield f"a run would end with HandlerError: {strange[0]!r} is none of {', '.join(OUTCOMES)}"
+
+
+def _would_lease(
+    job: ShareGroupJob, records: int, state: State, logs: Logs, configs: GroupConfigs
+) -> tuple[list[Lease], str | None]:
+    """Return stand-ins for leases of the next records, spread over the partitions; and a remark if they are other
+    records.
+    """
+    known = _deliverable(job, state, logs)
+    if configs.auto_offset_reset == "earliest":
+        known = {at: _fresh(logs.start(at), logs.end(at)) for at in logs.ends} | known
+    remark = None
+    if not any(known.values()):
+        remark = "a run would lease nothing now: these are the last records of the topics"
+        known = {at: _fresh(max(logs.start(at), logs.end(at) - records), logs.end(at)) for at in logs.ends}
+    # The shortest first: the others make up for the records that these lack.
+    places = sorted(
+        ((at, deliveries) for at, deliveries in known.items() if deliveries),
+        key=lambda place: (sum(delivery.offsets.count for delivery in place[1]), place[0]),
+    )
+    taken: dict[TopicPartition, tuple[Delivery, ...]] = {}
+    left = records
+    for number, (at, deliveries) in enumerate(places):
+        taken[at] = _first(deliveries, math.ceil(left / (len(places) - number)))
+        left -= sum(delivery.offsets.count for delivery in taken[at])
+    return stand_ins(job.group, taken, logs.isolation_level), remark
+
+
+def _deliverable(job: ShareGroupJob, state: State, logs: Logs) -> dict[TopicPartition, list[Delivery]]:
+    """Return what the state would deliver now, by partition: redelivered records first, then fresh ones."""
+    again = [each for each in in_flight(state, job.group) if each.due]
+    found: dict[TopicPartition, list[Delivery]] = {}
+    for status in state.figures.describe(job.group):
+        at = status.topic, status.partition
+        if at in logs.ends:
+            come_again = [Delivery(each.delivery_count + 1, each.offsets) for each in again if each.at == at]
+            fresh = _fresh(max(status.speo, status.log_start), logs.end(at))
+            found[at] = [] if status.paused_reason else [*come_again, *fresh]
+    return found
+
+
+def _fresh(first: int, end: int) -> list[Delivery]:
+    return [Delivery(1, OffsetSet.of((first, end)))] if first < end else []
+
+
+def _first(deliveries: list[Delivery], most: int) -> tuple[Delivery, ...]:
+    """Return the first `most` offsets of some deliveries."""
+    taken: list[Delivery] = []
+    for delivery in deliveries:
+        ranges = []
+        if not most:
+            break
+        for first, end in delivery.offsets.ranges:
+            ranges.append((first, min(end, first + most)))
+            most -= ranges[-1][1] - first
+            if not most:
+                return (*taken, replace(delivery, offsets=OffsetSet.of(*ranges)))
+        taken.append(delivery)
+    return tuple(taken)

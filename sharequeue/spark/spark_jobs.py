@@ -1,0 +1,158 @@
+"""The Spark jobs of a run: cancel them, describe them, find out whether a task has run, clear what they cached."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from sharequeue.spark.session import SparkNotReady
+from sharequeue.spark.signals import interruptible
+from sharequeue.words import traces
+
+_DESCRIPTION = "spark.job.description"
+TRACE_TAG = "traceparent-"
+"""With the trace of a run behind it, a tag of its Spark jobs."""
+
+JVM_GONE = (Py4JError, ConnectionError)
+"""What a call to the JVM raises where it has ended; Py4JError also where it has not."""
+
+
+def session_lives(spark: SparkSession) -> bool:
+    """Return whether the session's context can still run a job."""
+    context = spark.sparkContext
+    try:
+        return context._jsc is not None and not context._jsc.sc().isStopped()
+    except JVM_GONE:
+        return False
+
+
+@contextmanager
+def ended_session_is_named(spark: SparkSession, whose: str) -> Iterator[None]:
+    """Raise SparkNotReady for whatever a block raised of Spark's because the session has ended under it."""
+    try:
+        yield
+    except (PySparkException, *JVM_GONE) as error:
+        if session_lives(spark):
+            raise
+        raise SparkNotReady(
+            f"the Spark session of {whose} has ended under its work, and cannot be made again in this process: its "
+            "JVM was stopped, killed or out of memory. Start it again. What was leased is given back, or comes again "
+            "when its locks have lapsed."
+        ) from error
+
+
+class Jobs:
+    """The Spark jobs of a block, and no others: they carry a tag. Calling it cancels them, from any thread."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        self.tag = f"sharequeue-{uuid.uuid4().hex[:12]}"
+
+    def __call__(self) -> None:
+        """Cancel them."""
+        self._context.cancelJobsWithTag(self.tag)
+
+    def describe(self, text: str | None) -> None:
+        """Describe what the next jobs of this thread are for: Spark's UI shows it beside each; None for no text."""
+        # By the property: `setJobDescription` takes no None.
+        self._context.setLocalProperty(_DESCRIPTION, text)  # type: ignore[arg-type]
+
+    @contextmanager
+    def of_round(self, number: int) -> Iterator[None]:
+        """Count the jobs of this block as those of a round: of this thread, and of threads that inherit its tags."""
+        tag = self._tag_of(number)
+        self._context.addJobTag(tag)
+        try:
+            yield
+        except Exception:
+            self._context.removeJobTag(tag)
+            raise
+        # After an interrupt the connection to the JVM may be broken, and the thread that had the tag is gone.
+        self._context.removeJobTag(tag)
+
+    def tasks_ran(self, number: int) -> bool:
+        """Return whether a task of a round has run: only then can a record have done any harm."""
+        try:
+            tracker = self._tracker()
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForTag(self._tag_of(number))]
+            stages = [stage for job in jobs if job.isDefined() for stage in job.get().stageIds()]
+            infos = [tracker.getStageInfo(stage) for stage in stages]
+        except Py4JError:
+            return True  # a JVM that cannot say it any more
+        return any(
+            info.get().numActiveTasks() + info.get().numCompletedTasks() + info.get().numFailedTasks()
+            for info in infos
+            if info.isDefined()
+        )
+
+    def _tag_of(self, number: int) -> str:
+        return f"{self.tag}-{number}"
+
+    def _tracker(self) -> Any:
+        context: Any = self._context._jsc.sc()
+        # The tracker learns of jobs by events, a moment later.
+        context.listenerBus().waitUntilEmpty()
+        return context.statusTracker()
+
+
+@contextmanager
+def cancellable(spark: SparkSession) -> Iterator[Jobs]:
+    """Give the Spark jobs of this block, so that another thread can cancel them. A signal ends it by an exception."""
+    context, process = spark.sparkContext, os.getpid()
+    jobs = Jobs(context)
+    before = context.getLocalProperty(_DESCRIPTION)
+    trace = traces.current()
+    context.addJobTag(jobs.tag)
+    if trace is not None:
+        context.addJobTag(TRACE_TAG + trace)
+    context.setInterruptOnCancel(True)
+    try:
+        with interruptible():
+            yield jobs
+    finally:
+        if os.getpid() == process:  # and no forked child, whose way to the JVM is its parent's
+            # After an interrupt the connection to the JVM may be broken, and the thread that had the tag is gone.
+            with suppress(*JVM_GONE):
+                context.removeJobTag(jobs.tag)
+                if trace is not None:
+                    context.removeJobTag(TRACE_TAG + trace)
+                jobs.describe(before)
+
+
+def uncache(frame: DataFrame, of: DataFrame | None = None) -> None:
+    """Remove from Spark's cache what a handler has cached on the way to this DataFrame: of the topic, or of `of`.
+
+    It belongs to this round alone; what the handler has cached of other data stays.
+    """
+    session: Any = frame.sparkSession._jsparkSession
+    manager = session.sharedState().cacheManager()
+    if manager.isEmpty():
+        return
+    source = "kafka"
+    if of is not None:
+        source = str(of._jdf.queryExecution().analyzed().collectLeaves().apply(0)).lower()
+    plans: list[Any] = [frame._jdf.queryExecution().analyzed()]
+    while plans:
+        plan = plans.pop()
+        if source not in str(plan.collectLeaves()).lower():
+            continue
+        if manager.lookupCachedData(session, plan).isDefined():
+            manager.uncacheQuery(session, plan, False, False)
+        children = plan.children()
+        plans += [children.apply(at) for at in range(children.size())]
+
+
+def uncache_all(records: DataFrame) -> None:
+    """Remove from Spark's cache these records, and whatever was made of them."""
+    session: Any = records.sparkSession._jsparkSession
+    manager = session.sharedState().cacheManager()
+    if not manager.isEmpty():
+        manager.uncacheQuery(session, records._jdf.queryExecution().analyzed(), True, False)

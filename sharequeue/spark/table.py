@@ -1,0 +1,115 @@
+"""Show results in a terminal and in a notebook.
+
+A short table: aligned text for `print`, HTML for a notebook. Every value is escaped in HTML: names of groups and
+topics, and errors, are other people's text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+__all__ = ["Removed", "Shown", "Table"]
+
+MOST_ROWS = 10
+"""Rows that are shown; of more than these, the last ones."""
+
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A title, a table below it, and remarks below that. Without rows only the title and the remarks."""
+
+    title: str
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[Cell]] = ()
+    remarks: Sequence[str | None] = ()
+    """None is no remark."""
+
+    def text(self) -> str:
+        """Return it as lines of text; numbers stand to the right."""
+        lines = [self.title]
+        if self.rows:
+            head, body = [name.upper() for name in self.columns], self._cells()
+            widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
+            lines += [
+                "  ".join(
+                    cell.rjust(width) if right else cell.ljust(width)
+                    for cell, width, right in zip(row, widths, self._numeric(), strict=True)
+                ).rstrip()
+                for row in (head, *body)
+            ]
+        return "\n".join([*lines, *self._remarks()])
+
+    def html(self) -> str:
+        """Return it as HTML, every value escaped."""
+        parts = [f"<p><b>{escape(self.title)}</b></p>"]
+        if self.rows:
+            rows = "".join(self._row("td", cells) for cells in self._cells())
+            parts.append(
+                f"<table><thead>{self._row('th', self.columns)}</thead><tbody>{rows}</tbody></table>"
+            )
+        return "".join([*parts, *(f"<p>{escape(remark)}</p>" for remark in self._remarks())])
+
+    def _row(self, tag: str, cells: Sequence[str]) -> str:
+        sides = ("right" if right else "left" for right in self._numeric())
+        made = (
+            f'<{tag} style="text-align:{side}">{escape(cell)}</{tag}>'
+            for side, cell in zip(sides, cells, strict=True)
+        )
+        return f"<tr>{''.join(made)}</tr>"
+
+    def _cells(self) -> list[list[str]]:
+        return [[_cell(value) for value in row] for row in self.rows[-MOST_ROWS:]]
+
+    def _numeric(self) -> list[bool]:
+        columns = zip(*self.rows, strict=True)
+        return [any(isinstance(value, int | float) for value in column) for column in columns]
+
+    def _remarks(self) -> list[str]:
+        left_out = len(self.rows) - MOST_ROWS
+        more = [f"({left_out:,} rows before these are not shown)"] if left_out > 0 else []
+        return [*more, *(remark for remark in self.remarks if remark)]
+
+
+class Shown:
+    """What shows itself as a table: `print` gives text, a notebook HTML."""
+
+    __slots__ = ()
+
+    def table(self) -> Table:
+        """Return what is shown."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.table().text()
+
+    def _repr_html_(self) -> str:
+        return self.table().html()
+
+
+class Removed(Shown, list[str]):
+    """What a sweep removed, or with `dry_run` would remove: folders, and tables that rows were staged in."""
+
+    def __init__(self, names: Iterable[str] = (), *, dry_run: bool = False) -> None:
+        super().__init__(names)
+        self.dry_run = dry_run
+
+    def table(self) -> Table:
+        """Return a row for each."""
+        title = f"{'would remove' if self.dry_run else 'removed'} {len(self):,} outputs"
+        return Table(title, ("output",), [(name,) for name in self])
+
+
+def _cell(value: Cell) -> str:
+    match value:
+        case None:
+            return "-"
+        case str():
+            return value
+        case float():
+            return f"{value:,.1f}"
+        case _:
+            return f"{value:,}"

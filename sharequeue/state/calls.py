@@ -1,0 +1,84 @@
+"""Arguments and results of calls of ``sharequeue.state.State``: share-partitions and leases of one group.
+
+A call holds the rows of its share-partitions locked until it commits: send at most ``A_CALL`` of them, and the rest
+in further calls (``in_calls``). Kafka's requests name many partitions too (KIP-932: ShareFetch, ShareAcknowledge).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sharequeue.words.errors import ShareError
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
+
+A_CALL = 200
+"""Share-partitions in one call: their rows are locked for about 0.1 s. The functions refuse more than 1,000."""
+DELAYS = 100
+"""Times of its own that the released records of one acknowledgement may have."""
+OBSERVED_AT_ONCE = 10_000
+"""For ``observe``, which locks only the rows whose log offsets have changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseAcknowledgement:
+    """The acknowledgement of one lease: sets of offsets by outcome, and the outputs that count with it.
+
+    Released records are delivered again at ``not_before``, by the database's clock; without it, ``backoff`` delays
+    them by the group's back-off, else they are available at once. ``delays`` gives released offsets their own times,
+    100 at most. All times are rounded up to the second.
+    """
+
+    lease: Lease
+    outcomes: Mapping[AcknowledgeType, OffsetSet]
+    outputs: Sequence[LeaseOutput] = ()
+    not_before: datetime | None = None
+    backoff: bool = False
+    delays: Mapping[datetime, OffsetSet] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AcquiredLeases:
+    """The leases of an acquire, and the share-partitions that refused it."""
+
+    leases: tuple[Lease, ...]
+    refusals: Mapping[SharePartition, ShareError]
+
+
+_T = TypeVar("_T")
+
+
+def in_calls(items: Sequence[_T], most: int = A_CALL) -> Iterator[Sequence[_T]]:
+    """Yield the items in order, in parts that fit into one call."""
+    for first in range(0, len(items), most):
+        yield items[first : first + most]
+
+
+def names_of(share_partitions: Sequence[SharePartition]) -> dict[str, Any]:
+    """Return the parameters that name share-partitions. ValueError if they are of several groups."""
+    group_ids = {at.group_id for at in share_partitions}
+    if len(group_ids) != 1:
+        raise ValueError(f"one call is for one group, but share-partitions of {sorted(group_ids)} were given")
+    return {
+        "group_id": group_ids.pop(),
+        "topics": [at.topic for at in share_partitions],
+        "partitions": [at.partition for at in share_partitions],
+    }
+
+
+def holders_of(leases: Sequence[Lease]) -> dict[str, Any]:
+    """Return the parameters that fence leases. ValueError if they are of several members or epochs."""
+    members = {(lease.member_id, lease.member_epoch) for lease in leases}
+    if len(members) != 1:
+        raise ValueError("one call is for leases of one member under one epoch, but several were given")
+    member_id, member_epoch = members.pop()
+    return {
+        **names_of([lease.share_partition for lease in leases]),
+        "state_epochs": [lease.state_epoch for lease in leases],
+        "member_id": member_id,
+        "member_epoch": member_epoch,
+        "tokens": [str(lease.token) for lease in leases],
+    }

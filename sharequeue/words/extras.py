@@ -1,0 +1,28 @@
+"""Check that the packages of an optional part of the library are installed."""
+
+from __future__ import annotations
+
+import importlib.util
+
+__all__ = ["ExtraMissing", "require"]
+
+
+class ExtraMissing(ImportError):
+    """An optional part of the library needs packages that are not installed; the message names the extra."""
+
+
+def require(extra: str, *modules: str) -> None:
+    """Raise `ExtraMissing` if a module of the extra is not installed."""
+    missing = [module for module in modules if not _found(module)]
+    if missing:
+        raise ExtraMissing(
+            f"sharequeue.{extra} needs additional packages: pip install 'sharequeue[{extra}]' "
+            f"(not found: {', '.join(missing)})"
+        )
+
+
+def _found(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # sys.modules has None for it
+        return False

@@ -1,0 +1,100 @@
+"""Check names of groups, topics and clients, and suggest the nearest known name.
+
+Kafka's own rule for topics (`Topic.validate`). Kafka bounds group ids and client ids by the protocol only (32,767
+bytes); here they have the same limit as topic names, because they are keys in Postgres and labels of metrics.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+import re
+from collections.abc import Iterable, Sequence
+
+LONGEST_NAME = 249
+"""Characters; Kafka's limit for topic names."""
+
+_LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_SHOWN = 60
+
+
+def is_topic_name(name: str) -> bool:
+    """Return whether a topic may have this name.
+
+    Kafka allows 1 to 249 letters, digits, dots, underscores and hyphens; not `.` or `..`.
+    """
+    return _LEGAL_TOPIC.fullmatch(name) is not None and name not in (".", "..")
+
+
+def topic_name_problem(name: str) -> str | None:
+    """Return the error message for an illegal topic name; None for a legal one."""
+    if is_topic_name(name):
+        return None
+    return (
+        f"The topic name {shown(name)} is not legal: use 1 to {LONGEST_NAME} letters, digits, dots, underscores "
+        'and hyphens, and not "." or "..".'
+    )
+
+
+def is_blank(name: str) -> bool:
+    """Return whether a name is blank: it has only characters that Java's `String.trim` removes. Kafka refuses it."""
+    return all(each <= " " for each in name)
+
+
+def too_long(what: str, name: str) -> str | None:
+    """Return the error message for a group id or client id that is too long; None for others."""
+    if len(name) <= LONGEST_NAME:
+        return None
+    return f"The {what} has {len(name)} characters; at most {LONGEST_NAME} are allowed."
+
+
+def shown(name: str) -> str:
+    """Return a name quoted for a message: on one line and shortened if it is long."""
+    return repr(name if len(name) <= _SHOWN else name[:_SHOWN] + "…")
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """List the first `most` names and the number of further ones."""
+    first = ", ".join(names[:most])
+    return first if len(names) <= most else f"{first} and {len(names) - most:,} more"
+
+
+def nearest(name: str, known: Iterable[str], what: str) -> str:
+    """Return a hint for an unknown name: the most similar known names, else the first known ones.
+
+    `what` is the plural noun for the names, such as "share groups".
+    """
+    names = sorted(set(known))
+    if not names:
+        return f"There are no {what} yet."
+    like = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if like:
+        return f"Did you mean {' or '.join(like)}?"
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"The {what} are {shown}."
+
+
+def finite(name: str, value: object, at_least: float = 0) -> float:
+    """Return an argument if it is a finite number.
+
+    Raises TypeError if it is not a number, ValueError for NaN, an infinity, and a number that is too small.
+    """
+    expected = f"a finite number, {at_least:,} or more"
+    if not isinstance(value, int | float):
+        raise TypeError(f"{name} is {value!r}, of type {type(value).__name__}: expected {expected}")
+    if not (math.isfinite(value) and value >= at_least):
+        raise ValueError(f"{name} is {value}: expected {expected}")
+    return value
+
+
+def whole_number(name: str, value: object, at_least: int | None = None) -> int:
+    """Return an argument if it is a whole number. Raises TypeError if it is not, ValueError if it is too small."""
+    expected = "a whole number" if at_least is None else f"a whole number, {at_least:,} or more"
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}, of type {type(value).__name__}: expected {expected}") from None
+    if at_least is not None and number < at_least:
+        raise ValueError(f"{name} is {number}: expected {expected}")
+    return number

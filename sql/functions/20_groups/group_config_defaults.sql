@@ -1,0 +1,64 @@
+-- The configs that a group may have, and the value of each that neither the group nor the service has set.
+-- Generated from sharequeue/groups/configs/keys.py: do not edit, run `python -m tests.docs.reference`.
+
+create or replace function sharequeue_internal.group_config_names() returns text[]
+language sql immutable parallel safe as $$
+    select array[
+        'errors.deadletterqueue.copy.record.enable',
+        'errors.deadletterqueue.topic.name',
+        'share.assignment.interval.ms',
+        'share.assignor.offload.enable',
+        'share.assignors',
+        'share.auto.offset.reset',
+        'share.delivery.count.limit',
+        'share.heartbeat.interval.ms',
+        'share.isolation.level',
+        'share.partition.max.record.locks',
+        'share.record.lock.duration.ms',
+        'share.renew.acknowledge.enable',
+        'share.session.timeout.ms',
+        'sharequeue.cancelled.run.refund.enable',
+        'sharequeue.circuit.breaker.failure.percent',
+        'sharequeue.circuit.breaker.min.records',
+        'sharequeue.circuit.breaker.open.ms',
+        'sharequeue.circuit.breaker.probe.records',
+        'sharequeue.circuit.breaker.window.records',
+        'sharequeue.dead.letter.drop.enable',
+        'sharequeue.dead.letter.error.message.enable',
+        'sharequeue.dead.letter.topic.enable',
+        'sharequeue.fetch.max.bytes',
+        'sharequeue.retry.backoff.max.ms',
+        'sharequeue.retry.backoff.ms']
+$$;
+
+-- Return the default of a group's config; null if there is no such config.
+create or replace function sharequeue_internal.group_config_default(p_name text) returns text
+language sql immutable parallel safe as $$
+    select case p_name
+        when 'errors.deadletterqueue.copy.record.enable' then 'false'
+        when 'errors.deadletterqueue.topic.name' then ''
+        when 'share.assignment.interval.ms' then '1000'
+        when 'share.assignor.offload.enable' then 'true'
+        when 'share.assignors' then 'simple'
+        when 'share.auto.offset.reset' then 'latest'
+        when 'share.delivery.count.limit' then '5'
+        when 'share.heartbeat.interval.ms' then '5000'
+        when 'share.isolation.level' then 'read_uncommitted'
+        when 'share.partition.max.record.locks' then '2000'
+        when 'share.record.lock.duration.ms' then '30000'
+        when 'share.renew.acknowledge.enable' then 'true'
+        when 'share.session.timeout.ms' then '45000'
+        when 'sharequeue.cancelled.run.refund.enable' then 'false'
+        when 'sharequeue.circuit.breaker.failure.percent' then '0'
+        when 'sharequeue.circuit.breaker.min.records' then '20'
+        when 'sharequeue.circuit.breaker.open.ms' then '30000'
+        when 'sharequeue.circuit.breaker.probe.records' then '10'
+        when 'sharequeue.circuit.breaker.window.records' then '100'
+        when 'sharequeue.dead.letter.drop.enable' then 'false'
+        when 'sharequeue.dead.letter.error.message.enable' then 'true'
+        when 'sharequeue.dead.letter.topic.enable' then 'false'
+        when 'sharequeue.fetch.max.bytes' then '0'
+        when 'sharequeue.retry.backoff.max.ms' then '3600000'
+        when 'sharequeue.retry.backoff.ms' then '60000'
+    end
+$$;

@@ -1,0 +1,93 @@
+"""What the command prints for programs is what its schema says, on a group that was worked on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from click.testing import CliRunner
+
+from sharequeue.cli import command
+from sharequeue.cli.output import WIDTH
+from sharequeue.database import Database
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.state import State
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
+
+GROUP = ("--group", "flight-delays")
+READING: Sequence[tuple[str, ...]] = (
+    ("groups", "list"),
+    ("groups", "describe", *GROUP),
+    ("groups", "describe", "--group", "flight-.*", "--regex"),
+    ("groups", "list", "--state", "empty"),
+    ("groups", "describe", *GROUP, "--members"),
+    ("groups", "describe", *GROUP, "--state"),
+    ("groups", "delete", "--all-groups"),
+    ("members", *GROUP),
+    ("audit",),
+    ("configs", "describe", *GROUP, "--all"),
+    ("configs", "describe", "--service", "--all"),
+    ("configs", "alter", *GROUP, "--set", "share.delivery.count.limit=8", "--dry-run"),
+    ("offsets", "describe", *GROUP),
+    ("state", "show", *GROUP),
+    ("state", "leases", *GROUP),
+    ("state", "release", *GROUP, "--topic", "flights:0", "--offsets", "7"),
+    ("state", "raise-epochs"),
+    ("state", "extend-locks", "--by", "PT10M"),
+    ("journal", "changes", *GROUP, "--topic", "flights:0"),
+    ("journal", "days", *GROUP),
+    ("journal", "verify", *GROUP),
+    ("journal", "keep"),
+    ("offsets", "delete", *GROUP, "--topic", "flights"),
+    ("acls", "list"),
+    ("tokens", "list"),
+    ("verify",),
+    ("migrate", "--dry-run"),
+    ("dlq", "drain", *GROUP),
+    ("groups", "pause", *GROUP, "--reason", "why"),
+    ("groups", "resume", *GROUP),
+)
+
+
+def test_json_is_as_its_schema_says(private_database: Database, settings: Settings) -> None:
+    """A list of objects with all columns; `jsonl` has the same objects, a line each; text fits its width."""
+    state, at = State(private_database), SharePartition("flight-delays", "flights", 0)
+    alter_group_configs(private_database, at.group_id, {})
+    state.initialize(at, "id", 0, 1)
+    single.observe(state, at, "id", 0, 100_000, 100_000)
+    lease = single.acquire(state, at, "member-with-a-name-of-36-characters-", None, 10)
+    assert lease is not None
+    single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 2), (4, 5), (8, 9))})
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    where = ("--database-url", url, "--home", str(settings.home))
+    for words in READING:
+        schema = json.loads(invoke(*words, "--response-schema"))
+        found = json.loads(invoke(*words, *where, "-o", "json"))
+        check(found if isinstance(found, list) else [found], schema.get("items", schema))
+        lines = [json.loads(line) for line in invoke(*words, *where, "-o", "jsonl").splitlines()]
+        assert len(lines) == (len(found) if isinstance(found, list) else 1)
+        text = invoke(*words, *where)
+        assert text
+        assert [line for line in text.splitlines() if len(line) > WIDTH] == [], words
+
+
+def check(rows: list[dict[str, Any]], schema: dict[str, Any]) -> None:
+    """Compare objects with the schema of one."""
+    kinds = {"string": str, "number": int | float, "integer": int, "boolean": bool, "null": type(None)}
+    for row in rows:
+        schema = next((each for each in schema.get("oneOf", ()) if list(row) == each["required"]), schema)
+        assert list(row) == schema["required"]
+        for name, value in row.items():
+            allowed = schema["properties"][name].get("type")
+            assert allowed is None or any(isinstance(value, kinds[kind]) for kind in allowed), (name, value)
+
+
+def invoke(*words: str) -> str:
+    """Run the command; return what it prints on stdout."""
+    result = CliRunner().invoke(command, list(words))
+    assert result.exit_code == 0, f"{words}: {result.output} {result.exception}"
+    return result.stdout

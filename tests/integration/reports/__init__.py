@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.reports` against real servers."""

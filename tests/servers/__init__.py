@@ -1,0 +1,1 @@
+"""Servers, proxies and certificates that tests start themselves."""

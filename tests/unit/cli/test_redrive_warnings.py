@@ -1,0 +1,62 @@
+"""What a redrive cannot send, and a topic that is not one of letters, is said on stderr."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sharequeue.cli import command
+from sharequeue.deadletters.redrive.redrive import RedrivePlan, RedriveReport
+from sharequeue.words.offsets import OffsetSet
+
+SENDS = RedrivePlan(
+    ((0, OffsetSet.of((0, 40))),), Counter({"t": 40}), Counter(), gone=20, groups=frozenset({"g"})
+)
+EXECUTE = ("--execute", "--yes")
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Give a function that runs the command on a plan and its report."""
+
+    def ran(plan: RedrivePlan, *words: str, **report: Any) -> Result:
+        work = SimpleNamespace(plan=lambda: plan, run=lambda _, given: RedriveReport(uuid.uuid4(), **report))
+        monkeypatch.setattr("sharequeue.cli.deadletters.Redrive", lambda *_, **__: work)
+        url = ("--database-url", "postgresql://nowhere.invalid/x")
+        return CliRunner().invoke(command, ["dlq", "redrive", "dlq.t", *words, *url])
+
+    return ran
+
+
+def test_records_that_are_gone_are_a_warning(run: Run) -> None:
+    """In the dry run, which counts only what would be sent, and when it is done, of what it has met."""
+    dry = run(SENDS)
+    assert dry.exit_code == 0, dry.output
+    assert ["t", "40", "-"] in [line.split() for line in dry.stdout.splitlines()]
+    assert dry.stderr.startswith(
+        "warning: 20 dead letters have no copy of their record, and the record is no longer"
+    )
+    done = run(SENDS, *EXECUTE, sent=38, gone=22)
+    assert done.exit_code == 0, done.output
+    assert ["38", "0", "22"] in [line.split() for line in done.stdout.splitlines()]
+    assert "warning: 22 dead letters have no copy of their record" in done.stderr
+    assert "errors.deadletterqueue.copy.record.enable=true" in done.stderr
+    assert "warning" not in run(SENDS, *EXECUTE, sent=40).stderr
+
+
+def test_a_topic_without_letters_is_a_warning(run: Run) -> None:
+    """It is no error: a job that puts letters back each night finds none after a good day."""
+    for words in ((), EXECUTE):
+        nothing = run(RedrivePlan(), *words)
+        assert nothing.exit_code == 0, nothing.output
+        assert "warning: dlq.t has no dead letters: check the topic's name" in nothing.stderr
+        before = run(RedrivePlan(sent_before=3, groups=frozenset({"g"})), *words)
+        assert "warning" not in before.stderr

@@ -1,0 +1,96 @@
+"""What is said of a lease's records, and what they look like."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import Message
+
+from sharequeue import Settings
+from sharequeue.consumer import failures as module
+from sharequeue.consumer.acknowledgements import Acknowledgements
+from sharequeue.consumer.failures import Failures
+from sharequeue.consumer.held_leases import LeaseOutcomes, with_delivery_counts
+from sharequeue.words.offsets import OffsetSet
+from tests.fixtures.consumer import be_patient
+from tests.unit.consumer.stub import consumer_of, holding_of, lease_of, messages_of, put
+from tests.waiting import wait_until
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+def test_records_with_and_without_a_leader_epoch() -> None:
+    """Both get their delivery count; an old message format has no leader epoch."""
+    messages = [Message("t", 0, 0, leader_epoch=7), Message("t", 0, 1)]
+    counted = with_delivery_counts(messages, lease_of(OffsetSet.of((0, 2))))
+    assert [(each.leader_epoch(), each.delivery_count()) for each in counted] == [(7, 1), (None, 1)]
+
+
+def test_errors_of_a_lease_and_of_what_was_renewed_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One folder, which one acknowledgement names: a lease's second output of that name would be refused."""
+    be_patient(monkeypatch)
+    failures = Failures(Settings.load(str(tmp_path)))
+    holding = holding_of(0, 2)
+    taken = LeaseOutcomes({}, renewed=messages_of(1, 2))
+    state: Any = SimpleNamespace(fetches=SimpleNamespace(acknowledge_batches=lambda *_, **__: None))
+    [renewed] = Acknowledgements([(holding, taken)]).carry_out(state, failures, 15_000)[1]
+    # The lease was of 30 s; the group has shortened its locks since.
+    assert renewed.lock.deadline < holding.lock.deadline
+    first = failures.output(holding, {0: "a"})
+    assert first is not None
+    assert failures.output(renewed, {1: "b"}) is None
+    assert len(list(Path(first.location).iterdir())) == 2
+
+
+def test_locks_lapse_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``time.monotonic`` stands still meanwhile: what has lapsed is not handed out."""
+    with consumer_of() as consumer:
+        put(consumer, 0, 3)
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        monkeypatch.setattr(time, "clock_gettime", lambda clock: now + 31 * (clock == time.CLOCK_BOOTTIME))
+        assert not consumer.poll(0)
+        assert consumer._handover.queue.leases() == []
+
+
+def test_errors_do_not_hold_up_acknowledgements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that does not answer is waited for once, a tenth of the lock; when it answers again it is used."""
+    answer, write = threading.Event(), module._write_table
+
+    def slow(*arguments: Any) -> None:
+        answer.wait(120)
+        write(*arguments)
+
+    monkeypatch.setattr(module, "_write_table", slow)
+    monkeypatch.setattr(module, "PATIENCE_S", 0.05)
+    failures = Failures(Settings.load(str(tmp_path)))
+    assert failures.output(holding_of(0, 1), {0: "a"}) is None
+    monkeypatch.setattr(module, "PATIENCE_S", 30.0)
+    assert failures.output(holding_of(1, 2), {1: "b"}) is None
+    answer.set()
+    wait_until(lambda: failures._late is not None and failures._late.is_set())
+    monkeypatch.setattr(module, "_write_table", write)
+    be_patient(monkeypatch)
+    assert failures.output(holding_of(2, 3), {2: "c"}) is not None
+
+
+def test_errors_are_removed_after_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the day: old ones go, once a day, with what is written then."""
+    be_patient(monkeypatch)
+    monkeypatch.setattr(module, "datetime", SimpleNamespace(now=lambda _: NOON))
+    settings = Settings.load(str(tmp_path))
+    group = Path(settings.output) / module.FOLDER / "g"
+    today = NOON.date()
+    days = [str(today - timedelta(days=ago)) for ago in (31, 30, 1)]
+    for name in (*days, "else"):
+        (group / name / "token").mkdir(parents=True)
+    assert Failures(settings).output(holding_of(0, 1), {0: "a"}) is not None
+    wait_until(lambda: not (group / days[0]).exists())
+    assert sorted(each.name for each in group.iterdir()) == sorted([*days[1:], str(today), "else"])

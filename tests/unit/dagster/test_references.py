@@ -1,0 +1,93 @@
+"""Objects named as text: what is wrong with a name is known without running anything."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sharequeue.dagster.references import NoSuchObject, Reference
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a module `jobs.orders` that fails when it is run."""
+    package = tmp_path / "jobs"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('a package was imported')\n")
+    text = "import pyspark as spark\nfrom os import path\n\nasync def later(): ...\n\nhandle = 1 / 0\n"
+    (package / "orders.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "jobs", raising=False)
+    return package / "orders.py"
+
+
+@pytest.mark.parametrize("text", ["", "jobs", "jobs.orders", ":handle", "jobs.orders:", "a b:c", "jobs:a.b"])
+def test_another_form_is_refused(text: str) -> None:
+    with pytest.raises(NoSuchObject, match=r"not of the form MODULE:NAME, such as my_module:orders"):
+        Reference.parse(text)
+
+
+@pytest.mark.parametrize("name", ["handle", "later", "spark", "path"])
+def test_what_the_text_binds_is_there(module: Path, name: str) -> None:
+    """Assigned, defined or imported names are found, and nothing is run to find them."""
+    Reference.parse(f"jobs.orders:{name}").check()
+
+
+def test_a_missing_name_is_told_with_the_nearest(module: Path) -> None:
+    with pytest.raises(NoSuchObject, match=r"module jobs\.orders has no handel\. Did you mean handle\?"):
+        Reference.parse("jobs.orders:handel").check()
+
+
+@pytest.mark.parametrize(
+    "text", ["jobs.nothing:handle", "no_such_package:handle", "jobs.orders.deeper:handle"]
+)
+def test_a_missing_module_is_told(module: Path, text: str) -> None:
+    with pytest.raises(NoSuchObject, match="there is no module"):
+        Reference.parse(text).check()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"\ndef handle(:\n", r"invalid syntax \(.*orders\.py, line 2\)"),
+        (b"handle = '\xff'\n", "utf-8"),
+        (b"\0", "null"),
+    ],
+)
+def test_a_module_that_is_no_python_is_told_with_its_line(module: Path, text: bytes, says: str) -> None:
+    module.write_bytes(text)
+    with pytest.raises(NoSuchObject, match=rf"module jobs\.orders is not valid Python: .*{says}"):
+        Reference.parse("jobs.orders:handle").check()
+
+
+def test_a_module_that_makes_its_names_is_taken_at_its_word(module: Path) -> None:
+    """`import *` may bind anything."""
+    module.write_text("from os.path import *\n")
+    Reference.parse("jobs.orders:join").check()
+
+
+def test_loading_gives_the_object_or_says_what_is_missing() -> None:
+    assert Reference.parse("os.path:join").load()("a", "b") == "a/b"
+    with pytest.raises(NoSuchObject, match="has no joyn"):
+        Reference.parse("os.path:joyn").load()
+    with pytest.raises(NoSuchObject, match=r"there is no module os\.nothing"):
+        Reference.parse("os.nothing:join").load()
+
+
+def test_a_parse_that_python_spoils_is_done_again(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of Python 3.11, which comes and goes, is no fault of the module's."""
+    spoilt, parse = [True], ast.parse
+
+    def spoiling(*given: Any) -> ast.Module:
+        if spoilt.pop():
+            spoilt.append(False)
+            raise SystemError("AST constructor recursion depth mismatch (before=162, after=226)")
+        tree: ast.Module = parse(*given)
+        return tree
+
+    monkeypatch.setattr(ast, "parse", spoiling)
+    Reference.parse("jobs.orders:handle").check()

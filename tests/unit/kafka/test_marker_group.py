@@ -1,0 +1,46 @@
+"""The marker of a transaction, read from a broker that is not ready yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from sharequeue.kafka.transactions import MarkerGroup
+from sharequeue.words.settings import Settings
+
+
+class Coordinator:
+    """A group's coordinator that refuses with these errors, one a request, and then answers."""
+
+    def __init__(self, *refusals: int) -> None:
+        self.refusals = list(refusals)
+
+    def committed(self, at: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        if self.refusals:
+            raise KafkaException(KafkaError(self.refusals.pop(0)))
+        return [TopicPartition(at[0].topic, at[0].partition, 7)]
+
+
+def markers(monkeypatch: pytest.MonkeyPatch, coordinator: Coordinator) -> MarkerGroup:
+    def consumer(*_: Any, **__: Any) -> Coordinator:
+        return coordinator
+
+    monkeypatch.setattr("sharequeue.kafka.transactions.Consumer", consumer)
+    return MarkerGroup(Settings.load(bootstrap_servers="127.0.0.1:1"), "g")
+
+
+def test_a_coordinator_that_is_still_elected_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first group of a new broker finds no coordinator for a moment: that holds no dead letters."""
+    coordinator = Coordinator(KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+    assert markers(monkeypatch, coordinator).committed("t", 0).offset == 7
+
+
+def test_a_refusal_that_needs_somebody_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Missing rights do not pass by waiting."""
+    coordinator = Coordinator(KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.NOT_COORDINATOR)
+    with pytest.raises(KafkaException) as refused:
+        markers(monkeypatch, coordinator).committed("t", 0)
+    assert refused.value.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+    assert coordinator.refusals == [KafkaError.NOT_COORDINATOR]

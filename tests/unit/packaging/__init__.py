@@ -1,0 +1,1 @@
+"""Tests of the wheel's names and of the lock files."""

@@ -1,1 +1,0 @@
-"""Tests of `sharequeue.reporting` that need no server."""

@@ -1,0 +1,114 @@
+"""How somebody sees how far a run is: a bar on a terminal and in a notebook, a line a round anywhere else."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sharequeue.spark.progress import Progress, shown_progress
+
+BEGUN = Progress(1, "write", 1000, 0, 2.0, None, 4000)
+DONE = Progress(1, "done", 1000, 1000, 2.0, 3500, 3000)
+
+
+def test_a_line_says_rate_and_time_left() -> None:
+    """Time left is that of what this run may still lease, not of the lag."""
+    assert str(BEGUN) == "round 1: write 1,000 records"
+    assert str(DONE) == "round 1: 1,000 records done, 500/s, lag 3,500, 6 s left"
+    assert str(Progress(2, "acquire", 0, 1000, 4.0, None, 3000)) == (
+        "round 2: acquire, 1,000 records done, 250/s, 12 s left"
+    )
+
+
+def test_a_line_a_round_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where there is no terminal; stdout has the results alone. Nothing at all when it is switched off."""
+    for wanted in (True, False):
+        with shown_progress(wanted) as told:
+            told(BEGUN)
+            told(DONE)
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", f"{DONE}\n")
+    heard: list[Progress] = []
+    with shown_progress(heard.append) as told:
+        told(BEGUN)
+    assert heard == [BEGUN]
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends with what was said last."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with shown_progress(True) as told:
+        told(BEGUN)
+        told(DONE)
+    assert str(DONE) in terminal.getvalue()
+    assert "\x1b[" in terminal.getvalue()
+
+
+def test_a_bar_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One display, which is updated; what it says is escaped."""
+    shown: list[dict[str, str]] = []
+
+    def display(content: dict[str, str], **options: Any) -> SimpleNamespace:
+        assert options == {"raw": True, "display_id": True}
+        shown.append(content)
+        return SimpleNamespace(update=lambda content, raw: shown.append(content))
+
+    notebook: Any = ModuleType("IPython")
+    notebook.get_ipython = lambda: SimpleNamespace(kernel=object())
+    notebook.display = SimpleNamespace(display=display)
+    monkeypatch.setitem(sys.modules, "IPython", notebook)
+    with shown_progress(True) as told:
+        told(BEGUN)
+        told(DONE)
+    assert [each["text/plain"] for each in shown] == [str(BEGUN), str(DONE)]
+    assert '<progress value="1000" max="4000"></progress>' in shown[1]["text/html"]
+
+
+def test_the_command_line_loads_no_spark() -> None:
+    """Only `sharequeue run` does, when it runs."""
+    code = "import sharequeue.cli, sys; print('pyspark' in sys.modules, 'sharequeue.spark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+class Gone(io.StringIO):
+    """A stderr whose reader is gone."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+@pytest.mark.parametrize("stderr", ["pipe", "terminal", "closed", "none"])
+def test_no_run_fails_because_nobody_looks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stderr: str
+) -> None:
+    """A pipe or a terminal that is gone, a stderr that was closed, or none at all; and stdout stays for results."""
+    there: io.StringIO | None = None if stderr == "none" else Gone(terminal=stderr == "terminal")
+    if there is not None and stderr == "closed":
+        there.close()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", there)
+    with shown_progress(True) as told:
+        told(BEGUN)
+        told(DONE)
+    monkeypatch.undo()
+    assert capsys.readouterr().out == ""

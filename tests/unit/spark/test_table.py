@@ -1,0 +1,82 @@
+"""How results look when they are printed, and in a notebook."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from sharequeue.spark.dead_letters import DeadLettersLeft, Drained
+from sharequeue.spark.output.compaction import Compacted, Compactions
+from sharequeue.spark.report import RoundReport, RunReport
+from sharequeue.spark.table import MOST_ROWS, Removed, Table
+
+
+def a_round(number: int, **changes: int) -> RoundReport:
+    figures = {"leased": 1200, "accepted": 1100, "released": 100, "rejected": 0, "gaps": 0, "exhausted": 0}
+    figures |= {"dropped": 0, "lost": 0, "lag": 1500, **changes}
+    return RoundReport(number=number, lease_ids=(1,), stage_seconds={"write": 2.0}, **figures)
+
+
+def test_numbers_stand_to_the_right() -> None:
+    """Text is aligned; a missing value is a dash, as in the command's tables."""
+    shown = Table("title", ("name", "records"), [("a", 1_000_000), ("bcd", None)], ("a remark", None))
+    assert shown.text() == "title\nNAME    RECORDS\na     1,000,000\nbcd           -\na remark"
+
+
+def test_html_is_escaped() -> None:
+    """Whatever stands in a group's name, an error or a remark is text to a notebook."""
+    bad = "<script>alert('&')</script>"
+    shown = Table(bad, (bad, "n"), [(bad, 1)], (bad,)).html()
+    assert "<script>" not in shown
+    assert shown.count("&lt;script&gt;alert(&#x27;&amp;&#x27;)") == 4
+    assert '<td style="text-align:right">1</td>' in shown
+
+
+def test_a_long_table_ends_with_the_last_rows() -> None:
+    """It says how many rows are not shown."""
+    lines = Table("t", ("n",), [(at,) for at in range(MOST_ROWS + 3)]).text().splitlines()
+    assert (lines[2].strip(), lines[-2].strip()) == ("3", str(MOST_ROWS + 2))
+    assert lines[-1] == "(3 rows before these are not shown)"
+
+
+def test_a_run_shows_a_row_a_round() -> None:
+    """What is rare has a column only where there is some; what is to be known stands below."""
+    left = DeadLettersLeft("3 dead letters wait")
+    report = RunReport(
+        "g",
+        (a_round(1), a_round(2, lost=7)),
+        1500,
+        False,
+        4.0,
+        "5 records are held",
+        Drained(2, warning=left),
+    )
+    assert str(report).splitlines() == [
+        "run of group g: 2,400 records leased in 4.0 s (600/s), 2,200 accepted, lag 1,500",
+        "ROUND  LEASED  ACCEPTED  RELEASED  REJECTED  LOST    LAG  SECONDS",
+        "    1   1,200     1,100       100         0     0  1,500      2.0",
+        "    2   1,200     1,100       100         0     7  1,500      2.0",
+        "5 records are held",
+        "dead letters: 2 written",
+        "3 dead letters wait",
+    ]
+    assert "LOST" not in str(report.rounds[0])
+    assert "<td" in report._repr_html_()
+
+
+def test_drained_is_said_where_nothing_is_left_at_all() -> None:
+    """A run that has nothing more to lease, while other members hold records, says how many."""
+    ended = RunReport("g", (), 0, True, 1.0)
+    assert str(ended).splitlines()[0].endswith("accepted, drained")
+    assert str(replace(ended, lag=3)).splitlines()[0].endswith("accepted, lag 3")
+
+
+def test_sweeps_and_compactions_are_lists_that_show_themselves() -> None:
+    """They are compared and walked over as lists."""
+    removed = Removed(["a", "b"], dry_run=True)
+    assert removed == ["a", "b"]
+    assert str(removed) == "would remove 2 outputs\nOUTPUT\na\nb"
+    done = Compacted(UUID(int=1), ("a", "b", "c"), "there", 30)
+    assert str(done) == "3 folders, 30 records -> there"
+    assert str(Compactions([done])).splitlines()[0] == "brought 3 folders (30 records) into 1"
+    assert str(Compactions()) == "brought 0 folders (0 records) into 0"

@@ -1,1 +1,0 @@
-"""Tests of `sharequeue.state` that need no server."""

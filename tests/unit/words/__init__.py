@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.words` that need no server."""
