@@ -347,9 +347,8 @@ class Journal:
             made = self._database.rows(
                 sa.text("select sharequeue.make_journal_partitions(:ahead) as made"), ahead=ahead
             )[0]["made"]
-            rolled_up = self._database.rows(sa.text("select sharequeue.roll_up_due_days() as days"))[0][
-                "days"
-            ]
+            while days := self._roll_up_due():
+                rolled_up += days
             while (day := self._drop(retention)) is not None:
                 dropped.append(day)
             self._database.rows(
@@ -364,6 +363,11 @@ class Journal:
     def _id(self, at: SharePartition) -> int | None:
         rows = self._database.rows(_ID, **share_partition_name(at))
         return int(rows[0]["share_partition_id"]) if rows else None
+
+    def _roll_up_due(self) -> list[date]:
+        # One day a call, so that no transaction is long after days without the service.
+        days: list[date] = self._database.rows(sa.text("select sharequeue.roll_up_due_days() as days"))[0]["days"]
+        return days
 
     def _drop(self, retention: timedelta) -> date | None:
         dropped: date | None = self._database.rows(
