@@ -137,7 +137,7 @@ class LetterBatches:
         if not self._copying and limit >= LARGEST_LETTER_BYTES:
             # Nothing is copied, and every letter fits.
             for offset, headers in zip(wanted.iter_offsets(), writing.without_copies(wanted), strict=True):
-                yield Record(offset, name, partition, None, None, headers)
+                yield offset, name, partition, None, None, headers, 0
             return
         for letter, copy in self._copies(batch, wanted):
             whole = writing.headers(letter, copy.headers)
@@ -145,7 +145,7 @@ class LetterBatches:
             if size > limit:
                 copy, whole = _fitting(writing, letter, copy, limit)
                 size = 0
-            yield Record(letter.offset, name, partition, copy.key, copy.value, whole, size)
+            yield letter.offset, name, partition, copy.key, copy.value, whole, size
 
     def failure(self, error: KafkaException) -> Exception:
         """Return `Fenced` if another writer took over, else `CannotWrite` with what to do."""

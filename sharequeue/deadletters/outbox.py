@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
 
 from confluent_kafka import KafkaException, TopicPartition
 
@@ -60,18 +60,12 @@ class Batch(Protocol):
 B = TypeVar("B", bound=Batch)
 
 
-class Record(NamedTuple):
-    """One record to write."""
-
-    offset: int
-    """Its offset in the batch."""
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: list[Header] | dict[str, bytes | None]
-    size: int = 0
-    """In bytes, if transactions are limited by size."""
+Record: TypeAlias = tuple[
+    int, str, int, bytes | None, bytes | None, list[Header] | dict[str, bytes | None], int
+]
+"""One record to write: its offset in the batch, topic, partition, key, value, headers, and its size in bytes (0
+unless transactions are limited by size). A plain tuple, because making a named one takes a quarter of the time of
+producing a letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,16 +221,16 @@ class Outbox(Generic[B]):
         every = max(1, min(PRODUCED_STEP, absent.count // 2))
         size = 0
         for number, record in enumerate(self._source.records(batch, absent), start=1):
+            offset, topic, partition, key, value, headers, record_size = record
             if not producer.in_transaction:
                 producer.begin()
                 self._on_step("begun")
-            _, topic, partition, key, value, headers, record_size = record
-            producer.produce(topic, partition=partition, key=key, value=value, headers=headers)
+            producer.produce(topic, partition, key, value, headers)
             if number % every == 0:
                 self._on_step("producing")
             size += record_size
             if size >= self._transaction_bytes:
-                self._commit(producer, marker, record.offset)
+                self._commit(producer, marker, offset)
                 size = 0
         if producer.in_transaction:
             self._commit(producer, marker, batch.offsets.end - 1)

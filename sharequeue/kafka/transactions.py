@@ -150,11 +150,13 @@ class MarkedProducer:
         self._asked(self._producer.begin_transaction)
         self._open = True
 
-    def produce(self, topic: str, **record: Any) -> None:
+    def produce(
+        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Any
+    ) -> None:
         """Add one record; wait while the client's queue is full."""
         while True:
             try:
-                self._producer.produce(topic, **record)
+                self._producer.produce(topic, value, key, partition, headers=headers)
                 return
             except BufferError:
                 self._producer.poll(0.1)

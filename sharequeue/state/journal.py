@@ -366,7 +366,9 @@ class Journal:
 
     def _roll_up_due(self) -> list[date]:
         # One day a call, so that no transaction is long after days without the service.
-        days: list[date] = self._database.rows(sa.text("select sharequeue.roll_up_due_days() as days"))[0]["days"]
+        days: list[date] = self._database.rows(sa.text("select sharequeue.roll_up_due_days() as days"))[0][
+            "days"
+        ]
         return days
 
     def _drop(self, retention: timedelta) -> date | None:

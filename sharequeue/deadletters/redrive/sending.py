@@ -110,18 +110,19 @@ class LettersPutBack:
             own = original_headers(letter) if letter.is_copy else original.headers
             known = 0 <= source.source_partition < sizes.get(target, 0) and not batch.by_key
             records.append(
-                Record(
+                (
                     letter.offset,
                     target,
                     source.source_partition if known else PARTITION_UA,
                     original.key,
                     original.value,
                     redriven_headers(letter, self._batches.topic, own, batch.only_group),
+                    0,
                 )
             )
         if lost := wanted.count - len(records):
             self.gone += lost
-            self._batches.trim(batch, OffsetSet.from_offsets(record.offset for record in records))
+            self._batches.trim(batch, OffsetSet.from_offsets(offset for offset, *_ in records))
         return records
 
     def _originals(self, letters: Iterable[DeadLetter]) -> dict[tuple[str, int, int], DeadLetter]:
