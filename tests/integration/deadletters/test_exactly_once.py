@@ -114,7 +114,7 @@ def test_a_producer_that_is_fenced_while_it_produces_says_so(
     topic = make_topic(1)
 
     def produce_on(producer: transactions.MarkedProducer) -> bool:
-        producer.produce(topic, value=b"after")
+        producer.produce(topic, 0, None, b"after", [])
         return False
 
     with (
@@ -122,7 +122,7 @@ def test_a_producer_that_is_fenced_while_it_produces_says_so(
         transactions.MarkedProducer(settings, group, markers, Refused) as first,
     ):
         first.begin()
-        first.produce(topic, value=b"before")
+        first.produce(topic, 0, None, b"before", [])
         with (
             transactions.MarkedProducer(settings, group, markers, Refused),
             pytest.raises(Refused) as refused,
