@@ -7,5 +7,6 @@ from sharequeue.dagster import share_group_resources
 
 @dg.definitions
 def resources() -> dg.Definitions:
-    """Define `settings`, `queue` (the state in Postgres) and `spark`."""
-    return share_group_resources()
+    """Return the settings, the state in Postgres, and Spark; all steps of a run share one Spark session."""
+    one_process = dg.Definitions(executor=dg.in_process_executor)
+    return dg.Definitions.merge(share_group_resources(), one_process)

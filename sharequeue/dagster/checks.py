@@ -88,13 +88,13 @@ def dead_letter_checks(
     def checks(
         context: dg.AssetCheckExecutionContext,
         config: Examining,
-        settings: SettingsResource,
-        queue: StateResource,
+        sharequeue_settings: SettingsResource,
+        sharequeue_state: StateResource,
     ) -> Iterator[dg.AssetCheckResult]:
         selected = {key.name for key in context.selected_asset_check_keys}
         some = [expectation for expectation in read if expectation.check in selected]
         if some:
-            loaded = settings.load()
+            loaded = sharequeue_settings.load()
             gx = QualityContext(
                 loaded.home / CONTEXTS / group.name,
                 built_in,
@@ -102,11 +102,11 @@ def dead_letter_checks(
                 users,
                 None if given.data_docs is None else Path(given.data_docs).absolute(),
             )
-            yield from _read_checks(context, config, loaded, queue, group, asset, some, gx)
+            yield from _read_checks(context, config, loaded, sharequeue_state, group, asset, some, gx)
         if NONE_HELD in selected:
-            yield _none_held(asset, queue.state, group.group)
+            yield _none_held(asset, sharequeue_state.state, group.group)
         if DRIFT in selected:
-            yield drift_of(queue.database, group.group, given.drift).result(asset, DRIFT)
+            yield drift_of(sharequeue_state.database, group.group, given.drift).result(asset, DRIFT)
 
     return checks
 

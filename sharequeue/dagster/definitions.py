@@ -36,7 +36,7 @@ from sharequeue.dagster.state_checks import state_checks
 def share_group_defs(
     group: ShareGroup, *, execute: Execute = process, translate: Translate = lambda spec, data: spec
 ) -> dg.Definitions:
-    """Return all definitions of `group` for Dagster. They need the resources `settings`, `queue` and `spark`.
+    """Return all definitions of `group` for Dagster. They need `share_group_resources`.
 
     `execute` does the work of the asset `accepted`; `translate` changes our spec of each asset into the user's.
     """

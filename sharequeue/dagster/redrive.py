@@ -86,18 +86,18 @@ def redrive_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefinition:
     def redriven(
         context: dg.AssetExecutionContext,
         config: Redriving,
-        settings: SettingsResource,
-        queue: StateResource,
+        sharequeue_settings: SettingsResource,
+        sharequeue_state: StateResource,
     ) -> Any:
         """Dead letters sent back, each once; a dry run unless the config has `execute`."""
-        topic = GroupConfigs.load(queue.database, group_id).dead_letter_topic
+        topic = GroupConfigs.load(sharequeue_state.database, group_id).dead_letter_topic
         if not topic:
             raise dg.Failure(f"group {group_id} has no dead-letter topic", allow_retries=False)
         selection = config.selection(group_id)
         try:
             work = Redrive(
-                settings.load(),
-                queue.database,
+                sharequeue_settings.load(),
+                sharequeue_state.database,
                 topic,
                 selection,
                 target=config.target,

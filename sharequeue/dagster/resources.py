@@ -19,6 +19,9 @@ from sharequeue.words.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SETTINGS, STATE, SPARK = "sharequeue_settings", "sharequeue_state", "sharequeue_spark"
+"""The keys of the resources. The functions of assets, checks and sensors have arguments of these names."""
+
 
 class SettingsResource(dg.ConfigurableResource[Any]):
     """The settings: environment, then the data folder's ``stack.json``, then defaults."""
@@ -122,17 +125,15 @@ class SparkResource(dg.ConfigurableResource[Any]):
 def share_group_resources(
     *, home: str | None = None, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> dg.Definitions:
-    """Return the resources that the definitions of share groups need, for a whole code location.
+    """Return the resources of share groups, to merge with the other definitions of a code location.
 
-    `conf` and `master` are Spark's. All steps of a run share one process and one Spark session, even if assets
-    are materialized in the UI.
+    `conf` and `master` are Spark's. The keys have a prefix of their own, and the code location keeps its executor.
     """
     settings = SettingsResource(home=home)
     return dg.Definitions(
         resources={
-            "settings": settings,
-            "queue": StateResource(settings=settings),
-            "spark": SparkResource(settings=settings, master=master, conf=dict(conf or {})),
-        },
-        executor=dg.in_process_executor,
+            SETTINGS: settings,
+            STATE: StateResource(settings=settings),
+            SPARK: SparkResource(settings=settings, master=master, conf=dict(conf or {})),
+        }
     )

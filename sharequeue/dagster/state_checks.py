@@ -57,18 +57,20 @@ def state_checks(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinit
         can_subset=True,
     )
     def checks(
-        context: dg.AssetCheckExecutionContext, settings: SettingsResource, queue: StateResource
+        context: dg.AssetCheckExecutionContext,
+        sharequeue_settings: SettingsResource,
+        sharequeue_state: StateResource,
     ) -> Iterator[dg.AssetCheckResult]:
-        statuses = settled(lambda: queue.state.figures.describe(group_id))
+        statuses = settled(lambda: sharequeue_state.state.figures.describe(group_id))
         made: dict[str, Callable[[], dg.AssetCheckResult]] = {
-            STATE_VERIFIED: lambda: _verified(asset, queue.state.figures.verify(group_id)),
+            STATE_VERIFIED: lambda: _verified(asset, sharequeue_state.state.figures.verify(group_id)),
             LAG_NOT_NEGATIVE: lambda: _not_negative(asset, statuses),
             NONE_STUCK: lambda: _none_stuck(
-                asset, queue.state.figures.leases(group_id, stuck=True), group_id
+                asset, sharequeue_state.state.figures.leases(group_id, stuck=True), group_id
             ),
             NONE_LOST: lambda: _none_lost(asset, statuses, bounds.max_lost),
             LAG_BOUNDED: lambda: _lag(asset, statuses, bounds.max_lag or 0),
-            AGE_BOUNDED: lambda: _age(asset, statuses, bounds.max_age or "", settings.load()),
+            AGE_BOUNDED: lambda: _age(asset, statuses, bounds.max_age or "", sharequeue_settings.load()),
         }
         selected = {key.name for key in context.selected_asset_check_keys}
         for name in described:

@@ -79,13 +79,15 @@ def accepted_asset(spec: dg.AssetSpec, group: ShareGroup, execute: Execute) -> d
     def accepted(
         context: dg.AssetExecutionContext,
         config: Bounds,
-        settings: SettingsResource,
-        queue: StateResource,
-        spark: SparkResource,
+        sharequeue_settings: SettingsResource,
+        sharequeue_state: StateResource,
+        sharequeue_spark: SparkResource,
     ) -> Any:
         context.instance.add_run_tags(context.run.run_id, group.run_tags)
         with cancelled_plainly():
-            return execute(Processing(context, group, config, settings, queue, spark))
+            return execute(
+                Processing(context, group, config, sharequeue_settings, sharequeue_state, sharequeue_spark)
+            )
 
     return accepted
 

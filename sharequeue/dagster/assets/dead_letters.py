@@ -50,25 +50,29 @@ def dead_letters_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
 
     @dg.multi_asset(specs=[spec], name=f"{group.name}_dead_letters")
     def dead_letters(
-        context: dg.AssetExecutionContext, settings: SettingsResource, queue: StateResource
+        context: dg.AssetExecutionContext,
+        sharequeue_settings: SettingsResource,
+        sharequeue_state: StateResource,
     ) -> Any:
-        configs = GroupConfigs.load(queue.database, group.group)
+        configs = GroupConfigs.load(sharequeue_state.database, group.group)
         since = reported_until(context.instance, spec.key)
-        loaded = settings.load()
-        report = DeadLetterWriter(loaded, queue.state, group.group, configs).drain(progress=context.log.info)
+        loaded = sharequeue_settings.load()
+        report = DeadLetterWriter(loaded, sharequeue_state.state, group.group, configs).drain(
+            progress=context.log.info
+        )
         for held in report.held:
             context.log.warning(
                 f"{held.records:,} dead letters of {held.share_partition} are held: {held.reason}"
             )
         written = [
             run
-            for run in queue.state.dead_letters.written(group.group)
+            for run in sharequeue_state.state.dead_letters.written(group.group)
             if since is None or run.written_at > since
         ]
         until = max((run.written_at for run in written), default=since)
         return dg.MaterializeResult(
             metadata={
-                **reports.dead_letters(report, written, read_causes(queue.database, group.group)),
+                **reports.dead_letters(report, written, read_causes(sharequeue_state.database, group.group)),
                 **samples(loaded, configs.dead_letter_topic, group.group),
                 **({} if until is None else {WRITTEN_UNTIL: dg.MetadataValue.timestamp(until)}),
             }

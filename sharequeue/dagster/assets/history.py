@@ -30,8 +30,8 @@ def history_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) -> 
         partitions_def=partitions,
         backfill_policy=dg.BackfillPolicy.single_run(),
     )
-    def history(context: dg.AssetExecutionContext, queue: StateResource) -> Any:
-        journal = Journal(queue.database)
+    def history(context: dg.AssetExecutionContext, sharequeue_state: StateResource) -> Any:
+        journal = Journal(sharequeue_state.database)
         kept = {partition.day for partition in journal.partitions()}
         # A day is counted from the end of the previous one.
         for key in sorted(context.partition_keys):

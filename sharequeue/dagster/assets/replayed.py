@@ -65,16 +65,16 @@ def replayed_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) ->
     def replayed(
         context: dg.AssetExecutionContext,
         config: Replaying,
-        settings: SettingsResource,
-        queue: StateResource,
-        spark: SparkResource,
+        sharequeue_settings: SettingsResource,
+        sharequeue_state: StateResource,
+        sharequeue_spark: SparkResource,
     ) -> Any:
         from sharequeue.spark.replays.replay import replay_windows
         from sharequeue.spark.replays.selection import Window
 
         # Not the tag of the group's runs: replays are not limited with them.
         context.instance.add_run_tags(context.run.run_id, {REPLAY_TAG: group.group})
-        job, loaded = pipeline_of(group), settings.load()
+        job, loaded = pipeline_of(group), sharequeue_settings.load()
         spans = {key: partitions.time_window_for_partition_key(key) for key in context.partition_keys}
         windows = [Window(span.start, span.end, replay_name(key)) for key, span in spans.items()]
         with cancelled_plainly("finished partitions are kept"), Topics(loaded) as topics:
@@ -82,9 +82,9 @@ def replayed_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) ->
                 job,
                 loaded,
                 windows,
-                state=queue.state,
+                state=sharequeue_state.state,
                 topics=topics,
-                spark=spark.session(f"{group.name} replay {context.run.run_id[:8]}"),
+                spark=sharequeue_spark.session(f"{group.name} replay {context.run.run_id[:8]}"),
                 allow_missing=config.allow_missing,
             )
             try:

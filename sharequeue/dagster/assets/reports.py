@@ -23,9 +23,11 @@ def spso_and_lag_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
     """Build the asset of SPSO, lag and records in flight, recorded in Postgres at every materialization."""
 
     @dg.multi_asset(specs=[spec], name=f"{group.name}_spso_and_lag")
-    def spso_and_lag(queue: StateResource) -> Any:
-        queue.reports.record(group.group, duration(group.automation.observe.keep))
-        return dg.MaterializeResult(metadata=standing(queue.database, group, queue.settings.load()))
+    def spso_and_lag(sharequeue_state: StateResource) -> Any:
+        sharequeue_state.reports.record(group.group, duration(group.automation.observe.keep))
+        return dg.MaterializeResult(
+            metadata=standing(sharequeue_state.database, group, sharequeue_state.settings.load())
+        )
 
     return spso_and_lag
 
@@ -57,9 +59,9 @@ def delivery_counts_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDef
     """Build the asset of delivery counts: the number of records by outcome and number of deliveries."""
 
     @dg.multi_asset(specs=[spec], name=f"{group.name}_delivery_counts")
-    def delivery_counts(queue: StateResource) -> Any:
-        counts = queue.state.figures.delivery_counts(group.group)
-        at_page = link(queue.settings.load(), group, queue.state.now())
+    def delivery_counts(sharequeue_state: StateResource) -> Any:
+        counts = sharequeue_state.state.figures.delivery_counts(group.group)
+        at_page = link(sharequeue_state.settings.load(), group, sharequeue_state.state.now())
         return dg.MaterializeResult(metadata={**at_page, **reports.delivery_counts(counts)})
 
     return delivery_counts

@@ -19,7 +19,11 @@ def summary_asset(spec: dg.AssetSpec, group: ShareGroup, name: str) -> dg.Assets
     """Build the asset of one summary: one Parquet file, which is replaced as a whole."""
 
     @dg.multi_asset(specs=[spec], name=f"{group.name}_{name}", pool=group.run.pool)
-    def summary(settings: SettingsResource, queue: StateResource, spark: SparkResource) -> Any:
+    def summary(
+        sharequeue_settings: SettingsResource,
+        sharequeue_state: StateResource,
+        sharequeue_spark: SparkResource,
+    ) -> Any:
         from sharequeue.spark.output.manifest import read_manifest, read_output
 
         job = pipeline_of(group)
@@ -34,12 +38,16 @@ def summary_asset(spec: dg.AssetSpec, group: ShareGroup, name: str) -> dg.Assets
         except NoSuchObject as error:
             raise dg.Failure(f"summaries: {name}: {error}", allow_retries=False) from error
         sink = job.summary_sink(found[0])
-        if not read_manifest(queue.state, group.group, sink):
+        if not read_manifest(sharequeue_state.state, group.group, sink):
             return dg.MaterializeResult(metadata={"dagster/row_count": 0})
-        partials = read_output(spark.session(group.name), queue.state, group.group, sink)
+        partials = read_output(
+            sharequeue_spark.session(group.name), sharequeue_state.state, group.group, sink
+        )
         with cancelled_plainly():
             merged = merge(partials).toPandas()
-        path = replace_parquet(merged, settings.load().local_output / group.name / f"{name}.parquet")
+        path = replace_parquet(
+            merged, sharequeue_settings.load().local_output / group.name / f"{name}.parquet"
+        )
         return dg.MaterializeResult(
             metadata={
                 "dagster/row_count": len(merged),

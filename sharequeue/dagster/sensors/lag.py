@@ -44,9 +44,11 @@ def lag_sensor(group: ShareGroup, assets: Sequence[dg.AssetKey]) -> dg.SensorDef
         default_status=dg.DefaultSensorStatus.RUNNING if given.enabled else dg.DefaultSensorStatus.STOPPED,
         description=f"Requests a run of {group.name} while {group.group} has work and no active run or member.",
     )
-    def sensor(context: dg.SensorEvaluationContext, queue: StateResource) -> dg.SensorResult | dg.SkipReason:
+    def sensor(
+        context: dg.SensorEvaluationContext, sharequeue_state: StateResource
+    ) -> dg.SensorResult | dg.SkipReason:
         def tick(kept: dict[str, Any]) -> dg.SensorResult | dg.SkipReason:
-            work, now = work_of(queue.database, group.group), time.time()
+            work, now = work_of(sharequeue_state.database, group.group), time.time()
             kept = {name: kept[name] for name in ("marks", "waiting_since") if name in kept}
             since = kept.pop("waiting_since", now)
 
@@ -64,7 +66,9 @@ def lag_sensor(group: ShareGroup, assets: Sequence[dg.AssetKey]) -> dg.SensorDef
             marks = _marks(work)
             if reason := reason_to_wait(given, latest, kept.get("marks") == marks, now):
                 return skipped(reason)
-            if reason := _unknown_or_few(group, work, latest, now, since) or _not_there(queue, group, work):
+            if reason := _unknown_or_few(group, work, latest, now, since) or _not_there(
+                sharequeue_state, group, work
+            ):
                 kept["waiting_since"] = since
                 return skipped(reason)
             run_key = f"{group.group}:{latest.dagster_run.run_id if latest else 'first'}"

@@ -53,15 +53,17 @@ def observe_sensor(group: ShareGroup, observed: Observed) -> dg.SensorDefinition
         default_status=dg.DefaultSensorStatus.RUNNING if given.enabled else dg.DefaultSensorStatus.STOPPED,
         description=f"Records SPSO and lag of {group.group} without a run; requests checks of new dead letters.",
     )
-    def sensor(context: dg.SensorEvaluationContext, queue: StateResource) -> dg.SensorResult | dg.SkipReason:
+    def sensor(
+        context: dg.SensorEvaluationContext, sharequeue_state: StateResource
+    ) -> dg.SensorResult | dg.SkipReason:
         def tick(kept: dict[str, Any]) -> dg.SensorResult | dg.SkipReason:
-            with bounded(queue.database) as database:
+            with bounded(sharequeue_state.database) as database:
                 statuses = State(database).figures.describe(group.group)
                 if statuses:
                     Reports(database).record(group.group, duration(given.keep))
                 work = work_of(database, group.group)
                 due = bool(statuses) and _due(context.instance, group, observed.report)
-                report = standing(database, group, queue.settings.load()) if due else None
+                report = standing(database, group, sharequeue_state.settings.load()) if due else None
                 figures = reports.figures(statuses, read_figures(database, group.group))
             if not statuses:
                 keep(context, kept)

@@ -160,9 +160,9 @@ def case(
             backfill={"partitions": "daily", "start": "2013-01-01"},
         ),
         {
-            "settings": resource,
-            "queue": StateResource(settings=resource),
-            "spark": KeptSpark(settings=resource),
+            "sharequeue_settings": resource,
+            "sharequeue_state": StateResource(settings=resource),
+            "sharequeue_spark": KeptSpark(settings=resource),
         },
         tmp_path / "backfills",
         state,

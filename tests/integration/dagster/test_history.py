@@ -66,7 +66,7 @@ def test_days_without_a_service_are_counted_by_a_backfill(
     settings = SettingsResource(home=str(stack.home))
     result = dg.materialize(
         [next(asset for asset in assets if key in asset.keys)],
-        resources={"settings": settings, "queue": StateResource(settings=settings)},
+        resources={"sharequeue_settings": settings, "sharequeue_state": StateResource(settings=settings)},
         instance=dg.DagsterInstance.ephemeral(),
         tags={
             "dagster/asset_partition_range_start": first.isoformat(),

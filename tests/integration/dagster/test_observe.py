@@ -49,7 +49,7 @@ def tick(private_database: Database, instance: dg.DagsterInstance, settings: Set
 
     def look(**given: Any) -> Any:
         home = SettingsResource(home=str(settings.home))
-        resources = {"queue": SimpleNamespace(database=private_database, settings=home)}
+        resources = {"sharequeue_state": SimpleNamespace(database=private_database, settings=home)}
         group = share_group("g", **{"topics": ["t"], **given})
         with dg.build_sensor_context(instance, kept[0], resources=resources) as context:
             answer = observe_sensor(group, OBSERVED)(context)
@@ -153,7 +153,11 @@ def test_letters_that_the_service_wrote_are_checked_once(
     group = share_group(case.group, topics=[case.topic])
     base = SettingsResource(home=str(settings.home))
     resources = dg.Definitions(
-        resources={"settings": base, "queue": StateResource(settings=base), "spark": object()}
+        resources={
+            "sharequeue_settings": base,
+            "sharequeue_state": StateResource(settings=base),
+            "sharequeue_spark": object(),
+        }
     )
     defs = dg.Definitions.merge(share_group_defs(group), resources)
     with dg.DagsterInstance.ephemeral() as instance:
@@ -206,7 +210,7 @@ def asked(case: GivenUp, defs: dg.Definitions, instance: dg.DagsterInstance) -> 
     """What a tick of the group's sensor asks for."""
     sensor = defs.resolve_sensor_def(f"{share_group(case.group).name}_observe")
     with dg.build_sensor_context(
-        instance, resources={"queue": SimpleNamespace(database=case.database)}
+        instance, resources={"sharequeue_state": SimpleNamespace(database=case.database)}
     ) as context:
         answer = sensor(context)
     assert isinstance(answer, dg.SensorResult)
@@ -225,5 +229,5 @@ def test_the_asset_of_a_run_keeps_history_too(
         database=private_database, reports=reports, state=State(private_database), settings=home
     )
     asset = spso_and_lag_asset(dg.AssetSpec(REPORT), share_group("g", topics=["t"]))
-    assert dg.materialize([asset], resources={"queue": queue}).success
+    assert dg.materialize([asset], resources={"sharequeue_state": queue}).success
     assert len(reports.history("g")) == 1

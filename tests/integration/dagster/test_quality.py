@@ -85,7 +85,7 @@ def run_checks(stack: StackInfo, ours: GivenUp, tmp_path: Path) -> RunChecks:
             assets=[dg.AssetSpec(DEAD_LETTERS), dg.AssetSpec(LAG)],
             asset_checks=[dead_letter_checks(group, DEAD_LETTERS, after=[]), state_checks(group, LAG)],
             jobs=[dg.define_asset_job("checks", selection=dg.AssetSelection.all_asset_checks())],
-            resources={"settings": settings, "queue": StateResource(settings=settings)},
+            resources={"sharequeue_settings": settings, "sharequeue_state": StateResource(settings=settings)},
         )
         selection = dg.AssetSelection.checks(*(dg.AssetCheckKey(DEAD_LETTERS, name) for name in only))
         job = checks.resolve_job_def("checks")
@@ -511,7 +511,9 @@ def test_the_newest_letters_are_shown(
 
     def shown() -> list[dict[str, object]]:
         asset = dead_letters_asset(dg.AssetSpec(DEAD_LETTERS), share_group(ours.group))
-        result = dg.materialize([asset], resources={"settings": settings, "queue": queue})
+        result = dg.materialize(
+            [asset], resources={"sharequeue_settings": settings, "sharequeue_state": queue}
+        )
         (event,) = result.get_asset_materialization_events()
         table = event.materialization.metadata["samples"]
         assert isinstance(table, dg.TableMetadataValue)

@@ -43,7 +43,7 @@ def definitions(stack: StackInfo, case: GivenUp) -> dg.Definitions:
             dg.define_asset_job("redrive", selection=[REDRIVEN]),
             dg.define_asset_job("checks", selection=dg.AssetSelection.all_asset_checks()),
         ],
-        resources={"settings": settings, "queue": StateResource(settings=settings)},
+        resources={"sharequeue_settings": settings, "sharequeue_state": StateResource(settings=settings)},
     )
 
 

@@ -71,7 +71,9 @@ class Case:
     def look(self, group: ShareGroup = GROUP) -> dg.SensorResult | dg.SkipReason:
         """One tick."""
         resources = {
-            "queue": SimpleNamespace(database=self.database, settings=SettingsResource(home=str(self.home)))
+            "sharequeue_state": SimpleNamespace(
+                database=self.database, settings=SettingsResource(home=str(self.home))
+            )
         }
         with dg.build_sensor_context(self.instance, self.cursor, resources=resources) as context:
             answer = lag_sensor(group, MADE)(context)
@@ -335,7 +337,7 @@ def test_without_a_server_or_an_address_no_tick_fails(
     queue = StateResource(settings=SettingsResource(home=str(tmp_path)))
     with (
         dg.DagsterInstance.ephemeral() as instance,
-        dg.build_sensor_context(instance, resources={"queue": queue}) as context,
+        dg.build_sensor_context(instance, resources={"sharequeue_state": queue}) as context,
     ):
         data = lag_sensor(GROUP, MADE).evaluate_tick(context)
     assert data.skip_message is not None

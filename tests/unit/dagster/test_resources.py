@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sharequeue.dagster import share_group_resources
+from sharequeue.dagster.resources import SPARK
 from sharequeue.spark import session
 from sharequeue.words.settings import Settings
 
@@ -33,6 +34,6 @@ def test_sparks_master_and_conf_are_fields_of_the_resource(
         return SimpleNamespace()
 
     monkeypatch.setattr(session, "spark_session", spark_session)
-    spark: Any = (share_group_resources(**given).resources or {})["spark"]
+    spark: Any = (share_group_resources(**given).resources or {})[SPARK]
     assert spark.session("orders") is spark.session("once")
     assert made == [wanted]

@@ -76,7 +76,9 @@ def tick(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, asked_of
 
         broker = nullcontext(SimpleNamespace(describe=describe))
         monkeypatch.setattr(lag, "Topics", lambda settings, timeout: broker)
-        resources = {"queue": SimpleNamespace(database=None, settings=SimpleNamespace(load=lambda: None))}
+        resources = {
+            "sharequeue_state": SimpleNamespace(database=None, settings=SimpleNamespace(load=lambda: None))
+        }
         with dg.build_sensor_context(instance=instance, resources=resources, cursor=kept[0]) as context:
             answer = lag_sensor(group, [ACCEPTED])(context)
             kept[0] = answer.cursor if isinstance(answer, dg.SensorResult) else context.cursor

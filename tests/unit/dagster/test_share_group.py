@@ -193,7 +193,7 @@ def test_a_component_of_ones_own_changes_the_run_and_the_looks() -> None:
     defs = share_group_defs(component, execute=component.execute, translate=component.get_asset_spec)
     (accepted, *_) = defs.assets or ()
     assert isinstance(accepted, dg.AssetsDefinition)
-    resources = {"settings": 1, "queue": 1, "spark": 1}
+    resources = {"sharequeue_settings": 1, "sharequeue_state": 1, "sharequeue_spark": 1}
     made = dg.materialize([accepted], instance=dg.DagsterInstance.ephemeral(), resources=resources)
     (event,) = made.get_asset_materialization_events()
     assert event.materialization.metadata["group"].value == "orders"

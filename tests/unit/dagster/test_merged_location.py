@@ -1,0 +1,56 @@
+"""A share group in a code location that was there before: nothing of the location's changes, and nothing collides."""
+
+import dagster as dg
+import pytest
+
+from sharequeue.dagster import share_group_defs, share_group_resources
+from sharequeue.dagster.resources import SETTINGS, SPARK, STATE
+from tests.fixtures.dagster import share_group
+
+
+class Told(dg.ConfigurableResource[str]):
+    """A resource of the location that was there before."""
+
+    text: str
+
+
+@dg.asset
+def report(spark: Told, settings: Told, queue: Told) -> str:
+    """Use the location's own resources, with the most usual names."""
+    return f"{spark.text} {settings.text} {queue.text}"
+
+
+@pytest.fixture(scope="module")
+def location() -> dg.Definitions:
+    """Give the definitions of a location with its own executor and resources, and a share group."""
+    theirs = dg.Definitions(
+        assets=[report],
+        jobs=[dg.define_asset_job("nightly", selection=[report])],
+        resources={name: Told(text=f"their {name}") for name in ("spark", "settings", "queue")},
+        executor=dg.multiprocess_executor.configured({"max_concurrent": 3}),
+    )
+    group = share_group("orders", backfill={"start": "2013-01-01"})
+    return dg.Definitions.merge(theirs, share_group_defs(group), share_group_resources())
+
+
+def test_the_executor_is_ours_on_our_jobs_alone(location: dg.Definitions) -> None:
+    """The other jobs, and assets materialized in the UI, keep the location's executor."""
+    jobs = location.get_repository_def().get_all_jobs()
+    executors = {job.name: job.executor_def.name for job in jobs}
+    ours = {f"orders{suffix}" for suffix in ("", "_redrive", "_checks", "_replay")}
+    assert {name for name, executor in executors.items() if executor == "in_process"} == ours
+    assert executors["nightly"] == executors["__ASSET_JOB"] == "multiprocess"
+
+
+def test_resources_of_the_usual_names_stay_the_locations(location: dg.Definitions) -> None:
+    """An asset with `spark`, `settings` and `queue` gets its own ones, beside ours."""
+    assert {SETTINGS, STATE, SPARK, "spark", "settings", "queue"} <= set(location.resources or {})
+    result = location.get_repository_def().get_job("nightly").execute_in_process(asset_selection=[report.key])
+    assert result.output_for_node("report") == "their spark their settings their queue"
+
+
+def test_every_key_of_ours_has_the_prefix() -> None:
+    """So none collides with a name that a location may have."""
+    given = share_group_resources()
+    assert all(key.startswith("sharequeue_") for key in given.resources or {})
+    assert given.executor is None
