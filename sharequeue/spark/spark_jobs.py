@@ -1,4 +1,4 @@
-"""The Spark jobs of a run: cancel them, describe them, find out whether a task has run, clear what they cached."""
+"""The Spark jobs of a run: cancel them, describe them, find out whether a task has run, clear their cache."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from sharequeue.words import traces
 
 _DESCRIPTION = "spark.job.description"
 TRACE_TAG = "traceparent-"
-"""With the trace of a run behind it, a tag of its Spark jobs."""
+"""The beginning of a tag of a run's Spark jobs; the run's trace follows it."""
 
 JVM_GONE = (Py4JError, ConnectionError)
-"""What a call to the JVM raises where it has ended; Py4JError also where it has not."""
+"""The errors of a call to a JVM that has ended. A JVM that runs may also raise Py4JError."""
 
 
 def session_lives(spark: SparkSession) -> bool:
-    """Return whether the session's context can still run a job."""
+    """Return whether the session's context can still run jobs."""
     context = spark.sparkContext
     try:
         return context._jsc is not None and not context._jsc.sc().isStopped()
@@ -36,38 +36,38 @@ def session_lives(spark: SparkSession) -> bool:
 
 @contextmanager
 def ended_session_is_named(spark: SparkSession, whose: str) -> Iterator[None]:
-    """Raise SparkNotReady for whatever a block raised of Spark's because the session has ended under it."""
+    """Raise SparkNotReady in place of an error of Spark that the block raised because the session has ended."""
     try:
         yield
     except (PySparkException, *JVM_GONE) as error:
         if session_lives(spark):
             raise
         raise SparkNotReady(
-            f"the Spark session of {whose} has ended under its work, and cannot be made again in this process: its "
-            "JVM was stopped, killed or out of memory. Start it again. What was leased is given back, or comes again "
-            "when its locks have lapsed."
+            f"the Spark session of {whose} has ended during its work, and cannot be created again in this process: "
+            "its JVM was stopped, killed or out of memory. Start it again. Leased records are given back, or "
+            "delivered again when their locks have lapsed."
         ) from error
 
 
 class Jobs:
-    """The Spark jobs of a block, and no others: they carry a tag. Calling it cancels them, from any thread."""
+    """The Spark jobs of a block, marked by a tag. Calling the object cancels them, from any thread."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
         self.tag = f"sharequeue-{uuid.uuid4().hex[:12]}"
 
     def __call__(self) -> None:
-        """Cancel them."""
+        """Cancel the jobs."""
         self._context.cancelJobsWithTag(self.tag)
 
     def describe(self, text: str | None) -> None:
-        """Describe what the next jobs of this thread are for: Spark's UI shows it beside each; None for no text."""
-        # By the property: `setJobDescription` takes no None.
+        """Set the description of the next jobs of this thread, which Spark's UI shows; None removes it."""
+        # By the property: `setJobDescription` does not accept None.
         self._context.setLocalProperty(_DESCRIPTION, text)  # type: ignore[arg-type]
 
     @contextmanager
     def of_round(self, number: int) -> Iterator[None]:
-        """Count the jobs of this block as those of a round: of this thread, and of threads that inherit its tags."""
+        """Mark the jobs of this block as those of a round, also in threads that inherit the tags of this thread."""
         tag = self._tag_of(number)
         self._context.addJobTag(tag)
         try:
@@ -75,18 +75,18 @@ class Jobs:
         except Exception:
             self._context.removeJobTag(tag)
             raise
-        # After an interrupt the connection to the JVM may be broken, and the thread that had the tag is gone.
+        # Not after an interrupt: the connection to the JVM may be broken then, and the thread with the tag has ended.
         self._context.removeJobTag(tag)
 
     def tasks_ran(self, number: int) -> bool:
-        """Return whether a task of a round has run: only then can a record have done any harm."""
+        """Return whether a task of a round has run: only then can a record have caused a failure."""
         try:
             tracker = self._tracker()
             jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForTag(self._tag_of(number))]
             stages = [stage for job in jobs if job.isDefined() for stage in job.get().stageIds()]
             infos = [tracker.getStageInfo(stage) for stage in stages]
         except Py4JError:
-            return True  # a JVM that cannot say it any more
+            return True  # the JVM can no longer be asked
         return any(
             info.get().numActiveTasks() + info.get().numCompletedTasks() + info.get().numFailedTasks()
             for info in infos
@@ -98,14 +98,16 @@ class Jobs:
 
     def _tracker(self) -> Any:
         context: Any = self._context._jsc.sc()
-        # The tracker learns of jobs by events, a moment later.
+        # The tracker is updated by events, shortly after a job starts.
         context.listenerBus().waitUntilEmpty()
         return context.statusTracker()
 
 
 @contextmanager
 def cancellable(spark: SparkSession) -> Iterator[Jobs]:
-    """Give the Spark jobs of this block, so that another thread can cancel them. A signal ends it by an exception."""
+    """Yield the Spark jobs of this block, so that another thread can cancel them. A signal ends the block with an
+    exception.
+    """
     context, process = spark.sparkContext, os.getpid()
     jobs = Jobs(context)
     before = context.getLocalProperty(_DESCRIPTION)
@@ -118,8 +120,8 @@ def cancellable(spark: SparkSession) -> Iterator[Jobs]:
         with interruptible():
             yield jobs
     finally:
-        if os.getpid() == process:  # and no forked child, whose way to the JVM is its parent's
-            # After an interrupt the connection to the JVM may be broken, and the thread that had the tag is gone.
+        if os.getpid() == process:  # a forked child shares the connection to the JVM with its parent
+            # After an interrupt the connection to the JVM may be broken, and the thread with the tag has ended.
             with suppress(*JVM_GONE):
                 context.removeJobTag(jobs.tag)
                 if trace is not None:
@@ -128,9 +130,9 @@ def cancellable(spark: SparkSession) -> Iterator[Jobs]:
 
 
 def uncache(frame: DataFrame, of: DataFrame | None = None) -> None:
-    """Remove from Spark's cache what a handler has cached on the way to this DataFrame: of the topic, or of `of`.
+    """Remove from Spark's cache what a handler has cached between the topic (or `of`) and this DataFrame.
 
-    It belongs to this round alone; what the handler has cached of other data stays.
+    It belongs to this round only. What the handler has cached of other data stays.
     """
     session: Any = frame.sparkSession._jsparkSession
     manager = session.sharedState().cacheManager()
@@ -151,7 +153,7 @@ def uncache(frame: DataFrame, of: DataFrame | None = None) -> None:
 
 
 def uncache_all(records: DataFrame) -> None:
-    """Remove from Spark's cache these records, and whatever was made of them."""
+    """Remove these records from Spark's cache, and every cached DataFrame that is computed from them."""
     session: Any = records.sparkSession._jsparkSession
     manager = session.sharedState().cacheManager()
     if not manager.isEmpty():

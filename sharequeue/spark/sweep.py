@@ -1,7 +1,7 @@
-"""Remove the files and tables of leases that have ended without counting.
+"""Remove the files and tables of leases that have ended without output that counts.
 
-A killed run leaves folders whose lease was never acknowledged. Its records come again under another lease, so the
-folders are of no use to anybody. The job's sink removes what it has prepared outside the files.
+A killed run leaves folders whose lease was never acknowledged. Its records are delivered again in another lease, so
+the folders are no longer needed. The job's sink removes what it has prepared outside the files.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from sharequeue.words.settings import Settings
 def sweep_outputs(
     spark: SparkSession, settings: Settings, state: State, job: ShareGroupJob, *, dry_run: bool = False
 ) -> Removed:
-    """Remove the output of leases that are not held any more and do not count in files; return what was removed.
+    """Remove the output of leases that are no longer held and whose files do not count. Return what was removed.
 
-    That is: folders of leases that were never acknowledged, folders of leases whose rows count elsewhere, and what
-    the job's sink has prepared for such leases. Folders of another state database are left alone. With `dry_run`
-    nothing is removed. Raises SinkTaken when the sink is another's, OutputNotReachable when the output is not there.
+    These are folders of leases that were never acknowledged, folders of leases whose rows count elsewhere, and what
+    the job's sink has prepared for such leases. Folders of another state database are not touched. With `dry_run`
+    nothing is removed. Raises SinkTaken if another group or state database owns the sink, and OutputNotReachable if
+    the output cannot be reached.
     """
     files = Files(spark, settings.output)
     files.reach(settings.output)
@@ -49,7 +50,8 @@ def sweep_outputs(
 
 def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -> list[str]:
     found = {sink: _written(files, settings, state, sink) for sink in names.all}
-    # Of any group: a folder may have another one's files, where both named a sink alike, or one output in two ways.
+    # Of any group: a folder may have files of another group, if both gave a sink the same name, or if they wrote the
+    # address of the same output in different ways.
     written = (some for folders in found.values() for some in folders.values())
     held, counted = state.outputs.needed(
         {abs(each) for ends, numbers in written for each in (*ends, *numbers)}
@@ -69,7 +71,7 @@ def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -
                 if abs(number) not in held
                 and (names.exceptions if number < 0 else sink, abs(number)) not in counted
             ]
-            # One that counts and has no file any more was emptied by somebody: it is left, as a place to restore to.
+            # Somebody has removed the files of a folder that counts: the folder stays, so that they can be restored.
             emptied = not numbers and folder.rpartition("/")[2] in counting
             if len(left) == len(numbers) and not ends & held and not emptied:
                 orphans.append(folder)
@@ -81,13 +83,13 @@ def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -
 def _written(
     files: Files, settings: Settings, state: State, sink: str
 ) -> dict[str, tuple[set[int], list[int]]]:
-    """Return the folders of this state's writes in a sink, with the ends of their leases, and what each of them has:
-    ids of leases, negative for what was not accepted.
+    """Return the folders in a sink that this state has written, each with the first and last lease id in its name,
+    and the ids of the leases that have files in it, negative for records that were not accepted.
     """
     root = sink_root(settings, sink)
     ends = {name: is_ours(name, state) for name in files.names(root)}
     numbers: dict[str, set[int]] = {}
-    # One listing of all files: an object store takes as long for a question about each folder.
+    # One listing of all files: an object store takes as long for the listing of a single folder.
     for name, number in re.findall(rf"/(leases=[^/]+)/{LEASE}=(-?\d+)/", files.listing(root)):
         numbers.setdefault(name, set()).add(int(number))
     return {

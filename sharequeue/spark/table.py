@@ -1,7 +1,6 @@
-"""Show results in a terminal and in a notebook.
+"""Show results as a short table: aligned text for `print`, HTML for a notebook.
 
-A short table: aligned text for `print`, HTML for a notebook. Every value is escaped in HTML: names of groups and
-topics, and errors, are other people's text.
+Every value is escaped in HTML, because names of groups and topics, and errors, come from others.
 """
 
 from __future__ import annotations
@@ -13,23 +12,23 @@ from html import escape
 __all__ = ["Removed", "Shown", "Table"]
 
 MOST_ROWS = 10
-"""Rows that are shown; of more than these, the last ones."""
+"""The maximum number of rows shown. Of more rows, the last ones are shown."""
 
 Cell = str | int | float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A title, a table below it, and remarks below that. Without rows only the title and the remarks."""
+    """A title, a table, and remarks below it. Without rows, only the title and the remarks are shown."""
 
     title: str
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[Cell]] = ()
     remarks: Sequence[str | None] = ()
-    """None is no remark."""
+    """None is left out."""
 
     def text(self) -> str:
-        """Return it as lines of text; numbers stand to the right."""
+        """Return the table as lines of text, with numbers aligned to the right."""
         lines = [self.title]
         if self.rows:
             head, body = [name.upper() for name in self.columns], self._cells()
@@ -44,7 +43,7 @@ class Table:
         return "\n".join([*lines, *self._remarks()])
 
     def html(self) -> str:
-        """Return it as HTML, every value escaped."""
+        """Return the table as HTML, with every value escaped."""
         parts = [f"<p><b>{escape(self.title)}</b></p>"]
         if self.rows:
             rows = "".join(self._row("td", cells) for cells in self._cells())
@@ -75,12 +74,12 @@ class Table:
 
 
 class Shown:
-    """What shows itself as a table: `print` gives text, a notebook HTML."""
+    """A result that is shown as a table: as text by `print`, as HTML in a notebook."""
 
     __slots__ = ()
 
     def table(self) -> Table:
-        """Return what is shown."""
+        """Return the table to show."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -91,14 +90,14 @@ class Shown:
 
 
 class Removed(Shown, list[str]):
-    """What a sweep removed, or with `dry_run` would remove: folders, and tables that rows were staged in."""
+    """The folders and staging tables that a sweep removed, or with `dry_run` would remove."""
 
     def __init__(self, names: Iterable[str] = (), *, dry_run: bool = False) -> None:
         super().__init__(names)
         self.dry_run = dry_run
 
     def table(self) -> Table:
-        """Return a row for each."""
+        """Return a table with a row for each."""
         title = f"{'would remove' if self.dry_run else 'removed'} {len(self):,} outputs"
         return Table(title, ("output",), [(name,) for name in self])
 

@@ -1,17 +1,17 @@
 """The protocol of a sink: five methods, of which a new sink has to write two (`Sink.open`, `OpenSink.acknowledge`).
 
-Every round writes its rows to files first, by lease (`output/lease_files.py`), and reads its outcomes from them. A
-sink then decides what becomes of the accepted rows:
+Each round first writes its rows to files, by lease (`output/lease_files.py`), and reads its outcomes from these
+files. The sink then decides what happens to the accepted rows:
 
-- `ParquetByLease` (`parquet.py`) leaves them where they are: the manifest makes each count once, at whatever point a
-  process is killed.
-- `PostgresTable` (`postgres.py`) moves them into a table in the acknowledgement's own transaction: exactly once.
-- `DeltaTable` and `IcebergTable` (`delta.py`, `iceberg.py`) acknowledge them in the files, and then take them on into
-  a table, under a number that the table takes once (`lake_table.py`): exactly once, a moment later.
-- `AtLeastOnce` (`at_least_once.py`) gives them to a function of the user's before the acknowledgement: again after a
-  crash in between.
+- `ParquetByLease` (`parquet.py`) leaves them in the files: the manifest counts each row once, even if a process is
+  killed at any point.
+- `PostgresTable` (`postgres.py`) moves them into a table in the transaction of the acknowledgement: exactly once.
+- `DeltaTable` and `IcebergTable` (`delta.py`, `iceberg.py`) first acknowledge them, and then append the files to a
+  table, with a number that the table accepts only once (`lake_table.py`): exactly once, shortly afterwards.
+- `AtLeastOnce` (`at_least_once.py`) passes them to a function of the user before the acknowledgement. After a crash
+  in between it gets them again.
 
-Released and rejected records stay in `<sink>-exceptions` for all of them.
+With every sink, released and rejected records are in `<sink>-exceptions`.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from sharequeue.words.settings import Settings
 from sharequeue.words.values import Acknowledged, Lease, LeaseOutput
 
 OPTIONAL = frozenset((*KEPT_COLUMNS, "delivery_count"))
-"""Columns that every handler passes on: a table gets them if it has them."""
+"""Columns that every handler passes on. They are written to a table only if it has a column of that name."""
 NEVER = frozenset(RESULT_NAMES)
-"""Columns for the queue, which no table gets."""
+"""Columns that only the queue reads. They are never written to a table."""
 
 
 class SinkRefused(PipelineError):
-    """A sink cannot take this job's output; the message has the reason and what to do. Nothing was leased, or
-    what was leased has been given back.
+    """A sink cannot accept the output of this job. The message has the reason and what to do. Nothing was leased, or
+    the leased records have been given back.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """What a run gives its sink: its settings, its state, its Spark, and the names of its output."""
+    """The context of a run, for its sink: settings, state, Spark session, and the names of the output."""
 
     settings: Settings
     state: State
@@ -61,9 +61,9 @@ class SinkContext:
     written: WrittenColumns = field(default_factory=WrittenColumns, compare=False)
 
     def columns_fit(self, columns: StructType, *, keep: bool = False) -> None:
-        """Raise SinkRefused when files with these columns could not be read together with those of earlier leases.
+        """Raise SinkRefused if files with these columns cannot be read together with those of earlier leases.
 
-        With `keep` they are the sink's from now on: rows with them are about to count.
+        With `keep`, record them as the sink's columns: rows with these columns are about to count.
         """
         try:
             if keep:
@@ -72,15 +72,15 @@ class SinkContext:
                 self.written.check(self.spark, self.state, self.names, columns)
         except ColumnChanged as error:
             raise SinkRefused(
-                f"the files of sink {self.names.sink} could not be read as one table any more: {error}. Give the "
+                f"the files of sink {self.names.sink} could no longer be read as one table: {error}. Give the "
                 "column another name, cast it in the handler, or give the pipeline another sink (`sink=`)."
             ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What a round has of one lease: the folder of its accepted rows, None without any, their number, what is to be
-    acknowledged, and the other outputs that count with that.
+    """The part of a round that belongs to one lease: the folder of its accepted rows (None if there are none), their
+    number, its acknowledgement, and the other outputs that count with this acknowledgement.
     """
 
     lease: Lease
@@ -92,17 +92,17 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class WrittenRound:
-    """A round whose rows are in files: nothing of it counts yet."""
+    """A round whose rows are in files. Nothing of it counts yet."""
 
     written: Written
     leases: Sequence[Accepted]
     keeper: LeaseKeeper
-    """Of the locks of these leases."""
+    """Renews the locks of these leases."""
     stage: Callable[[str], AbstractContextManager[None]]
-    """Reports and times a step of the round, by its name."""
+    """Reports a step of the round by its name, and measures its duration."""
 
     def one_by_one(self, acknowledge: Callable[[Accepted], Acknowledged]) -> list[Acknowledged]:
-        """Call a function for one lease after the other, each with the lock that its acknowledgement needs."""
+        """Call a function for each lease in turn, while the lease has the lock that its acknowledgement needs."""
         done = []
         for each in self.leases:
             with self.keeper.acknowledging(each.lease) as kept:
@@ -112,7 +112,7 @@ class WrittenRound:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Records whose rows in a sink are to be replaced, and the files with the new rows."""
+    """The records whose rows in a sink will be replaced, and the files with the new rows."""
 
     name: str
     offsets: Mapping[tuple[str, int], OffsetSet]
@@ -120,12 +120,12 @@ class Replacement:
     accepted_path: str
     accepted_rows: int
     summaries: Mapping[str, Callable[[DataFrame], DataFrame]]
-    """How the summaries of the job are computed from accepted rows, by their sinks."""
+    """By sink: the function that computes a summary of the job from accepted rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """What a replacement changed, or would change."""
+    """The result of a replacement: what it changed, or would change."""
 
     where: str
     hidden_rows: int
@@ -134,50 +134,55 @@ class Replaced:
 
 
 class OpenSink(Protocol):
-    """A sink in one run. A subclass inherits `fits` from here, if its rows need no check."""
+    """A sink in one run. A subclass whose rows need no check inherits `fits`."""
 
     overlaps: ClassVar[bool] = False
-    """Whether the next round may be written before this one has been acknowledged: nothing but files is prepared."""
+    """Whether the next round may be written before this one is acknowledged. True only if `acknowledge` prepares
+    nothing but files.
+    """
 
     def fits(self, handled: DataFrame) -> DataFrame:
-        """Return what the handler made as it can be taken: with a reject, and the reason, in place of each record
-        that could not be. Raise SinkRefused when rows with these columns cannot be taken. Nothing has been written.
+        """Return the handler's result in the form that the sink accepts: each record that it cannot accept is
+        rejected, with the reason. Raise SinkRefused if it cannot accept rows with these columns. Nothing has been
+        written yet.
         """
         return handled
 
     def acknowledge(self, round: WrittenRound) -> list[Acknowledged]:
-        """Acknowledge the leases of a round, and have their accepted rows count with that, each lease whole or not
-        at all. Return the results in the order of the leases.
+        """Acknowledge the leases of a round. With its acknowledgement the accepted rows of a lease count, all of them
+        or none. Return the results in the order of the leases.
         """
         ...
 
 
 class Sink(Protocol):
-    """Where accepted rows go: a value that a job carries. A subclass inherits `sweep` and `replace` from here, if it
-    leaves nothing outside the files and cannot take rows out.
+    """The destination of accepted rows: a value that is part of a job. A subclass inherits `sweep` if it leaves
+    nothing outside the files, and `replace` if it cannot remove rows.
     """
 
     def open(self, context: SinkContext) -> AbstractContextManager[OpenSink]:
-        """Make ready for a run; at the end of the block remove what was prepared and does not count. Raises
-        SinkRefused before anything is leased.
+        """Prepare a run. At the end of the block, remove what was prepared and does not count. Raises SinkRefused
+        before anything is leased.
         """
         ...
 
     def sweep(self, state: State, names: SinkNames, *, dry_run: bool) -> list[str]:
-        """Remove what ended leases have left outside the files; return what was removed."""
+        """Remove what leases that have ended left outside the files. Return what was removed."""
         return []
 
     def replace(self, context: SinkContext, replacement: Replacement, *, execute: bool) -> Replaced:
-        """Replace the rows of some records by others; without `execute` only count. Raises InvalidRequest when rows
-        cannot be taken out, and SinkRefused.
+        """Replace the rows of some records with others; without `execute` only count them. Raises InvalidRequest if
+        rows cannot be removed, and SinkRefused.
         """
         raise InvalidRequest(
-            f"The rows of {context.names.sink} went to {type(self).__name__}, which gives none back: what "
-            f"{replacement.accepted_path} has must be published by your own program."
+            f"The rows of {context.names.sink} were passed to {type(self).__name__}, which cannot remove rows: "
+            f"publish the rows in {replacement.accepted_path} with a program of your own."
         )
 
 
 def discard(context: SinkContext, accepted: Accepted) -> None:
-    """Remove a lease's files once its rows count elsewhere. A run that is killed before leaves them to the sweep."""
+    """Remove a lease's files after its rows count elsewhere. If the run is killed before this, the sweep removes
+    them.
+    """
     if accepted.folder is not None:
         remove_lease(Files(context.spark, accepted.folder), accepted.folder)

@@ -1,19 +1,19 @@
 """Transfer accepted rows into a table of a lakehouse exactly once.
 
-Such a table has transactions of its own, which cannot be committed together with an acknowledgement. So the
-acknowledgement comes first, and it alone decides: it counts the lease's files, which are durable, and notes that they
-are to go on into the table (`PENDING` in the manifest). Whoever has lost its lock is refused here, before the table
-is touched. Then the files of all such leases go into the table in one commit, a transfer:
+Such a table has its own transactions, which cannot be committed together with an acknowledgement. So the
+acknowledgement comes first, and it alone decides. It counts the lease's files, which are durable, and marks them for
+the table (`PENDING` in the manifest). A process that has lost its lock fails at this point, before the table changes.
+Then the files of all such leases are appended to the table in one commit, a transfer:
 
-1. `begin_transfer` writes down in Postgres which files it is of, and its number. Both stay until it has ended.
-2. The files are appended to the table. The commit carries the number, and the table takes a number once: this is what
-   each table in `delta.py` and `iceberg.py` must see to.
-3. `end_transfer` counts the rows at the table, and the files go.
+1. `begin_transfer` stores in Postgres the files of the transfer and its number. Both stay until it has ended.
+2. The files are appended to the table. The commit has the number, and the table accepts each number only once. Each
+   table in `delta.py` and `iceberg.py` must ensure this.
+3. `end_transfer` records that the rows are in the table, and the files are removed.
 
-Whoever is killed or fails on the way leaves a transfer that the next round or run repeats: the same files under the
-same number. Whoever was only slow, or stopped, and commits when another has done it, is refused by the table. The
-other way round, the table's commit before the acknowledgement, rows of a lease whose lock was lost would be in the
-table already.
+If a process is killed or fails on the way, the next round or run repeats its transfer: the same files with the same
+number. If a process was only slow, or paused, and commits after another has repeated its transfer, the table refuses
+the commit. In the opposite order, with the table's commit before the acknowledgement, the table would already have
+the rows of a lease whose lock was lost.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ from sharequeue.words.values import Acknowledged, LeaseOutput, Transfer
 _log = logging.getLogger(__name__)
 
 CLAIM_SECONDS = 30.0
-"""How long others leave a transfer to the process that began it. It only spares work."""
+"""How long other processes leave a transfer to the process that began it. It only avoids work done twice."""
 _LOOK_SECONDS = 0.2
 
 Rows = Callable[[SparkSession], DataFrame]
-"""What is transferred, as a session reads it from the files."""
+"""A function that returns the rows of a transfer, read from the files by a session."""
 Step = Literal["acknowledged", "begun", "appended", "ended", "removed"]
 
 
 class LakeTable(Protocol):
-    """A table that takes each transfer once."""
+    """A table that accepts each transfer once."""
 
     @property
     def name(self) -> str:
-        """What messages and the manifest call it, such as `delta:/data/orders`."""
+        """Its name in messages and in the manifest, such as `delta:/data/orders`."""
         ...
 
     def shape(self) -> Shape:
-        """Return what it takes now. Raise SinkRefused where it cannot take transfers."""
+        """Return the columns that it accepts now. Raise SinkRefused if it cannot accept transfers."""
         ...
 
     def append(self, rows: Rows, number: int) -> None:
-        """Append rows in one commit with this number; do nothing, and do not ask for them, if the number is in the
-        table. Raise when another commit with the number, or a higher one, came first.
+        """Append rows in one commit with this number. If the table has the number, do nothing, and do not call
+        `rows`. Raise if another commit with this number, or with a higher one, came first.
         """
         ...
 
@@ -75,15 +75,15 @@ class OpenTransfer(OpenSink):
     on_step: Callable[[Step], None]
 
     def fits(self, handled: DataFrame) -> DataFrame:
-        """Return the rows with a reject in place of each record that the table would refuse. Raise SinkRefused when
-        the table has no column for one of theirs, or one that cannot hold it.
+        """Return the rows, with each record rejected that the table would refuse. Raise SinkRefused if the table
+        lacks a column of the rows, or has one that cannot hold its values.
         """
         there = self.table.shape()
         return unfit_rejected(handled, there, by_name(self.table.name, there, handled.schema))
 
     def acknowledge(self, round: WrittenRound) -> list[Acknowledged]:
-        """Acknowledge the leases of a round, so that their files count, and transfer the files. A transfer that fails
-        is done by the next round or run.
+        """Acknowledge the leases of a round, so that their files count, and transfer the files. The next round or run
+        repeats a transfer that fails.
         """
         with round.stage("acknowledge"):
             given = [
@@ -100,8 +100,9 @@ class OpenTransfer(OpenSink):
         return LeaseOutput(self.context.names.sink, where, accepted.rows)
 
     def transfer(self, wait_seconds: float = 0.0) -> None:
-        """Transfer all that waits, and what another process has left. What another has claimed is left to it, after
-        so many seconds; it looks again for what waits when it is done.
+        """Transfer all pending files, including those that another process has left behind. While another process has
+        claimed a transfer, wait for it up to `wait_seconds`, then return: that process also transfers what is pending
+        when it has finished.
         """
         self.on_step("acknowledged")
         deadline = time.monotonic() + wait_seconds
@@ -121,7 +122,7 @@ class OpenTransfer(OpenSink):
                     _log.info("transfer %d was done by another process", found.number)
                     found = again
                     continue
-                # Another commit came first: this number's, or one of anybody's. The table tells them apart.
+                # Another commit came first, with this number or without one. The table distinguishes the two.
                 self._append(found)
             self._end(found)
             found = self._begin()
@@ -138,8 +139,8 @@ class OpenTransfer(OpenSink):
         self.on_step("appended")
 
     def _rows(self, spark: SparkSession, found: Transfer) -> DataFrame:
-        """Return the rows of a transfer as the table has them now: it may have been altered since they were written.
-        Raise SinkRefused, and nothing has changed, where it does not take them any more.
+        """Return the rows of a transfer with the columns that the table has now: it may have been altered since they
+        were written. Raise SinkRefused if it no longer accepts them; in that case nothing has changed.
         """
         there = self.table.shape()
         try:
@@ -147,8 +148,8 @@ class OpenTransfer(OpenSink):
             pairs = by_name(self.table.name, there, rows.schema)
         except (ColumnChanged, SinkRefused) as error:
             raise SinkRefused(
-                f"{found.records:,} accepted rows wait in files for table {self.table.name}, and do not fit it any "
-                f"more: {error} Nothing was removed: alter the table back to what it was then, and run again."
+                f"{found.records:,} accepted rows wait in files for table {self.table.name}, which no longer accepts "
+                f"them: {error} Nothing was removed: undo the change of the table, and run again."
             ) from error
         return rows.select(*as_table(there, pairs))
 

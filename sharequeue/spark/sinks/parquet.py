@@ -1,6 +1,6 @@
-"""The sink of a job that names none: the files are the output, and the manifest makes each lease count once.
+"""The default sink: the files are the output, and the manifest counts each lease once.
 
-A replay is published into it by writing the folders anew that have rows of its records (`FilesByLease`).
+To publish a replay into it, `FilesByLease` rewrites the folders that have rows of the replayed records.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ AT = ["topic", "partition", "offset"]
 
 
 class FilesByLease:
-    """The files of a sink, and what takes the place of some of their rows."""
+    """The files of a sink, and the replacement of some of their rows."""
 
     def __init__(self, context: SinkContext, replacement: Replacement) -> None:
         self.replacement = replacement
@@ -48,12 +48,12 @@ class FilesByLease:
         self.files = Files(context.spark, context.settings.output)
 
     def replace(self, execute: bool) -> Replaced:
-        """Replace the rows; without `execute` only count. Raises InvalidRequest and CompactionFailed."""
+        """Replace the rows; without `execute` only count them. Raises InvalidRequest and CompactionFailed."""
         counted = self.state.outputs.counted(self.group, self.sink)
         owners, hidden = self._owners(counted)
         touched = set(owners)
         folders = sorted({row.location for row in counted if row.lease_id in touched and row.records})
-        # Leases that have accepted nothing have no folder; their row points to where the new rows go.
+        # Leases without accepted records have no folder: their manifest row points to the place of the new rows.
         replaced = sorted({row.location for row in counted if row.lease_id in touched} | set(folders))
         summaries = tuple(self.replacement.summaries) if touched else ()
         if execute and touched:
@@ -61,9 +61,10 @@ class FilesByLease:
         return Replaced(sink_root(self.settings, self.sink), hidden, len(folders), summaries)
 
     def _owners(self, counted: Sequence[OutputRow]) -> tuple[dict[int, dict[TopicPartition, OffsetSet]], int]:
-        """Return which lease each record of the replacement belongs to from now on, and how many rows are hidden.
+        """Return the records of the replacement by the lease that owns them from now on, and the number of hidden
+        rows.
 
-        That is the lease that had accepted it; of the others the last one of the same partition.
+        A record belongs to the lease that accepted it. If none did, it belongs to the last lease of its partition.
         """
         wanted = self.replacement.offsets
         rows = [row for row in counted if (row.topic, row.partition) in wanted]
@@ -71,7 +72,7 @@ class FilesByLease:
         if elsewhere := next((folder for folder in folders if folder.startswith(ELSEWHERE)), None):
             raise InvalidRequest(
                 f"Rows of {self.sink} are in {elsewhere.removeprefix(ELSEWHERE)}, others in files: publish into "
-                "both by your own program."
+                "both with a program of your own."
             )
         owners: dict[int, dict[TopicPartition, OffsetSet]] = {}
         left = dict(wanted)
@@ -95,7 +96,7 @@ class FilesByLease:
             if near is None:
                 raise InvalidRequest(
                     f"Group {self.group} has acknowledged no output of {at[0]}-{at[1]} in {self.sink}: there "
-                    "is nothing to take the place of."
+                    "is nothing to replace."
                 )
             place = owners.setdefault(near, {})
             place[at] = place.get(at, EMPTY) | some
@@ -159,12 +160,12 @@ class FilesByLease:
         touched: set[int],
         by_lease: Mapping[int, int],
     ) -> _Move:
-        """Write the partial sums of the leases concerned anew, beside those of others in the same folders."""
+        """Rewrite the folders with partial sums of these leases, with the sums of other leases in them."""
         counted = self.state.outputs.counted(self.group, name)
         replaced = sorted({row.location for row in counted if row.lease_id in touched})
         if not replaced:
             raise InvalidRequest(
-                f"The summary {name} has nothing of these leases yet: the new rows cannot be added to it."
+                f"The summary {name} has no output of these leases yet: the new rows cannot be added to it."
             )
         old = read_counted(self.spark, replaced).filter(~fn.col("lease_id").isin(list(touched)))
         sums = partial(accepted.filter(fn.col("lease_id").isin(list(touched))))
@@ -176,7 +177,9 @@ class FilesByLease:
         )
 
     def _write(self, sink: str, rows: DataFrame, expected: int | None) -> _New:
-        """Write a folder that no manifest has yet, announced, so that a sweep finds it whatever happens."""
+        """Write a folder that is not in a manifest yet. It is announced in the state, so that a sweep finds it in any
+        case.
+        """
         compaction_id = uuid4()
         location = f"{sink_root(self.settings, sink)}/compacted={compaction_id}"
         self.state.outputs.begin_compaction(compaction_id, self.group, sink, location)
@@ -207,7 +210,7 @@ class FilesByLease:
 
 @dataclass(frozen=True, slots=True)
 class _New:
-    """A folder that was written, and its rows."""
+    """A new folder, and its rows."""
 
     compaction_id: UUID
     rows: DataFrame
@@ -215,7 +218,9 @@ class _New:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """What the manifest of one sink changes: from these folders, with so many records, to records by lease."""
+    """The change in the manifest of one sink: the replaced folders, their number of records, and the new numbers by
+    lease.
+    """
 
     compaction_id: UUID
     replaced: tuple[str, ...]
@@ -225,15 +230,15 @@ class _Move:
 
 @dataclass(frozen=True, slots=True)
 class ParquetByLease(Sink):
-    """The files are the output, and each counts once: readers use the manifest."""
+    """The files are the output. Readers use the manifest, which counts each file once."""
 
     @contextmanager
     def open(self, context: SinkContext) -> Iterator[OpenSink]:
-        """Make ready for a run."""
+        """Prepare a run."""
         yield _OpenFiles(context)
 
     def replace(self, context: SinkContext, replacement: Replacement, *, execute: bool) -> Replaced:
-        """Write the folders that hold rows of these records anew. Raises InvalidRequest and CompactionFailed."""
+        """Rewrite the folders that have rows of these records. Raises InvalidRequest and CompactionFailed."""
         return FilesByLease(context, replacement).replace(execute)
 
 

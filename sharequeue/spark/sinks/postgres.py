@@ -1,10 +1,10 @@
-"""The sink that puts every accepted record into a Postgres table exactly once.
+"""The sink that writes every accepted record to a Postgres table exactly once.
 
-The rows move in the acknowledgement's own transaction; so the table must be in the state's database. Spark's
+The rows are moved in the transaction of the acknowledgement, so the table must be in the state's database. Spark's
 executors copy a lease's rows into an unlogged staging table of that lease (`postgres_copy.py`). Then one transaction
-on the driver moves them, `insert into target select … from staging`, and acknowledges as its last statement. Any
-error rolls everything back. No row passes through the driver. Staging tables of leases that ended otherwise are
-swept.
+on the driver moves them, `insert into target select … from staging`, and acknowledges in its last statement. Any
+error rolls everything back. No row passes through the driver. The sweep removes the staging tables of leases that
+ended without an acknowledgement.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from sharequeue.words.values import Acknowledged, LeaseOutput
 _log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0
-"""How long the end of a run waits for tasks that were cancelled, and still copy into staging tables."""
+"""How long the end of a run waits for cancelled tasks that still copy into staging tables."""
 
 Step = Literal["staged", "copied", "locked", "inserted", "acknowledged", "committed", "dropped"]
 
@@ -78,11 +78,12 @@ _WIDTHS: Mapping[type[types.DataType], tuple[str, ...]] = {
     types.FloatType: ("int8", "int4", "int2"),
     types.DecimalType: ("int8", "int4", "int2"),
 }
-"""Types of Postgres that cannot hold all values of a type of Spark's."""
+"""By Spark type: the Postgres types that cannot hold all its values."""
 _NESTED = (types.ArrayType, types.MapType, types.StructType)
 NOBODYS_LEASE = 0
-"""In the name of the staging table of a replacement: no lease has it, so that a sweep removes what a killed process
-leaves."""
+"""The number in the name of a replacement's staging table. No lease has this number, so the sweep removes the table
+that a killed process leaves.
+"""
 _NAMES_A_RECORD = ("topic", "partition", "offset")
 _THE_SAME = (
     " {} t {} unnest(cast(%s as text[]), cast(%s as integer[]), cast(%s as bigint[]), cast(%s as bigint[]))"
@@ -92,8 +93,8 @@ _THE_SAME = (
 
 
 class StagingLost(Exception):
-    """A lease's staged rows are not there any more, or not all: Postgres crashed (its staging tables are unlogged),
-    or somebody removed them. Nothing was acknowledged; the records come again.
+    """Some or all staged rows of a lease are missing: Postgres crashed (staging tables are unlogged), or somebody
+    removed them. Nothing was acknowledged; the records are delivered again.
     """
 
 
@@ -101,15 +102,15 @@ class StagingLost(Exception):
 class PostgresTable(Sink):
     """A table in the state's database that gets every accepted record exactly once.
 
-    `table` may name its schema; it exists, and columns go by name: every column of the handler's must be there, but
-    `topic`, `partition`, `offset`, `lease_id` and `delivery_count` are left out where it has none of that name.
-    Binary columns go to `bytea`, arrays, maps and structs to `json` or `jsonb`. The run's role needs `insert`
-    and `select` on it, `create` on its schema (for staging tables), and to be a worker and a reader of the
-    queue.
+    `table` may contain the schema. The table must exist, and columns are matched by name: it must have every column
+    of the handler's result, but `topic`, `partition`, `offset`, `lease_id` and `delivery_count` are left out if it
+    has no such column. Binary columns are written to `bytea`; arrays, maps and structs to `json` or `jsonb`. The role
+    of the run needs `insert` and `select` on the table, `create` on its schema (for staging tables), and the queue's
+    roles of a worker and a reader.
 
-    `url` is how the executors reach that database, if not by the driver's own URL; another database is refused.
-    `connections` is how many tasks copy at once at most, each over a connection of its own, however many the cluster
-    has room for; twice as many where Spark speculates. Raises ValueError for less than one.
+    `url` is the address at which the executors reach the same database, if it differs from the driver's URL. A URL of
+    another database is refused. `connections` is the maximum number of tasks that copy at the same time, each with
+    its own connection; twice this number if Spark speculates. Raises ValueError if it is less than 1.
     """
 
     table: str
@@ -123,8 +124,8 @@ class PostgresTable(Sink):
 
     @contextmanager
     def open(self, context: SinkContext) -> Iterator[OpenTable]:
-        """Make ready for a run. Raises SinkRefused when there is no such table, when it may not be written, and when
-        `url` leads to another database than the state's.
+        """Prepare a run. Raises SinkRefused if the table does not exist, if the role may not write to it, or if `url`
+        is the address of another database.
         """
         with context.state.transaction() as (connection, _):
             target = find(cursor_of(connection), self.table)
@@ -139,12 +140,12 @@ class PostgresTable(Sink):
                 opened.close()
 
     def sweep(self, state: State, names: SinkNames, *, dry_run: bool) -> list[str]:
-        """Remove the staging tables of leases that are not held any more; return their names."""
+        """Remove the staging tables of leases that are no longer held. Return their names."""
         with state.transaction() as (connection, _):
             cursor = cursor_of(connection)
             schema = find(cursor, self.table).schema
             found = staging_tables(cursor, schema, staging_prefix(names.group, names.sink))
-        # After the tables: a lease that is taken in between has none yet.
+        # Read after the tables: a lease that is acquired in between has no table yet.
         held = {row.lease_id for row in state.figures.leases(names.group)}
         left = [name for lease_id, name in found if lease_id not in held]
         if not dry_run:
@@ -152,12 +153,12 @@ class PostgresTable(Sink):
         return [f"{ELSEWHERE}{schema}.{name}" for name in left]
 
     def replace(self, context: SinkContext, replacement: Replacement, *, execute: bool) -> Replaced:
-        """Replace rows by topic, partition and offset, in one transaction. Raises SinkRefused when the table lacks a
-        column, or the role a right, and InvalidRequest for a job with summaries.
+        """Replace rows by topic, partition and offset, in one transaction. Raises SinkRefused if the table lacks a
+        column or the role a privilege, and InvalidRequest if the job has summaries.
         """
         if replacement.summaries:
             raise InvalidRequest(
-                f"The summaries of {context.names.sink} cannot be computed anew, because its rows are in a table: "
+                f"The summaries of {context.names.sink} cannot be computed again, because its rows are in a table: "
                 "compute them from the table."
             )
         with self.open(context) as opened:
@@ -166,8 +167,8 @@ class PostgresTable(Sink):
 
 @dataclass(slots=True)
 class OpenTable(OpenSink):
-    """The table in one run. Spark copies the rows (`stage`); all else runs on the driver and is a few statements for
-    each lease.
+    """The table in one run. Spark copies the rows (`stage`). Everything else runs on the driver, in a few statements
+    for each lease.
     """
 
     sink: PostgresTable
@@ -176,19 +177,19 @@ class OpenTable(OpenSink):
     route: Mapping[str, Any]
     columns: tuple[str, ...] = ()
     attempts: dict[int, dict[str, int]] = field(default_factory=dict)
-    """What was copied: rows by attempt, by lease id."""
+    """By lease id and attempt: the number of copied rows."""
     staged: set[int] = field(default_factory=set)
     """Leases that have a staging table."""
 
     def fits(self, handled: DataFrame) -> DataFrame:
-        """Return the rows as they are. Raise SinkRefused when the table has no column for one of theirs, or one of
+        """Return the rows unchanged. Raise SinkRefused if the table lacks one of their columns, or has it with
         another type.
         """
         self.match(handled.schema)
         return handled
 
     def match(self, columns: types.StructType) -> None:
-        """Do the same for columns."""
+        """Check columns, and select those to copy. Raise SinkRefused as `fits` does."""
         wanted = [name for name in columns.names if name not in NEVER]
         absent = [name for name in wanted if name not in self.target.columns and name not in OPTIONAL]
         if absent:
@@ -215,11 +216,11 @@ class OpenTable(OpenSink):
             )
 
     def _refuse_kind(self, name: str, kind: types.DataType, there: str) -> None:
-        """Raise SinkRefused for a type that Postgres would refuse while copying, or read as something else."""
+        """Raise SinkRefused for a type that Postgres would refuse in the copy, or read as another value."""
         if isinstance(kind, _NESTED) and there not in _TAKE_JSON:
             raise SinkRefused(
-                f"column {name} is of type {kind.simpleString()}, which is copied as JSON, and in table "
-                f"{self.sink.table} it is {'an array' if there == '[]' else there}: make it json or jsonb there."
+                f"column {name} is of type {kind.simpleString()}, which is copied as JSON, but in table "
+                f"{self.sink.table} it is {'an array' if there == '[]' else there}: change it to json or jsonb there."
             )
         if there in _WIDTHS.get(type(kind), ()):
             raise SinkRefused(
@@ -228,8 +229,8 @@ class OpenTable(OpenSink):
             )
         if isinstance(kind, types.TimestampNTZType) and there in ("timestamptz", "timetz"):
             raise SinkRefused(
-                f"column {name} is a timestamp without a time zone, and in table {self.sink.table} it has one: say "
-                "in the handler which zone is meant, such as by `cast(… as timestamp_ltz)`."
+                f"column {name} is a timestamp without a time zone, but in table {self.sink.table} it has one: set "
+                "the zone in the handler, for example with `cast(… as timestamp_ltz)`."
             )
 
     def stage(self, written: Written) -> None:
@@ -246,10 +247,10 @@ class OpenTable(OpenSink):
         self.take((row["attempt"], row["lease_id"], row["rows"]) for row in receipts)
 
     def copier(self, lease_ids: Iterable[int]) -> Copier:
-        """Make the staging tables of these leases, empty, and return what fills them from any process."""
+        """Create empty staging tables for these leases. Return the object that fills them, in any process."""
         statements: dict[int, str] = {}
         lease_ids = list(lease_ids)
-        # Before they are made: an interrupt may come between the commit and the note of it.
+        # Before they are created: an interrupt may come between the commit and this note.
         self.staged.update(lease_ids)
         with self.context.state.transaction() as (connection, _):
             cursor = cursor_of(connection)
@@ -270,22 +271,22 @@ class OpenTable(OpenSink):
         return Copier(with_password(self.route), statements)
 
     def take(self, receipts: Iterable[tuple[str, int, int]]) -> None:
-        """Note which attempts have copied how much of which lease: only their rows are moved."""
+        """Note how many rows each attempt copied for each lease. Only the rows of these attempts are moved."""
         self.attempts.clear()
         for attempt, lease_id, rows in receipts:
             self.attempts.setdefault(lease_id, {})[attempt] = rows
         self.sink.on_step("copied")
 
     def acknowledge(self, round: WrittenRound) -> list[Acknowledged]:
-        """Copy the accepted rows of a round, then move and acknowledge those of each lease."""
+        """Copy the accepted rows of a round; then, for each lease, move its rows and acknowledge it."""
         with round.stage("stage"):
             self.stage(round.written)
         with round.stage("acknowledge"):
             return round.one_by_one(self.acknowledge_lease)
 
     def acknowledge_lease(self, accepted: Accepted) -> Acknowledged:
-        """Move a lease's rows into the table and acknowledge it, in one transaction; exactly once, also when the
-        commit's reply is lost.
+        """Move a lease's rows into the table and acknowledge it, in one transaction: exactly once, even if the
+        response to the commit is lost.
         """
         lease, state, on_step = accepted.lease, self.context.state, self.sink.on_step
         where = f"{ELSEWHERE}postgresql:{self.target.schema}.{self.target.name}"
@@ -309,15 +310,15 @@ class OpenTable(OpenSink):
         return acknowledged
 
     def close(self) -> None:
-        """Drop the staging tables of leases that were not acknowledged. Where tasks copy on for long, or the database
-        is lost, they are left to the sweep.
+        """Drop the staging tables of leases that were not acknowledged. If tasks still copy after a while, or the
+        database cannot be reached, leave the tables to the sweep.
         """
         deadline = time.monotonic() + CLOSE_SECONDS
         while self.staged and time.monotonic() < deadline:
             try:
                 for lease_id in sorted(self.staged):
                     if not self._drop(lease_id):
-                        break  # its task is being cancelled, and the tables of the others may be free then, too
+                        break  # its task is being cancelled; afterwards the other tables may be free, too
             except SQLAlchemyError as error:
                 _log.warning("staging tables could not be dropped: %s", error)
                 break
@@ -333,11 +334,11 @@ class OpenTable(OpenSink):
         return True
 
     def _counts_already(self, connection: sa.Connection, lease_id: int) -> bool:
-        """Return whether an earlier transaction of this lease was committed after all.
+        """Return whether an earlier transaction of this lease was committed.
 
-        It takes a lock that ends with that transaction, so that it waits for one that is just being committed.
+        Take a lock that such a transaction also has, so as to wait for one that is just being committed.
         """
-        # The rows of a large lease take longer than any one statement of the queue may.
+        # Moving the rows of a large lease takes longer than the limit for the queue's own statements.
         connection.execute(sa.text("set local statement_timeout = 0"))
         connection.execute(
             sa.text("select pg_advisory_xact_lock(hashtextextended(:name, 0))"),
@@ -351,13 +352,13 @@ class OpenTable(OpenSink):
         return found.first() is not None
 
     def move(self, cursor: Any, lease_id: int, expected: int) -> None:
-        """Move a lease's staged rows into the table. Raises StagingLost when they are not as many as expected."""
+        """Move a lease's staged rows into the table. Raises StagingLost if their number is not the expected one."""
         attempts = self.attempts.get(lease_id, {})
         if expected == 0:
             return
         columns = sql.SQL(", ").join(map(sql.Identifier, self.columns))
         cursor.execute(
-            # A literal and no parameter: with parameters a percent sign in a column's name would be one, too.
+            # A literal, not a parameter: with parameters, a percent sign in a column's name would be read as one.
             sql.SQL("insert into {} ({}) select {} from {} where {} = any (cast({} as text[]))").format(
                 self._table(),
                 columns,
@@ -370,16 +371,18 @@ class OpenTable(OpenSink):
         if not cursor.rowcount == sum(attempts.values()) == expected:
             raise StagingLost(
                 f"lease {lease_id} has {expected} accepted rows, its tasks copied {sum(attempts.values())}, and "
-                f"{cursor.rowcount} were there to move to {self.sink.table}: nothing was acknowledged, the records "
-                "come again. Did Postgres crash, or did somebody touch the staging table?"
+                f"{cursor.rowcount} could be moved to {self.sink.table}: nothing was acknowledged, and the records "
+                "are delivered again. Either Postgres crashed, or somebody changed the staging table."
             )
 
     def replace(self, replacement: Replacement, *, execute: bool) -> int:
-        """Replace the rows of some records; return how many went. The new rows are copied as those of a lease are."""
+        """Replace the rows of some records. Return the number of removed rows. The new rows are copied like those of
+        a lease.
+        """
         if absent := [name for name in _NAMES_A_RECORD if name not in self.target.columns]:
             raise SinkRefused(
-                f"table {self.sink.table} has no column {', '.join(absent)}: which of its rows are replaced is known "
-                "by topic, partition and offset. Add these columns, or publish by a program of your own."
+                f"table {self.sink.table} has no column {', '.join(absent)}: the rows to replace are found by topic, "
+                "partition and offset. Add these columns, or publish with a program of your own."
             )
         rows = self.context.spark.read.parquet(literal(replacement.accepted_path))
         self.match(rows.schema)
@@ -404,8 +407,8 @@ class OpenTable(OpenSink):
                 )
             except InsufficientPrivilege as error:
                 raise SinkRefused(
-                    f"this role may not remove rows of {self.sink.table}: grant DELETE, or publish as a role that "
-                    "has it."
+                    f"this role may not delete rows of {self.sink.table}: grant it DELETE, or publish with a role "
+                    "that has it."
                 ) from error
             hidden = int(cursor.rowcount)
             self.move(cursor, NOBODYS_LEASE, replacement.accepted_rows)
@@ -423,7 +426,7 @@ class OpenTable(OpenSink):
 
 
 def as_texts(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """Return the columns to copy, in forms that a CSV has: binary as Postgres's hex, nested ones as JSON."""
+    """Return the columns to copy, in forms that CSV can hold: binary as Postgres's hex, nested types as JSON."""
 
     def text(name: str) -> Column:
         kind, column = rows.schema[name].dataType, fn.col("`" + name.replace("`", "``") + "`")

@@ -1,9 +1,9 @@
 """Copy accepted rows from Spark's executors into Postgres.
 
-This module runs in the Python workers. Each task copies its rows into the staging tables of their leases, over a
-connection and in a transaction of its own, and reports the number of its attempt. A task that is repeated, or runs
-twice by speculation, copies under another attempt; the driver takes only the attempts that Spark counted. The rows
-travel as Arrow batches and as CSV, never as Python objects, and never through the driver.
+This module runs in Python workers. Each task copies its rows into the staging tables of their leases, with its own
+connection and transaction, and returns the id of its attempt. A task that is repeated, or runs twice by speculation,
+has another attempt id; the driver uses only the attempts that Spark counted. The rows are Arrow batches and CSV,
+never Python objects, and never pass through the driver.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from pyarrow import csv
 from pyspark.cloudpickle import register_pickle_by_value
 
 ATTEMPT = "sharequeue_attempt"
-"""The column that only staging tables have."""
+"""The column with the attempt's id; only staging tables have it."""
 LEASE = "sharequeue_lease"
-"""The column that only batches have: the lease of a row."""
+"""The column with the lease of a row; only batches have it."""
 
 RECEIPT = "attempt string, lease_id long, rows long"
 _RECEIPT = pa.schema([("attempt", pa.string()), ("lease_id", pa.int64()), ("rows", pa.int64())])
 
 
 class Copier:
-    """Copies batches, whose column LEASE names their staging table; yields a receipt for each lease.
+    """A function that copies batches, by their column LEASE, into staging tables, and yields a receipt for each
+    lease.
 
-    `connection` is psycopg2's, `statements` the COPY by lease id. The other columns are in the statements'
-    order and are text, numbers, booleans, dates or timestamps.
+    `connection` has the arguments of psycopg2's `connect`, `statements` the COPY statement of each lease id. The
+    other columns are in the order of the statements, and are text, numbers, booleans, dates or timestamps.
     """
 
     def __init__(self, connection: Mapping[str, Any], statements: Mapping[int, str]) -> None:
@@ -41,7 +42,7 @@ class Copier:
         self.statements = dict(statements)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Copy them all, commit, and only then yield the receipts."""
+        """Copy all batches, commit, and only then yield the receipts."""
         attempt, rows = str(uuid.uuid4()), dict[int, int]()
         connection = psycopg2.connect(**self.connection)
         try:
@@ -64,7 +65,7 @@ class Copier:
 
 
 def _csv(rows: pa.RecordBatch, attempt: str) -> io.BytesIO:
-    """Return the rows as Postgres reads them. Texts are quoted, so that an empty one is not a null."""
+    """Return the rows as CSV for Postgres. Texts are quoted, so that an empty text is not read as null."""
     names = [name for name in rows.schema.names if name != LEASE]
     columns = [pa.repeat(pa.scalar(attempt), rows.num_rows), *(_in_utc(rows[name]) for name in names)]
     text = io.BytesIO()
@@ -78,11 +79,11 @@ def _csv(rows: pa.RecordBatch, attempt: str) -> io.BytesIO:
 
 
 def _in_utc(column: pa.Array) -> pa.Array:
-    """Return a time as UTC: Arrow need not know the session's time zone."""
+    """Return timestamps in UTC: Arrow may not know the session's time zone."""
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         return column.cast(pa.timestamp(column.type.unit, "UTC"))
     return column
 
 
-# The module is sent to the executors by value: they need PyArrow and psycopg2, but not this package.
+# The module is sent to the executors by value, so that they need PyArrow and psycopg2, but not this package.
 register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
 """The tables of a sink in Postgres: the target and the staging tables.
 
-The user's table and its columns, whether two URLs lead to one database, and the staging tables: their names, which
-exist, and their removal. Everything goes through the driver's own cursor, inside transactions of the state's, because
-the driver quotes identifiers.
+This module finds the user's table and its columns, checks whether two URLs lead to the same database, and names,
+lists and drops staging tables. Everything runs with psycopg2's cursor, because psycopg2 quotes identifiers, and in
+transactions of the state.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ from sharequeue.state import State
 from sharequeue.words.settings import normalise_database_url
 
 DROP_WAIT_MS = 1000
-"""How long the drop of a staging table waits for a copy that is still at work there; after that the sweep drops it.
-"""
+"""How long the drop of a staging table waits for a copy into it. After this time the table is left to the sweep."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The user's table, as the catalog has it."""
+    """The user's table, as described by the catalog."""
 
     schema: str
     name: str
     kinds: Mapping[str, str]
-    """Its columns, with their types: the base type of a domain, `[]` for any array."""
+    """Type by column: for a domain its base type, for any array `[]`."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -44,14 +43,14 @@ class Target:
 
 
 def staging_prefix(group: str, sink: str) -> str:
-    """Return the beginning of the names of a sink's staging tables; the lease id follows."""
+    """Return the prefix of the names of a sink's staging tables. The lease id follows it."""
     digest = hashlib.blake2s(f"{group}\0{sink}".encode(), digest_size=6).hexdigest()
     return f"sharequeue_staging_{digest}_"
 
 
 def connection_of(url: str) -> dict[str, Any]:
     """Return psycopg2's arguments for an SQLAlchemy URL."""
-    # SQLAlchemy's own translation: a URL may name several hosts.
+    # SQLAlchemy translates it, because a URL may have several hosts.
     url = normalise_database_url(url)
     parts = sa.make_url(url)
     _, given = parts.get_dialect()().create_connect_args(parts)
@@ -59,8 +58,8 @@ def connection_of(url: str) -> dict[str, Any]:
 
 
 def with_password(route: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with the password that libpq finds now in this machine's password file, where they have
-    none: executors have no such file.
+    """Return the arguments with a password. If they have none, it is the one that libpq finds in this machine's
+    password file, because executors have no such file.
     """
     if "password" in route:
         return dict(route)
@@ -73,14 +72,14 @@ def with_password(route: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cursor_of(connection: sa.Connection) -> Any:
-    """Return the driver's own cursor, in the same transaction: the driver quotes identifiers."""
-    # SQLAlchemy begins the transaction, with its settings, at its first statement.
+    """Return psycopg2's cursor, in the same transaction: psycopg2 quotes identifiers."""
+    # SQLAlchemy begins the transaction, with its settings, only at the first statement.
     connection.execute(sa.text("select 1"))
     return connection.connection.cursor()
 
 
 def find(cursor: Any, table: str) -> Target:
-    """Return the table of this name. Raises SinkRefused when it does not exist, or may not be written."""
+    """Return the table of this name. Raises SinkRefused if it does not exist, or if the role may not write to it."""
     cursor.execute(
         "select n.nspname, c.relname, has_table_privilege(c.oid, 'insert') and has_table_privilege(c.oid, 'select'),"
         " has_schema_privilege(n.oid, 'create'),"
@@ -95,13 +94,13 @@ def find(cursor: Any, table: str) -> Target:
     row = cursor.fetchone()
     if row is None:
         raise SinkRefused(
-            f"there is no table {table} in the state's database: create it first, there, for its rows are written by "
-            "the transaction that acknowledges. To write elsewhere use `AtLeastOnce`."
+            f"there is no table {table} in the state's database: create it there, because its rows are written in "
+            "the transaction that acknowledges. To write elsewhere, use `AtLeastOnce`."
         )
     schema, name, may_insert, may_create, kinds = row
     if schema == "sharequeue":
         raise SinkRefused(
-            f"{table} is in the schema sharequeue, which is the queue's own: make it in another one, and name that."
+            f"{table} is in the schema sharequeue, which only the queue may use: create the table in another schema."
         )
     if not may_insert or not may_create:
         lacking = (
@@ -109,14 +108,14 @@ def find(cursor: Any, table: str) -> Target:
             if not may_insert
             else f"create staging tables in schema {schema}"
         )
-        raise SinkRefused(f"this role may not {lacking}: grant it, or run as a role that may.")
+        raise SinkRefused(f"this role may not {lacking}: grant this privilege, or use a role that has it.")
     return Target(schema, name, kinds)
 
 
 def same_database(connection: sa.Connection, route: Mapping[str, Any], table: str) -> None:
-    """Raise SinkRefused unless both lead to one database: a lock taken by one is seen by the other.
+    """Raise SinkRefused unless both connect to the same database: then each sees a lock of the other.
 
-    A lock is used, and not the identity of a server or database, which a restored copy has too.
+    A lock is used because a restored copy of a database has the same identifiers.
     """
     keys = secrets.randbelow(2**31), secrets.randbelow(2**31)
     connection.execute(sa.text("select pg_advisory_xact_lock(:a, :b)"), dict(zip("ab", keys, strict=True)))
@@ -133,9 +132,9 @@ def same_database(connection: sa.Connection, route: Mapping[str, Any], table: st
         there.close()
     if not seen or not seen[0]:
         raise SinkRefused(
-            f"`url` of table {table} leads to another database (host {route.get('host')}, database "
+            f"`url` of table {table} is the address of another database (host {route.get('host')}, database "
             f"{route.get('dbname')}) than the one with the share group's state: rows and acknowledgement could not "
-            "be committed together. Put the table into the state's database, or write with `AtLeastOnce`."
+            "be committed together. Create the table in the state's database, or write with `AtLeastOnce`."
         )
 
 
@@ -151,7 +150,7 @@ def staging_tables(cursor: Any, schema: str, prefix: str) -> list[tuple[int, str
 
 
 def dropped(state: State, schema: str, name: str) -> bool:
-    """Drop a staging table; return False when an abandoned copy is still at work there."""
+    """Drop a staging table. Return False if an abandoned copy still writes to it."""
     try:
         with state.transaction() as (connection, _):
             cursor = cursor_of(connection)

@@ -380,7 +380,7 @@ def test_a_column_that_the_table_lacks_is_refused_before_anything_is_written(
         (
             "at timestamptz",
             "timestamp_ntz'2013-07-04 05:06:07' as at",
-            "without a time zone, and .* it has one",
+            "without a time zone, but .* it has one",
         ),
         ("other int", "'x' as outcome", "no column in common with the handler's result"),
         ("n int", "1L as n", "column n is bigint in the handler's result and int4 in table"),
