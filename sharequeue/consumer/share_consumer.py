@@ -322,12 +322,14 @@ class ShareConsumer:
     def _stop_within(self, timeout: float) -> None:
         self._handover.cease()
         if not self._ended.wait(timeout):
-            _log.warning("the program is not done after %.0f s: what it holds is given back", timeout)
+            _log.warning("the program has not finished after %.0f s: its records are given back", timeout)
             try:
                 self._fetcher.release_all([])
             except (SQLAlchemyError, ShareError) as error:
                 _log.warning(
-                    "what %s holds comes back when its locks lapse: %s", self._member.member_id, error
+                    "records of %s are delivered again when their locks lapse: %s",
+                    self._member.member_id,
+                    error,
                 )
             self._member.membership.leave(LEAVE_TIMEOUT_S)
 
@@ -346,7 +348,9 @@ class ShareConsumer:
         try:
             self._fetcher.release_all(in_hand)
         except (SQLAlchemyError, ShareError) as error:
-            _log.warning("what %s holds comes back when its locks lapse: %s", self._member.member_id, error)
+            _log.warning(
+                "records of %s are delivered again when their locks lapse: %s", self._member.member_id, error
+            )
         self._member.membership.leave(max(0.0, deadline - time.monotonic()))
         self._database.close()
 

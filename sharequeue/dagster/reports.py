@@ -1,7 +1,7 @@
 """The metadata of a share group's reports in Dagster.
 
-First a link to the page and the numbers that matter most, then pictures that are short enough to be shown where they
-stand, then the other numbers, and tables last: Dagster keeps this order. It plots numbers over time: flat keys, one
+First a link to the page and the numbers that matter most, then pictures that are small enough to be shown in place,
+then the other numbers, and tables last: Dagster keeps this order. It plots numbers over time: flat keys, one
 unit each, the same at every materialization; what is not known is null. Figures and history are read from Postgres;
 nothing is computed here that SQL already computes. Their keys are named in `sharequeue.words.figures`.
 """

@@ -1,4 +1,4 @@
-"""Check the machine, the servers, the schema and the clock; say what to do if a check fails.
+"""Check the machine, the servers, the schema and the clock; each failed check has what to do.
 
 `examine_machine` checks that this machine can run the stack; `up` calls it before it changes anything.
 `examine_servers` checks that the configured servers respond, in a supported version, with the expected schema and

@@ -257,7 +257,7 @@ def _accepts(home: Home, port: int) -> bool:
     except psycopg2.OperationalError as error:
         if "password authentication failed" in str(error):
             raise StackError(
-                f"The Postgres on port {port} refuses our password, so {home.postgres} was damaged: "
+                f"The Postgres on port {port} refuses our password, so the data in {home.postgres} is damaged: "
                 "`sharequeue reset --execute` starts again with an empty data folder."
             ) from error
         return False

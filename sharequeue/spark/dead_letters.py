@@ -116,7 +116,7 @@ def _drain(settings: Settings, state: State, configs: GroupConfigs) -> Drained:
     if late.is_set():
         reasons.append(f"writing them took longer than {DRAIN_SECONDS:g} s")
     if not reasons and left:
-        reasons.append("another writer is at them, or they were given up just now")
+        reasons.append("another writer is writing them, or they were given up just now")
     waits = f"{left:,} dead letters of group {configs.group_id} "
     lasting = any(held.lasting for held in report.held)
     waits += "are held until somebody acts" if lasting else "wait, and no service writes them"
@@ -156,8 +156,8 @@ def about_letters(
         )
     if given_up and not configs.dead_letter_topic:
         return (
-            f"{given_up:,} records were given up, and group {group} has no dead-letter topic: they are among the "
-            "exceptions of the output, and nowhere else. To keep such records: sharequeue configs alter "
-            f"--group {group} --set {TOPIC_NAME}=…"
+            f"{given_up:,} records were given up, and group {group} has no dead-letter topic: they are only in the "
+            f"exceptions of the output. To get dead letters: sharequeue configs alter --group {group} --set "
+            f"{TOPIC_NAME}=…"
         )
     return None

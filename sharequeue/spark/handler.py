@@ -192,8 +192,8 @@ def _refuse_unwritable(schema: StructType) -> None:
     for each in schema.fields:
         if (other := seen.get(each.name.lower())) is not None:
             raise HandlerError(
-                f"the handler's result has the columns `{other}` and `{each.name}`: expected one column of a name, "
-                "whatever the case of its letters; rename one of them, or leave it out"
+                f"the handler's result has the columns `{other}` and `{each.name}`: expected names that differ not "
+                "only in case; rename one of them, or leave it out"
             )
         seen[each.name.lower()] = each.name
         if each.name.lower() == LEASE:

@@ -77,12 +77,14 @@ class ShareGroupJob:
             raise ValueError(f"deliveries_per_run is {self.deliveries_per_run}: expected 1 or more")
         if self.failed_share is not None and not 0 < self.failed_share <= 1:
             raise ValueError(
-                f"failed_share is {self.failed_share}: expected a part of a round, above 0 and up to 1, or None"
+                f"failed_share is {self.failed_share}: expected a share of a round, above 0 and at most 1, or None"
             )
         if self.failed_records < 1:
             raise ValueError(f"failed_records is {self.failed_records}: expected 1 or more")
         if self.max_bytes is not None and self.max_bytes < 0:
-            raise ValueError(f"max_bytes is {self.max_bytes}: expected bytes of a round, or 0 for no bound")
+            raise ValueError(
+                f"max_bytes is {self.max_bytes}: expected the bytes of a round, or 0 for no bound"
+            )
         for name in (self.sink, *(summary.name for summary in self.summaries)):
             if not name or name.startswith(("_", ".")) or "/" in name:
                 raise ValueError(f"{name!r} cannot be the name of a sink: it becomes a folder's name")

@@ -198,7 +198,8 @@ class LeasedRecords(Shown):
             try:
                 warnings.warn(
                     f"lease({self._wanted.group!r}) ended without an acknowledgement: its {self.count:,} records are "
-                    "given back and come again, in parts, as suspects. Write the outcomes and call acknowledge()",
+                    "given back and delivered again, in parts, as suspects. Write the outcomes and call "
+                    "acknowledge()",
                     Unacknowledged,
                     stacklevel=3,
                 )
@@ -219,7 +220,7 @@ class LeasedRecords(Shown):
             opened.joined.abandon()
         waiting = bool(self.leases) and not self._acknowledged
         what = (
-            f"its {self.count:,} records come again once their locks lapse"
+            f"its {self.count:,} records are delivered again when their locks lapse"
             if waiting
             else "nothing is locked"
         )
@@ -247,7 +248,7 @@ class LeasedRecords(Shown):
             )
         self._opened.keeper.check()
         if waiting and self._acknowledged:
-            raise HandlerError("these records were acknowledged already: they are acknowledged once")
+            raise HandlerError("these records were already acknowledged, which is possible only once")
         if waiting and self._ends is None:
             raise HandlerError("the lease has ended, and its records were given back: lease them again")
         return self._opened

@@ -237,7 +237,7 @@ class Pipeline(ShareGroupJob):
         Without `execute` nothing is changed, and the report has what would change. Publishing is idempotent. Released
         and rejected records and dead letters of the live group do not change. `output` is the folder of all replays.
 
-        Raises InvalidRequest when there is no such replay, when the group has not done with all its records, when a
+        Raises InvalidRequest when there is no such replay, when the group has not finished all its records, when a
         compaction committed first, or when the sink cannot remove rows; UnknownTopicId when a topic was recreated;
         CompactionFailed, SettingMissing, SparkNotReady, and what a sink raises: nothing has then changed.
         """

@@ -108,8 +108,8 @@ class Limits:
             raise MostFailed(
                 f"{failed:,} of {given:,} records failed at their first delivery; the limit is {self.share:.0%}. "
                 "Nothing of this round was acknowledged, and its deliveries were given back. "
-                f"{_most_frequent(spark, written)} Correct the handler; if so many failures are right, raise "
-                "the job's `failed_share`, or switch it off with None."
+                f"{_most_frequent(spark, written)} Correct the handler; if so many failures are expected, raise the "
+                "job's `failed_share`, or switch it off with None."
             )
 
 

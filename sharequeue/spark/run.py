@@ -169,8 +169,8 @@ def _rounds(run: Run, max_seconds: float | None) -> RunReport:
     remark = why_nothing(state, run.configs, there, run.of_topics()) if ended and there else None
     if ended and not drained:
         remark = (
-            f"nothing of {', '.join(job.topics)} is assigned to this member of group {job.group}: "
-            "it has not joined, or the service has assigned it nothing yet"
+            f"no partition of {', '.join(job.topics)} is assigned to this member of group {job.group}: it has not "
+            "joined, or the service has not assigned any to it yet"
         )
         if run.only is not None:
             remark = f"{', '.join(run.not_assigned())} of group {job.group} is not assigned to this member"
@@ -372,7 +372,7 @@ class Rounds:
             self._keeper.cancel_jobs()
             if time.monotonic() > deadline:
                 _log.warning(
-                    "the work for a round goes on although it was cancelled: it is given back under it"
+                    "the work for a round continues although it was cancelled; its leases are given back"
                 )
                 return
             rounds[-1].ended.wait(0.1)

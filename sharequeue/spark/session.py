@@ -123,11 +123,11 @@ def refuse_connect(spark: SparkSession | None = None) -> None:
         asked = "this session is Spark Connect's" if ".connect." in f"{type(spark).__module__}." else None
     else:
         names = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
-        asked = next((f"{name} asks for Spark Connect" for name in names if os.environ.get(name)), None)
+        asked = next((f"{name} selects Spark Connect" for name in names if os.environ.get(name)), None)
     if asked is not None:
         raise SparkNotReady(
             f"{asked}: a lease needs a classic session, because the driver reaches its jobs and files through the "
-            "JVM. Unset SPARK_REMOTE, or make the session with `SparkSession.builder.master(...)` or "
+            "JVM. Unset SPARK_REMOTE, or create the session with `SparkSession.builder.master(...)` or "
             "`sharequeue.spark.spark_session`. Nothing was leased."
         )
 

@@ -134,7 +134,7 @@ def case(
 def test_full_before_the_run(case: Case, disk: Disk) -> None:
     """Nothing is leased, for there is no room to mark whose the sink is."""
     disk.fill()
-    with pytest.raises(OutputFull, match="full: make room, and start again"):
+    with pytest.raises(OutputFull, match="full: free some space, and start again"):
         case.run()
     assert case.is_untouched()
     disk.clear()
@@ -145,7 +145,7 @@ def test_full_before_the_run(case: Case, disk: Disk) -> None:
 def test_full_while_tasks_write(case: Case, disk: Disk) -> None:
     """Nothing is acknowledged, and the deliveries are given back; also when it was so several times."""
     for _ in range(6):  # more often than a record may be delivered
-        with pytest.raises(OutputFull, match="full: make room, and start again"):
+        with pytest.raises(OutputFull, match="full: free some space, and start again"):
             case.run()
         assert case.is_untouched()
     disk.resize("64m")

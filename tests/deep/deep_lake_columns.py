@@ -41,12 +41,12 @@ pytestmark = pytest.mark.usefixtures("short_claims")
         (
             "partly bigint",
             "delta: set tblproperties ('delta.setTransactionRetentionDuration'='interval 1 days')",
-            "it would forget which transfers it has taken",
+            "it would forget which transfers it has accepted",
         ),
         (
             "partly bigint",
             "iceberg: unset tblproperties ('write.wap.enabled')",
-            "has not the property write.wap.enabled",
+            "lacks the property write.wap.enabled",
         ),
     ],
 )
@@ -107,7 +107,7 @@ BEYOND = {
         1: "v is longer than varchar(3)",
         2: "c is longer than char(3)",
         3: "id is null, and the table has NOT NULL on it",
-        4: "k is a partition column, in which Delta keeps this text as null",
+        4: "k is a partition column, in which Delta stores this text as null",
         5: "tags.element is longer than varchar(2)",
         6: "CHECK few of the table: id < 1000",
         7: "k is too long for the name of a partition's folder",

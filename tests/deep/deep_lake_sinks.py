@@ -61,7 +61,7 @@ def test_each_accepted_record_is_in_the_table_once(
     assert lake.found() == expected - Counter([(0, 5), (1, 5)])
     root = output_settings.local_output / job.sink
     assert not [path for path in root.glob("leases=*/sharequeue_lease=*") if "=-" not in path.name]
-    with pytest.raises(NotFiles, match=f"it went to {lake.kind}:"):
+    with pytest.raises(NotFiles, match=f"it was written to {lake.kind}:"):
         read_output(spark, state, group, job.sink)
     assert not sweep_outputs(spark, output_settings, state, job)
     assert state.figures.verify(group) == []
@@ -98,7 +98,7 @@ def test_a_run_that_fails_at_a_step_is_completed_by_the_next(
     waiting = [row for row in state.outputs.counted(group, job.sink) if row.location.startswith(PENDING)]
     assert bool(waiting) == (at in STEPS[:3])
     if waiting:
-        with pytest.raises(NotFiles, match="wait for that"):
+        with pytest.raises(NotFiles, match="wait for the next round"):
             read_output(spark, state, group, job.sink)
     sweep_outputs(spark, output_settings, state, job)
     report = run_job(job, holder)

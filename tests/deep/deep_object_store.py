@@ -308,11 +308,11 @@ def test_a_store_that_is_full_is_said_and_no_record_pays(case: Case, monkeypatch
     root = case.files._path(case.settings.output)
     case.files._fs.mkdirs(root)
     case.files._fs.setQuota(root, 2**62, 1)
-    with pytest.raises(OutputNotReachable, match="it is full: make room"):
+    with pytest.raises(OutputNotReachable, match="it is full: free some space"):
         case.run()
     monkeypatch.setattr(Files, "reach", lambda self, folder: None)
     monkeypatch.setattr(spark_run, "claim", lambda *given: None)
-    with pytest.raises(OutputFull, match="make room, and start again"):
+    with pytest.raises(OutputFull, match="free some space, and start again"):
         case.run()
     assert case.state.figures.leases(case.job.group) == []
     assert read_manifest(case.state, case.job.group, case.job.sink) == ()

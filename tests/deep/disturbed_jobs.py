@@ -58,7 +58,7 @@ def drained(start: Callable[[], subprocess.Popen[bytes]], log: Path) -> int:
             return runs
         said = log.read_text()
         assert code == 3, said[-4000:]
-        assert "assigned to other members" in said or "held by leases of others" in said, said[-4000:]
+        assert "assigned to other members" in said or "leased by other members" in said, said[-4000:]
     raise AssertionError(log.read_text()[-4000:])
 
 

@@ -28,7 +28,7 @@ from sharequeue.words.values import SharePartition
 
 SAME, NOT_COMPARED = "as in the source", "not compared"
 ABSENT = "absent, as nothing is copied"
-OTHER, UNEXPECTED = "other than in the source", "there, though the letter is no copy"
+OTHER, UNEXPECTED = "other than in the source", "present, although the letter is not a copy"
 AS_EXPECTED = (SAME, NOT_COMPARED, ABSENT)
 
 COMPARE_SECONDS = 60.0

@@ -106,7 +106,7 @@ def nothing_to_do(group: ShareGroup, work: GroupWork) -> str | None:
         reasons["held"] = f"members hold {held:,} records"
     if waiting := sum(each.waiting_records for each in parts):
         until = min(each.waiting_until for each in parts if each.waiting_until)
-        reasons["time"] = f"{waiting:,} records wait for a time, the first until {until:%H:%M:%S} UTC"
+        reasons["time"] = f"{waiting:,} records wait for a later time, the first until {until:%H:%M:%S} UTC"
     if letters := sum(each.held_letters for each in parts):
         reasons["letters"] = f"{letters:,} dead letters are held (the reason: `sharequeue groups describe`)"
     return "; ".join(reasons.values()) or "the service is writing the remaining records as dead letters"

@@ -143,14 +143,14 @@ def _checked(records: DataFrame, schema: str, what: str) -> str:
     try:
         return str(jvm.org.apache.avro.Schema.Parser().parse(schema).toString())
     except Py4JJavaError as error:
-        raise HandlerError(f"{what} is no schema of Avro: {error.java_exception.getMessage()}") from None
+        raise HandlerError(f"{what} is not an Avro schema: {error.java_exception.getMessage()}") from None
 
 
 def _refuse_references(references: tuple[str, ...], what: str) -> None:
     if references:
         raise HandlerError(
             f"{what} takes {', '.join(references)} from other subjects, which is not supported: register it with "
-            "these types written out"
+            "these types included"
         )
 
 

@@ -81,7 +81,7 @@ def _struct(descriptor: Descriptor, inside: tuple[str, ...]) -> sql.StructType:
     if descriptor.full_name in inside:
         raise HandlerError(
             f"the message {descriptor.full_name} contains itself ({' → '.join((*inside, descriptor.full_name))}), "
-            "and no column of Spark can: decode it with `by_row`"
+            "which a Spark column cannot represent: decode it with `by_row`"
         )
     within = (*inside, descriptor.full_name)
     return sql.StructType([sql.StructField(each.name, _type(each, within)) for each in descriptor.fields])
@@ -200,7 +200,7 @@ class _Worker:
                 try:
                     pa.array([row], self.kind)
                 except Exception as error:
-                    rows[at], errors[at] = None, f"a value that no column has: {error}"[:2_000]
+                    rows[at], errors[at] = None, f"a value that its column cannot hold: {error}"[:2_000]
             return pa.array(rows, self.kind)
 
 
@@ -214,7 +214,9 @@ def _varint(value: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if byte < 0x80:
             return (number >> 1) ^ -(number & 1), at
-    raise ValueError("it ends, or goes wrong, within what a registry puts before a message")
+    raise ValueError(
+        "it ends, or is invalid, in the header that a registry's serializer writes before a message"
+    )
 
 
 def _converter(descriptor: Descriptor) -> Callable[[Any], dict[str, Any]]:

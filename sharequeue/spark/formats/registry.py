@@ -67,7 +67,8 @@ class Registry:
         for each in self._urls:
             if not re.match(r"https?://.", each):
                 raise ValueError(
-                    f"{_hidden(each)!r} is not the address of a registry: expected one such as http://host:8081"
+                    f"{_hidden(each)!r} is not the address of a registry: expected an address such as "
+                    "http://host:8081"
                 )
         # The settings' login is only for the settings' registry.
         login = user_info or (given.get("basic.auth.user.info") if url is None else None)
@@ -96,7 +97,9 @@ class Registry:
         """
         found = self._get(f"/subjects/{quote(subject, safe='')}/versions/latest", _NO_SUBJECT)
         if found is None:
-            raise HandlerError(f"{self!r} has no subject {subject}: name one that it has, or give the schema")
+            raise HandlerError(
+                f"{self!r} has no subject {subject}: name an existing subject, or give the schema"
+            )
         schema = _schema(int(found["id"]), found)
         self._schemas[schema.schema_id] = schema
         return schema
@@ -120,7 +123,7 @@ class Registry:
                 return self._read(answer, _hidden(url), path, absent)
         raise RegistryNotAvailable(
             f"the schema registry does not answer: {tried}. Check the registry and {_variable('url')}. No record is "
-            "the cause: nothing of this was acknowledged, and deliveries are given back"
+            "the cause: nothing was acknowledged, and the deliveries are given back"
         )
 
     def _read(self, answer: httpx.Response, url: str, path: str, absent: int) -> dict[str, Any] | None:
@@ -132,11 +135,12 @@ class Registry:
         if status == 404 and isinstance(found, dict) and found.get("error_code") == absent:
             return None
         if status != 200 or not isinstance(found, dict):
-            what = {401: "asks for a login", 403: "refuses the login"}.get(status, f"answers HTTP {status}")
+            what = {401: "asks for a login", 403: "refuses the login"}.get(
+                status, f"responds with HTTP {status}"
+            )
             raise RegistryNotAvailable(
-                f"the schema registry {url} {what} to {path}: check its address and login "
-                f"({_variable('url')}, {_variable(SETTINGS[1])}). Nothing of this was acknowledged, and deliveries "
-                "are given back"
+                f"the schema registry {url} {what} to {path}: check its address and login ({_variable('url')}, "
+                f"{_variable(SETTINGS[1])}). Nothing was acknowledged, and the deliveries are given back"
             )
         return found
 

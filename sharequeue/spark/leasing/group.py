@@ -37,9 +37,9 @@ def claim_group(state: State, group: str, pipeline: str, replaces: str | None) -
     if found is not None and found != pipeline:
         raise GroupTaken(
             f"pipeline {found} works on group {group}, and this is pipeline {pipeline}: each would get a part of the "
-            "records. Nothing was leased. Give this pipeline its own group. If it takes the place of the other "
-            f"one, because it was renamed for example: `sharequeue run --replaces {found}`, `replaces={found!r}` in "
-            f"Python, or `run: {{replaces: {found!r}}}` in a defs.yaml"
+            "records. Nothing was leased. Give this pipeline its own group. If it replaces the other one, for "
+            f"example because it was renamed: `sharequeue run --replaces {found}`, `replaces={found!r}` in Python, "
+            f"or `run: {{replaces: {found!r}}}` in a defs.yaml"
         )
 
 
@@ -49,9 +49,9 @@ def refuse_replaced(state: State, group: str, pipeline: str) -> None:
     found = state.runs.claim(group, pipeline)
     if found is not None and found != pipeline:
         raise GroupTaken(
-            f"pipeline {found} has taken the place of pipeline {pipeline} on group {group} since this run began. "
-            "Nothing more was leased; the rounds before count as they were acknowledged. End what starts this "
-            "pipeline, or give it its own group"
+            f"pipeline {found} has replaced pipeline {pipeline} on group {group} since this run began. Nothing more "
+            "was leased; the earlier rounds count as acknowledged. Stop what starts this pipeline, or give it its "
+            "own group"
         )
 
 
@@ -76,7 +76,7 @@ def why_nothing(
     """
     statuses = [status for status in state.figures.describe(configs.group_id) if status.topic in topics]
     if not statuses:
-        return f"nothing of {', '.join(topics)} is assigned to group {configs.group_id} yet"
+        return f"no partition of {', '.join(topics)} is assigned to group {configs.group_id} yet"
     if new := _begins_behind(state, configs, statuses):
         return new
     reasons = [
@@ -96,9 +96,9 @@ def why_nothing(
         if each.share_partition not in assigned
     )
     counted = (
-        (sum(status.acquired for status in statuses), "held by leases of others"),
+        (sum(status.acquired for status in statuses), "leased by other members"),
         (waiting, f"waiting for the time from which they may be delivered again{until}"),
-        (elsewhere, "in share-partitions that are assigned to other members, or to nobody yet"),
+        (elsewhere, "in share-partitions that are assigned to other members, or not assigned yet"),
         (free, "released by this run, and left to a later one"),
     )
     reasons += [f"{count:,} records are {what}" for count, what in counted if count]
@@ -118,7 +118,7 @@ def _begins_behind(
     named = " ".join(f"--topic {topic}" for topic in sorted({status.topic for status in statuses}))
     return (
         f"group {configs.group_id} is new and starts at the end of the log (share.auto.offset.reset=latest): "
-        f"{before:,} records lie before it. To take them: sharequeue offsets reset --group {configs.group_id} "
+        f"{before:,} records are before it. To process them: sharequeue offsets reset --group {configs.group_id} "
         f"{named} --to-earliest --execute"
     )
 
@@ -137,6 +137,6 @@ def words_of_losses(group: str, lost: int) -> str:
     """Return the message on lost records."""
     return (
         f"group {group} has lost {lost:,} records: retention removed them before they were processed. Give their "
-        "topics a longer retention (retention.ms, retention.bytes), or run more often: a run has to come to a record "
-        "before it is removed"
+        "topics a longer retention (retention.ms, retention.bytes), or run more often, so that a run leases each "
+        "record before it is removed"
     )

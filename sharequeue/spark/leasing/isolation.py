@@ -167,10 +167,10 @@ def _refuse_alike(errors: Sequence[Exception]) -> None:
     if len(errors) < 2 or len(kinds) > 1 or None in kinds:
         return
     raise MostFailed(
-        f"all {len(errors)} Spark jobs of the round failed with the same error, and nothing has worked in this run: "
-        "the handler is the cause, and not a record. Nothing was acknowledged, and the deliveries of this round were "
-        f"given back. The error: {_cause(errors[0])}. Correct the handler; if the records are "
-        "the cause after all, switch this off with `failed_share=None`."
+        f"all {len(errors)} Spark jobs of the round failed with the same error, and no job of this run has "
+        "succeeded: the handler is the cause, not a record. Nothing was acknowledged, and the deliveries of this "
+        f"round were given back. The error: {_cause(errors[0])}. Correct the handler; if the records are the cause, "
+        "switch this check off with `failed_share=None`."
     ) from errors[0]
 
 

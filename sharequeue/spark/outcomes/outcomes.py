@@ -105,7 +105,7 @@ def refuse_other_partitions(leases: Sequence[Lease], seen: Mapping[int, Seen]) -
         topic, partition = next(iter(of_lease.partitions - {(at.topic, at.partition)}))
         raise HandlerError(
             f"rows of lease {lease.lease_id}, which is of {at.topic}-{at.partition}, have topic {topic!r} and "
-            f"partition {partition}: {KEPT_AS_GIVEN}; put what you make of them into columns of other names"
+            f"partition {partition}: {KEPT_AS_GIVEN}; write changed values to columns with other names"
         )
 
 
@@ -322,15 +322,16 @@ def refuse_without_outcome(
         for outcome, offsets in (of_lease.unknown if of_lease else {}).items():
             unknown.setdefault(outcome, []).append((lease, offsets))
     for outcome, where in sorted(unknown.items())[:MOST_NAMED]:
-        reasons.append(f"{_named(where)} got the outcome {outcome!r}, which is none of {', '.join(OUTCOMES)}")
+        reasons.append(
+            f"{_named(where)} got the outcome {outcome!r}, which is not one of {', '.join(OUTCOMES)}"
+        )
     left_out = [(lease, present[lease.lease_id]) for lease in leases if present.get(lease.lease_id)]
     if left_out:
-        reasons.append(f"{_named(left_out)} got no outcome: there is no row of theirs")
+        reasons.append(f"{_named(left_out)} got no outcome: they have no row")
     if reasons:
         raise HandlerError(
-            f"{'; '.join(reasons)}. Nothing of this round was acknowledged. Correct the "
-            "handler, or set: dropped= is the outcome of a record without a row, unknown= that of a "
-            "record with another outcome or null"
+            f"{'; '.join(reasons)}. Nothing of this round was acknowledged. Correct the handler, or set dropped= "
+            "(the outcome of a record without a row) or unknown= (that of a record with another outcome, or null)"
         )
 
 

@@ -170,7 +170,7 @@ def _replace(
     if found is not None and found != wanted.records:
         raise CompactionFailed(
             f"{len(wanted.replaced)} folders of {sink} count {wanted.records} records, and {found} were read from "
-            "them: were files removed or added by hand? They count as before."
+            "them: check whether files were removed or added by hand. Nothing was changed."
         )
     files.flush(wanted.location)
     on_step("written")

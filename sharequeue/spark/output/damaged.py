@@ -52,9 +52,9 @@ def reads_what_it_wrote(folders: Sequence[str], whose: str, *, alone: bool) -> I
             raise
         if not alone and "FAILED_READ_FILE.FILE_NOT_EXIST" in str(error):
             raise OutputNotShared(
-                f"the driver has found files of {whose} that an executor does not find: nothing was "
-                "acknowledged, the records come again. Is the output folder one and the same for the driver and "
-                "every executor (SHAREQUEUE_OUTPUT)?"
+                f"the driver has found files of {whose} that an executor does not find: nothing was acknowledged, "
+                "and the records are delivered again. The output folder (SHAREQUEUE_OUTPUT) must be the same for "
+                "the driver and every executor."
             ) from error
         raise _gone(folders, whose, error) from error
 
@@ -82,10 +82,10 @@ def refuse_emptied(folders: Sequence[str], files: Sequence[str]) -> None:
 
 def _lost(folders: Sequence[str], reason: str) -> OutputDamaged:
     return OutputDamaged(
-        f"files that count are gone, or cannot be read: {named_folders(folders)}. Somebody has removed or changed "
-        "them. Nothing was changed now. Put the folder back from a backup, or make its rows again by a replay of the "
-        "time or the offsets: its records were acknowledged, and are not delivered again. "
-        f"The error: {reason}"
+        f"files that count are missing or cannot be read: {named_folders(folders)}. Somebody has removed or changed "
+        "them. Nothing else was changed. Restore the folder from a backup, or create its rows again with a replay "
+        "of the time or the offsets: its records were acknowledged, and are not delivered again. The error: "
+        f"{reason}"
     )
 
 
@@ -109,9 +109,10 @@ def named_leases(lease_ids: Collection[int]) -> str:
 def _gone(folders: Sequence[str], whose: str, error: Exception) -> OutputDamaged:
     at = f" ({folders[0]}{' …' if len(folders) > 1 else ''})" if folders else ""
     return OutputDamaged(
-        f"what was written for {whose}{at} is gone, or cannot be read back: somebody has removed or changed files "
-        "there. Nothing of it was acknowledged; what was leased is given back, with its deliveries. Leave the folder "
-        f"to its runs, and start again: all of it is written anew. The error: {first_line(error)[:MOST_SAID]}"
+        f"the files written for {whose}{at} are missing or cannot be read: somebody has removed or changed them. "
+        "Nothing of this was acknowledged; the leases are given back, with their deliveries. Do not change the "
+        "folders of running jobs, and start again: everything is written again. The error: "
+        f"{first_line(error)[:MOST_SAID]}"
     )
 
 

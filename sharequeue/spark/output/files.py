@@ -96,7 +96,7 @@ class Files:
         self._fs.mkdirs(self._path(target).getParent())
         if not self._fs.rename(self._path(source), self._path(target)):
             raise OSError(
-                f"{source} could not be moved to {target}: is the folder writable, and one file system?"
+                f"{source} could not be moved to {target}: check that the folder is writable and on one file system"
             )
 
     def remove_if_empty(self, folder: str) -> None:

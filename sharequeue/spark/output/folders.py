@@ -105,8 +105,8 @@ def _marked(files: Files, marker: str) -> str | None:
         return files.read_text(marker)
     except Py4JJavaError as error:
         raise OutputDamaged(
-            f"{marker} cannot be read: it names the owner of this output. Nothing was changed. If the folder is of "
-            "this state database, remove the file: the next run writes it anew. The error: "
+            f"{marker} cannot be read: it names the owner of this output. Nothing was changed. If the folder belongs "
+            "to this state database, remove the file: the next run writes it again. The error: "
             f"{error.java_exception.toString()}"
         ) from error
 
@@ -118,15 +118,15 @@ def refuse_taken(files: Files, settings: Settings, state: State, names: SinkName
     for folder, owner in state.outputs.owners([sink_root(settings, sink) for sink in names.all]).items():
         if owner != names.group:
             raise SinkTaken(
-                f"{folder} holds the output of group {owner!r}, not of {names.group!r}: nothing was changed there. "
-                "Give each group's pipeline a sink of its own (`sink=`; without it, the function's name is taken)."
+                f"{folder} has the output of group {owner!r}, not of {names.group!r}: nothing was changed there. "
+                "Give each group's pipeline its own sink (`sink=`; by default the name of the function)."
             )
     root, ours = sink_root(settings, names.sink), str(state.outputs.state_id())
     theirs = _marked(files, f"{root}/{_STATE}")
     if theirs and theirs != ours:
         raise SinkTaken(
-            f"{root} holds the output of another state database (its id is {theirs}, this one's {ours}): nothing was "
-            "changed there. Set SHAREQUEUE_OUTPUT to a folder of this database's own; or, if that database is gone "
-            "for good, move its output away."
+            f"{root} has the output of another state database (its id is {theirs}, this one's {ours}): nothing was "
+            "changed there. Set SHAREQUEUE_OUTPUT to another folder; or, if the other database no longer exists, "
+            "move its output away."
         )
     return bool(theirs)

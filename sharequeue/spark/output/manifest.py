@@ -50,12 +50,12 @@ def read_manifest(state: State, group: str, sink: str) -> tuple[str, ...]:
     elsewhere = [folder for folder in folders if folder.startswith(ELSEWHERE)]
     if waiting := [folder for folder in elsewhere if folder.startswith(PENDING)]:
         raise NotFiles(
-            f"the output of {sink} goes into a table; the rows of {len(waiting)} folders wait for that, until the "
-            "next round or run"
+            f"the output of {sink} is written to a table; the rows of {len(waiting)} folders wait for the next round "
+            "or run"
         )
     if elsewhere:
         raise NotFiles(
-            f"the output of {sink} is not in files: it went to {elsewhere[0].removeprefix(ELSEWHERE)}"
+            f"the output of {sink} is not in files: it was written to {elsewhere[0].removeprefix(ELSEWHERE)}"
         )
     return tuple(folders)
 
@@ -122,17 +122,17 @@ def refuse_gone(files: Files, settings: Settings, state: State, names: SinkNames
             continue
         if sink == names.sink and not files.exists(root):
             raise OutputDamaged(
-                f"the folder {root} is gone, and with it outputs that count, such as the output of "
-                f"{named_leases([newest.lease_id])} in {newest.location}. Nothing was leased. Put "
-                "the folder back from a backup, or look whether SHAREQUEUE_OUTPUT names the right place. If it was "
-                "deleted on purpose, give the pipeline a new sink (`sink=`). To go on in this one, make the folder "
-                "again, empty: the rows before stay lost, and reading the sink raises OutputDamaged"
+                f"the folder {root} is missing, and with it outputs that count, such as the output of "
+                f"{named_leases([newest.lease_id])} in {newest.location}. Nothing was leased. Restore the folder "
+                "from a backup, or check whether SHAREQUEUE_OUTPUT is right. If it was deleted on purpose, give the "
+                "pipeline a new sink (`sink=`). To continue with this sink, create the folder again, empty: the "
+                "earlier rows stay lost, and reading the sink raises OutputDamaged"
             )
         lost = _all_gone(files, state, names.group, sink, root) or [newest.location]
         count = "count, and are" if len(lost) > 1 else "counts, and is"
         gone.append(
-            f"the output of {named_folders(lost)} {count} gone: put it back from a backup, or make its rows again by "
-            "a replay"
+            f"the output of {named_folders(lost)} {count} missing: restore it from a backup, or create its rows "
+            "again with a replay"
         )
     return gone
 

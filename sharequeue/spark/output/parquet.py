@@ -59,7 +59,8 @@ def together(shapes: Sequence[sql.StructType]) -> sql.StructType:
             if held is None:
                 raise ColumnChanged(
                     f"column {field.name} is {one.simpleString()} in some folders and {other.simpleString()} in "
-                    "others: name the columns that you want with their types (`schema`), or read the folders apart"
+                    "others: name the columns that you want with their types (`schema`), or read the folders "
+                    "separately"
                 )
             kinds[field.name] = held
     return sql.StructType([sql.StructField(name, kind) for name, kind in kinds.items()])

@@ -50,7 +50,7 @@ _OF_A_DISK = re.compile(r"\b(?:java\.n?io|org\.apache\.hadoop)\.[\w.$]+: .*")
 _CAUSES = (
     (
         ("NoSuchMethodError", "NoClassDefFoundError", "ClassNotFoundException", "UnsupportedFileSystem"),
-        "Spark has no client for it, or a part of that is missing: put its jars on Spark's class path. For s3a: run "
+        "Spark has no client for it, or a part of it is missing: put its jars on Spark's class path. For s3a: run "
         "`sharequeue jars fetch s3a`, which fetches them once",
     ),
     (("UnknownStoreException", "NoSuchBucket"), "there is no such bucket: create it, or correct the name"),
@@ -71,9 +71,9 @@ _CAUSES = (
     ),
     (
         ("UnknownHost", "ConnectException", "ConnectTimeout", "Unable to execute HTTP", "Connection refused"),
-        "its address does not answer: look at the host in the URI, or at fs.s3a.endpoint",
+        "its address does not answer: check the host in the URI, or fs.s3a.endpoint",
     ),
-    (_FULL, "it is full: make room"),
+    (_FULL, "it is full: free some space"),
 )
 
 
@@ -105,8 +105,8 @@ def failed_by_store(folder: str) -> Iterator[None]:
         )
         if cause is not None:
             raise OutputFull(
-                f"{folder}, or a disk of Spark's, is full: make room, and start again. Nothing of this round was "
-                f"acknowledged, and its deliveries were given back. The error: {cause[:500]}"
+                f"{folder}, or a disk that Spark uses, is full: free some space, and start again. Nothing of this "
+                f"round was acknowledged, and its deliveries were given back. The error: {cause[:500]}"
             ) from error
         causes = [line for line in text.splitlines() if line.startswith("Caused by: ")]
         if any(
@@ -116,16 +116,16 @@ def failed_by_store(folder: str) -> Iterator[None]:
             if line.lstrip().startswith("at ")
         ):
             raise OutputNotReachable(
-                f"{folder} failed while it was written: look at the store, and start again. Nothing of this round "
-                f"was acknowledged, and its deliveries were given back. {' '.join(causes[-1:])[:500]}"
+                f"{folder} failed during a write: check the store, and start again. Nothing of this round was "
+                f"acknowledged, and its deliveries were given back. {' '.join(causes[-1:])[:500]}"
             ) from error
         at = _AUTHORITY.sub("", folder).rstrip("/") or folder
         of_output = (said for said in _OF_A_DISK.findall(text) if at in said or "ParentNotDirectory" in said)
         if refused := next(of_output, None):
             raise OutputNotReachable(
-                f"{folder} cannot be written to: look whether it was removed, or may not be written to any more, and "
-                "start again. Nothing of this round was acknowledged, and its deliveries were given back. "
-                f"The error: {refused[:500]}"
+                f"{folder} cannot be written to: check whether it was removed or is no longer writable, and start "
+                "again. Nothing of this round was acknowledged, and its deliveries were given back. The error: "
+                f"{refused[:500]}"
             ) from error
         raise
 
@@ -146,12 +146,12 @@ def failed_by_disk(folder: str, what: str = "flushed to disk") -> Iterator[None]
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise OutputFull(
-                f"{folder} is full: make room, and start again. Nothing of this round was acknowledged, and its "
-                f"deliveries were given back. The error: {error.strerror}"
+                f"{folder} is full: free some space, and start again. Nothing of this round was acknowledged, and "
+                f"its deliveries were given back. The error: {error.strerror}"
             ) from error
         raise OutputNotReachable(
-            f"{folder} cannot be {what}: look at the disk, and start again. Nothing of this round was "
-            f"acknowledged, and its deliveries were given back. The error: {error.strerror}"
+            f"{folder} cannot be {what}: check the disk, and start again. Nothing of this round was acknowledged, "
+            f"and its deliveries were given back. The error: {error.strerror}"
         ) from error
 
 
@@ -179,11 +179,11 @@ def not_reachable(conf: Any, folder: str, error: Py4JJavaError) -> OutputNotReac
     """Return the exception for a Hadoop error: its first line, its meaning, and what to do."""
     chain = _chain(error.java_exception)
     known = (todo for words, todo in _CAUSES for word in words if any(word in line for line in chain))
-    todo = next(known, "look at the URI, and at Spark's and Hadoop's settings for it")
+    todo = next(known, "check the URI, and the settings of Spark and Hadoop for it")
     first = _without_secrets(conf, chain[0].partition("\n")[0][:500])
     return OutputNotReachable(
-        f"{folder} cannot be the output: {todo}. Nothing was leased. "
-        f"The client of {urlsplit(folder).scheme}: says: {first}"
+        f"{folder} cannot be the output: {todo}. Nothing was leased. The {urlsplit(folder).scheme} client reports: "
+        f"{first}"
     )
 
 

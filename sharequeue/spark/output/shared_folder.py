@@ -46,8 +46,8 @@ class Counted:
         while not observed.future().isCompleted():
             if time.monotonic() > deadline:
                 raise OutputNotShared(
-                    "Spark does not report how many rows its tasks wrote, so that it is not known whether all of "
-                    "them were read back: nothing was acknowledged, the records come again."
+                    "Spark does not report how many rows its tasks wrote, so it is not known whether all of them "
+                    "were read back: nothing was acknowledged, and the records are delivered again."
                 )
             time.sleep(0.005)
         # `Observation.get` makes a separate call for every name and value.
@@ -63,10 +63,10 @@ def refuse_unshared(spark: SparkSession, settings: Settings, folder: str) -> Non
     if master.startswith("local") or settings.output_shared or not files.is_path(folder):
         return
     raise OutputNotShared(
-        f"{folder} is a folder of this machine, and Spark works on a cluster ({master}): what its executors write to "
-        "disks of their own is not found here, and would pass for dropped. Nothing was leased, or what was leased is "
-        "given back. Name an output that all of them reach (hdfs://…, s3a://…), or, if each of them has this very "
-        "folder mounted, set SHAREQUEUE_OUTPUT_SHARED=true."
+        f"{folder} is a folder of this machine, and Spark works on a cluster ({master}): files that executors write "
+        "to their own disks are not found here, and their records would count as dropped. Nothing was leased, or "
+        "the leases are given back. Set SHAREQUEUE_OUTPUT to a location that all of them can reach (hdfs://…, "
+        "s3a://…); or, if each of them has this folder mounted, set SHAREQUEUE_OUTPUT_SHARED=true."
     )
 
 
@@ -82,7 +82,7 @@ def all_read_back(what: str, written: int, read: int) -> None:
     """Raise OutputNotShared unless the driver has read as many rows as the tasks wrote."""
     if read != written:
         raise OutputNotShared(
-            f"the tasks wrote {written} rows of {what}, and the driver reads {read}: nothing was acknowledged, the "
-            "records come again. Is the output folder one and the same for the driver and every executor "
-            "(SHAREQUEUE_OUTPUT)? Or did somebody remove files there?"
+            f"the tasks wrote {written} rows of {what}, and the driver reads {read}: nothing was acknowledged, and "
+            "the records are delivered again. The output folder (SHAREQUEUE_OUTPUT) must be the same for the driver "
+            "and every executor, and nobody may remove files there."
         )

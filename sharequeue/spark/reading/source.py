@@ -118,14 +118,14 @@ class Source:
             last = absent.end - 1
             if last >= seen.log_end:
                 raise OffsetOutOfRange(
-                    f"The log of {sp} ends at {seen.log_end}, before leased offset {last}: it was truncated. What is "
-                    "missing was not acknowledged; reset the group's offsets once the cause is known."
+                    f"The log of {sp} ends at {seen.log_end}, before leased offset {last}: it was truncated. The "
+                    "missing records were not acknowledged; reset the group's offsets once the cause is known."
                 )
             if lease.isolation_level == READ_COMMITTED and last >= seen.last_stable_offset:
                 raise OffsetOutOfRange(
                     f"Leased offset {last} of {sp} is past the last stable offset, {seen.last_stable_offset}: it may "
-                    "be a record of an open transaction, and is no gap. Nothing of this round was acknowledged; the "
-                    "records are delivered again. Run again when the transaction has ended."
+                    "be a record of an open transaction, so it does not count as a gap. Nothing of this round was "
+                    "acknowledged; the records are delivered again. Run again when the transaction has ended."
                 )
             logs[sp] = seen
         self._observed(now, logs)
@@ -139,9 +139,8 @@ class Source:
         for name in names:
             if not is_same(now, name, infos[name].topic_id):
                 raise UnknownTopicId(
-                    f"Topic {name!r} was deleted, or made again, while its records were read: nothing was "
-                    "acknowledged. See what became of the topic. Its records do not come again; those of other "
-                    "topics do."
+                    f"Topic {name!r} was deleted or recreated while its records were read: nothing was acknowledged. "
+                    "Check the topic. Its records are not delivered again; those of other topics are."
                 )
         return now
 

@@ -145,7 +145,7 @@ def by_offsets(
     for at, some in sorted(offsets.items()):
         if at not in logs.ends:
             raise UnknownTopicOrPartition(
-                f"Group {job.group} reads {', '.join(job.topics)}: there is no {at[0]}-{at[1]} among its partitions."
+                f"Group {job.group} reads {', '.join(job.topics)}: there is no {at[0]}-{at[1]} in them."
             )
         if some.end > logs.end(at):
             raise OffsetOutOfRange(
@@ -183,14 +183,15 @@ def accepted_by(
     unknown = [str(at) for at in lease_ids if at not in counted]
     if unknown:
         raise InvalidRequest(
-            f"Nothing of lease {', '.join(unknown[:MOST_NAMED])} counts in output {job.sink} of group {job.group}: "
-            "it was not acknowledged, or it is another group's. A run's tag `sharequeue/leases` names its leases."
+            f"No output of lease {', '.join(unknown[:MOST_NAMED])} counts in output {job.sink} of group {job.group}: "
+            "the lease was not acknowledged, or belongs to another group. The tag `sharequeue/leases` of a run has "
+            "its leases."
         )
     rows = [counted[at] for at in lease_ids if counted[at].records]
     if elsewhere := next((row for row in rows if row.location.startswith(ELSEWHERE)), None):
         raise InvalidRequest(
-            f"The rows of lease {elsewhere.lease_id} are not in files, they went to "
-            f"{elsewhere.location.removeprefix(ELSEWHERE)}: name offsets or a time instead."
+            f"The rows of lease {elsewhere.lease_id} are not in files, but in "
+            f"{elsewhere.location.removeprefix(ELSEWHERE)}: give offsets or a time instead."
         )
     if not rows:
         return {}
@@ -198,8 +199,8 @@ def accepted_by(
     for row in rows:
         if not is_same(now, row.topic, row.topic_id):
             raise UnknownTopicId(
-                f"Lease {row.lease_id} was of a topic {row.topic!r} that was deleted, or made again, since: "
-                "its records are gone."
+                f"Lease {row.lease_id} belongs to a topic {row.topic!r} that was deleted or recreated since: its "
+                "records no longer exist."
             )
     folders = sorted({row.location for row in rows})
     accepted = read_counted(source.spark, folders).filter(
@@ -219,8 +220,8 @@ def leases_of(source: Source, job: ShareGroupJob, member_id: str) -> tuple[int, 
     rows = source.state.database.rows(_OF_MEMBER, group_id=job.group, sink=job.sink, member_id=member_id)
     if not rows:
         raise InvalidRequest(
-            f"The journal knows no lease of member {member_id!r} of group {job.group} whose output counts. It keeps "
-            "some days: name the leases (`sharequeue/leases` among the tags of the run), offsets or a time."
+            f"The journal has no lease of member {member_id!r} of group {job.group} whose output counts. It covers "
+            "only some days: give the leases (`sharequeue/leases` among the tags of the run), offsets or a time."
         )
     return tuple(row["lease_id"] for row in rows)
 
@@ -284,7 +285,7 @@ def refuse_changed(source: Source, logs: Logs, missing: Mapping[TopicPartition, 
     for name, info in logs.infos.items():
         if not is_same(now, name, info.topic_id):
             raise UnknownTopicId(
-                f"Topic {name!r} was deleted, or made again, while its records were replayed: nothing was kept."
+                f"Topic {name!r} was deleted or recreated while its records were replayed: nothing was kept."
             )
     for (topic, partition), some in missing.items():
         log = source.topics.offsets(topic).get(partition) if some else None

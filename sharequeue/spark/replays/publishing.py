@@ -61,7 +61,7 @@ class PublishReport(Shown):
             ("records", "rows out", "rows in", "folders"),
             [(self.records, self.hidden_rows, self.added_rows, self.folders)],
             (
-                f"computed anew: {', '.join(self.summaries)}" if self.summaries else None,
+                f"recomputed: {', '.join(self.summaries)}" if self.summaries else None,
                 None if self.published else "nothing was changed: execute to publish",
             ),
         )
@@ -126,7 +126,7 @@ def _refuse_other_topics(report: ReplayReport, topics: Topics) -> None:
     for each in report.partitions:
         if not is_same(now, each.topic, each.topic_id):
             raise UnknownTopicId(
-                f"Topic {each.topic!r} was deleted, or made again, since it was replayed: replay it again."
+                f"Topic {each.topic!r} was deleted or recreated since it was replayed: replay it again."
             )
 
 
@@ -140,8 +140,8 @@ def _refuse_other_lives(job: ShareGroupJob, state: State, report: ReplayReport) 
         if row.records and row.topic_id != ids.get(at, row.topic_id):
             raise UnknownTopicId(
                 f"Output {job.sink} also has records of an earlier topic {row.topic!r}, which was deleted: a replay "
-                "of the present topic cannot take the place of its rows. Publish by a program of your own, or give "
-                "the pipeline another sink."
+                "of the present topic cannot replace its rows. Publish with a program of your own, or give the "
+                "pipeline another sink."
             )
 
 
@@ -161,6 +161,6 @@ def _refuse_unfinished(job: ShareGroupJob, state: State, report: ReplayReport) -
             )
     if left:
         raise InvalidRequest(
-            f"Group {job.group} has not done with all records of replay {report.name} ({'; '.join(left[:5])}): they "
-            "would come again and be in the output twice. Let the group work through them, then publish."
+            f"Group {job.group} has not finished all records of replay {report.name} ({'; '.join(left[:5])}): they "
+            "would be delivered again, and be in the output twice. Publish when the group has finished them."
         )

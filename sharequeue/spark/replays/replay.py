@@ -93,11 +93,9 @@ def replay(
     """
     given = [since is not None or until is not None, offsets is not None, bool(leases), member is not None]
     if sum(given) != 1:
-        raise ValueError(
-            "name either a time (since and until), offsets, leases, or a member: one of the four"
-        )
+        raise ValueError("expected exactly one of: a time (since and until), offsets, leases, a member")
     if given[0] and (since is None or until is None):
-        raise ValueError("name both since and until")
+        raise ValueError("expected both since and until")
     if name is not None:
         checked_name(name)
     with _opened(job, settings, state, topics, spark, output) as work:

@@ -134,13 +134,12 @@ def _of_a_run(job: ShareGroupJob, counts: Mapping[str, int]) -> Iterator[str]:
     """Yield what a run would do with records that have no row, or an unknown outcome."""
     if none := counts.get(NO_ROW, 0):
         yield (
-            f"a run would end with HandlerError: {none:,} records have no row, and `dropped=` does not say what they "
-            "get"
+            f"a run would end with HandlerError: {none:,} records have no row, and `dropped=` is not set"
             if job.dropped is None
             else f"a run would give the {none:,} records without a row the outcome {job.dropped} (`dropped=`)"
         )
     if strange := sorted(counts.keys() - OUTCOMES.keys() - {NO_ROW}):
-        yield f"a run would end with HandlerError: {strange[0]!r} is none of {', '.join(OUTCOMES)}"
+        yield f"a run would end with HandlerError: {strange[0]!r} is not one of {', '.join(OUTCOMES)}"
 
 
 def _would_lease(

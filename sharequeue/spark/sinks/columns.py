@@ -65,7 +65,7 @@ def by_name(table: str, there: Shape, columns: types.StructType) -> dict[str, st
         if others or name in pairs:
             raise SinkRefused(
                 f"columns {', '.join([name, *others])} of table {table} and {pairs.get(name, each.name)}, "
-                f"{each.name} of the handler's result differ only in case, which does not count here: rename them"
+                f"{each.name} of the handler's result differ only in case, which is ignored here: rename them"
             )
         kind = nullable(types.StructType(found)).fields[0].dataType
         if wider(each.dataType, kind) != kind:

@@ -116,11 +116,11 @@ def _detail(spark: SparkSession, table: str) -> Row:
         [detail] = spark.sql(f"describe detail {name}").collect()
     except AnalysisException as error:
         raise SinkRefused(
-            f"there is no Delta table {table} ({str(error).splitlines()[0]}): create it first, such as by `create "
-            f"table {name} (…) using delta`; its columns, partitions and place are yours to say."
+            f"there is no Delta table {table} ({str(error).splitlines()[0]}): create it first, for example with "
+            f"`create table {name} (…) using delta`; choose its columns, partitions and location yourself."
         ) from error
     if detail["format"] != "delta":
-        raise SinkRefused(f"{table} is a table of {detail['format']}: expected one of Delta.")
+        raise SinkRefused(f"{table} is a table of format {detail['format']}: expected a Delta table.")
     return detail
 
 
@@ -130,12 +130,12 @@ def _refuse_what_cannot_be_foreseen(name: str, there: StructType, properties: Ma
     if filled:
         raise SinkRefused(
             f"table {name} fills {', '.join(filled)} by itself (generated, or an identity), and would refuse other "
-            "values. Transfer into a table without such columns, and go on from there."
+            "values. Use a table without such columns."
         )
     if _FORGETS in properties:
         raise SinkRefused(
-            f"table {name} has {_FORGETS}: it would forget which transfers it has taken, and take one twice. Unset "
-            f"it: alter table … unset tblproperties ('{_FORGETS}')."
+            f"table {name} has {_FORGETS}: it would forget which transfers it has accepted, and accept one twice. "
+            f"Unset it: alter table … unset tblproperties ('{_FORGETS}')."
         )
 
 
@@ -154,7 +154,7 @@ def _of_partition(table: str, column: StructField) -> list[Limit]:
     name, at = column.name, quoted(column.name)
     if isinstance(column.dataType, BinaryType):
         raise SinkRefused(
-            f"table {table} is partitioned by {name}, which is binary: Delta cannot keep every value there. "
+            f"table {table} is partitioned by {name}, which is binary: Delta cannot store every such value. "
             "Partition it by another column."
         )
     if not isinstance(column.dataType, StringType):
@@ -163,7 +163,7 @@ def _of_partition(table: str, column: StructField) -> list[Limit]:
     return [
         (
             f"{at} in ('', '{_NULL}')",
-            f"{name} is a partition column, in which Delta keeps this text as null",
+            f"{name} is a partition column, in which Delta stores this text as null",
         ),
         *folder_limits(name, column.dataType, escaped),
     ]

@@ -87,14 +87,14 @@ class _Table:
             java = getattr(error, "java_exception", None)
             reason = str(error if java is None else java.getMessage()).partition("\n")[0]
             raise SinkRefused(
-                f"there is no Iceberg table {self.table} ({reason}): name it with its catalog, set "
-                f"spark.sql.catalog.<name> for that, and create it first, by `create table {self.table} (…) using "
-                f"iceberg tblproperties ('{_WAP}'='true')`; its columns, partitions and place are yours to say."
+                f"there is no Iceberg table {self.table} ({reason}): give its name with the catalog, set "
+                f"spark.sql.catalog.<name>, and create it first with `create table {self.table} (…) using iceberg "
+                f"tblproperties ('{_WAP}'='true')`; choose its columns, partitions and location yourself."
             ) from error
         table.refresh()
         if table.properties().get(_WAP) != "true":
             raise SinkRefused(
-                f"table {self.name} has not the property {_WAP}, without which it cannot take a transfer once: alter "
+                f"table {self.name} lacks the property {_WAP}, without which it may accept a transfer twice: alter "
                 f"table {self.table} set tblproperties ('{_WAP}'='true')."
             )
         return table

@@ -137,8 +137,8 @@ class FilesByLease:
             live = read_counted(self.spark, every)
             if (found := live.count()) != before:
                 raise CompactionFailed(
-                    f"{len(every)} folders of {sink} count {before} rows, and {found} were read from them: were "
-                    "files removed or added by hand? Nothing was replaced."
+                    f"{len(every)} folders of {sink} count {before} rows, and {found} were read from them: check "
+                    "whether files were removed or added by hand. Nothing was replaced."
                 )
             rows = live.join(records, AT, "left_anti").unionByName(added, allowMissingColumns=True)
         new = self._write(sink, rows, before - hidden + replacement.accepted_rows)
@@ -189,8 +189,8 @@ class FilesByLease:
         all_read_back(sink, written, self.files.rows(location))
         if expected is not None and written != expected:
             raise CompactionFailed(
-                f"{expected} rows of {sink} were expected and {written} were written: did the new rows or the output "
-                "change meanwhile? Nothing was replaced."
+                f"{expected} rows of {sink} were expected and {written} were written: the new rows or the output "
+                "have changed meanwhile. Nothing was replaced."
             )
         self.files.flush(location)
         return _New(compaction_id, self.spark.read.parquet(literal(location)))

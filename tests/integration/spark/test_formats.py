@@ -197,7 +197,7 @@ def test_protobuf(spark: SparkSession) -> None:
     assert "it is message 0 of its file, expected 1" in found[3]["error"]
     assert found[4]["error"].startswith("no shop.Order: ")
     assert found[4]["error"].endswith("(2 bytes, beginning with 0xffff)")
-    assert "within what a registry puts before a message" in found[5]["error"]
+    assert "in the header that a registry's serializer writes before a message" in found[5]["error"]
     assert found[6]["error"] == "no value"
 
 

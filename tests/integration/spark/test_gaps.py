@@ -111,6 +111,6 @@ def test_a_topic_made_again_meanwhile_is_no_gap(
         return all_accepted(records)
 
     impatient = {"kafkaConsumer.pollTimeoutMs": "2000"}
-    with pytest.raises(UnknownTopicId, match="made again"):
+    with pytest.raises(UnknownTopicId, match="recreated"):
         run_job(job_of(group, topic, too_late, reader_options=impatient, try_empty=False), assigned(topic))
     assert state.outputs.counted(group, f"sink-{group}") == []

@@ -84,7 +84,9 @@ def test_a_lease_that_nobody_closes_warns_and_lapses(
     dropped = LeasedRecords(leased._wanted).open()
     (held,) = state.figures.leases(group)
     (keeper,) = keepers()
-    with pytest.warns(Unacknowledged, match="never closed: its 3 records come again once their locks lapse"):
+    with pytest.warns(
+        Unacknowledged, match="never closed: its 3 records are delivered again when their locks lapse"
+    ):
         del dropped
     keeper.join(60)
     assert not keeper.is_alive()

@@ -163,9 +163,7 @@ def test_a_pipeline_at_work_that_is_replaced_leases_no_more(
         assert state.runs.claim(group, "second", "first") == "second"
         return all_accepted(records)
 
-    with pytest.raises(
-        GroupTaken, match=f"pipeline second has taken the place of pipeline first on group {group}"
-    ):
+    with pytest.raises(GroupTaken, match=f"pipeline second has replaced pipeline first on group {group}"):
         run_job(replace(first, handler=replaced), holder, max_records=5, replaces="second")
     (status,) = state.figures.describe(group)
     assert (status.spso, status.acquired, status.lag) == (15, 0, 15)

@@ -81,7 +81,7 @@ def test_a_run_on_a_deleted_folder_leases_nothing(
     run_job(job, holder)
     shutil.rmtree(sink)
     produce(job.topics[0], 0, range(5))
-    with pytest.raises(OutputDamaged, match=rf"the folder {sink} is gone.*Nothing was leased.*new sink"):
+    with pytest.raises(OutputDamaged, match=rf"the folder {sink} is missing.*Nothing was leased.*new sink"):
         run_job(job, holder)
     (status,) = state.figures.describe(job.group)
     assert (status.spso, status.acquired, status.highest_delivery_count) == (RECORDS, 0, 0)
@@ -91,7 +91,7 @@ def test_a_run_on_a_deleted_folder_leases_nothing(
     sink.mkdir()
     report = run_job(job, holder)
     assert report.accepted == 5
-    assert "counts, and is gone: put it back from a backup" in str(report.remark)
+    assert "counts, and is missing: restore it from a backup" in str(report.remark)
     assert run_job(job, holder).remark is None  # the newest output is there
 
 
@@ -118,7 +118,7 @@ def test_all_that_is_gone_is_named(
     remark = str(run_job(half, holder).remark)
     named = ", ".join(map(str, sorted([emptied_one, *removed])))
     assert f"the output of leases {named} in {sink}/leases=" in remark
-    assert " and 2 more count, and are gone" in remark
+    assert " and 2 more count, and are missing" in remark
     assert f"the output of lease {accepted[-1]} in {sink}/leases=" in remark
     assert "gone" not in str(run_job(half, holder).remark)
 
@@ -182,9 +182,9 @@ def test_what_was_written_is_gone_before_it_is_read_back(
     with monkeypatch.context() as patch:
         patch.setattr(rounds, "read_back", damaged)
         for _ in range(2):
-            with pytest.raises(OutputDamaged, match="somebody has removed or changed files there") as raised:
+            with pytest.raises(OutputDamaged, match="somebody has removed or changed them") as raised:
                 run_job(again, holder)
-            assert f"what was written for lease {leased[0]} (" in str(raised.value)
+            assert f"the files written for lease {leased[0]} (" in str(raised.value)
             assert is_untouched(state, job)
     report = run_job(again, holder)
     assert (report.accepted, len(report.rounds)) == (RECORDS, 1)
@@ -201,7 +201,7 @@ def test_it_is_gone_before_a_summary_is_made_of_it(
         return made
 
     again = job_of(job.group, job.topics[0], all_accepted, summaries=(Summary("rows", by_lease),))
-    with pytest.raises(OutputDamaged, match="what was written for lease"):
+    with pytest.raises(OutputDamaged, match="the files written for lease"):
         run_job(again, holder)
     assert is_untouched(state, job)
 
@@ -212,7 +212,7 @@ def test_a_sink_that_takes_no_file_is_refused_before_anything_is_leased(
     """A file in the place of its folder."""
     sink.parent.mkdir()
     sink.write_text("in the way")
-    with pytest.raises(OutputNotReachable, match="cannot be written to: look whether it was removed"):
+    with pytest.raises(OutputNotReachable, match="cannot be written to: check whether it was removed"):
         run_job(job, holder)
     assert is_untouched(state, job)
     assert state.figures.leases(job.group) == []
@@ -230,7 +230,7 @@ def test_a_sink_that_takes_no_file_while_tasks_write_costs_no_delivery(
         return all_accepted(records)
 
     for _ in range(2):
-        with pytest.raises(OutputNotReachable, match="cannot be written to: look whether it was removed"):
+        with pytest.raises(OutputNotReachable, match="cannot be written to: check whether it was removed"):
             run_job(job_of(job.group, job.topics[0], in_the_way), holder)
         assert is_untouched(state, job)
         sink.unlink()
@@ -274,7 +274,7 @@ def test_outcomes_of_a_lease_are_gone_before_they_are_acknowledged(
             damage(Path(leased.write(all_accepted(leased.records), tmp_path / "outcomes")))
             leased.acknowledge()
 
-    with pytest.raises(OutputDamaged, match="what was written for lease"):
+    with pytest.raises(OutputDamaged, match="the files written for lease"):
         block()
     assert is_untouched(state, job)
 
@@ -300,7 +300,7 @@ def test_a_folder_that_counts_is_gone(
         lambda: read_output(spark, state, job.group, job.sink),
         lambda: compact(spark, output_settings, state, job.group, job.sink),
     ):
-        with pytest.raises(OutputDamaged, match=f"are gone, or cannot be read: lease {lost} in {folder}"):
+        with pytest.raises(OutputDamaged, match=f"are missing or cannot be read: lease {lost} in {folder}"):
             read()
     assert run_job(job, holder).drained
     assert [each.name for each in sink.glob(f"*/sharequeue_lease={kept}")]

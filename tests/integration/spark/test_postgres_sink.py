@@ -376,7 +376,11 @@ def test_a_column_that_the_table_lacks_is_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     ("columns", "selected", "said"),
     [
-        ("tags text[]", "array('a') as tags", "copied as JSON, and in table .* it is an array: make it json"),
+        (
+            "tags text[]",
+            "array('a') as tags",
+            "copied as JSON, but in table .* it is an array: change it to json",
+        ),
         (
             "at timestamptz",
             "timestamp_ntz'2013-07-04 05:06:07' as at",

@@ -153,7 +153,7 @@ def test_a_record_without_a_row_gets_the_outcome_of_the_policy(
         ({"dropped": "ignore"}, "not an outcome"),
         ({"unknown": "Accept"}, "not an outcome"),
         ({"deliveries_per_run": 0}, "1 or more"),
-        ({"failed_share": 1.5}, "part of a round"),
+        ({"failed_share": 1.5}, "share of a round"),
         ({"failed_records": 0}, "1 or more"),
     ],
 )
@@ -323,7 +323,7 @@ def test_of_two_groups_that_begin_with_one_sink_one_passes(
             assert run_job(job, holder).accepted == 2
         return by_value(records)
 
-    taken = rf"{job.sink} holds the output of group '{job.group}', not of '{other.group}'.*sink="
+    taken = rf"{job.sink} has the output of group '{job.group}', not of '{other.group}'.*sink="
     with pytest.raises(SinkTaken, match=taken):
         run_job(replace(other, handler=while_the_other_counts), held)
     assert state.outputs.counted(other.group, job.sink) == []

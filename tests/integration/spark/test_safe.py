@@ -272,7 +272,7 @@ def test_nothing_to_lease_says_why(
     state.administration.pause(group, None)
     held = single.acquire(state, at, "another", None, 100)
     assert held is not None
-    assert "7 records are held by leases of others" in str(run_job(job, holder).remark)
+    assert "7 records are leased by other members" in str(run_job(job, holder).remark)
     single.release(state, held, refund=True)
     assert run_job(job, holder).remark is None
     nobody = run_job(job, Holder([]))

@@ -27,7 +27,7 @@ def test_a_schema_is_asked_for_once_and_one_that_is_not_there_again(registry_ser
     assert registry.latest("orders-value") == registry.latest("orders-value") == registry.schema(7)
     latest = "/subjects/orders-value/versions/latest"
     assert registry_server.asked == ["/schemas/ids/7", "/schemas/ids/8", "/schemas/ids/8", latest, latest]
-    with pytest.raises(HandlerError, match="has no subject lorries-value: name one that it has"):
+    with pytest.raises(HandlerError, match="has no subject lorries-value: name an existing subject"):
         registry.latest("lorries-value")
 
 
@@ -78,7 +78,8 @@ def test_settings_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(SettingMissing, match="set SHAREQUEUE_REGISTRY_URL"):
         Registry(settings=settings_of())
     with pytest.raises(
-        ValueError, match=r"'registry:8081' is not the address of a registry: expected one such as http://"
+        ValueError,
+        match=r"'registry:8081' is not the address of a registry: expected an address such as http://",
     ):
         Registry(settings=settings_of(url="registry:8081"))
     monkeypatch.setenv("SHAREQUEUE_REGISTRY_URL", "http://here")

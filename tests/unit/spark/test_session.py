@@ -31,7 +31,7 @@ def test_a_session_of_spark_connect_is_refused_at_once(
     with pytest.raises(SparkNotReady, match=wanted):
         lease("g", ["t"], settings=settings, spark=remote).open()
     monkeypatch.setenv("SPARK_REMOTE", "sc://somewhere")
-    with pytest.raises(SparkNotReady, match="SPARK_REMOTE asks for Spark Connect"):
+    with pytest.raises(SparkNotReady, match="SPARK_REMOTE selects Spark Connect"):
         refuse_connect()
 
 
