@@ -34,6 +34,7 @@ from sharequeue.state import State
 from sharequeue.words.errors import CoordinatorNotAvailable, UnknownTopicOrPartition
 from sharequeue.words.names import nearest
 from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.record_bytes import text_of
 from sharequeue.words.settings import Settings
 
 GROUP = "console-share-consumer"
@@ -246,14 +247,10 @@ def _row(message: Message, deliveries: int | None) -> dict[str, Any]:
         "timestamp": datetime.fromtimestamp(milliseconds / 1000, UTC) if kind else None,
         "timestamp_type": "LogAppendTime" if kind == TIMESTAMP_LOG_APPEND_TIME else "CreateTime",
         "delivery_count": deliveries,
-        "headers": [[name, _text(value)] for name, value in headers],
-        "key": _text(message.key()),
-        "value": _text(message.value()),
+        "headers": [[name, text_of(value, escaped=True)] for name, value in headers],
+        "key": text_of(message.key(), escaped=True),
+        "value": text_of(message.value(), escaped=True),
     }
-
-
-def _text(content: Any) -> str | None:
-    return content.decode(errors="backslashreplace") if isinstance(content, bytes) else content
 
 
 def _line(row: Mapping[str, Any], properties: Mapping[str, str]) -> str:

@@ -37,6 +37,7 @@ from sharequeue.groups.group_names import group_names, require_group
 from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.state import State
 from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.record_bytes import text_of
 from sharequeue.words.settings import Settings
 
 
@@ -165,7 +166,7 @@ def show(settings: Settings, output: Output, topic: str, partition: int, offset:
             f"{topic}-{partition} has no dead letter at offset {offset}: see `dlq list`.", "NO_SUCH_LETTER"
         )
     fields = [("key", letter.key), ("value", letter.value), *letter.headers]
-    output.rows({"name": name, "content": _text(content)} for name, content in fields)
+    output.rows({"name": name, "content": text_of(content, escaped=True)} for name, content in fields)
 
 
 @dlq.command("export")
@@ -219,10 +220,6 @@ def _logs(settings: Settings, topic: str, offsets: Mapping[int, OffsetSet]) -> d
     except RedriveRefused as error:
         raise Refused(error) from error
     return logs
-
-
-def _text(content: bytes | None) -> str | None:
-    return None if content is None else content.decode(errors="backslashreplace")
 
 
 @dlq.command()

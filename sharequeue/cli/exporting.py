@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
+from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, TextIO
 import click
 
 from sharequeue.deadletters.letters import DeadLetter
+from sharequeue.words.record_bytes import text_of
 
 
 def write_letters(letters: Iterable[DeadLetter], to: TextIO, *, as_base64: bool) -> int:
@@ -27,9 +28,7 @@ def letter_object(letter: DeadLetter, *, as_base64: bool) -> dict[str, Any]:
     """Return all data of a letter. Bytes are text, with escapes if they are not UTF-8, or base64."""
 
     def content(given: bytes | None) -> str | None:
-        if given is None:
-            return None
-        return base64.b64encode(given).decode() if as_base64 else given.decode(errors="backslashreplace")
+        return b64encode(given).decode() if as_base64 and given is not None else text_of(given, escaped=True)
 
     return {
         "partition": letter.partition,

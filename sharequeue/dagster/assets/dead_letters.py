@@ -3,7 +3,6 @@
 Its report has figures from Postgres, and samples of the newest letters in the topic.
 """
 
-from codecs import getincrementaldecoder
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +17,7 @@ from sharequeue.deadletters.letters import DeadLetter
 from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.reports.read import read_causes
+from sharequeue.words.record_bytes import text_of
 from sharequeue.words.settings import Settings
 
 WRITTEN_UNTIL = "written_until"
@@ -104,24 +104,9 @@ def _sample(letter: DeadLetter) -> tuple[int | str | None, ...]:
         letter.cause or (letter.message or "")[:_ERROR_CHARACTERS] or None,
         letter.delivery_count,
         letter.error and letter.error[:_ERROR_CHARACTERS],
-        beginning(letter.key),
-        beginning(letter.value),
+        text_of(letter.key, most=SAMPLE_BYTES),
+        text_of(letter.value, most=SAMPLE_BYTES),
     )
-
-
-def beginning(content: bytes | None) -> str | None:
-    """Return the first bytes of a key or value: as text, or in hexadecimal digits if they are not text."""
-    if content is None:
-        return None
-    first, more = content[:SAMPLE_BYTES], len(content) > SAMPLE_BYTES
-    try:
-        # The last character may be incomplete.
-        text = getincrementaldecoder("utf-8")().decode(first, final=not more)
-    except UnicodeDecodeError:
-        text = "\0"
-    if not all(character.isprintable() or character in "\t\r\n" for character in text):
-        text = f"0x{first.hex()}"
-    return f"{text}…" if more else text
 
 
 def reported_until(instance: dg.DagsterInstance, key: dg.AssetKey) -> datetime | None:

@@ -26,6 +26,7 @@ from sharequeue.deadletters.letters import (
     PARTITION,
     SEQUENCE,
 )
+from sharequeue.words.record_bytes import text_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -196,8 +197,8 @@ def _row(judged: Judged, compared: Compared, dlq_partitions: int) -> dict[str, o
         "key_found": compared.key,
         "value_found": compared.value,
         "headers_found": compared.headers,
-        "key": _text(letter.key),
-        "value": _text(letter.value),
+        "key": text_of(letter.key, escaped=True),
+        "value": text_of(letter.value, escaped=True),
         "exception_class": headers.get(EXCEPTION_CLASS),
         "exception_message": headers.get(EXCEPTION_MESSAGE),
     }
@@ -214,10 +215,6 @@ def _expected(source: int, partition: int, dlq_partitions: int) -> int:
 
 def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else None
-
-
-def _text(content: bytes | None) -> str | None:
-    return None if content is None else content.decode(errors="backslashreplace")
 
 
 _HEADERS = {header: _column(header) for header in KAFKA_HEADERS}

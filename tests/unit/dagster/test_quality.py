@@ -18,7 +18,6 @@ import yaml
 from dagster.components.testing import create_defs_folder_sandbox
 
 from sharequeue.dagster import share_group_defs, share_group_resources
-from sharequeue.dagster.assets.dead_letters import beginning
 from sharequeue.dagster.quality import dead_letters
 from sharequeue.dagster.quality.archived import ArchivedBatch
 from sharequeue.dagster.quality.comparison import ABSENT, OTHER, Compared
@@ -340,17 +339,6 @@ def test_what_was_found_and_not_listed_is_not_forgotten() -> None:
     cursor.unlisted_from = {0: 50, 1: 40}
     assert still((0, 0), {0: 51, 1: 40}, {0: 90, 1: 40}) == 30
     assert still((0, 0), {0: 50, 1: 40}, {0: 90, 1: 40}) == 0
-
-
-def test_a_sample_is_text_or_digits() -> None:
-    """200 bytes at most, and never half a character."""
-    assert beginning(None) is None
-    assert beginning("Zürich\n".encode()) == "Zürich\n"
-    assert beginning(b"a" * 200) == "a" * 200
-    assert beginning(b"a" * 199 + "ü".encode()) == "a" * 199 + "…"
-    assert beginning(b"\xff\x00") == "0xff00"
-    assert beginning(b"a\x00") == "0x6100"
-    assert beginning("ü".encode()[:1]) == "0xc3"
 
 
 def test_drift_needs_a_minimum_and_a_week_before() -> None:

@@ -1,0 +1,48 @@
+"""Format the bytes of a record's key, value or header for people."""
+
+from __future__ import annotations
+
+from codecs import getincrementaldecoder
+
+MOST_HEXADECIMAL = 1_024
+"""Maximum number of bytes that are formatted in hexadecimal."""
+
+
+def text_of(
+    content: bytes | None, *, escaped: bool = False, most: int | None = None, size: int | None = None
+) -> str | None:
+    """Return bytes as text: UTF-8 as it is, other bytes in hexadecimal such as `0xff00`; None for null.
+
+    With `escaped`, everything is text, in which each byte that is not UTF-8 is escaped (`\\xff`). Without it, bytes
+    with control characters other than tab and line ends count as other bytes. Of `most` bytes or fewer, nothing is
+    left out. `size` is the full length if `content` is only the beginning. The text ends with `…` if bytes are left
+    out.
+    """
+    if content is None:
+        return None
+    if escaped:
+        return content.decode(errors="backslashreplace")
+    first = content[:most]
+    text = _decoded(first, whole=len(first) == (size or len(content)))
+    if text is None:
+        first = first[:MOST_HEXADECIMAL]
+        text = f"0x{first.hex()}"
+    return text if len(first) == (size or len(content)) else f"{text}…"
+
+
+def is_text(content: bytes, size: int | None = None) -> bool:
+    """Return whether `text_of` returns these bytes as text and not in hexadecimal."""
+    return _decoded(content, whole=len(content) == (size or len(content))) is not None
+
+
+def _decoded(content: bytes, *, whole: bool) -> str | None:
+    """Decode UTF-8; None if it is not text. If it is not whole, its last character may be incomplete."""
+    try:
+        text = getincrementaldecoder("utf-8")().decode(content, final=whole)
+    except UnicodeDecodeError:
+        return None
+    return None if any(_is_control(character) for character in text) else text
+
+
+def _is_control(character: str) -> bool:
+    return (character < " " and character not in "\t\r\n") or "\x7f" <= character <= "\x9f"
