@@ -82,13 +82,13 @@ _HEAD_LIVE = (
 )
 DRAWN = [f"seed {FIRST_SEED + number}" for number in range(SEEDS)]
 _LIVE: tuple[tuple[str, Collection[str], str], ...] = (
-    ("in memory; members speak the wire protocol", LIVE, "in memory"),
-    ("Postgres and the service; the same", LIVE, "postgres"),
-    ("in memory; drawn from seeds", DRAWN, "in memory"),
-    ("Postgres and the service; the same", DRAWN, "postgres"),
+    ("in memory; members use the wire protocol", LIVE, "in memory"),
+    ("Postgres and the service; members use the wire protocol", LIVE, "postgres"),
+    ("in memory; random steps", DRAWN, "in memory"),
+    ("Postgres and the service; random steps", DRAWN, "postgres"),
     ("in memory; Kafka's Java clients", JAVA, "in memory"),
-    ("Postgres and the service; the same", JAVA, "postgres"),
-    ("`sharequeue.ShareConsumer`; the same", JAVA, "the consumer"),
+    ("Postgres and the service; Kafka's Java clients", JAVA, "postgres"),
+    ("`sharequeue.ShareConsumer`; steps of Kafka's Java clients", JAVA, "the consumer"),
 )
 """Which scenarios are compared beside a broker, on what."""
 

@@ -69,7 +69,7 @@ def _marked(path: Path) -> Iterator[tuple[str, list[str]]]:
 def written() -> str:
     """The table, one row a rule."""
     pinned = marks()
-    lines = ["| rule | what it is about | ours | pinned by |", "| --- | --- | --- | --- |"]
+    lines = ["| id | Kafka's rule | ours | pinned by |", "| --- | --- | --- | --- |"]
     for rule in rules():
         tests = [f"`{test}`" for test in pinned.get(rule.id, [])]
         scenarios = [scenario.partition("_")[0] for scenario in rule.scenarios]
