@@ -100,7 +100,7 @@ HISTORY_EDITS = (
         "last_offset >= v_sp.spso and state not in (2, 3, 4)",
     ),
     Edit(
-        "SPSO stops at what is unfinished",
+        "SPSO stops at unfinished records",
         "advance_spso",
         "order by share_partition_id, first_offset, part limit 1;",
         "order by share_partition_id, first_offset desc, part limit 1;",
@@ -112,7 +112,7 @@ HISTORY_EDITS = (
         "l.expires_at <= p_at - interval '5 seconds'",
     ),
     Edit(
-        "a lock lapses at its very expiry",
+        "a lock lapses exactly at its expiry",
         "settle_lapsed",
         "l.expires_at <= p_at",
         "l.expires_at < p_at",
@@ -166,7 +166,7 @@ HISTORY_EDITS = (
         "v_sp.paused_reason is not null",
     ),
     Edit(
-        "what is done with cannot be moved by hand",
+        "finished records cannot be moved by hand",
         "forced_plan",
         "if p_state in (2, 4) then",
         "if p_state = 2 then",
@@ -184,7 +184,7 @@ HISTORY_EDITS = (
         "v_part.delivery_count",
     ),
     Edit(
-        "cancelled records are no suspects",
+        "cancelled records are not suspects",
         "release_of",
         "if p_cancelled or p_refund then",
         "if false then",
@@ -260,7 +260,7 @@ RULE_EDITS = {
         "p_token is null or token = p_token",
     ),
     "R-RN": Edit(
-        "a renewal starts the lock anew",
+        "a renewal restarts the lock",
         "renew_offsets",
         "p_at + case when",
         "p_at - interval '10 seconds' + case when",
@@ -284,7 +284,7 @@ RULE_EDITS = {
         "last_offset >= v_sp.spso and state not in (2, 3, 4)",
     ),
     "R-LS": Edit(
-        "what is held stays held",
+        "held records stay held",
         "advance_log_start",
         "if v_part.state = 1 then",
         "if false then",
