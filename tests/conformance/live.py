@@ -16,7 +16,7 @@ from typing import Any
 from sharequeue.words.settings import Settings
 from tests.conformance.engines import InMemoryEngine
 from tests.conformance.live_broker import LiveBroker
-from tests.conformance.live_counts import live_counts, miscounted
+from tests.conformance.live_counts import has_counts, miscounted
 from tests.conformance.live_members import TooBusy
 from tests.conformance.live_steps import LOOKED_AT_AFTER, Live, join, poll, produce, release
 from tests.conformance.replay import Replay, Result
@@ -94,7 +94,7 @@ def unexplained(scenario: Scenario, replay: Replay, engine: str, counts: Counter
             )
     counts.update(seen)
     found += [f"{scenario.name} on {engine}: {broken}" for broken in replay.engine.verify()]
-    if not found and scenario.name in live_counts():  # what is drawn is not
+    if not found and has_counts(scenario.name):
         found += miscounted(scenario.name, engine, seen)
     return found
 
