@@ -118,7 +118,7 @@ def test_work_requests_a_run(tick: Tick) -> None:
         (work(part(lag=5, held_letters=5)), "5 dead letters are held"),
         (
             work(part(lag=5, waiting_records=5, waiting_until=NOW)),
-            "5 records wait for a time, the first until 00:00:00 UTC",
+            "5 records wait for a later time, the first until 00:00:00 UTC",
         ),
         (work(part(lag=5)), "the service is writing"),
         (work(part(ready_records=5), heard=NOW - timedelta(minutes=5)), "no service was running for 300 s"),

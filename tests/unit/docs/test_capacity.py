@@ -50,7 +50,7 @@ def test_every_pool_is_as_the_page_says() -> None:
     service.close()
     assert row("the same: its pages") == (viewing.AT_ONCE, viewing.AT_ONCE)
     with Database.open(settings) as job:
-        assert bounds(job) == row("a Spark job") == row("a code server")
+        assert bounds(job) == row("a Spark job") == row("a Dagster code server")
     [consumers] = re.findall(
         r"Database\.open\(config\.settings, pool_size=(\d+)\)", inspect.getsource(share_consumer)
     )
@@ -65,7 +65,7 @@ def test_the_formula_is_the_tables_sum() -> None:
     service = sum(row(part)[1] for part in parts)
     job, own = row("a Spark job")[1], 10
     consumer = row("a `ShareConsumer`")[1] + row("the same: its wait")[1]
-    assert [service, job + own, 2 * (row("a code server")[1] + own), consumer, 10, 3] == FORMULA
+    assert [service, job + own, 2 * (row("a Dagster code server")[1] + own), consumer, 10, 3] == FORMULA
 
     def needed(replicas: int, runs: int, consumers: int = 0) -> int:
         counts = (replicas, runs, 1, consumers, 1, 1)

@@ -51,7 +51,9 @@ def test_an_address_of_something_else_is_no_registry_without_the_schema(
     registry_server: RegistryServer,
 ) -> None:
     """A 404 that is not the registry's own would make dead letters of all records."""
-    with pytest.raises(RegistryNotAvailable, match="answers HTTP 404 to /schemas/ids/7: check its address"):
+    with pytest.raises(
+        RegistryNotAvailable, match="responds with HTTP 404 to /schemas/ids/7: check its address"
+    ):
         Registry(f"{registry_server.url}/elsewhere", settings=settings_of()).schema(7)
 
 
