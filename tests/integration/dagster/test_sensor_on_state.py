@@ -188,7 +188,7 @@ SITUATIONS: dict[str, tuple[list[Callable[[Case], object]], str | None]] = {
     ),
     "all wait for their time": (
         [lambda c: c.end(ACCEPT, 960), lambda c: c.end(RELEASE, 40, wait=60)],
-        "40 records wait for a time",
+        "40 records wait for a later time",
     ),
     "their time has come": (
         [lambda c: c.end(ACCEPT, 960), lambda c: c.end(RELEASE, 40, wait=60), lambda c: later(c, 61)],

@@ -239,7 +239,7 @@ def test_rows_that_are_not_all_there_are_not_acknowledged(
             for (name,) in names.all():
                 connection.exec_driver_sql(f"truncate {schema}.{name}")
 
-    with pytest.raises(StagingLost, match=r"30 accepted rows.* 0 were there"):
+    with pytest.raises(StagingLost, match=r"30 accepted rows.* 0 could be moved"):
         run_job(
             job_of(group, topic, simple, destination=PostgresTable(table, on_step=empty)), assigned(topic)
         )
