@@ -1,15 +1,22 @@
-"""A share group as a Dagster component: its `defs.yaml` becomes definitions with `share_group_defs`."""
+"""A share group as a Dagster component: its `defs.yaml` becomes definitions with `share_group_defs`.
 
-from typing import Annotated
+Dagster derives the JSON schema for `dg check yaml` from the model, and allows a text in place of every value, because
+a template may return the value. In its schema this is `anyOf`, whose errors name neither the field nor the expected
+value. The schema here uses `if` instead, so that the errors name both.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, Self
 
 import dagster as dg
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
-from pydantic import Field
+from pydantic import BaseModel, Field, PrivateAttr, create_model
 
 from sharequeue.dagster.assets.accepted import Processing, process
 from sharequeue.dagster.definitions import share_group_defs
 from sharequeue.dagster.lineage import AssetData
-from sharequeue.dagster.names import dagster_names
+from sharequeue.dagster.names import NameCollision, dagster_names
 from sharequeue.dagster.scaffolder import ShareGroupScaffolder
 from sharequeue.dagster.share_group import ShareGroup
 
@@ -46,6 +53,27 @@ class ShareGroupComponent(ShareGroup, dg.Component):
         description="Keys, tags, groups, … of the assets, with `asset`, `group`, `topics` and `spec` in braces.",
     )
 
+    _place: str = PrivateAttr(default="")
+
+    @classmethod
+    def get_model_cls(cls) -> type[BaseModel] | None:
+        """Return the model of the attributes; its JSON schema names the wrong field and the expected value."""
+        model = super().get_model_cls()
+        return None if model is None else _with_plain_schema(model)
+
+    @classmethod
+    def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
+        """Load the attributes. Raises ValueError with the group, and the line of the wrong field."""
+        tree = context.resolution_context.source_position_tree
+        group = tree and tree.children["attributes"].children.get("group")
+        try:
+            component = super().load(attributes, context)
+        except Exception as error:
+            raise ValueError(f"share group {getattr(attributes, 'group', None)!r}: {error}") from error
+        if group:
+            component._place = f"{group.position.filename}:{group.position.start.line}"
+        return component
+
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
         """Return the description for `dg list components` and Dagster's documentation pages."""
@@ -66,15 +94,98 @@ class ShareGroupComponent(ShareGroup, dg.Component):
         """Return the definitions. Raises NameCollision if another share group has the same name in Dagster, and
         ValueError if another `defs.yaml` has this group too.
         """
-        beside = [each.group for each in context.component_tree.get_all_components(ShareGroupComponent)]
-        dagster_names(beside)
-        if beside.count(self.group) > 1:
-            raise ValueError(f"share group {self.group!r} is defined twice: keep one defs.yaml for it")
+        beside = context.component_tree.get_all_components(ShareGroupComponent)
+        same = [each for each in beside if each.name == self.name]
+        places = ", ".join(sorted(each._place for each in same))
+        try:
+            dagster_names(each.group for each in same)
+        except NameCollision as error:
+            raise NameCollision(error.name, error.first, error.second, places) from None
+        if len(same) > 1:
+            raise ValueError(
+                f"share group {self.group!r} is defined twice: keep one defs.yaml for it ({places})"
+            )
         # Next to the defs.yaml, whatever the working directory is.
         for field in ("suite", "data_docs"):
             if (given := getattr(self.dead_letters, field)) is not None:
                 setattr(self.dead_letters, field, str(context.path / given))
         return share_group_defs(self, execute=self.execute, translate=self.get_asset_spec)
+
+
+class _PlainSchema(BaseModel):
+    """A base of a model whose JSON schema is the one of `ShareGroup`, with templates allowed."""
+
+    @classmethod
+    def model_json_schema(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the JSON schema: fields that a subclass of the component has added are as Dagster derives them."""
+        schema, ours = super().model_json_schema(*args, **kwargs), ShareGroup.model_json_schema()
+        known = [*schema["properties"]]
+        for model in (*ours["$defs"].values(), ours):
+            names = known if model is ours else [*model["properties"]]
+            model["propertyNames"] = {"enum": names}
+            model["properties"] = {
+                name: _plain(field, ours["$defs"]) for name, field in model["properties"].items()
+            }
+        return {
+            **schema,
+            "propertyNames": ours["propertyNames"],
+            "properties": schema["properties"] | ours["properties"],
+            "$defs": schema.get("$defs", {}) | ours["$defs"],
+        }
+
+
+@cache
+def _with_plain_schema(model: type[BaseModel]) -> type[BaseModel]:
+    return create_model(model.__name__, __base__=(_PlainSchema, model), __module__=model.__module__)
+
+
+def _plain(field: Mapping[str, Any], models: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of a field with `if` in place of `anyOf`, and with a text in braces for every type."""
+    options = field.get("anyOf", [field])
+    typed = {_model(option, models)["type"]: option for option in options}
+    rest = {name: value for name, value in field.items() if name in ("title", "description", "default")}
+    return {
+        **rest,
+        "type": [*typed, *({"string"} - typed.keys())],
+        "examples": [rest.get("default") or _example(options[0], models)],
+        "allOf": [
+            {"if": {"type": name}, "then": option} for name, option in typed.items() if name != "string"
+        ]
+        + [{"if": {"type": "string"}, "then": _text(typed)}],
+    }
+
+
+def _text(typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of a text: a template, or a value if the field's type is text."""
+    template = {"pattern": r"\{\{"}
+    if "string" not in typed:
+        return {"if": template, "else": {"type": [*typed]}}
+    return {
+        "if": template,
+        "else": {name: value for name, value in typed["string"].items() if name == "enum"},
+    }
+
+
+def _model(option: Mapping[str, Any], models: Mapping[str, Any]) -> Mapping[str, Any]:
+    named: Mapping[str, Any] = models[option["$ref"].rpartition("/")[2]] if "$ref" in option else option
+    return named
+
+
+def _example(option: Mapping[str, Any], models: Mapping[str, Any]) -> Any:
+    """Return a value of a type, for the sample in Dagster's documentation pages."""
+    model = _model(option, models)
+    match model["type"]:
+        case "object":
+            fields = model.get("properties", {})
+            return {name: each["examples"][0] for name, each in fields.items() if "examples" in each}
+        case "array":
+            return ["..."]
+        case "string":
+            return "..."
+        case "boolean":
+            return True
+        case _:
+            return 1
 
 
 __all__ = ["ShareGroupComponent"]

@@ -35,10 +35,10 @@ _MOST_LEASE_RUNS = 20
 class NameCollision(ValueError):
     """Two share groups have the same name in Dagster; rename one of them."""
 
-    def __init__(self, name: str, first: str, second: str) -> None:
+    def __init__(self, name: str, first: str, second: str, places: str = "") -> None:
         super().__init__(
             f"the share groups {first!r} and {second!r} both get the name {name!r} in Dagster, which allows "
-            f"only letters, digits and underscores: give one of them another name"
+            f"only letters, digits and underscores: give one of them another name{places and f' ({places})'}"
         )
         self.name, self.first, self.second = name, first, second
 

@@ -2,6 +2,9 @@
 
 Such a text can be checked without an import: loading definitions must not load Spark. The object is
 imported where it is used.
+
+Dagster puts the working directory of a code location on Python's path only while it loads the definitions. A module
+that is found then is still found when a run imports it, and Spark's workers get it too (`own_modules`).
 """
 
 from __future__ import annotations
@@ -10,6 +13,9 @@ import ast
 import importlib
 import importlib.util
 import sys
+import sysconfig
+import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -17,7 +23,15 @@ from typing import Any
 
 from sharequeue.words.names import nearest, shown
 
-__all__ = ["NoSuchObject", "Reference"]
+__all__ = ["NoSuchObject", "Reference", "own_modules", "own_path", "packed"]
+
+_INSTALLED_IN = tuple(
+    f"{folder}/"
+    for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    for folder in (Path(sysconfig.get_path(name)), Path(sysconfig.get_path(name)).resolve())
+)
+_found: dict[str, Path] = {}
+"""Modules and packages that were found outside of the installed ones: their file or folder, by name."""
 
 
 class NoSuchObject(ValueError):
@@ -68,6 +82,9 @@ class Reference:
 
     def load(self) -> Any:
         """Import the module and return the object. Raises NoSuchObject if either is missing."""
+        found = _found.get(self.module.partition(".")[0])
+        if found is not None and str(found.parent) not in sys.path:
+            sys.path.append(str(found.parent))
         try:
             module = importlib.import_module(self.module)
         except ModuleNotFoundError as error:
@@ -96,10 +113,40 @@ class Reference:
             if spec is None:
                 raise self._no_module(name)
             path = list(spec.submodule_search_locations or [])
+            if depth == 1 and (place := path[0] if path else spec.origin):
+                _keep(name, Path(place).resolve())
         return Path(spec.origin) if spec is not None and spec.origin else None
 
     def _no_module(self, name: str) -> NoSuchObject:
         return NoSuchObject(f"there is no module {name}, neither in {Path.cwd()} nor installed")
+
+
+def own_modules() -> Mapping[str, Path]:
+    """Return the top-level modules that references have named and nobody has installed: their files or folders."""
+    return dict(_found)
+
+
+def own_path() -> list[str]:
+    """Return Python's path without the folders of installed packages."""
+    folders = [str(Path(entry).absolute()) for entry in sys.path]
+    return [folder for folder in folders if not f"{folder}/".startswith(_INSTALLED_IN)]
+
+
+def packed(modules: Mapping[str, Path], folder: Path) -> Path:
+    """Write modules as one zip file into a folder, from which Python can import them; return its path."""
+    target = folder / "modules.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for place in modules.values():
+            for file in [place] if place.is_file() else sorted(place.rglob("*")):
+                if file.is_file() and "__pycache__" not in file.parts:
+                    archive.write(file, file.relative_to(place.parent))
+    return target
+
+
+def _keep(name: str, place: Path) -> None:
+    """Remember where a module was found, if no package installs it."""
+    if not str(place).startswith(_INSTALLED_IN):
+        _found[name] = place
 
 
 def _parsed(source: Path) -> ast.Module:

@@ -4,13 +4,17 @@ Each resource opens its connection or session when a run first needs it, and clo
 seconds to start, so its session is created on first use: a run that finds nothing to do does not need it.
 """
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
 from sharequeue.dagster.connections import keep_connections
+from sharequeue.dagster.references import own_modules, own_path, packed
 from sharequeue.database import Database
 from sharequeue.reports.history import Reports
 from sharequeue.state import State
@@ -88,6 +92,9 @@ class SparkResource(dg.ConfigurableResource[Any]):
 
     `conf` is Spark's own configuration (memory, packages, credentials with `dg.EnvVar`) and overrides ours; `master`
     of None is the settings' master.
+
+    Spark's workers can import the modules of the pipelines. On this machine they have Python's path of the run. On a
+    cluster they get the pipelines' modules and packages that no package installs, as one zip file.
     """
 
     settings: dg.ResourceDependency[SettingsResource]
@@ -99,6 +106,7 @@ class SparkResource(dg.ConfigurableResource[Any]):
     )
     _session: Any = PrivateAttr(default=None)
     _ours: bool = PrivateAttr(default=False)
+    _sent: Any = PrivateAttr(default=None)
 
     def session(self, app_name: str) -> "SparkSession":
         """Return the run's session; ``app_name`` is used at the first call."""
@@ -111,15 +119,30 @@ class SparkResource(dg.ConfigurableResource[Any]):
             settings = self.settings.load()
             if self.master is not None:
                 settings = settings.replace(spark_master=self.master)
-            self._session = spark_session(settings, app_name, self.conf)
+            if settings.spark_master.startswith("local"):
+                conf = {"spark.executorEnv.PYTHONPATH": os.pathsep.join(own_path()), **self.conf}
+                self._session = spark_session(settings, app_name, conf)
+            else:
+                self._session = spark_session(settings, app_name, self.conf)
+                self._send()
         session: SparkSession = self._session
         return session
+
+    def _send(self) -> None:
+        """Send the modules of the pipelines to the workers; the file is needed until the session ends."""
+        modules = own_modules()
+        if modules:
+            self._sent = TemporaryDirectory()
+            self._session.sparkContext.addPyFile(str(packed(modules, Path(self._sent.name))))
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop the session if this run has created it."""
         if self._session is not None and self._ours:
             self._session.stop()
         self._session = None
+        if self._sent is not None:
+            self._sent.cleanup()
+            self._sent = None
 
 
 def share_group_resources(

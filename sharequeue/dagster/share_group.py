@@ -104,6 +104,11 @@ class Schedule(dg.Model, dg.Resolvable):
     timezone: str = Field(default="UTC", description="The time zone of `cron`, such as `Europe/Berlin`.")
     enabled: bool = Field(default=False, description="Whether it is switched on in a new deployment.")
 
+    @field_validator("timezone")
+    @classmethod
+    def _is_zone(cls, name: str) -> str:
+        return _zone(name)
+
 
 class Observe(dg.Model, dg.Resolvable):
     """Records SPSO and lag while nothing runs: no run, no Spark."""
@@ -222,13 +227,7 @@ class Backfill(dg.Model, dg.Resolvable):
     @field_validator("timezone")
     @classmethod
     def _is_zone(cls, name: str) -> str:
-        try:
-            ZoneInfo(name)
-        except (KeyError, ValueError):
-            raise ValueError(
-                f"timezone is {name!r}: expected a time zone such as UTC or Europe/Berlin"
-            ) from None
-        return name
+        return _zone(name)
 
     @field_validator("start")
     @classmethod
@@ -379,6 +378,14 @@ def duration(text: str) -> timedelta:
     if not found:
         raise ValueError(f"{text!r} is not a duration: expected a number and s, m, h, d or w, such as 2h")
     return timedelta(**{_UNITS[found[2]]: float(found[1])})
+
+
+def _zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ValueError(f"timezone is {name!r}: expected a time zone such as UTC or Europe/Berlin") from None
+    return name
 
 
 def _check(named: str) -> None:

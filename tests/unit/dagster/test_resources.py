@@ -1,13 +1,17 @@
-"""What a project says of Spark reaches Spark."""
+"""What a project says of Spark reaches Spark, and the modules of its pipelines reach Spark's workers."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sharequeue.dagster import share_group_resources
+from sharequeue.dagster import references, share_group_resources
+from sharequeue.dagster.references import Reference
 from sharequeue.dagster.resources import SPARK
 from sharequeue.spark import session
 from sharequeue.words.settings import Settings
@@ -30,6 +34,9 @@ def test_sparks_master_and_conf_are_fields_of_the_resource(
     made: list[tuple[str, dict[str, str]]] = []
 
     def spark_session(settings: Settings, app_name: str, conf: dict[str, str]) -> SimpleNamespace:
+        path = conf.pop("spark.executorEnv.PYTHONPATH").split(":")
+        assert str(Path.cwd()) in path
+        assert not [folder for folder in path if "site-packages" in folder]
         made.append((settings.spark_master, conf))
         return SimpleNamespace()
 
@@ -37,3 +44,53 @@ def test_sparks_master_and_conf_are_fields_of_the_resource(
     spark: Any = (share_group_resources(**given).resources or {})[SPARK]
     assert spark.session("orders") is spark.session("once")
     assert made == [wanted]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a folder with a package and a single module, which is on Python's path only while they are checked."""
+    package = tmp_path / "project" / "shop_of_a_test"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "orders.py").write_text("from shop_of_a_test.rates import rate as handle\n")
+    (package / "rates.py").write_text("def rate(): return 7\n")
+    (package.parent / "single_of_a_test.py").write_text("def handle(): return 8\n")
+    monkeypatch.setattr(references, "_found", {})
+    with monkeypatch.context() as loading:
+        loading.syspath_prepend(str(package.parent))
+        for module in ("shop_of_a_test.orders", "single_of_a_test", "pytest"):
+            Reference.parse(f"{module}:{'fixture' if module == 'pytest' else 'handle'}").check()
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return package.parent
+
+
+def test_a_module_that_was_found_at_load_is_found_by_the_run(project: Path) -> None:
+    """Dagster takes the working directory of a code location off Python's path after it has loaded it."""
+    assert str(project) not in sys.path
+    assert Reference.parse("single_of_a_test:handle").load()() == 8
+    assert Reference.parse("shop_of_a_test.orders:handle").load()() == 7
+    assert str(project) in references.own_path()
+
+
+def test_a_cluster_gets_the_modules_as_one_file(
+    project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The packages and modules that references name, and no installed ones; the file is removed with the session."""
+    sent: list[str] = []
+    fake = SimpleNamespace(sparkContext=SimpleNamespace(addPyFile=sent.append), stop=lambda: None)
+    monkeypatch.setattr(session, "spark_session", lambda settings, app_name, conf: fake)
+    spark: Any = (share_group_resources(master="spark://there:7077").resources or {})[SPARK]
+    spark.session("orders")
+    (archive,) = sent
+    code = "import shop_of_a_test.orders, single_of_a_test as s; print(shop_of_a_test.orders.handle(), s.handle())"
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={"PYTHONPATH": archive},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.stdout == "7 8\n", ran.stderr
+    assert {*references.own_modules()} == {"shop_of_a_test", "single_of_a_test"}
+    spark.teardown_after_execution(None)
+    assert not Path(archive).exists()

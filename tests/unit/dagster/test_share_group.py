@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import traceback
 from datetime import timedelta
 from typing import Any
@@ -11,6 +12,8 @@ import dagster as dg
 import pytest
 import yaml
 from dagster.components.testing import create_defs_folder_sandbox
+from dagster_shared.yaml_utils.sample_yaml import generate_sample_yaml
+from jsonschema import Draft202012Validator
 
 from sharequeue.dagster import AssetData, NameCollision, ShareGroupComponent, share_group_defs
 from sharequeue.dagster.assets.replayed import replay_name
@@ -109,10 +112,103 @@ def test_a_backfill_adds_an_asset_with_days_or_hours_and_a_job() -> None:
 def test_groups_that_dagster_could_not_tell_apart_are_refused() -> None:
     told = refused({**MINIMAL, "group": "a-b"}, {**MINIMAL, "group": "a.b"})
     assert "the share groups 'a-b' and 'a.b' both get the name 'a_b' in Dagster" in told
+    assert re.search(r"another name \(\S+/queue0/defs.yaml:2, \S+/queue1/defs.yaml:2\)", told)
 
 
 def test_a_group_that_is_defined_twice_is_refused() -> None:
-    assert "share group 'orders' is defined twice: keep one defs.yaml for it" in refused(MINIMAL, MINIMAL)
+    told = refused(MINIMAL, MINIMAL)
+    assert "share group 'orders' is defined twice: keep one defs.yaml for it" in told
+    assert re.search(r"\S+/queue0/defs.yaml:2, \S+/queue1/defs.yaml:2", told)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"automation": {"schedule": {"cron": "0 3 * * *", "timezone": "Mars"}}}, 3),
+        ({"backfill": {"start": "2013-01-01", "timezone": "Mars"}}, 2),
+    ],
+)
+def test_a_time_zone_that_does_not_exist_is_refused_with_the_group_and_the_line(
+    given: dict[str, Any], line: int
+) -> None:
+    told = refused({**MINIMAL, **given})
+    assert "timezone is 'Mars': expected a time zone such as UTC or Europe/Berlin" in told
+    assert re.search(rf"share group 'orders': \S+/queue0/defs.yaml:{line} - attributes", told)
+
+
+def problems(**given: Any) -> dict[str, list[str]]:
+    """What `dg check yaml` says of a queue: the messages, by the field that it points to."""
+    model = ShareGroupComponent.get_model_cls()
+    assert model is not None
+    found: dict[str, list[str]] = {}
+    for error in Draft202012Validator(model.model_json_schema()).iter_errors({**MINIMAL, **given}):
+        found.setdefault(".".join(map(str, error.absolute_path)), []).append(error.message)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "messages"),
+    [
+        (
+            {"automation": {"sensor": {"interval": 5}}},
+            "automation.sensor",
+            ["'interval' was unexpected", "'interval' is not one of ['enabled', 'min_lag', "],
+        ),
+        (
+            {"freshness": {"window": "2h", "fail_window": "2h"}},
+            "freshness",
+            ["'window' was unexpected", "'window' is not one of ['fail_window', 'warn_window']"],
+        ),
+        ({"pipelines": "x"}, "", ["'pipelines' was unexpected", "'pipelines' is not one of ['group', "]),
+        ({"freshness": {}}, "freshness", ["'fail_window' is a required property"]),
+        (
+            {"backfill": {"start": "2013-01-01", "partitions": "weekdays"}},
+            "backfill.partitions",
+            ["'weekdays' is not one of ["],
+        ),
+        ({"run": {"max_records": "ten"}}, "run.max_records", ["'ten' is not of type 'integer'"]),
+        ({"run": {"max_records": [1]}}, "run.max_records", ["[1] is not of type 'integer', 'string'"]),
+        ({"topics": [1]}, "topics.0", ["1 is not of type 'string'"]),
+        ({"topics": {"a": 1}}, "topics", ["is not of type 'array', 'string'"]),
+        ({"summaries": {"delays": 1}}, "summaries.delays", ["1 is not of type 'string'"]),
+        ({"backfill": 5}, "backfill", ["5 is not of type 'object', 'null', 'string'"]),
+    ],
+)
+def test_dg_check_yaml_names_the_wrong_field_and_what_is_expected(
+    given: dict[str, Any], field: str, messages: list[str]
+) -> None:
+    """At any depth; the message is never only that no schema fits."""
+    told = problems(**given)
+    assert list(told) == [field]
+    assert all(any(message in each for each in told[field]) for message in messages)
+    assert len(told[field]) == len(messages)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"run": {"max_records": "{{ env.MOST }}", "pool": None, "max_seconds": 1.5}},
+        {"automation": "{{ automation }}", "freshness": None, "key_prefix": ["a", "b"]},
+        {"backfill": {"start": "2013-01-01", "partitions": "{{ partitions }}"}, "key_prefix": "a"},
+        {"configs": {"share.delivery.count.limit": 5, "share.auto.offset.reset": "earliest"}},
+        {"translation": {"group_name": "lake"}, "tags": {"a": "b"}, "owners": ["team:a"]},
+    ],
+)
+def test_dg_check_yaml_allows_what_loads(given: dict[str, Any]) -> None:
+    """Values, templates in place of values, and null where a value is optional."""
+    assert problems(**given) == {}
+
+
+def test_the_schema_has_the_fields_of_a_component_of_ones_own() -> None:
+    class Audited(ShareGroupComponent):
+        auditor: str = "nobody"
+
+    model = Audited.get_model_cls()
+    assert model is not None
+    validator = Draft202012Validator(model.model_json_schema())
+    assert [*validator.iter_errors({**MINIMAL, "auditor": "team:a"})] == []
+    assert generate_sample_yaml("shop.Audited", model.model_json_schema())
 
 
 @pytest.mark.parametrize(

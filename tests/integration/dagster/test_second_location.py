@@ -1,0 +1,108 @@
+"""A second code location beside the demo's: its handler's module reaches Spark's workers, wherever the run starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sharequeue.local import dagster_ui
+from sharequeue.local.home import Home
+from sharequeue.state import State
+from sharequeue.words.settings import Settings
+from tests.fixtures.pipelines import Produce
+from tests.fixtures.stack import REPOSITORY, MakeTopic
+
+pytestmark = pytest.mark.slow
+
+LOCATION = """
+import dagster as dg
+from sharequeue.dagster import ShareGroup, share_group_defs, share_group_resources
+
+group = ShareGroup(
+    group="{group}", topics=["{topic}"], pipeline="{module}:handle",
+    configs={{"share.auto.offset.reset": "earliest"}},
+)
+defs = dg.Definitions.merge(
+    share_group_defs(group), share_group_resources(), dg.Definitions(executor=dg.multiprocess_executor)
+)
+"""
+HANDLER = '''
+import pandas as pd
+
+SUFFIX = "of a module that the workers import"
+
+
+def long(outcomes: pd.Series) -> pd.Series:
+    """What runs on the workers, by its name in this module."""
+    return outcomes.map(lambda value: "accept" if SUFFIX else "reject")
+
+
+def handle(records):
+    from pyspark.sql import functions as fn
+
+    chosen = fn.pandas_udf(long, "string")
+    return records.select("topic", "partition", "offset", "lease_id").withColumn("outcome", chosen("topic"))
+'''
+
+
+@pytest.mark.parametrize(
+    ("module", "location", "how"),
+    [
+        ("shop_of_two.orders", "shop_of_two/location.py", ("-m", "shop_of_two.location")),
+        ("single_orders", "single_location.py", ("-f", "single_location.py")),
+    ],
+)
+def test_a_handler_of_a_second_location_runs_on_sparks_workers(
+    module: str,
+    location: str,
+    how: tuple[str, str],
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    state: State,
+    settings: Settings,
+    service: str,
+    tmp_path: Path,
+) -> None:
+    """In a package, and in a file beside the location's; the run's process starts in neither folder."""
+    topic = make_topic(1)
+    produce(topic, 0, range(10))
+    project = tmp_path / "project"
+    (project / location).parent.mkdir(parents=True)
+    (project / location).write_text(LOCATION.format(group=group, topic=topic, module=module))
+    (project / f"{module.replace('.', '/')}.py").write_text(HANDLER)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    flag, named = how
+    target = str(project / named) if flag == "-f" else named
+    command = [
+        "-m",
+        "dagster",
+        "job",
+        "execute",
+        flag,
+        target,
+        "-d",
+        str(project),
+        "-j",
+        group.replace("-", "_"),
+    ]
+    environment = {
+        **os.environ,
+        **dagster_ui.addresses(settings),
+        "DAGSTER_HOME": str(dagster_ui.prepare(Home.at(settings.home))),
+        "SHAREQUEUE_SERVICE_URL": service,
+        "SHAREQUEUE_OUTPUT": str(tmp_path / "output"),
+        "PYTHONPATH": "",
+    }
+    ran = subprocess.run(
+        [sys.executable, "-P", *command], cwd=elsewhere, env=environment, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr[-6000:]
+    assert str(REPOSITORY) not in environment["PYTHONPATH"]
+    (figures,) = state.figures.describe(group)
+    assert (figures.spso, figures.lag) == (10, 0)
