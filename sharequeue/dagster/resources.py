@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
-from sharequeue.dagster.connections import keep_connections
+from sharequeue.dagster.instance import keep_connections
 from sharequeue.dagster.references import own_modules, own_path, packed
 from sharequeue.database import Database
 from sharequeue.reports.history import Reports

@@ -14,7 +14,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from dagster._core.errors import DagsterExecutionInterruptedError
+import dagster as dg
+
+# What Dagster does around each step of a run; it has no public name.
 from dagster._utils.interrupts import raise_interrupts_as
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
@@ -91,7 +93,9 @@ def main() -> None:
             )
             state = Slow(database) if case == "acknowledging" else State(database)
             around = (
-                raise_interrupts_as(DagsterExecutionInterruptedError) if case == "dagster" else nullcontext()
+                raise_interrupts_as(dg.DagsterExecutionInterruptedError)
+                if case == "dagster"
+                else nullcontext()
             )
             try:
                 with around:

@@ -1,7 +1,7 @@
 """The asset `accepted`: lease, read, handle, write and acknowledge, round by round, as a member of the group."""
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from pydantic import Field
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.dagster import reports
-from sharequeue.dagster.cancelling import cancelled_plainly
+from sharequeue.dagster.instance import missing_settings
 from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG, lease_tag_value
 from sharequeue.dagster.references import NoSuchObject, Reference
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
@@ -84,12 +84,29 @@ def accepted_asset(spec: dg.AssetSpec, group: ShareGroup, execute: Execute) -> d
         sharequeue_spark: SparkResource,
     ) -> Any:
         context.instance.add_run_tags(context.run.run_id, group.run_tags)
+        for missing in missing_settings(context.instance, group.run.pool):
+            context.log.warning(missing)
         with cancelled_plainly():
             return execute(
                 Processing(context, group, config, sharequeue_settings, sharequeue_state, sharequeue_spark)
             )
 
     return accepted
+
+
+@contextmanager
+def cancelled_plainly(
+    consequence: str = "its records are released, and no record is at fault",
+) -> Iterator[None]:
+    """End a block that Dagster interrupts with its exception, and with the consequence for the block's work.
+
+    The stack trace is left out: a signal interrupts Spark in the middle of a call to its JVM, whose stack trace
+    gives no information about the run.
+    """
+    try:
+        yield
+    except dg.DagsterExecutionInterruptedError:
+        raise dg.DagsterExecutionInterruptedError(f"the run was cancelled: {consequence}") from None
 
 
 def process(run: Processing) -> "dg.MaterializeResult[None]":
@@ -219,4 +236,12 @@ def _tag_leases(run: Processing, lease_ids: Sequence[int]) -> None:
         run.context.instance.add_run_tags(run.context.run.run_id, tags)
 
 
-__all__ = ["Bounds", "Execute", "Processing", "accepted_asset", "pipeline_of", "process"]
+__all__ = [
+    "Bounds",
+    "Execute",
+    "Processing",
+    "accepted_asset",
+    "cancelled_plainly",
+    "pipeline_of",
+    "process",
+]

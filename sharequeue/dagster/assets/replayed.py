@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from sharequeue.dagster.assets.accepted import pipeline_of
-from sharequeue.dagster.cancelling import cancelled_plainly
+from sharequeue.dagster.assets.accepted import cancelled_plainly, pipeline_of
 from sharequeue.dagster.names import REPLAY_TAG
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.share_group import Backfill, ShareGroup

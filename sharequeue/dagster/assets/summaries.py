@@ -1,16 +1,19 @@
 """The assets of a pipeline's summaries: the partial sums of all leases that count, merged."""
 
-from typing import Any
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from sharequeue.dagster.assets.accepted import pipeline_of
-from sharequeue.dagster.cancelling import cancelled_plainly
-from sharequeue.dagster.files import replace_parquet
+from sharequeue.dagster.assets.accepted import cancelled_plainly, pipeline_of
 from sharequeue.dagster.references import NoSuchObject, Reference
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import preview
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SHOWN_ROWS = 10
 
@@ -45,7 +48,7 @@ def summary_asset(spec: dg.AssetSpec, group: ShareGroup, name: str) -> dg.Assets
         )
         with cancelled_plainly():
             merged = merge(partials).toPandas()
-        path = replace_parquet(
+        path = _replace_parquet(
             merged, sharequeue_settings.load().local_output / group.name / f"{name}.parquet"
         )
         return dg.MaterializeResult(
@@ -57,6 +60,15 @@ def summary_asset(spec: dg.AssetSpec, group: ShareGroup, name: str) -> dg.Assets
         )
 
     return summary
+
+
+def _replace_parquet(frame: "pd.DataFrame", path: Path) -> Path:
+    """Write ``frame`` as one Parquet file and return its path; a reader sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    frame.to_parquet(staged, index=False)
+    staged.replace(path)
+    return path
 
 
 __all__ = ["summary_asset"]

@@ -9,6 +9,8 @@ the group's own jobs have the tag from the beginning. A run of checks only does 
 from collections.abc import Iterator, Sequence
 
 import dagster as dg
+
+# The statuses of backfills, by which the instance filters them, have no public name (Dagster 1.13).
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 
 from sharequeue.dagster.names import GROUP_TAG

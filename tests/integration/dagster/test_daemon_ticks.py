@@ -8,6 +8,8 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+
+# The daemon's own loop, one turn at a time: Dagster has no public way to it.
 from dagster._core.test_utils import create_test_daemon_workspace_context
 from dagster._core.workspace.load_target import PythonFileTarget
 from dagster._daemon.sensor import execute_sensor_iteration

@@ -11,6 +11,8 @@ from types import SimpleNamespace
 
 import dagster as dg
 import pytest
+
+# Runs and backfills as Dagster stores them, without executing any: their records have no public names.
 from dagster._core.events import AssetMaterializationPlannedData
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._core.remote_origin import (

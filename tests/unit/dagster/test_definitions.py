@@ -109,6 +109,7 @@ def test_workspace_and_project_name_the_same_location() -> None:
 
 def test_the_instance_is_what_dagster_accepts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`dagster.yaml` is valid, keeps its storage where the environment says, and sends no telemetry."""
+    # The only function of Dagster that reads a dagster.yaml without opening its storage.
     from dagster._core.instance.config import dagster_instance_config
 
     monkeypatch.setenv("SHAREQUEUE_DAGSTER_URL", "postgresql+psycopg2://u:p@localhost/dagster")

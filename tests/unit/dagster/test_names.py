@@ -1,6 +1,8 @@
 """Share groups' names in Dagster."""
 
 import pytest
+
+# Dagster's own rule for names, which it does not publish.
 from dagster._core.definitions.utils import is_valid_name
 from hypothesis import given
 from hypothesis import strategies as st

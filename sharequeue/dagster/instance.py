@@ -1,4 +1,4 @@
-"""The connections of a run to Dagster's own database.
+"""What a run needs of its Dagster instance, and its connections to the instance's database.
 
 Dagster's storages in Postgres open a connection for each event, and a run of a share group writes some 250 of them:
 that takes a second, and more on a busy machine. A run keeps its connections instead, as Dagster's webserver does.
@@ -12,7 +12,35 @@ from typing import Any
 import dagster as dg
 import sqlalchemy as sa
 
-__all__ = ["keep_connections"]
+__all__ = ["keep_connections", "missing_settings"]
+
+
+def missing_settings(instance: dg.DagsterInstance, pool: str | None) -> list[str]:
+    """Return what the settings of an instance lack for runs of share groups whose Spark steps are in `pool`."""
+    if instance.is_ephemeral:
+        return []
+    found = []
+    if pool is not None and not _limited(instance, pool):
+        found.append(
+            f"the pool {pool!r} has no limit in this Dagster instance, so any number of Spark sessions may run at "
+            f"the same time: set one with `dagster instance concurrency set {pool} 2`"
+        )
+    if not instance.run_retries_enabled:
+        found.append(
+            "this Dagster instance does not retry failed runs: set `run_retries: {enabled: true}` in its dagster.yaml"
+        )
+    if not instance.run_monitoring_enabled:
+        found.append(
+            "this Dagster instance does not end runs whose machine went down, which keep their place in the pool: "
+            "set `run_monitoring: {enabled: true}` in its dagster.yaml"
+        )
+    return found
+
+
+def _limited(instance: dg.DagsterInstance, pool: str) -> bool:
+    if instance.get_concurrency_config().pool_config.default_pool_limit is not None:
+        return True
+    return any(each.name == pool for each in instance.event_log_storage.get_pool_limits())
 
 
 def keep_connections(instance: dg.DagsterInstance) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dagster as dg
 import sqlalchemy as sa
 
-from sharequeue.dagster import connections
+from sharequeue.dagster import instance
 from sharequeue.words.settings import Settings
 
 
@@ -13,7 +13,7 @@ def test_a_run_keeps_its_connections_and_outlives_their_end(
     stack_instance: dg.DagsterInstance, settings: Settings
 ) -> None:
     """Many events go over one connection; one that Postgres has ended is made again, and no event is lost."""
-    connections.keep_connections(stack_instance)
+    instance.keep_connections(stack_instance)
     made: list[int] = []
     engine: sa.Engine = stack_instance.event_log_storage._engine  # type: ignore[attr-defined]
     sa.event.listen(engine, "connect", lambda *_: made.append(1))
@@ -39,10 +39,10 @@ def test_a_run_keeps_its_connections_and_outlives_their_end(
     found = stack_instance.fetch_materializations(dg.AssetKey("kept"), limit=10).records
     numbers = [each.asset_materialization.metadata["number"].value for each in found[:6]]  # type: ignore[union-attr]
     assert numbers == [5, 4, 3, 2, 1, 0]
-    connections.keep_connections(stack_instance)
+    instance.keep_connections(stack_instance)
     assert engine is stack_instance.event_log_storage._engine  # type: ignore[attr-defined]
 
 
 def test_an_instance_without_postgres_is_left_as_it_is() -> None:
     with dg.DagsterInstance.ephemeral() as ephemeral:
-        connections.keep_connections(ephemeral)
+        instance.keep_connections(ephemeral)
