@@ -125,7 +125,7 @@ def test_a_trial_takes_nothing(
     produce(topic, 0, ["accept", "Accept"])
     trial = job.try_on(100, surroundings)
     assert trial.outcomes == {"Accept": 1, "accept": 1}
-    assert trial.remark == "a run would end with HandlerError: 'Accept' is none of accept, release, reject"
+    assert trial.remark == "a run would end with HandlerError: 'Accept' is not one of accept, release, reject"
     assert trial.errors == (f"{topic}-0 offset 5: Accept, unknown outcome: Accept",)
     assert positions(state, job.group) == before
 
