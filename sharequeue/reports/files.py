@@ -19,8 +19,8 @@ from sharequeue.words.settings import Settings
 _LONGEST = 180
 
 
-def page_path(settings: Settings, group_id: str, day: date) -> Path:
-    """Return the path of the page. A group's id may be any text; its folder has a name that every disk allows."""
+def folder_name(group_id: str) -> str:
+    """Return the name of a group's folder. A group's id may be any text; the name is one that every disk allows."""
     name = (
         quote(group_id, safe=" ").replace(".", "%2E")
         if not group_id.strip(".")
@@ -28,7 +28,12 @@ def page_path(settings: Settings, group_id: str, day: date) -> Path:
     )
     if len(name) > _LONGEST:
         name = f"{name[:_LONGEST]}-{hashlib.sha256(group_id.encode()).hexdigest()[:16]}"
-    return Path(settings.local_output) / "reports" / name / f"{day}.html"
+    return name
+
+
+def page_path(settings: Settings, group_id: str, day: date) -> Path:
+    """Return the path of the page."""
+    return Path(settings.local_output) / "reports" / folder_name(group_id) / f"{day}.html"
 
 
 def write_page(settings: Settings, report: GroupReport) -> Path:

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 
 from sharequeue import __version__
+from sharequeue.reports.data_docs import CONTENT_TYPES
 from sharequeue.service.admin import OPERATIONS
 from sharequeue.service.answers import (
     GroupAnswer,
@@ -96,6 +97,22 @@ _PAGES: dict[str, tuple[str, bool, list[dict[str, Any]]]] = {
     ),
 }
 """Pages for people: their content may change at any time."""
+_DATA_DOCS = [
+    {
+        "name": "name",
+        "in": "path",
+        "required": True,
+        "description": "The share group, escaped as in a URL, with `~` in place of `%`.",
+        "schema": {"type": "string", "minLength": 1},
+    },
+    {
+        "name": "path",
+        "in": "path",
+        "required": True,
+        "description": "The file, such as `index.html`.",
+        "schema": {"type": "string", "minLength": 1},
+    },
+]
 
 
 @cache
@@ -153,6 +170,12 @@ def document() -> dict[str, Any]:
     }
     for path, (summary, of_group, more) in _PAGES.items():
         paths[path] = {"get": schemas.page(summary, of_group, more)}
+    docs = schemas.page("A file of a group's Data Docs, by Great Expectations", False, _DATA_DOCS)
+    docs["responses"] |= schemas.page("", True, [])["responses"]
+    docs["responses"]["200"]["content"] = {
+        kind.partition(";")[0]: {"schema": {"type": "string"}} for kind in CONTENT_TYPES.values()
+    }
+    paths["/v1/data-docs/{name}/{path}"] = {"get": docs}
     signed_in = schemas.page("Make the browser ask for a token, then go to the first page", False, [])
     signed_in["responses"]["303"] = {"description": "The browser has sent a token: look there."}
     del signed_in["responses"]["200"]

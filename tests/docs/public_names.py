@@ -91,7 +91,7 @@ def endpoints() -> Iterator[str]:
         app.state.service.close()
     for route in app.routes:
         for method in route.methods - {"HEAD"}:  # type: ignore[attr-defined]
-            yield f"{method} {route.path.replace(':group', '')}"  # type: ignore[attr-defined]
+            yield f"{method} {route.path.replace(':group', '').replace(':path', '')}"  # type: ignore[attr-defined]
 
 
 def _properties(of: Any, inside: str) -> Iterator[str]:

@@ -2,8 +2,8 @@
 
 They are rendered on the server, without a build step and without an address outside the service; they work without
 scripts, and are read-only. Read `viewing` (the caller's rights and the time limits of a page), `layout` (the frame of
-each page), then the pages: `overview`, `group`, `share_partition`, `letters`. Figures are read and shown by
-`sharequeue.reports`.
+each page), then the pages: `overview`, `group`, `share_partition`, `letters`; and `data_docs`, for the files that
+Great Expectations has written. Figures are read and shown by `sharequeue.reports`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from sharequeue.service.callers import ANONYMOUS, demanded
+from sharequeue.service.pages.data_docs import data_docs
 from sharequeue.service.pages.group import group
 from sharequeue.service.pages.layout import STATIC, error_document, secured
 from sharequeue.service.pages.letters import dead_letters
@@ -30,6 +31,7 @@ def routes(pages: Pages) -> list[Route]:
         Route("/groups/{group_id:group}", pages.route(group)),
         Route("/share-partitions/{group_id:group}", pages.route(share_partition)),
         Route("/dead-letters/{group_id:group}", pages.route(dead_letters, slow=True)),
+        Route("/v1/data-docs/{name}/{path:path}", pages.route(data_docs)),
         Route("/sign-in", pages.route(_sign_in)),
         Route("/pages/{name}", _static),
     ]

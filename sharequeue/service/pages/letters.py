@@ -65,11 +65,20 @@ def dead_letters(look: Look) -> Response:
 
 
 def require_letters(look: Look, group_id: str, topic: str) -> None:
-    """Raise GroupAuthorizationFailed or TopicAuthorizationFailed unless the caller may read the dead letters."""
+    """Raise GroupAuthorizationFailed or TopicAuthorizationFailed unless the caller may read the dead letters.
+
+    The topic may be empty, if the group has none.
+    """
     if not look.may("READ", group_id):
         raise GroupAuthorizationFailed(
             f"{look.principal} may not READ group {quoted(group_id)}: dead letters have what is in its records."
         )
+    if topic:
+        require_topic(look, topic)
+
+
+def require_topic(look: Look, topic: str) -> None:
+    """Raise TopicAuthorizationFailed unless the caller may read a topic."""
     if not look.may_topic("READ", topic):
         raise TopicAuthorizationFailed(f"{look.principal} may not READ topic {quoted(topic)}")
 
@@ -212,9 +221,7 @@ def _one(look: Look, group_id: str, topic: str) -> Response:
             name, element("h1", name), back, element("p", why, class_="wrong"), live=False, status=404
         )
     (seen,) = found.letters
-    if not look.may_topic("READ", seen.letter.source_topic or ""):
-        source = quoted(seen.letter.source_topic or "")
-        raise TopicAuthorizationFailed(f"{look.principal} may not READ topic {source}")
+    require_topic(look, seen.letter.source_topic or "")
     again = redrive_of(topic, group_id, "--offsets", f"{partition}:{offset}")
     return look.document(name, element("h1", name), back, _whole(seen, again), live=False)
 

@@ -108,6 +108,12 @@ class Look:
         group_id = str(self.request.path_params["group_id"])
         if group_id == "-" and self.asked("name"):
             group_id = self.asked("name")
+        return self.described(group_id)
+
+    def described(self, group_id: str) -> str:
+        """Return a group, if it exists and the caller is allowed to describe it and all its topics; else raise as
+        `group` does.
+        """
         if "\x00" in group_id:
             raise InvalidGroupId("The group id has a NUL character in it: no group is called so.")
         Admin(self.database, self.service.topics, self.principal).require_whole(group_id)
