@@ -10,6 +10,7 @@ from pydantic import Field
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.dagster import reports
+from sharequeue.dagster.assets.stored import stored_rows
 from sharequeue.dagster.instance import missing_settings
 from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG, lease_tag_value
 from sharequeue.dagster.references import NoSuchObject, Reference
@@ -134,6 +135,7 @@ def process(run: Processing) -> "dg.MaterializeResult[None]":
         metadata={
             "dagster/row_count": sum(row.records for row in state.outputs.counted(group.group, job.sink)),
             **files,
+            **stored_rows(job, settings, state),
             "member": member_id,
             **({"left_to_other_runs": list(report.left_out)} if report.left_out else {}),
             **({"not_assigned": list(report.not_assigned)} if report.not_assigned else {}),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from sharequeue.dagster.assets.accepted import cancelled_plainly, pipeline_of
+from sharequeue.dagster.assets.stored import column_schema
 from sharequeue.dagster.references import NoSuchObject, Reference
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup
@@ -55,6 +56,9 @@ def summary_asset(spec: dg.AssetSpec, group: ShareGroup, name: str) -> dg.Assets
             metadata={
                 "dagster/row_count": len(merged),
                 "path": dg.MetadataValue.path(path),
+                "dagster/uri": path.absolute().as_uri(),
+                "dagster/storage_kind": "parquet",
+                **column_schema({str(column): str(kind) for column, kind in merged.dtypes.items()}),
                 "first_rows": preview(merged, SHOWN_ROWS),
             }
         )

@@ -12,17 +12,21 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.session import EXTENSIONS
 from sharequeue.spark.sinks.columns import Limit, Shape, folder_limits, quoted
-from sharequeue.spark.sinks.interface import OpenSink, Sink, SinkContext, SinkRefused
+from sharequeue.spark.sinks.interface import OpenSink, Sink, SinkContext, SinkRefused, Stored
 from sharequeue.spark.sinks.lake_table import CLAIM_SECONDS, OpenTransfer, Rows, Step
 from sharequeue.words.jar_sets import fetch_command
+from sharequeue.words.settings import Settings
+from sharequeue.words.settings.output import is_uri
 
 _FORGETS = "delta.setTransactionRetentionDuration"
 _CHECK = "delta.constraints."
@@ -60,6 +64,12 @@ class DeltaTable(Sink):
         opened = OpenTransfer(context, table, self.on_step)
         opened.transfer(CLAIM_SECONDS)
         yield opened
+
+    def stored(self, settings: Settings, names: SinkNames) -> Stored:
+        """Return the table's name in the catalog, or its address."""
+        if "/" not in self.table:
+            return Stored("delta", table=self.table)
+        return Stored("delta", uri=self.table if is_uri(self.table) else Path(self.table).absolute().as_uri())
 
 
 @dataclass(frozen=True, slots=True)

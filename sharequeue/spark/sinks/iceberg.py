@@ -17,10 +17,12 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.sinks.columns import Shape, folder_limits, quoted
-from sharequeue.spark.sinks.interface import OpenSink, Sink, SinkContext, SinkRefused
+from sharequeue.spark.sinks.interface import OpenSink, Sink, SinkContext, SinkRefused, Stored
 from sharequeue.spark.sinks.lake_table import CLAIM_SECONDS, OpenTransfer, Rows, Step
 from sharequeue.words.jar_sets import fetch_command
+from sharequeue.words.settings import Settings
 
 _WAP = "write.wap.enabled"
 _WAP_ID = "wap.id"
@@ -57,6 +59,10 @@ class IcebergTable(Sink):
         opened = OpenTransfer(context, table, self.on_step)
         opened.transfer(CLAIM_SECONDS)
         yield opened
+
+    def stored(self, settings: Settings, names: SinkNames) -> Stored:
+        """Return the table's name with its catalog."""
+        return Stored("iceberg", table=self.table)
 
 
 @dataclass(frozen=True, slots=True)

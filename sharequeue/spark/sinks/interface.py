@@ -1,4 +1,4 @@
-"""The protocol of a sink: five methods, of which a new sink has to write two (`Sink.open`, `OpenSink.acknowledge`).
+"""The protocol of a sink: six methods, of which a new sink has to write two (`Sink.open`, `OpenSink.acknowledge`).
 
 Each round first writes its rows to files, by lease (`output/lease_files.py`), and reads its outcomes from these
 files. The sink then decides what happens to the accepted rows:
@@ -111,6 +111,19 @@ class WrittenRound:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """Where the accepted rows of a sink are, in the terms of a data catalog; None if a term does not apply."""
+
+    kind: str | None = None
+    """The storage, such as `postgres` or `parquet`."""
+    table: str | None = None
+    uri: str | None = None
+    """An address without a user and a password."""
+    for_the_queue: bool = False
+    """Whether the rows also have the columns for the queue (`outcome`, `error`)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Replacement:
     """The records whose rows in a sink will be replaced, and the files with the new rows."""
 
@@ -157,7 +170,7 @@ class OpenSink(Protocol):
 
 class Sink(Protocol):
     """The destination of accepted rows: a value that is part of a job. A subclass inherits `sweep` if it leaves
-    nothing outside the files, and `replace` if it cannot remove rows.
+    nothing outside the files, `replace` if it cannot remove rows, and `stored` if no data catalog knows its rows.
     """
 
     def open(self, context: SinkContext) -> AbstractContextManager[OpenSink]:
@@ -165,6 +178,10 @@ class Sink(Protocol):
         before anything is leased.
         """
         ...
+
+    def stored(self, settings: Settings, names: SinkNames) -> Stored:
+        """Return where the accepted rows are, for a data catalog. Nothing is read for it."""
+        return Stored()
 
     def sweep(self, state: State, names: SinkNames, *, dry_run: bool) -> list[str]:
         """Remove what leases that have ended left outside the files. Return what was removed."""

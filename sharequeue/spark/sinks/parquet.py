@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from sharequeue.spark.outcomes.acknowledging import ToAcknowledge, acknowledge_a
 from sharequeue.spark.outcomes.offset_sets import offset_sets
 from sharequeue.spark.output.compaction import CompactionFailed
 from sharequeue.spark.output.files import Files, literal
-from sharequeue.spark.output.folders import no_files, sink_root
+from sharequeue.spark.output.folders import SinkNames, no_files, sink_root
 from sharequeue.spark.output.manifest import ELSEWHERE, read_counted
 from sharequeue.spark.output.shared_folder import Counted, all_read_back
 from sharequeue.spark.reading.plan import TopicPartition
@@ -29,10 +30,13 @@ from sharequeue.spark.sinks.interface import (
     Replacement,
     Sink,
     SinkContext,
+    Stored,
     WrittenRound,
 )
 from sharequeue.words.errors import InvalidRequest
 from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.settings import Settings
+from sharequeue.words.settings.output import is_uri
 from sharequeue.words.values import Acknowledged, LeaseOutput, OutputRow
 
 AT = ["topic", "partition", "offset"]
@@ -236,6 +240,12 @@ class ParquetByLease(Sink):
     def open(self, context: SinkContext) -> Iterator[OpenSink]:
         """Prepare a run."""
         yield _OpenFiles(context)
+
+    def stored(self, settings: Settings, names: SinkNames) -> Stored:
+        """Return the folder of the sink; the manifest has the files of it that count."""
+        root = sink_root(settings, names.sink)
+        uri = root if is_uri(root) else Path(root).absolute().as_uri()
+        return Stored("parquet", uri=uri, for_the_queue=True)
 
     def replace(self, context: SinkContext, replacement: Replacement, *, execute: bool) -> Replaced:
         """Rewrite the folders that have rows of these records. Raises InvalidRequest and CompactionFailed."""

@@ -39,6 +39,7 @@ from sharequeue.spark.sinks.interface import (
     Sink,
     SinkContext,
     SinkRefused,
+    Stored,
     WrittenRound,
     discard,
 )
@@ -56,6 +57,7 @@ from sharequeue.spark.sinks.postgres_tables import (
 )
 from sharequeue.state import State
 from sharequeue.words.errors import InvalidRequest
+from sharequeue.words.settings import Settings
 from sharequeue.words.values import Acknowledged, LeaseOutput
 
 _log = logging.getLogger(__name__)
@@ -138,6 +140,13 @@ class PostgresTable(Sink):
         finally:
             with deferred():
                 opened.close()
+
+    def stored(self, settings: Settings, names: SinkNames) -> Stored:
+        """Return the table with its database, and the address of the server."""
+        url = sa.make_url(settings.database_url)
+        server = sa.URL.create("postgresql", host=url.host, port=url.port, database=url.database)
+        table = f"{url.database}.{self.table}" if url.database else self.table
+        return Stored("postgres", table, server.render_as_string())
 
     def sweep(self, state: State, names: SinkNames, *, dry_run: bool) -> list[str]:
         """Remove the staging tables of leases that are no longer held. Return their names."""

@@ -59,6 +59,24 @@ def figures(result: dg.ExecuteInProcessResult, key: str) -> dict[str, Any]:
     return {name: value.value for name, value in made.metadata.items()}
 
 
+def columns_of(made: dict[str, Any]) -> set[str]:
+    """The names of an output's columns."""
+    return {column.name for column in made["dagster/column_schema"].columns}
+
+
+def observed_topics(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
+    """The observations of topics in a run, by topic."""
+    observations = [
+        event.asset_observation_data.asset_observation
+        for event in result.all_events
+        if event.event_type_value == "ASSET_OBSERVATION"
+    ]
+    return {
+        each.asset_key.path[1]: {name: value.value for name, value in each.metadata.items()}
+        for each in observations
+    }
+
+
 @pytest.fixture
 def entries(settings: Settings, topics: Topics) -> Any:
     """Give two topics with 100 payments and ten refunds."""
@@ -92,7 +110,18 @@ def test_payments_and_refunds_are_in_the_table_once(
     paid = sum(number + 1 for number in range(100) if number % 50)
     back = sum(number + 1 for number in range(0, 100, 10) if number % 50)
     assert booked == {PAYMENTS: (98, Decimal(paid)), REFUNDS: (8, Decimal(-back))}
-    assert figures(result, "ledger/accepted")["dagster/row_count"] == 106
+    made = figures(result, "ledger/accepted")
+    assert made["dagster/row_count"] == 106
+    assert made["dagster/table_name"].endswith(".accounting.ledger")
+    assert made["dagster/uri"].startswith("postgresql://")
+    assert "@" not in made["dagster/uri"]
+    assert "amount" in columns_of(made)
+    assert "outcome" not in columns_of(made)
+    seen = observed_topics(result)
+    assert set(seen) == {PAYMENTS, REFUNDS, ledger.DEAD_LETTER_TOPIC}
+    assert (seen[PAYMENTS]["partitions"] + seen[REFUNDS]["partitions"]) == 4
+    assert seen[PAYMENTS]["written_offsets"] == 100
+    assert seen[ledger.DEAD_LETTER_TOPIC]["log_offsets"] >= 4
     assert together("ledger/dead_letters", "new_records") == 4
     assert figures(result, "ledger/spso_and_lag")["lag_records"] == 0
     failed = [check.check_name for check in result.get_asset_check_evaluations() if not check.passed]
@@ -119,7 +148,7 @@ def test_payments_and_refunds_are_in_the_table_once(
 
 
 def test_a_reminder_waits_until_it_is_due(
-    settings: Settings, topics: Topics, run_queue: RunQueue, state: State
+    settings: Settings, topics: Topics, run_queue: RunQueue, state: State, tmp_path: Path
 ) -> None:
     """What is due is written, what is no reminder is a dead letter, and what is due later waits for its time."""
     reminders.prepare(settings)
@@ -130,6 +159,8 @@ def test_a_reminder_waits_until_it_is_due(
     result, _ = run_queue("reminders")
     assert result.success
     made = figures(result, "reminders/accepted")
+    assert made["dagster/uri"] == (tmp_path / "reminders").as_uri()
+    assert {"topic", "outcome"} < columns_of(made)
     assert [made[f"{name}_records"] for name in ("leased", "accepted", "released", "rejected")] == [
         3,
         1,
