@@ -9,8 +9,10 @@ An error does not block unless `dead_letters.blocking` is set: a run writes its 
 even if something is wrong with its letters.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -18,22 +20,34 @@ from pydantic import Field
 from sharequeue.dagster.quality import dead_letters
 from sharequeue.dagster.quality.archived import ArchivedLetters
 from sharequeue.dagster.quality.context import QualityContext
+from sharequeue.dagster.quality.dead_letters import HEADERS, UNIQUE
 from sharequeue.dagster.quality.drift import drift_of
-from sharequeue.dagster.quality.examination import Examination, Examined, Found, examine, finding
+from sharequeue.dagster.quality.examination import Examination, Examined, examine, finding
 from sharequeue.dagster.quality.expectations import Expectation, check_specs, severity_of, suite_of
-from sharequeue.dagster.quality.findings import SHOWN, Cursor, Finding, table_of_findings, together
+from sharequeue.dagster.quality.findings import (
+    DOUBLED,
+    INVENTED,
+    MISSING,
+    Cursor,
+    Finding,
+    Found,
+    table_of_findings,
+    together,
+)
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup
+from sharequeue.dagster.tables import table
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics
+from sharequeue.reports.data_docs import INDEX, context_folder, data_docs_address, site_folder
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
 
 RECONCILED = "reconciled_with_state"
 NONE_HELD = "none_held"
 DRIFT = "like_last_week"
-CONTEXTS = "great_expectations"
-"""The folder in the data folder with the groups' contexts."""
+PLACED = (RECONCILED, UNIQUE)
+"""The checks that know how far each source partition is reconciled, to find a letter that is there twice."""
 
 _RECONCILIATION = Expectation(
     check=RECONCILED,
@@ -96,7 +110,7 @@ def dead_letter_checks(
         if some:
             loaded = sharequeue_settings.load()
             gx = QualityContext(
-                loaded.home / CONTEXTS / group.name,
+                context_folder(loaded, group.group),
                 built_in,
                 user_suite,
                 users,
@@ -142,7 +156,8 @@ def _read_checks(
                 settings,
                 topics,
                 first=cursors[checks[0]].next,
-                places=cursors[RECONCILED].places if RECONCILED in checks else {},
+                # Checks at one position have read the same letters.
+                places=next((cursors[check].places for check in PLACED if check in checks), {}),
                 most=config.max_letters or group.dead_letters.max_letters,
                 context=None if checks == [RECONCILED] else gx,
                 run_name=f"{group.name}-{context.run.run_id[:8]}-{number}",
@@ -152,16 +167,27 @@ def _read_checks(
                 f"{examined.ours:,} of {group.group}, {examined.foreign:,} of others; at most "
                 f"{examined.reading.left:,} are left for the next run"
             )
+            data_docs = _data_docs(settings, group.group, gx.folder)
             for each in (each for each in expectations if each.check in checks):
                 found = (
                     _reconciled(examined)
                     if each.check == RECONCILED
                     else examined.by_check.get(each.check, Found())
                 )
-                result = _result(asset, each, topic, cursors[each.check], found, examined, gx)
+                result = _result(asset, each, topic, cursors[each.check], found, examined, data_docs)
                 if not result.passed:
                     context.log.error(f"check {each.check} failed: {result.description}")
                 yield result
+
+
+def _data_docs(settings: Settings, group_id: str, folder: Path) -> dict[str, dg.MetadataValue[Any]]:
+    """Return the link to the Data Docs at the service; without a service, their file."""
+    index = site_folder(folder) / INDEX
+    if not index.exists():
+        return {}
+    if settings.knows("service_url"):
+        return {"data_docs": dg.MetadataValue.url(data_docs_address(settings, group_id))}
+    return {"data_docs_file": dg.MetadataValue.path(index)}
 
 
 def _result(
@@ -171,27 +197,14 @@ def _result(
     cursor: Cursor,
     found: Found,
     examined: Examined,
-    gx: QualityContext,
+    data_docs: Mapping[str, dg.MetadataValue[Any]],
 ) -> dg.AssetCheckResult:
-    reading = examined.reading
-    before = cursor.still(reading, examined.reconciled.next)
-    findings, unlisted_before = [*found.findings, *before], cursor.still_unlisted(reading)
-    unexpected = found.unexpected + len(before) + unlisted_before
-    unlisted = max(0, unexpected - len(findings[:SHOWN]))
-    after = Cursor(
-        reading.info.topic_id,
-        {**cursor.next, **reading.next},
-        {**cursor.places, **examined.reconciled.next} if expectation.check == RECONCILED else {},
-        findings[:SHOWN],
-        unlisted,
-    )
-    if unlisted > unlisted_before:
-        after.unlisted_before = dict(after.next)
-    elif unlisted:
-        after.unlisted_before, after.unlisted_from = cursor.unlisted_before, cursor.reread(reading)
-    passed = found.passed and not findings and not unlisted_before
-    metadata: dict[str, dg.MetadataValue | int | str] = {
-        "unexpected_records": unexpected,
+    reading, check = examined.reading, expectation.check
+    after = cursor.after(reading, examined.reconciled.next if check in PLACED else {}, found)
+    counts = after.counts
+    passed = found.passed and not counts
+    metadata: dict[str, Any] = {
+        "unexpected_records": counts.total(),
         "read_records": reading.letters,
         "group_records": examined.ours,
         "foreign_records": examined.foreign,
@@ -199,61 +212,69 @@ def _result(
         "left_offsets": reading.left,
         "dead_letter_topic": topic,
     }
-    if expectation.check == RECONCILED:
+    if check == RECONCILED:
         metadata |= {
             "archived_records": examined.reconciled.archived,
-            "missing_records": examined.reconciled.missing,
-            "invented_records": examined.reconciled.invented,
-            "doubled_records": examined.reconciled.doubled,
+            **{f"{kind}_records": counts[kind] for kind in (MISSING, INVENTED, DOUBLED)},
         }
     else:
-        metadata |= {"elements_records": found.elements, "expectation": expectation.kind}
-        if gx.index.exists():
-            metadata["data_docs"] = dg.MetadataValue.url(gx.index.as_uri())
-    if expectation.altered:
-        metadata["not_compared_records"] = examined.not_compared
-    if findings:
-        metadata["found"] = table_of_findings(
-            findings, topic, shown_only=expectation.altered or expectation.doubled
-        )
+        metadata |= {
+            "elements_records": found.elements,
+            "not_compared_records": examined.not_compared,
+            "expectation": expectation.kind,
+            **data_docs,
+        }
+    if check == HEADERS and examined.headers:
+        rows = [(*wrong, letters) for wrong, letters in sorted(examined.headers.items())]
+        metadata["headers"] = table({"header": "string", "problem": "string", "letters": "int"}, rows)
+    if after.found:
+        metadata["found"] = table_of_findings(after.found, topic)
     if found.problem:
         metadata["problem"] = found.problem
     metadata["cursor"] = after.metadata()
     return dg.AssetCheckResult(
         passed=passed,
         asset_key=asset,
-        check_name=expectation.check,
+        check_name=check,
         severity=severity_of(expectation),
         description=expectation.description
         if passed
-        else _what_failed(expectation, found, len(before), unlisted_before),
+        else _what_failed(expectation, topic, found, counts, after),
         metadata=metadata,
     )
 
 
-def _what_failed(expectation: Expectation, found: Found, before: int, unlisted: int) -> str:
-    if found.problem:
-        return f"{found.problem}. Expected: {expectation.description}"
+def _what_failed(
+    expectation: Expectation, topic: str, found: Found, counts: Counter[str], after: Cursor
+) -> str:
+    """Return the check's message: how many letters fail, and the first record."""
     sentences = []
-    if found.unexpected:
-        letters = "1 letter breaks" if found.unexpected == 1 else f"{found.unexpected:,} letters break"
-        sentences.append(f"{letters} it.")
-    if before:
-        sentences.append(f"{before} earlier findings are still there.")
-    if unlisted:
-        sentences.append(f"{unlisted:,} earlier findings are not listed: read them again with `full: true`.")
-    return " ".join([*sentences, f"Expected: {expectation.description}"])
+    if counts:
+        kinds = [f"{number:,} {kind}" for kind, number in sorted(counts.items()) if kind]
+        sentences.append(", ".join(kinds) if kinds else f"{counts.total():,} failed")
+        if earlier := counts.total() - found.counts.total():
+            sentences[0] += f" ({earlier:,} of them found by earlier runs)"
+        if after.found:
+            first = after.found[0]
+            sentences[0] += f"; first record {first.record(topic)}: {first.found}"
+    if found.problem:
+        sentences.append(found.problem)
+    if left := after.unlisted.total():
+        sentences.append(f"{left:,} are not listed: `full: true` reads them again")
+    return ". ".join([*sentences, f"Expected: {expectation.description}"])
 
 
 def _reconciled(examined: Examined) -> Found:
     reconciled = examined.reconciled
     findings = [
-        Finding("missing", None, None, source.topic, source.partition, place.offset, place.sequence)
+        Finding(MISSING, None, None, source.topic, source.partition, place.offset, place.sequence)
         for source, place in reconciled.examples_missing
     ]
     findings += [finding(judged.letter, what) for what, judged in reconciled.examples_apart]
-    wrong = reconciled.missing + reconciled.invented + reconciled.doubled
-    return Found(reconciled.archived, wrong, findings, None, wrong == 0)
+    counts = +Counter(
+        {MISSING: reconciled.missing, INVENTED: reconciled.invented, DOUBLED: reconciled.doubled}
+    )
+    return Found(reconciled.archived, counts, findings, None, not counts)
 
 
 def _without_topic(

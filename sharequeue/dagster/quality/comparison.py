@@ -45,6 +45,11 @@ class Compared:
     value: str
     headers: str
 
+    @property
+    def as_expected(self) -> bool:
+        """Whether no difference was found."""
+        return {self.key, self.value, self.headers} <= set(AS_EXPECTED)
+
 
 def copied(headers: Mapping[str, str | None]) -> str:
     """Return the state of a letter's copy: `whole`, `missing`, `oversized`, or `none` if no copy was requested."""

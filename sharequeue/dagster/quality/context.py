@@ -1,7 +1,8 @@
 """The Great Expectations context: suites, checkpoints, validation results and Data Docs.
 
 It is a context on disk, as Great Expectations creates it: `<home>/great_expectations/<group>/gx`. It has our suite
-as JSON next to the user's own, one checkpoint that validates both, all validation results, and Data Docs.
+as JSON next to the user's own, one checkpoint that validates both, all validation results, and Data Docs, which the
+service shows.
 Open it with `great_expectations.get_context(mode="file", project_root_dir=…)`.
 """
 
@@ -16,13 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sharequeue.dagster.quality.expectations import Expectation, Verdict, verdict
+from sharequeue.reports.data_docs import site_folder
 
 if TYPE_CHECKING:
     import pandas as pd
 
 BUILT_IN = "built_in"
 USERS = "users"
-SITE = "local_site"
+SITE, COPY = "local_site", "copy"
+"""The Data Docs in the context, and a second site if the user names a folder."""
 _ROWS = {
     "result_format": "SUMMARY",
     "unexpected_index_column_names": ["dlq_partition", "dlq_offset"],
@@ -34,7 +37,7 @@ KEPT_VALIDATIONS = 100
 
 @dataclass(frozen=True, slots=True)
 class QualityContext:
-    """The context of one group. `user_suite` is the user's JSON; `data_docs` is another folder for the site."""
+    """The context of one group. `user_suite` is the user's JSON; `data_docs` is the folder of a copy of the site."""
 
     folder: Path
     built_in: Sequence[Expectation]
@@ -43,14 +46,10 @@ class QualityContext:
     data_docs: Path | None = None
 
     @property
-    def site(self) -> Path:
-        """The folder of the Data Docs."""
-        return self.data_docs or self.folder / "gx" / "uncommitted" / "data_docs" / SITE
-
-    @property
-    def index(self) -> Path:
-        """The first page of the Data Docs."""
-        return self.site / "index.html"
+    def sites(self) -> dict[str, Path]:
+        """The folders of the Data Docs, by the names of the sites."""
+        copies = {} if self.data_docs is None else {COPY: self.data_docs}
+        return {SITE: site_folder(self.folder), **copies}
 
     @contextmanager
     def open(self) -> Iterator["Validator"]:
@@ -59,8 +58,8 @@ class QualityContext:
         with (self.folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield Validator(self, _checkpoint(self))
-            for kept in (self.folder / "gx" / "uncommitted" / "validations", self.site / "validations"):
-                _remove_old(kept)
+            for kept in (self.folder / "gx" / "uncommitted", *self.sites.values()):
+                _remove_old(kept / "validations")
 
 
 class Validator:
@@ -105,30 +104,19 @@ def _checkpoint(given: QualityContext) -> Any:
     import great_expectations.expectations as gxe
     from great_expectations.checkpoint.actions import UpdateDataDocsAction
     from great_expectations.data_context.types.base import ProgressBarsConfig
-    from great_expectations.expectations.row_conditions import Column
 
     context = gx.get_context(mode="file", project_root_dir=given.folder)
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
-    if given.data_docs is not None:
-        store = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(given.data_docs)}
-        context.update_data_docs_site(
-            SITE,
-            {
-                "class_name": "SiteBuilder",
-                "store_backend": store,
-                "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
-            },
-        )
+    for name, folder in given.sites.items():
+        known = name in context.list_data_docs_sites()
+        put = context.update_data_docs_site if known else context.add_data_docs_site
+        put(name, _site(folder))
     source = context.data_sources.add_or_update_pandas("dead_letters")
     batch = source.add_dataframe_asset("letters").add_batch_definition_whole_dataframe("batch")
 
     def built(expectation: Expectation) -> Any:
-        arguments = dict(expectation.arguments)
-        if expectation.only_if is not None:
-            column, value = expectation.only_if
-            arguments["row_condition"] = Column(column) == value
         return getattr(gxe, expectation.kind)(
-            **arguments,
+            **expectation.arguments,
             severity=expectation.severity,
             description=expectation.description,
             meta={"check": expectation.check},
@@ -148,10 +136,20 @@ def _checkpoint(given: QualityContext) -> Any:
         gx.Checkpoint(
             name="dead_letters",
             validation_definitions=definitions,
-            actions=[UpdateDataDocsAction(name="data_docs", site_names=[SITE])],
+            actions=[UpdateDataDocsAction(name="data_docs", site_names=list(given.sites))],
             result_format=_ROWS,
         )
     )
+
+
+def _site(folder: Path) -> Any:
+    """Return the config of a site. Without `show_how_to_buttons` each page would open with a tour."""
+    return {
+        "class_name": "SiteBuilder",
+        "show_how_to_buttons": False,
+        "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(folder)},
+        "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+    }
 
 
 def _remove_old(folder: Path) -> None:

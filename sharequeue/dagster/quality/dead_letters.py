@@ -3,11 +3,12 @@
 The headers are those of KIP-1191 (``__dlq.errors.*``, values UTF-8 text) and our own. The partition is the source
 partition modulo a possible number of partitions of the dead-letter topic. Batch, cause and delivery count are
 those that Postgres archived, and key, value and copied headers are those of the record. The frame keeps each header
-as the text that was read, so that a header that is missing or not a number stays visible.
+as the text that was read.
 ``sharequeue.dagster.quality.reconciliation`` checks that the topic has *all* the archived records.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from sharequeue.dagster.quality.comparison import AS_EXPECTED, Compared, copied
@@ -31,8 +32,11 @@ from sharequeue.words.record_bytes import text_of
 if TYPE_CHECKING:
     import pandas as pd
 
-_NUMBER = r"^\d+$"
-_COORDINATES = ["topic", "partition", "offset", "group", "sequence"]
+HEADERS = "headers_valid"
+UNIQUE = "source_coordinates_unique"
+"""The checks of the headers, and of records that have several letters."""
+REPEATED = "the record has a letter of this batch already"
+_NUMBERED = (PARTITION, OFFSET, DELIVERY_COUNT)
 _NUMBERS = ("dlq_partition", "dlq_offset", "expected_partition", "deliveries", "archived_deliveries")
 
 COLUMNS = {
@@ -45,6 +49,8 @@ COLUMNS = {
     "dlq_partition": "the partition of the letter",
     "dlq_offset": "its offset there",
     "written_at": "the time of writing, UTC",
+    "header_problems": "the headers that are missing or not a number; else null",
+    "repeated": f"`{REPEATED}`, or null",
     "expected_partition": "the partition in which it must be, or its own if that can be right",
     "deliveries": "the delivery count of the header, as a number",
     "archived_deliveries": "the delivery count in Postgres",
@@ -65,44 +71,28 @@ COLUMNS = {
 """The columns of a batch, in order, with their meaning."""
 
 
-def frame(judged: Sequence[Judged], compared: Sequence[Compared], dlq_partitions: int) -> "pd.DataFrame":
-    """Return one row per letter: each header as text (None if missing), and the derived columns."""
+def frame(
+    judged: Sequence[Judged],
+    compared: Sequence[Compared],
+    dlq_partitions: int,
+    repeated: Collection[Judged] = (),
+) -> "pd.DataFrame":
+    """Return one row per letter: each header as text (None if missing), and the derived columns.
+
+    `repeated` are the letters of records whose batch has a letter for them already.
+    """
     import pandas as pd
 
-    rows = [_row(each, found, dlq_partitions) for each, found in zip(judged, compared, strict=True)]
+    places = {each.place for each in repeated}
+    rows = [
+        {**_row(each, found, dlq_partitions), "repeated": REPEATED if each.place in places else None}
+        for each, found in zip(judged, compared, strict=True)
+    ]
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(_NUMBERS, "float"))
 
 
 def expectations() -> tuple[Expectation, ...]:
     """Return the suite of expectations for a group's letters."""
-    present = tuple(
-        Expectation(
-            check=f"header_{_column(header)}_present",
-            description=f"Every letter has the header {header}.",
-            kind="ExpectColumnValuesToNotBeNull",
-            arguments={"column": _column(header)},
-        )
-        for header in KAFKA_HEADERS
-    )
-    own = tuple(
-        Expectation(
-            check=f"header_{column}_present",
-            description=f"Every letter that Postgres has recorded as written has the header {header}.",
-            kind="ExpectColumnValuesToNotBeNull",
-            arguments={"column": column},
-            only_if=("standing", "known"),
-        )
-        for column, header in (("sequence", SEQUENCE), ("batch", BATCH))
-    )
-    parseable = tuple(
-        Expectation(
-            check=f"header_{_column(header)}_parseable",
-            description=f"The header {header} is a number.",
-            kind="ExpectColumnValuesToMatchRegex",
-            arguments={"column": _column(header), "regex": _NUMBER},
-        )
-        for header in (PARTITION, OFFSET, DELIVERY_COUNT)
-    )
     as_source = tuple(
         Expectation(
             check=f"{part}_as_source",
@@ -110,20 +100,22 @@ def expectations() -> tuple[Expectation, ...]:
             "the source still has it; otherwise it has none.",
             kind="ExpectColumnValuesToBeInSet",
             arguments={"column": f"{part}_found", "value_set": list(AS_EXPECTED)},
-            altered=True,
         )
         for part, verb in (("key", "is"), ("value", "is"), ("headers", "are"))
     )
     return (
-        *present,
-        *own,
-        *parseable,
         Expectation(
-            check="source_coordinates_unique",
-            description="No batch has a source record twice.",
-            kind="ExpectCompoundColumnsToBeUnique",
-            arguments={"column_list": _COORDINATES, "ignore_row_if": "any_value_is_missing"},
-            doubled=True,
+            check=HEADERS,
+            description="Every letter has Kafka's headers, and Sharequeue's if Postgres has recorded it as written; "
+            "partition, offset and delivery count are numbers.",
+            kind="ExpectColumnValuesToBeNull",
+            arguments={"column": "header_problems"},
+        ),
+        Expectation(
+            check=UNIQUE,
+            description="No batch has written a source record twice.",
+            kind="ExpectColumnValuesToBeNull",
+            arguments={"column": "repeated"},
         ),
         Expectation(
             check="partition_follows_source",
@@ -143,7 +135,6 @@ def expectations() -> tuple[Expectation, ...]:
             description="The letter's batch is the one that Postgres archived under its number.",
             kind="ExpectColumnPairValuesToBeEqual",
             arguments=_pair("batch", "archived_batch"),
-            altered=True,
         ),
         Expectation(
             check="cause_as_archived",
@@ -168,6 +159,19 @@ def expectations() -> tuple[Expectation, ...]:
     )
 
 
+def header_problems(judged: Judged) -> tuple[tuple[str, str], ...]:
+    """Return the headers of a letter that are wrong, each with the problem."""
+    ours = (SEQUENCE, BATCH) if judged.standing == "known" else ()
+    problems = []
+    for header in (*KAFKA_HEADERS, *ours):
+        text = judged.headers.get(header)
+        if text is None:
+            problems.append((header, "missing"))
+        elif header in _NUMBERED and not _DIGITS.fullmatch(text):
+            problems.append((header, "not a number"))
+    return tuple(problems)
+
+
 def _pair(first: str, second: str) -> dict[str, object]:
     return {"column_A": first, "column_B": second, "ignore_row_if": "either_value_is_missing"}
 
@@ -186,6 +190,8 @@ def _row(judged: Judged, compared: Compared, dlq_partitions: int) -> dict[str, o
         "dlq_partition": letter.partition,
         "dlq_offset": letter.offset,
         "written_at": letter.timestamp,
+        "header_problems": "; ".join(f"{header}: {problem}" for header, problem in header_problems(judged))
+        or None,
         "expected_partition": None if source is None else _expected(source, letter.partition, dlq_partitions),
         "deliveries": _number(headers.get(DELIVERY_COUNT)),
         "archived_deliveries": None if run is None else run.delivery_count,
@@ -217,5 +223,6 @@ def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
+_DIGITS = re.compile(r"\d+", re.ASCII)
 _HEADERS = {header: _column(header) for header in KAFKA_HEADERS}
 _CAUSES = {message: cause for cause, message in MESSAGES.items()}

@@ -6,17 +6,18 @@ batch, the reconciliation records the offsets. Then the batch is dropped from me
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from sharequeue.dagster.quality import dead_letters
 from sharequeue.dagster.quality.archived import ArchivedLetters, ArchivedSpan
-from sharequeue.dagster.quality.comparison import Comparison
+from sharequeue.dagster.quality.comparison import Compared, Comparison
 from sharequeue.dagster.quality.context import QualityContext, Validator
 from sharequeue.dagster.quality.expectations import Verdict
-from sharequeue.dagster.quality.findings import SHOWN, Finding
+from sharequeue.dagster.quality.findings import SHOWN, Finding, Found
 from sharequeue.dagster.quality.judging import Judge, Judged
 from sharequeue.dagster.quality.reading import Reading
 from sharequeue.dagster.quality.reconciliation import Place, Reconciled, Reconciliation
@@ -31,23 +32,14 @@ CHUNK_LETTERS = 20_000
 
 
 @dataclass(slots=True)
-class Found:
-    """The findings of one check in this reading."""
-
-    elements: int = 0
-    unexpected: int = 0
-    findings: list[Finding] = field(default_factory=list)
-    problem: str | None = None
-    passed: bool = True
-
-
-@dataclass(slots=True)
 class Examined:
     """The result of a reading."""
 
     reading: Reading
     by_check: dict[str, Found] = field(default_factory=dict)
     reconciled: Reconciled = field(default_factory=Reconciled)
+    headers: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """The number of letters by header that is wrong in them, and its problem."""
     ours: int = 0
     foreign: int = 0
     earlier: int = 0
@@ -111,15 +103,19 @@ def examine(
                 taken = judged.index(ours[len(compared)])
                 reading.give_back(letters[taken:])
                 judged, ours = judged[:taken], ours[: len(compared)]
-            reconciliation.add(judged)
+            repeated = reconciliation.add(judged)
             examined.foreign += len(judged) - len(ours)
             examined.earlier += sum(each.standing == "earlier" for each in ours)
             examined.ours += len(ours)
             if ours and context:
-                frame = dead_letters.frame(ours, compared, info.partitions)
+                frame = dead_letters.frame(ours, compared, info.partitions, repeated)
                 # Great Expectations takes seconds to import: skip it if nothing is to be validated.
                 validator = validator or stack.enter_context(context.open())
-                _add(examined.by_check, validator.validate(frame, run_name), ours)
+                examined.headers.update(
+                    each for letter in ours for each in dead_letters.header_problems(letter)
+                )
+                findings = _Findings(ours, compared, repeated)
+                _add(examined.by_check, validator.validate(frame, run_name), findings)
             if ended:
                 break
     examined.not_compared = comparison.not_compared
@@ -127,21 +123,38 @@ def examine(
     return examined
 
 
-def _add(by_check: dict[str, Found], verdicts: Mapping[str, Verdict], judged: Sequence[Judged]) -> None:
-    at = {(each.letter.partition, each.letter.offset): each.letter for each in judged}
+class _Findings:
+    """Makes the findings about the letters of a batch."""
+
+    def __init__(
+        self, judged: Sequence[Judged], compared: Sequence[Compared], repeated: Sequence[Judged]
+    ) -> None:
+        again = {each.place for each in repeated}
+        self._letters = {each.place: each.letter for each in judged}
+        self._intact = {
+            each.place
+            for each, found in zip(judged, compared, strict=True)
+            if each.unaltered and found.as_expected and each.place not in again
+        }
+
+    def about(self, row: Mapping[str, Any]) -> Finding:
+        """Return the finding in a row of Great Expectations' result."""
+        place = int(row["dlq_partition"]), int(row["dlq_offset"])
+        cells = [f"{key}: {value}" for key, value in row.items() if not key.startswith("dlq_")]
+        return finding(self._letters[place], ", ".join(cells), intact=place in self._intact)
+
+
+def _add(by_check: dict[str, Found], verdicts: Mapping[str, Verdict], findings: _Findings) -> None:
     for name, verdict in verdicts.items():
         found = by_check.setdefault(name, Found())
         found.elements += verdict.elements
-        found.unexpected += verdict.unexpected_count
+        found.counts[""] += verdict.unexpected_count
         found.passed = found.passed and verdict.passed
         found.problem = found.problem or verdict.problem
-        for row in verdict.unexpected[: SHOWN - len(found.findings)]:
-            letter = at[int(row["dlq_partition"]), int(row["dlq_offset"])]
-            cells = [f"{key}: {value}" for key, value in row.items() if not key.startswith("dlq_")]
-            found.findings.append(finding(letter, ", ".join(cells)))
+        found.findings += map(findings.about, verdict.unexpected[: SHOWN - len(found.findings)])
 
 
-def finding(letter: DeadLetter, found: str) -> Finding:
+def finding(letter: DeadLetter, found: str, *, intact: bool = False) -> Finding:
     """Return the finding about a letter."""
     return Finding(
         found[:500],
@@ -150,4 +163,5 @@ def finding(letter: DeadLetter, found: str) -> Finding:
         letter.source_topic,
         letter.source_partition,
         letter.source_offset,
+        intact=intact,
     )

@@ -24,9 +24,7 @@ class Expectation:
     """One expectation: the check's name, its description, and the core expectation with its
     arguments.
 
-    ``kind`` is the class's name in ``great_expectations.expectations``. ``only_if`` is a ``(column, value)``
-    pair: rows with another value in that column are left out. ``altered``: violations are wrong content, which a
-    redrive would send on; ``doubled``: violations are records that a redrive would send once more.
+    ``kind`` is the class's name in ``great_expectations.expectations``.
     """
 
     check: str
@@ -34,9 +32,6 @@ class Expectation:
     kind: str
     arguments: Arguments = field(default_factory=dict)
     severity: str = "critical"
-    only_if: tuple[str, str] | None = None
-    altered: bool = False
-    doubled: bool = False
 
 
 class SuiteUnreadable(ValueError):

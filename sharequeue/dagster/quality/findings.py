@@ -8,8 +8,9 @@ last evaluation. If they are lost, the topic is read again from its start.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import dagster as dg
@@ -17,6 +18,7 @@ import dagster as dg
 from sharequeue.dagster.quality.reading import Reading
 from sharequeue.dagster.quality.reconciliation import BEGIN, Place
 from sharequeue.dagster.tables import table
+from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.values import SharePartition
 
 CURSOR = "cursor"
@@ -32,8 +34,8 @@ _COLUMNS = {
     "command": "string",
 }
 _HISTORY = 10
-_NEVER_SENT = ("invented", "doubled")
-"""Findings of the reconciliation: a letter without a record of this group, or with one that has another letter."""
+MISSING, INVENTED, DOUBLED = "missing", "invented", "doubled"
+"""Findings of the reconciliation, which counts each kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +50,45 @@ class Finding:
     source_offset: int | None = None
     sequence: int | None = None
     """For a record without a letter, the number of its batch."""
+    intact: bool = False
+    """Whether a redrive of the letter sends the record as it was, and for the first time. It depends on the letter
+    alone, so that all checks give the same advice for it."""
 
-    def row(self, topic: str, *, shown_only: bool) -> tuple[int | str | None, ...]:
+    @property
+    def kind(self) -> str:
+        """The kind of a finding of the reconciliation; an empty text for those of other checks."""
+        return self.found if self.found in (MISSING, INVENTED, DOUBLED) else ""
+
+    def record(self, topic: str) -> str:
+        """Return topic, partition and offset of the record, or of the letter if it does not have them."""
+        source = (self.source_topic, self.source_partition, self.source_offset)
+        if None in source:
+            return f"{topic}-{self.partition}@{self.offset}"
+        return f"{self.source_topic}-{self.source_partition}@{self.source_offset}"
+
+    def row(self, topic: str) -> tuple[int | str | None, ...]:
         """Return a row of the check's table, with a suitable command."""
         source = (self.source_topic, self.source_partition, self.source_offset)
-        return (self.partition, self.offset, *source, self.found, self._command(topic, shown_only=shown_only))
+        return (self.partition, self.offset, *source, self.found, self._command(topic))
 
-    def _command(self, topic: str, *, shown_only: bool) -> str:
+    def _command(self, topic: str) -> str:
         if self.offset is None:
             return "the record has no letter: it is in its source topic until retention removes it"
-        unreadable = None in (self.source_topic, self.source_partition, self.source_offset)
-        if shown_only or unreadable or self.found in _NEVER_SENT:
-            # A redrive would send an altered record, send a record once more, or has no target.
-            return f"sharequeue dlq show {topic} {self.partition} {self.offset}"
-        return f"sharequeue dlq redrive {topic} --offsets {self.partition}:{self.offset}"
+        if self.intact:
+            return f"sharequeue dlq redrive {topic} --offsets {self.partition}:{self.offset}"
+        return f"sharequeue dlq show {topic} {self.partition} {self.offset}"
+
+
+@dataclass(slots=True)
+class Found:
+    """The findings of one check in one reading."""
+
+    elements: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    """The number of findings, by kind; `findings` has the first."""
+    findings: list[Finding] = field(default_factory=list)
+    problem: str | None = None
+    passed: bool = True
 
 
 @dataclass(slots=True)
@@ -72,12 +99,10 @@ class Cursor:
     next: dict[int, int] = field(default_factory=dict)
     places: dict[SharePartition, Place] = field(default_factory=dict)
     found: list[Finding] = field(default_factory=list)
-    unlisted: int = 0
-    """The number of findings that are not listed."""
-    unlisted_before: dict[int, int] = field(default_factory=dict)
-    """By partition of the topic, the offset before which they are."""
-    unlisted_from: dict[int, int] = field(default_factory=dict)
-    """And the offset up to which the topic was read again since."""
+    unlisted: Counter[str] = field(default_factory=Counter)
+    """The number of findings that are not listed, by kind."""
+    unlisted_in: dict[int, OffsetSet] = field(default_factory=dict)
+    """The offsets of the topic, by partition, that may have them."""
 
     @classmethod
     def of(cls, instance: dg.DagsterInstance, key: dg.AssetCheckKey, group_id: str) -> Cursor:
@@ -103,14 +128,13 @@ class Cursor:
                 for topic, partition, sequence, offset in kept["places"]
             },
             [Finding(*each) for each in kept["found"]],
-            kept.get("unlisted", 0),
-            _by_partition(kept.get("unlisted_before", {})),
-            _by_partition(kept.get("unlisted_from", {})),
+            Counter(kept["unlisted"]),
+            {int(partition): OffsetSet.parse(offsets) for partition, offsets in kept["unlisted_in"].items()},
         )
 
     def accept(self) -> None:
         """Drop the findings."""
-        self.found, self.unlisted, self.unlisted_before, self.unlisted_from = [], 0, {}, {}
+        self.found, self.unlisted, self.unlisted_in = [], Counter(), {}
 
     def begin(self, topic_id: str, *, full: bool) -> None:
         """Prepare to read a topic: from where this ended, or from the start if it was another topic or `full`."""
@@ -126,28 +150,49 @@ class Cursor:
                 "topic_id": self.topic_id,
                 "next": _as_kept(self.next),
                 "places": [[at.topic, at.partition, *place] for at, place in sorted(self.places.items())],
-                "found": [
-                    [
-                        *(f.found, f.partition, f.offset),
-                        *(f.source_topic, f.source_partition, f.source_offset, f.sequence),
-                    ]
-                    for f in self.found
-                ],
-                "unlisted": self.unlisted,
-                "unlisted_before": _as_kept(self.unlisted_before),
-                "unlisted_from": _as_kept(self.unlisted_from),
+                "found": [list(astuple(each)) for each in self.found],
+                "unlisted": dict(self.unlisted),
+                "unlisted_in": {str(partition): str(some) for partition, some in self.unlisted_in.items()},
             }
         )
 
-    def still(self, reading: Reading, reconciled: Mapping[SharePartition, Place]) -> list[Finding]:
-        """Return the earlier findings that are still valid and that this reading has not read again.
+    def after(self, reading: Reading, reconciled: Mapping[SharePartition, Place], found: Found) -> Cursor:
+        """Return the cursor after a reading, with what it found and what is still valid of this one's findings.
 
         `reconciled` is the position up to which each source partition is reconciled now.
         """
+        listed = [*found.findings, *self._still(reading, reconciled)]
+        unlisted, unlisted_in = self._still_unlisted(reading)
+        counts = found.counts + Counter(each.kind for each in listed[len(found.findings) :]) + unlisted
+        left = counts - Counter(each.kind for each in listed[:SHOWN])
+        if left.total() > unlisted.total():
+            unlisted_in = {
+                partition: OffsetSet.of((0, end)) for partition, end in reading.next.items() if end
+            }
+        return Cursor(
+            reading.info.topic_id,
+            {**self.next, **reading.next},
+            {**self.places, **reconciled},
+            listed[:SHOWN],
+            left,
+            unlisted_in if left else {},
+        )
+
+    @property
+    def counts(self) -> Counter[str]:
+        """The number of all findings, by kind."""
+        return Counter(each.kind for each in self.found) + self.unlisted
+
+    def _still(self, reading: Reading, reconciled: Mapping[SharePartition, Place]) -> list[Finding]:
+        """Return the findings that are still valid and that this reading has not read again."""
         return [
             each
             for each in self.found
-            if (self._unreconciled(each, reconciled) if each.offset is None else _unread(each, reading))
+            if (
+                self._unreconciled(each, reconciled)
+                if each.offset is None
+                else each.offset not in reading.done(each.partition or 0)
+            )
         ]
 
     def _unreconciled(self, finding: Finding, reconciled: Mapping[SharePartition, Place]) -> bool:
@@ -161,38 +206,15 @@ class Cursor:
                 return place <= self.places.get(source, BEGIN) or place > end
         return False
 
-    def reread(self, reading: Reading) -> dict[int, int]:
-        """Return the offset up to which the earlier letters were read again, by partition.
+    def _still_unlisted(self, reading: Reading) -> tuple[Counter[str], dict[int, OffsetSet]]:
+        """Return the number of findings that are not listed and may still be valid, and the offsets that may have
+        them.
 
-        This reading counts, and those before it that began at the start of the topic.
+        It is all of them until each of these offsets was read again, or was removed from the topic.
         """
-        read: dict[int, int] = {}
-        for partition in self.unlisted_before:
-            read[partition] = self.unlisted_from.get(partition, 0)
-            if (log := reading.logs.get(partition)) is not None:
-                read[partition] = max(read[partition], log.log_start)
-                if reading.first.get(partition, 0) <= read[partition]:
-                    read[partition] = max(read[partition], reading.next[partition])
-        return read
-
-    def still_unlisted(self, reading: Reading) -> int:
-        """Return the number of findings, not listed, that may still be valid.
-
-        It is all of them until the topic has removed every earlier letter, or all were read again.
-        """
-        read = self.reread(reading)
-        gone = all(read[partition] >= end for partition, end in self.unlisted_before.items())
-        return 0 if gone else self.unlisted
-
-
-def _unread(finding: Finding, reading: Reading) -> bool:
-    partition, offset = finding.partition or 0, finding.offset or 0
-    log = reading.logs.get(partition)
-    if log is None:
-        return True  # it has no leader at the moment
-    if offset < log.log_start:
-        return False
-    return offset < reading.first.get(partition, 0) or offset >= reading.next[partition]
+        left = {partition: some - reading.done(partition) for partition, some in self.unlisted_in.items()}
+        left = {partition: some for partition, some in left.items() if some}
+        return (self.unlisted, left) if left else (Counter(), {})
 
 
 def _as_kept(by_partition: Mapping[int, int]) -> dict[str, int]:
@@ -212,8 +234,6 @@ def together(cursors: Mapping[str, Cursor]) -> list[list[str]]:
     return list(groups.values())
 
 
-def table_of_findings(
-    findings: Sequence[Finding], topic: str, *, shown_only: bool = False
-) -> dg.TableMetadataValue:
-    """Return the first findings as a table, one row each."""
-    return table(_COLUMNS, (each.row(topic, shown_only=shown_only) for each in findings[:SHOWN]))
+def table_of_findings(findings: Sequence[Finding], topic: str) -> dg.TableMetadataValue:
+    """Return the findings as a table, one row each."""
+    return table(_COLUMNS, (each.row(topic) for each in findings))

@@ -50,6 +50,19 @@ class Judged:
     run: DeadLetterRun | None = None
 
     @property
+    def place(self) -> tuple[int, int]:
+        """The partition and the offset of the letter in the dead-letter topic."""
+        return self.letter.partition, self.letter.offset
+
+    @property
+    def unaltered(self) -> bool:
+        """Whether the letter is one that Postgres has archived, or an earlier one, by its headers."""
+        identity = None if self.batch is None else self.batch.identity
+        return self.standing == "earlier" or (
+            self.standing == "known" and self.headers.get(BATCH) in (None, identity)
+        )
+
+    @property
     def ours(self) -> bool:
         """Whether the letter names the group, or has the place of one of the group's letters."""
         return self.standing != "foreign"

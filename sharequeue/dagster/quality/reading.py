@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
 from sharequeue.kafka.topics import LogOffsets, TopicInfo
+from sharequeue.words.offsets import EMPTY, OffsetSet
 from sharequeue.words.settings import Settings
 
 CHUNK_BYTES = 64 * 1024 * 1024
@@ -79,6 +80,14 @@ class Reading:
         for letter in reversed(letters):
             self.next[letter.partition] = letter.offset
         self.letters -= len(letters)
+
+    def done(self, partition: int) -> OffsetSet:
+        """Return the offsets of a partition that were read now, or that the topic has removed."""
+        log = self.logs.get(partition)
+        if log is None:
+            return EMPTY  # it has no leader at the moment
+        ranges = ((0, log.log_start), (self.first.get(partition, 0), self.next[partition]))
+        return OffsetSet.of(*((first, end) for first, end in ranges if first < end))
 
     def cut(self, partition: int) -> bool:
         """Return whether letters at the beginning of this reading were removed from a partition."""

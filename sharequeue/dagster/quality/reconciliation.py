@@ -72,8 +72,9 @@ class Reconciliation:
         self._seen: dict[SharePartition, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
         self._found = Reconciled()
 
-    def add(self, judged: Iterable[Judged]) -> None:
-        """Add letters."""
+    def add(self, judged: Iterable[Judged]) -> list[Judged]:
+        """Add letters; return those whose batch has a letter for the record already, maybe in an earlier reading."""
+        doubled = []
         for each in judged:
             offset = each.offset
             if each.standing == "invented":
@@ -84,9 +85,11 @@ class Reconciliation:
                 place = Place(sequence, offset)
                 seen = self._seen[source][sequence]
                 if offset in seen or place <= self._places.get(source, BEGIN):
+                    doubled.append(each)
                     self._found.doubled += 1
                     self._apart("doubled", each)
                 seen.add(offset)
+        return doubled
 
     def end(
         self, archived: ArchivedLetters, spans: Mapping[SharePartition, ArchivedSpan], reading: Reading

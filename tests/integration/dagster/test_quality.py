@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 
 from sharequeue.dagster.assets.dead_letters import dead_letters_asset, samples
 from sharequeue.dagster.checks import NONE_HELD, RECONCILED, dead_letter_checks
+from sharequeue.dagster.quality.dead_letters import HEADERS, UNIQUE
 from sharequeue.dagster.quality.drift import drift_of
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.share_group import Drift
@@ -36,10 +37,12 @@ from sharequeue.deadletters.letters import (
     MESSAGES,
     OFFSET,
     ORIGINAL_HEADER,
+    SEQUENCE,
     DeadLetter,
 )
 from sharequeue.kafka.clients import client_config
 from sharequeue.local.stack import StackInfo
+from sharequeue.reports.data_docs import context_folder, data_docs_address, read_file, site_folder
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import AcknowledgeType, SharePartition
@@ -163,6 +166,13 @@ def found_at(result: dg.AssetCheckEvaluation) -> list[tuple[object, object, obje
     ]
 
 
+def rows_of(result: dg.AssetCheckEvaluation, name: str) -> list[dict[str, object]]:
+    """The rows of a table of a check's metadata."""
+    table = result.metadata[name]
+    assert isinstance(table, dg.TableMetadataValue)
+    return [dict(row.data) for row in table.records]
+
+
 def number(result: dg.AssetCheckEvaluation, name: str) -> object:
     """A number of a check's metadata."""
     return result.metadata[name].value
@@ -174,23 +184,40 @@ def failed(results: Results) -> set[str]:
 
 
 def test_real_dead_letters_pass_every_check(
-    letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp, stack: StackInfo
+    letters: list[DeadLetter],
+    run_checks: RunChecks,
+    ours: GivenUp,
+    stack: StackInfo,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What the writer wrote satisfies the suite, agrees with Postgres, and leaves nothing held. The context is on
-    disk with the suite, its checkpoint, the results and Data Docs, which the checks link."""
+    disk with the suite, its checkpoint, the results and Data Docs. The checks link them at the service; without a
+    service, their file."""
     assert len(letters) == 2 * PARTITIONS + PARTITIONS
     results = run_checks()
     assert failed(results) == set()
-    assert len(results) == 28
+    assert len(results) == 18
     assert number(results[RECONCILED], "archived_records") == len(letters)
     assert number(results["value_as_source"], "not_compared_records") == 0
-    folder = stack.home / "great_expectations" / share_group(ours.group).name / "gx"
+    folder = context_folder(ours.settings, ours.group) / "gx"
     suite = json.loads((folder / "expectations" / "built_in.json").read_text())
     assert {each["meta"]["check"] for each in suite["expectations"]} < set(results)
     assert (folder / "checkpoints" / "dead_letters.json").exists()
     assert list((folder / "uncommitted" / "validations").rglob("*.json"))
-    page = str(results["value_as_source"].metadata["data_docs"].value)
-    assert "built_in" in Path(page.removeprefix("file://")).read_text()
+    site = site_folder(folder.parent)
+    metadata = results["value_as_source"].metadata
+    assert metadata["data_docs_file"] == dg.MetadataValue.path(site / "index.html")
+    assert "data_docs" not in metadata
+    found = read_file(site, "index.html")
+    assert found is not None
+    assert b"built_in" in found[0]
+    # Without a button for it, no page opens with a tour.
+    assert all(b"localStorage" not in page.read_bytes() for page in site.rglob("*.html"))
+    monkeypatch.setenv("SHAREQUEUE_SERVICE_URL", "http://localhost:28080")
+    metadata = run_checks(only=["value_as_source"])["value_as_source"].metadata
+    address = data_docs_address(Settings.load(stack.home), ours.group)
+    assert metadata["data_docs"] == dg.MetadataValue.url(address)
+    assert "data_docs_file" not in metadata
 
 
 def test_whatever_is_altered_is_found_where_it_is(
@@ -207,17 +234,38 @@ def test_whatever_is_altered_is_found_where_it_is(
             letter, MESSAGE, MESSAGES["exceeded" if letter.cause == "rejected" else "rejected"].encode()
         ),
         "headers_as_source": lambda letter: without_headers(letter, ORIGINAL_HEADER),
-        "header_batch_present": lambda letter: without_headers(letter, "sharequeue.dead.letter."),
-        "header_group_present": lambda letter: without_headers(letter, GROUP),
+        HEADERS: lambda letter: without_headers(letter, GROUP),
     }
     copies = [change(letter) for letter, change in zip(letters, changed.values(), strict=False)]
-    copy_to(ours.settings, altered, [*copies, *letters[len(copies) :]])
+    bare = without_headers(dataclasses.replace(letters[6], value=b"y"), "sharequeue.dead.letter.")
+    copy_to(ours.settings, altered, [*copies, bare, *letters[7:]])
     ours.configure(errors_deadletterqueue_topic_name=altered)
     results = run_checks()
-    assert failed(results) == {*changed, "header_sequence_present"}
+    assert failed(results) == set(changed)
     for letter, name in zip(letters, changed, strict=False):
-        assert found_at(results[name]) == [(ours.topic, letter.source_partition, letter.source_offset)], name
+        at = (ours.topic, letter.source_partition, letter.source_offset)
+        assert at in found_at(results[name]), name
         assert results[name].severity == dg.AssetCheckSeverity.ERROR
+        also = [letters[6]] if name in (HEADERS, "value_as_source") else []
+        assert len(found_at(results[name])) == 1 + len(also), name
+    first = letters[3]
+    record = f"{ours.topic}-{first.source_partition}@{first.source_offset}"
+    assert f"1 failed; first record {record}: cause: " in str(results["cause_as_archived"].description)
+    headers = rows_of(results[HEADERS], "headers")
+    assert [(row["header"], row["problem"], row["letters"]) for row in headers] == [
+        (GROUP, "missing", 1),
+        (BATCH, "missing", 1),
+        (SEQUENCE, "missing", 1),
+    ]
+    commands = {
+        row["command"]
+        for name in (HEADERS, "value_as_source")
+        for row in rows_of(results[name], "found")
+        if row["source_partition"] == letters[6].source_partition
+        and row["source_offset"] == letters[6].source_offset
+    }
+    (command,) = commands
+    assert str(command).startswith(f"sharequeue dlq show {altered} ")
     table = results["delivery_count_as_archived"].metadata["found"]
     assert isinstance(table, dg.TableMetadataValue)
     (row,) = table.records
@@ -318,9 +366,8 @@ def test_letters_without_any_header_of_ours_are_found(
     copy_to(ours.settings, stripped, [*bare, with_header(bare[0], OFFSET, b"1")])
     ours.configure(errors_deadletterqueue_topic_name=stripped)
     results = run_checks()
-    own = {"header_sequence_present", "header_batch_present"}
-    assert failed(results) == {*own, "key_as_source", "value_as_source", RECONCILED}
-    assert number(results["header_batch_present"], "unexpected_records") == len(letters)
+    assert failed(results) == {HEADERS, "key_as_source", "value_as_source", RECONCILED}
+    assert number(results[HEADERS], "unexpected_records") == len(letters)
     assert found_at(results[RECONCILED]) == [(ours.topic, letters[0].source_partition, 1)]
     assert number(results[RECONCILED], "invented_records") == 1
 
@@ -335,36 +382,49 @@ def test_a_missing_header_fails_as_an_error(
     copy_to(ours.settings, broken, [*others, without_headers(first, OFFSET)])
     ours.configure(errors_deadletterqueue_topic_name=broken)
     results = run_checks()
-    assert failed(results) == {"header_offset_present", RECONCILED}
-    assert results["header_offset_present"].severity == dg.AssetCheckSeverity.ERROR
-    assert number(results["header_offset_present"], "unexpected_records") == 1
+    assert failed(results) == {HEADERS, RECONCILED}
+    assert results[HEADERS].severity == dg.AssetCheckSeverity.ERROR
+    assert number(results[HEADERS], "unexpected_records") == 1
 
 
 def test_what_is_lost_or_doubled_stays_found(
     letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     """A copy without its first letter and with its last one twice. A later run reads nothing again and still fails,
-    also one that begins anew and does not come as far, until somebody accepts what was found. That stands when the
-    checks have gone on each by itself since."""
+    also one that begins anew and does not come as far, until somebody accepts what was found. A letter that is
+    written once more, long after the first was read, is found too. Accepted findings stay accepted when the checks
+    have gone on each by itself since."""
     broken = make_topic(DLQ_PARTITIONS, name=f"{ours.dead_letter_topic}.doubled")
     copy_to(ours.settings, broken, [*letters[1:], letters[-1]])
     ours.configure(errors_deadletterqueue_topic_name=broken)
     results = run_checks()
-    assert failed(results) == {"source_coordinates_unique", RECONCILED}
+    assert failed(results) == {UNIQUE, RECONCILED}
     reconciled = results[RECONCILED]
     assert (number(reconciled, "doubled_records"), number(reconciled, "missing_records")) == (1, 1)
+    assert len(found_at(results[UNIQUE])) == 1
     lost, doubled = (
         (ours.topic, each.source_partition, each.source_offset) for each in (letters[0], letters[-1])
     )
     assert found_at(reconciled) == [lost, doubled]
     results = run_checks()
     assert number(results[RECONCILED], "read_records") == 0
-    assert failed(results) == {"source_coordinates_unique", RECONCILED}
+    assert failed(results) == {UNIQUE, RECONCILED}
     assert found_at(results[RECONCILED]) == [lost, doubled]
+    assert (
+        number(results[RECONCILED], "doubled_records"),
+        number(results[UNIQUE], "unexpected_records"),
+    ) == (1, 1)
+    assert "1 doubled, 1 missing (2 of them found by earlier runs)" in str(results[RECONCILED].description)
     results = run_checks(full=True, max_letters=1)
-    assert failed(results) == {"source_coordinates_unique", RECONCILED}
+    assert failed(results) == {UNIQUE, RECONCILED}
     assert {lost, doubled} <= set(found_at(results[RECONCILED]))
     run_checks(accept=True)
+    assert failed(run_checks(accept=True)) == set()
+    copy_to(ours.settings, broken, [letters[1]])
+    results = run_checks()
+    again = (ours.topic, letters[1].source_partition, letters[1].source_offset)
+    assert failed(results) == {UNIQUE, RECONCILED}
+    assert found_at(results[UNIQUE]) == found_at(results[RECONCILED]) == [again]
     assert failed(run_checks(accept=True)) == set()
     copy_to(ours.settings, broken, [with_header(without_headers(letters[0], "sharequeue."), GROUP, b"x")])
     assert failed(run_checks(only=["cause_known"])) == set()
@@ -460,7 +520,7 @@ def test_a_reading_goes_on_where_the_last_one_ended(
 
 
 def test_a_suite_of_the_user_is_checked_beside_ours(
-    letters: list[DeadLetter], run_checks: RunChecks, tmp_path: Path
+    letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp, tmp_path: Path
 ) -> None:
     """Each of its expectations is a check, by its own name or by one made of type and column."""
     suite = {
@@ -486,6 +546,7 @@ def test_a_suite_of_the_user_is_checked_beside_ours(
     assert results["given_up_soon"].severity == dg.AssetCheckSeverity.WARN
     assert number(results["given_up_soon"], "unexpected_records") == PARTITIONS
     assert (tmp_path / "docs" / "index.html").exists()
+    assert (site_folder(context_folder(ours.settings, ours.group)) / "index.html").exists()
 
 
 def test_held_dead_letters_warn(run_checks: RunChecks, ours: GivenUp) -> None:

@@ -22,12 +22,13 @@ from sharequeue.dagster.quality import dead_letters
 from sharequeue.dagster.quality.archived import ArchivedBatch
 from sharequeue.dagster.quality.comparison import ABSENT, OTHER, Compared
 from sharequeue.dagster.quality.context import QualityContext, Validator
+from sharequeue.dagster.quality.dead_letters import HEADERS, UNIQUE, header_problems
 from sharequeue.dagster.quality.drift import compare
 from sharequeue.dagster.quality.expectations import SuiteUnreadable, check_specs, suite_of
-from sharequeue.dagster.quality.findings import Cursor, Finding, together
+from sharequeue.dagster.quality.findings import Cursor, Finding, Found, together
 from sharequeue.dagster.quality.judging import Judged, header_texts
 from sharequeue.dagster.quality.reading import Reading
-from sharequeue.dagster.quality.reconciliation import Place
+from sharequeue.dagster.quality.reconciliation import Place, Reconciliation
 from sharequeue.dagster.share_group import Drift
 from sharequeue.dagster.state_checks import settled
 from sharequeue.deadletters.letters import BATCH, KAFKA_HEADERS, MESSAGES, SEQUENCE, DeadLetter
@@ -85,7 +86,7 @@ def archived(record: DeadLetter, *, cause: str = "rejected", count: int = 1) -> 
     """The letter as Postgres knows it."""
     run = DeadLetterRun(count, cause, OffsetSet.of((0, 100)))
     now = datetime(2026, 5, 1, tzinfo=UTC)
-    at = SharePartition("flight-delays", "flights", 1)
+    at = SharePartition("flight-delays", "flights", record.source_partition or 0)
     batch = ArchivedBatch(at, 1, "id", now, now, False, (run,))
     identity = {"ab": batch.identity.encode()}
     headers = tuple((name, identity.get((text or b"").decode(), text)) for name, text in record.headers)
@@ -95,7 +96,8 @@ def archived(record: DeadLetter, *, cause: str = "rejected", count: int = 1) -> 
 
 def failures(validator: Validator, *judged: Judged, compared: Compared = NOTHING_COPIED) -> set[str]:
     """The names of the checks that fail on these records."""
-    frame = dead_letters.frame(judged, [compared] * len(judged), 4)
+    repeated = Reconciliation({}).add(judged)
+    frame = dead_letters.frame(judged, [compared] * len(judged), 4, repeated)
     verdicts = validator.validate(frame, "unit")
     assert set(verdicts) == {expectation.check for expectation in SUITE}
     assert [verdict.problem for verdict in verdicts.values() if verdict.problem] == []
@@ -115,12 +117,11 @@ def test_well_formed_records_pass(validator: Validator) -> None:
 
 
 def test_missing_headers(validator: Validator) -> None:
-    """Each of the six headers, and of our two, is missed when it is absent."""
+    """Each of the six headers, and of our two, is missed by the one check when it is absent."""
     names = [*KAFKA_HEADERS, SEQUENCE, BATCH]
     bare = [archived(letter(10 + at, replaced={name: ""})) for at, name in enumerate(names)]
-    present = {f"header_{name.removeprefix(PREFIX).replace('.', '_')}_present" for name in KAFKA_HEADERS}
-    found = failures(validator, *GOOD, *bare)
-    assert found == {*present, "header_sequence_present", "header_batch_present", "cause_as_archived"}
+    assert failures(validator, *GOOD, *bare) == {HEADERS, "cause_as_archived"}
+    assert [header_problems(each) for each in bare] == [((name, "missing"),) for name in names]
 
 
 def test_letters_that_postgres_does_not_know_need_no_header_of_ours(validator: Validator) -> None:
@@ -131,18 +132,25 @@ def test_letters_that_postgres_does_not_know_need_no_header_of_ours(validator: V
 
 
 def test_unparseable_headers(validator: Validator) -> None:
-    """A header that should be a number and is not fails its own check."""
+    """A header that should be a number and is not is named with its problem."""
     names = ["partition", "offset", "delivery.count"]
     broken = [archived(letter(9 + at, replaced={PREFIX + name: "1x"})) for at, name in enumerate(names)]
-    assert failures(validator, *GOOD, *broken) == {
-        f"header_{name.replace('.', '_')}_parseable" for name in names
-    }
+    assert failures(validator, *GOOD, *broken) == {HEADERS}
+    assert [header_problems(each) for each in broken] == [
+        ((PREFIX + name, "not a number"),) for name in names
+    ]
 
 
 def test_doubled_record(validator: Validator) -> None:
     """A record that one batch dead-lettered twice fails uniqueness; given up again by a later batch, it does not."""
-    assert failures(validator, *GOOD, GOOD[0]) == {"source_coordinates_unique"}
-    assert failures(validator, *GOOD, archived(letter(1, replaced={SEQUENCE: "2"}))) == set()
+    assert failures(validator, *GOOD, GOOD[0]) == {UNIQUE}
+    later = archived(letter(1, replaced={SEQUENCE: "2"}))
+    assert later.batch is not None
+    later = replace(later, batch=replace(later.batch, sequence=2))
+    letters = [*GOOD, later]
+    assert Reconciliation({}).add(letters) == []
+    earlier_run = {SharePartition("flight-delays", "flights", 1): Place(1, 50)}
+    assert Reconciliation(earlier_run).add(letters) == [*GOOD[:2]]
 
 
 def test_wrong_partition(validator: Validator) -> None:
@@ -296,10 +304,10 @@ def test_a_cursor_survives_its_metadata() -> None:
     again = Cursor._read(data, "g")
     assert again == cursor
     assert together({"a": cursor, "b": again, "c": Cursor("id", {0: 6})}) == [["a", "b"], ["c"]]
-    assert cursor.found[0].row("dlq", shown_only=False)[-1] == ("sharequeue dlq redrive dlq --offsets 0:3")
-    assert cursor.found[0].row("dlq", shown_only=True)[-1] == "sharequeue dlq show dlq 0 3"
-    twice = Finding("doubled", 0, 5, "flights", 0, 2)
-    assert twice.row("dlq", shown_only=False)[-1] == "sharequeue dlq show dlq 0 5"
+    whole, altered = (Finding("x", 0, 3, "flights", 0, 2, intact=intact) for intact in (True, False))
+    assert whole.row("dlq")[-1] == "sharequeue dlq redrive dlq --offsets 0:3"
+    assert altered.row("dlq")[-1] == "sharequeue dlq show dlq 0 3"
+    assert (whole.record("dlq"), Finding("x", 0, 3).record("dlq")) == ("flights-0@2", "dlq-0@3")
 
 
 def test_a_record_without_a_letter_stays_found_until_its_place_was_read_again() -> None:
@@ -309,36 +317,45 @@ def test_a_record_without_a_letter_stays_found_until_its_place_was_read_again() 
     lost = Finding("missing", None, None, "flights", 0, 4, 2)
     cursor = Cursor("id", {0: 90}, {at: Place(3, 9)}, [lost])
     reading = Reading(Settings({}), "dlq", TopicInfo("id", 1), {0: LogOffsets(0, 100, 100)}, {})
-    assert cursor.still(reading, {at: Place(3, 9)}) == [lost]
+    assert cursor.after(reading, {at: Place(3, 9)}, Found()).found == [lost]
     cursor.begin("id", full=True)
-    assert cursor.still(reading, {at: Place(2, 3)}) == [lost]
-    assert cursor.still(reading, {at: Place(2, 4)}) == []
-    assert cursor.still(reading, {}) == []
+    assert cursor.after(reading, {at: Place(2, 3)}, Found()).found == [lost]
+    assert cursor.after(reading, {at: Place(2, 4)}, Found()).found == []
+    assert cursor.after(reading, {}, Found()).found == []
     cursor.begin("other", full=False)
     assert (cursor.topic_id, cursor.found, cursor.next) == ("other", [], {})
 
 
 def test_what_was_found_and_not_listed_is_not_forgotten() -> None:
     """It counts until the topic has let go of all letters from then, or all of them were read again."""
-    cursor = Cursor("id", {0: 90, 1: 40}, unlisted=30, unlisted_before={0: 90, 1: 40})
+    begun = Cursor("id", {0: 90, 1: 40})
+    found = Found(
+        counts=Counter({"doubled": 50}), findings=[Finding("doubled", 0, at) for at in range(60, 80)]
+    )
 
-    def still(starts: tuple[int, int], first: dict[int, int], read_to: dict[int, int]) -> int:
+    def read(
+        cursor: Cursor, starts: tuple[int, int], first: dict[int, int], to: dict[int, int], new: Found
+    ) -> Cursor:
         logs = {partition: LogOffsets(start, 100, 100) for partition, start in enumerate(starts)}
         reading = Reading(Settings({}), "dlq", TopicInfo("id", 2), logs, first)
-        reading.next.update(read_to)
-        return Cursor._read(json.loads(json.dumps(cursor.metadata().data)), "g").still_unlisted(reading)
+        reading.next.update(to)
+        after = cursor.after(reading, {}, new)
+        assert Cursor._read(json.loads(json.dumps(after.metadata().data)), "g") == after
+        return after
 
-    going_on = {0: 90, 1: 40}
-    assert still((0, 0), going_on, {0: 100, 1: 100}) == 30
-    assert still((90, 39), going_on, {0: 100, 1: 100}) == 30
-    assert still((90, 40), going_on, {0: 100, 1: 100}) == 0
-    assert still((10, 0), {}, {0: 100, 1: 39}) == 30
-    assert still((10, 0), {}, {0: 100, 1: 40}) == 0
-    cursor.unlisted_from = {0: 50}
-    assert still((0, 0), {0: 50, 1: 40}, {0: 90, 1: 40}) == 30
-    cursor.unlisted_from = {0: 50, 1: 40}
-    assert still((0, 0), {0: 51, 1: 40}, {0: 90, 1: 40}) == 30
-    assert still((0, 0), {0: 50, 1: 40}, {0: 90, 1: 40}) == 0
+    cursor = read(begun, (0, 0), {0: 10, 1: 40}, {0: 90, 1: 40}, found)
+    assert (len(cursor.found), cursor.unlisted, cursor.counts) == (20, {"doubled": 30}, {"doubled": 50})
+    on = {0: 90, 1: 40}
+    end = {0: 100, 1: 100}
+    assert read(cursor, (0, 0), on, end, Found()).unlisted == {"doubled": 30}
+    assert read(cursor, (90, 39), on, end, Found()).unlisted == {"doubled": 30}
+    assert read(cursor, (90, 40), on, end, Found()).counts == {}
+    assert read(cursor, (10, 0), {}, {0: 100, 1: 39}, Found()).unlisted == {"doubled": 30}
+    assert read(cursor, (10, 0), {}, {0: 100, 1: 40}, Found()).unlisted == {}
+    part = read(cursor, (0, 0), {}, {0: 50, 1: 40}, Found())
+    assert part.unlisted == {"doubled": 30}
+    assert read(part, (0, 0), {0: 51, 1: 40}, {0: 90, 1: 40}, Found()).unlisted == {"doubled": 30}
+    assert read(part, (0, 0), {0: 50, 1: 40}, {0: 90, 1: 40}, Found()).unlisted == {}
 
 
 def test_drift_needs_a_minimum_and_a_week_before() -> None:
