@@ -2,7 +2,8 @@
 
 For a code location:
 
-- a queue: `ShareGroupComponent` in a `defs.yaml`; or, without YAML, `share_group_defs` of a `ShareGroup`;
+- a queue: `ShareGroupComponent` in a `defs.yaml`; or, without YAML, `share_group_defs` of a `ShareGroup`, and
+  `topic_assets` of several;
 - the resources of its definitions: `SettingsResource`, `StateResource`, `SparkResource`, which
   `share_group_resources` returns together;
 - to change a run or the appearance of assets: `Processing`, the argument of `ShareGroupComponent.execute`, and
@@ -18,7 +19,7 @@ require("dagster", "dagster", "great_expectations")
 from sharequeue.dagster.assets.accepted import Processing
 from sharequeue.dagster.component import ShareGroupComponent
 from sharequeue.dagster.definitions import share_group_defs
-from sharequeue.dagster.lineage import AssetData
+from sharequeue.dagster.lineage import AssetData, topic_assets
 from sharequeue.dagster.names import NameCollision
 from sharequeue.dagster.resources import (
     SettingsResource,
@@ -39,4 +40,5 @@ __all__ = [
     "StateResource",
     "share_group_defs",
     "share_group_resources",
+    "topic_assets",
 ]

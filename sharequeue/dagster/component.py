@@ -5,7 +5,7 @@ a template may return the value. In its schema this is `anyOf`, whose errors nam
 value. The schema here uses `if` instead, so that the errors name both.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Self
 
@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, PrivateAttr, create_model
 
 from sharequeue.dagster.assets.accepted import Processing, process
 from sharequeue.dagster.definitions import share_group_defs
-from sharequeue.dagster.lineage import AssetData
+from sharequeue.dagster.lineage import AssetData, Lineage, dead_letter_topic, topics_of
 from sharequeue.dagster.names import NameCollision, dagster_names
 from sharequeue.dagster.scaffolder import ShareGroupScaffolder
 from sharequeue.dagster.share_group import ShareGroup
@@ -51,6 +51,11 @@ class ShareGroupComponent(ShareGroup, dg.Component):
     translation: Annotated[TranslationFn[AssetData], _translation] | None = Field(
         default=None,
         description="Keys, tags, groups, … of the assets, with `asset`, `group`, `topics` and `spec` in braces.",
+    )
+
+    topic_assets: bool = Field(
+        default=True,
+        description="Whether the topics' external assets are defined; `false` if your own code defines them all.",
     )
 
     _place: str = PrivateAttr(default="")
@@ -109,7 +114,17 @@ class ShareGroupComponent(ShareGroup, dg.Component):
         for field in ("suite", "data_docs"):
             if (given := getattr(self.dead_letters, field)) is not None:
                 setattr(self.dead_letters, field, str(context.path / given))
-        return share_group_defs(self, execute=self.execute, translate=self.get_asset_spec)
+        topics = self._topics(beside)
+        return share_group_defs(self, execute=self.execute, translate=self.get_asset_spec, topics=topics)
+
+    def _topics(self, queues: Sequence["ShareGroupComponent"]) -> list[dg.AssetSpec]:
+        """Return the topics that this queue defines: of all queues with a topic, the first by name defines it."""
+        first: dict[str, str] = {}
+        for each in queues:
+            for topic in {*each.topics, dead_letter_topic(each)} - {""} if each.topic_assets else ():
+                first[topic] = min(first.get(topic, each.group), each.group)
+        own = [topic for topic, group in first.items() if group == self.group]
+        return topics_of([Lineage(each, each.get_asset_spec) for each in queues], own)
 
 
 class _PlainSchema(BaseModel):

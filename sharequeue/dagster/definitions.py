@@ -4,6 +4,7 @@ It is a plain function: `ShareGroupComponent` calls it with the content of a `de
 calls it directly.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
@@ -17,7 +18,6 @@ from sharequeue.dagster.assets.summaries import summary_asset
 from sharequeue.dagster.checks import dead_letter_checks
 from sharequeue.dagster.lineage import (
     ACCEPTED,
-    DEAD_LETTER_TOPIC,
     DEAD_LETTERS,
     DELIVERY_COUNTS,
     HISTORY,
@@ -26,6 +26,7 @@ from sharequeue.dagster.lineage import (
     SPSO_AND_LAG,
     Lineage,
     Translate,
+    topics_of,
 )
 from sharequeue.dagster.redrive import redrive_asset
 from sharequeue.dagster.sensors import Observed, lag_sensor, observe_sensor
@@ -34,11 +35,17 @@ from sharequeue.dagster.state_checks import state_checks
 
 
 def share_group_defs(
-    group: ShareGroup, *, execute: Execute = process, translate: Translate = lambda spec, data: spec
+    group: ShareGroup,
+    *,
+    execute: Execute = process,
+    translate: Translate = lambda spec, data: spec,
+    topics: Sequence[dg.AssetSpec] | None = None,
 ) -> dg.Definitions:
     """Return all definitions of `group` for Dagster. They need `share_group_resources`.
 
     `execute` does the work of the asset `accepted`; `translate` changes our spec of each asset into the user's.
+    `topics` are the external assets of topics; by default those of this group. Several groups of a code location need
+    the same list, from `topic_assets`.
     """
     lineage = Lineage(group, translate)
     name, reported = group.name, [lineage.key(SPSO_AND_LAG), lineage.key(DELIVERY_COUNTS)]
@@ -79,12 +86,12 @@ def share_group_defs(
             accepted_asset(lineage[ACCEPTED], group, execute),
             *(summary_asset(lineage[summary], group, summary) for summary in group.summaries),
             dead_letters_asset(lineage[DEAD_LETTERS], group),
-            lineage[DEAD_LETTER_TOPIC],
             redriven,
             *replayed,
             *history,
             spso_and_lag_asset(lineage[SPSO_AND_LAG], group),
             delivery_counts_asset(lineage[DELIVERY_COUNTS], group),
+            *(topics_of([lineage]) if topics is None else topics),
         ],
         asset_checks=checks,
         jobs=[job, redrive_job, checks_job, *(_replay_job(group, asset) for asset in replayed)],

@@ -1,36 +1,36 @@
 """The assets of a share group, and their dependencies.
 
     kafka/<topic> → accepted → each summary
-                    accepted → dead_letters → dead_letter_topic → redriven
+                    accepted → dead_letters → kafka/<dead-letter topic> → redriven
                     accepted, dead_letters → spso_and_lag, delivery_counts
     kafka/<topic> → replayed, and spso_and_lag → history, if backfills are configured
 
-The source topics are external assets that need no definition: Dagster shows what depends on them, and their
-producers may define them with the same key. Every other key begins with the group's prefix, so that two groups
-never have the same key, even on a shared topic.
+A topic is one external asset, shared by all groups of a code location that read or write it (`topics_of`). So a
+dead-letter topic that is another group's source connects both. Redriven records return to their source topic. As a
+dependency that would be a cycle, which Dagster refuses: it is a link in the metadata of both. Every other key begins
+with the group's prefix, so that two groups never have the same key, even on a shared topic.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import dagster as dg
 
 from sharequeue.dagster.names import GROUP_TAG, asset_tag_value
 from sharequeue.dagster.share_group import ShareGroup
+from sharequeue.dagster.tables import Columns
+from sharequeue.dagster.topics import TOPIC_PREFIX, topic_key
+from sharequeue.words.figures import SharePartitionStatus, words_of
+from sharequeue.words.names import listed
 
-TOPIC_PREFIX = "kafka"
-"""The prefix of the key of a topic's external asset."""
-
-ACCEPTED, DEAD_LETTERS, DEAD_LETTER_TOPIC, REDRIVEN = (
-    "accepted",
-    "dead_letters",
-    "dead_letter_topic",
-    "redriven",
-)
+ACCEPTED, DEAD_LETTERS, REDRIVEN = "accepted", "dead_letters", "redriven"
 SPSO_AND_LAG, DELIVERY_COUNTS = "spso_and_lag", "delivery_counts"
 REPLAYED, HISTORY = "replayed", "history"
 DEAD_LETTER_TOPIC_CONFIG = "errors.deadletterqueue.topic.name"
+
+_SHOWN_GROUPS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +46,28 @@ Translate = Callable[[dg.AssetSpec, AssetData], dg.AssetSpec]
 """Changes our spec of an asset into the user's: another key, further tags, another group."""
 
 
+def _unchanged(spec: dg.AssetSpec, data: AssetData) -> dg.AssetSpec:
+    return spec
+
+
 class Lineage:
     """The specs of a share group's assets, translated, with the dependencies between them."""
 
-    def __init__(self, group: ShareGroup, translate: Translate = lambda spec, data: spec) -> None:
+    def __init__(self, group: ShareGroup, translate: Translate = _unchanged) -> None:
         self.group = group
-        self._translated = {
-            name: translate(_base(group, name, *about), AssetData(name, group))
-            for name, about in _about(group).items()
-        }
+        self._translate = translate
+        self._about = _about(group)
+        self._translated: dict[str, dg.AssetSpec] = {}
 
     def __getitem__(self, name: str) -> dg.AssetSpec:
         """Return the spec of an asset by its internal name."""
-        spec = self._translated[name]
-        deps = [self.key(dep) for dep in _DEPS.get(name, (ACCEPTED,))]
-        if name in (ACCEPTED, REPLAYED):
-            deps = [dg.AssetKey([TOPIC_PREFIX, topic]) for topic in self.group.topics]
+        spec = self._spec(name)
         # Whatever a translation has added is kept.
-        return spec.replace_attributes(deps=[*deps, *spec.deps])
+        return spec.replace_attributes(deps=[*self._deps(name), *spec.deps])
 
     def key(self, name: str) -> dg.AssetKey:
         """Return the key of an asset by its internal name."""
-        return self._translated[name].key
+        return self._spec(name).key
 
     @property
     def of_a_run(self) -> list[dg.AssetKey]:
@@ -75,21 +75,127 @@ class Lineage:
         made = (ACCEPTED, *self.group.summaries, DEAD_LETTERS, SPSO_AND_LAG, DELIVERY_COUNTS)
         return [self.key(name) for name in made]
 
+    def _spec(self, name: str) -> dg.AssetSpec:
+        if name not in self._translated:
+            base = _base(self.group, name, *self._about[name])
+            self._translated[name] = self._translate(base, AssetData(name, self.group))
+        return self._translated[name]
+
+    def _deps(self, name: str) -> list[dg.AssetKey]:
+        if name in (ACCEPTED, REPLAYED):
+            return [topic_key(topic) for topic in self.group.topics]
+        letters = dead_letter_topic(self.group)
+        if name == REDRIVEN and letters:
+            return [topic_key(letters)]
+        return [self.key(dep) for dep in _DEPS.get(name, (ACCEPTED,))]
+
 
 _DEPS = {
-    DEAD_LETTERS: (ACCEPTED,),
-    DEAD_LETTER_TOPIC: (DEAD_LETTERS,),
-    REDRIVEN: (DEAD_LETTER_TOPIC,),
+    REDRIVEN: (DEAD_LETTERS,),
     SPSO_AND_LAG: (ACCEPTED, DEAD_LETTERS),
     DELIVERY_COUNTS: (ACCEPTED, DEAD_LETTERS),
     HISTORY: (SPSO_AND_LAG,),
 }
 
 
+def dead_letter_topic(group: ShareGroup) -> str:
+    """Return the dead-letter topic in a group's configs; an empty text if they have none."""
+    return str(group.configs.get(DEAD_LETTER_TOPIC_CONFIG) or "")
+
+
+def topic_assets(groups: Iterable[ShareGroup], translate: Translate = _unchanged) -> list[dg.AssetSpec]:
+    """Return an external asset for each topic that these share groups read or write.
+
+    Pass the same list as `topics` to `share_group_defs` of each of them: in one code location a topic is defined
+    once.
+    """
+    return topics_of([Lineage(group, translate) for group in groups])
+
+
+def topics_of(lineages: Iterable[Lineage], only: Collection[str] | None = None) -> list[dg.AssetSpec]:
+    """Return an external asset for each topic that these groups read or write, or for some of the topics."""
+    ordered = sorted(lineages, key=lambda lineage: lineage.group.group)
+    readers, writers, looped = _users(ordered)
+    wanted = {*readers, *writers, *looped} if only is None else only
+    return [_topic(topic, readers[topic], writers[topic], looped[topic]) for topic in sorted(wanted)]
+
+
+def _users(
+    lineages: Sequence[Lineage],
+) -> tuple[Mapping[str, list[Lineage]], Mapping[str, list[Lineage]], Mapping[str, list[Lineage]]]:
+    """Return the groups that read each topic, and those that write their dead letters to it; those of the latter
+    that read, maybe over other groups, what is written there, are separate: the dependency would close a circle.
+    """
+    readers, writers, looped = (defaultdict[str, list[Lineage]](list) for _ in range(3))
+    below: dict[str, set[str]] = defaultdict(set)
+    for lineage in lineages:
+        topics, letters = set(lineage.group.topics), dead_letter_topic(lineage.group)
+        for topic in topics:
+            readers[topic].append(lineage)
+        if not letters:
+            continue
+        if topics & _reached(letters, below):
+            looped[letters].append(lineage)
+            continue
+        writers[letters].append(lineage)
+        for topic in topics:
+            below[topic].add(letters)
+    return readers, writers, looped
+
+
+def _reached(topic: str, below: Mapping[str, set[str]]) -> set[str]:
+    """Return a topic, and the topics that records of it may reach as dead letters."""
+    reached, left = {topic}, [topic]
+    while left:
+        new = below.get(left.pop(), set()) - reached
+        reached |= new
+        left += new
+    return reached
+
+
+def _topic(
+    topic: str, readers: Sequence[Lineage], writers: Sequence[Lineage], looped: Sequence[Lineage]
+) -> dg.AssetSpec:
+    letters_of = sorted(lineage.group.group for lineage in (*writers, *looped))
+    read_by = [lineage.group.group for lineage in readers]
+    uses = []
+    if letters_of:
+        uses.append(f"the dead-letter topic of {_groups(letters_of)}")
+    if read_by:
+        uses.append(f"read by {_groups(read_by)}")
+    return dg.AssetSpec(
+        key=topic_key(topic),
+        description=f"The Kafka topic `{topic}`: {', '.join(uses)}. Runs and the observe sensors record its "
+        "partitions and offsets.",
+        group_name=TOPIC_PREFIX,
+        kinds={"kafka"},
+        deps=[lineage.key(DEAD_LETTERS) for lineage in writers],
+        metadata={
+            "topic": topic,
+            "dagster/table_name": topic,
+            "dagster/storage_kind": "kafka",
+            **({"read_by": ", ".join(read_by)} if read_by else {}),
+            **({"dead_letters_of": ", ".join(letters_of)} if letters_of else {}),
+            # Links in place of dependencies that would close a circle.
+            **{f"also_written_by_{each.group.name}": _link(each, DEAD_LETTERS) for each in looped},
+            **{f"redriven_by_{each.group.name}": _link(each, REDRIVEN) for each in readers},
+        },
+    )
+
+
+def _groups(names: Sequence[str]) -> str:
+    return (
+        f"share group{'s' if len(names) > 1 else ''} {listed([f'`{name}`' for name in names], _SHOWN_GROUPS)}"
+    )
+
+
+def _link(lineage: Lineage, name: str) -> dg.MetadataValue[Any]:
+    return dg.MetadataValue.asset(lineage.key(name))
+
+
 def _about(group: ShareGroup) -> dict[str, tuple[str, set[str]]]:
     """Return the description and the kinds of each asset."""
     topics = ", ".join(group.topics)
-    letters = group.configs.get(DEAD_LETTER_TOPIC_CONFIG)
     return {
         ACCEPTED: (
             f"Records of {topics} that share group `{group.group}` has accepted. Each counts once, from the commit "
@@ -108,16 +214,13 @@ def _about(group: ShareGroup) -> dict[str, tuple[str, set[str]]]:
             "topic, each exactly once.",
             {"kafka"},
         ),
-        DEAD_LETTER_TOPIC: (
-            f"The dead-letter topic{f' `{letters}`' if letters else ''} of `{group.group}`.",
-            {"kafka"},
-        ),
         REDRIVEN: (
-            f"Dead letters of `{group.group}` sent back, each once; a dry run unless `execute` is set.",
+            f"Dead letters of `{group.group}` sent back to {topics}, each once; a dry run unless `execute` is set.",
             {"kafka"},
         ),
         SPSO_AND_LAG: (
-            f"SPSO, lag and records in flight of each share-partition of `{group.group}`; stored in Postgres.",
+            "The share-partition start offset (SPSO: all records below it are done), lag and records in flight of "
+            f"each share-partition of `{group.group}`; stored in Postgres.",
             {"postgres"},
         ),
         DELIVERY_COUNTS: (
@@ -152,13 +255,13 @@ def _base(group: ShareGroup, name: str, description: str, kinds: set[str]) -> dg
         owners=list(group.owners),
         tags={**group.tags, GROUP_TAG: asset_tag_value(group.group)},
         freshness_policy=fresh,
-        metadata=_commands(group, name),
+        metadata={**_commands(group, name), **_stored(group, name)},
     )
 
 
 def _commands(group: ShareGroup, name: str) -> Mapping[str, Any]:
     """Return the group, and the command that shows or does the same in a shell."""
-    topic = group.configs.get(DEAD_LETTER_TOPIC_CONFIG)
+    topic = dead_letter_topic(group)
     commands = {
         ACCEPTED: f"sharequeue run {group.pipeline}",
         SPSO_AND_LAG: f"sharequeue groups describe --group {group.group}",
@@ -168,6 +271,60 @@ def _commands(group: ShareGroup, name: str) -> Mapping[str, Any]:
         else "",
     }
     if topic:
-        commands[DEAD_LETTERS] = commands[DEAD_LETTER_TOPIC] = f"sharequeue dlq list {topic}"
+        commands[DEAD_LETTERS] = f"sharequeue dlq list {topic}"
         commands[REDRIVEN] = f"sharequeue dlq redrive {topic}"
     return {"share_group": group.group, **({"command": commands[name]} if name in commands else {})}
+
+
+def _stored(group: ShareGroup, name: str) -> Mapping[str, Any]:
+    """Return where an asset is, and its columns, as far as that is known without a server."""
+    letters = dead_letter_topic(group)
+    if name == DEAD_LETTERS and letters:
+        return {
+            "dagster/table_name": letters,
+            "dagster/storage_kind": "kafka",
+            "dagster/column_schema": dg.TableSchema(
+                columns=[dg.TableColumn(*column) for column in _LETTER_COLUMNS]
+            ),
+        }
+    if name == REDRIVEN:
+        return {f"sends_to_{topic}": dg.MetadataValue.asset(topic_key(topic)) for topic in group.topics}
+    if name not in _VIEWS:
+        return {}
+    view, columns = _VIEWS[name]
+    return {
+        "dagster/table_name": f"sharequeue.{view}",
+        "dagster/storage_kind": "postgres",
+        "dagster/column_schema": dg.TableSchema(
+            columns=[dg.TableColumn(column, kind, _words(column)) for column, kind in columns.items()]
+        ),
+    }
+
+
+def _words(column: str) -> str | None:
+    try:
+        return words_of(SharePartitionStatus, column)
+    except KeyError:
+        return None
+
+
+_KINDS = {"int": "int", "str": "string", "datetime": "timestamp"}
+_AT: Columns = {"group_id": "string", "topic": "string", "partition": "int"}
+_BY_DAY = ("leases", "entered", "accepted_first", "lost_records", "highest_delivery_count", "spso", "speo")
+_VIEWS: Mapping[str, tuple[str, Columns]] = {
+    SPSO_AND_LAG: (
+        "share_partition_status",
+        {each.name: _KINDS[str(each.type).partition(" ")[0]] for each in fields(SharePartitionStatus)},
+    ),
+    DELIVERY_COUNTS: (
+        "delivery_count_totals",
+        {**_AT, "outcome": "string", "delivery_count": "int", "records": "int"},
+    ),
+    HISTORY: ("daily_rollups", {"day": "date", **_AT, **dict.fromkeys(_BY_DAY, "int")}),
+}
+"""The views with the same figures: the names of their columns, and Dagster's names of the types."""
+_LETTER_COLUMNS = (
+    ("key", "bytes", "The record's key, if copies are enabled."),
+    ("value", "bytes", "The record's value, if copies are enabled."),
+    ("headers", "map<string, bytes>", "Where the record is from, why it is here, and its own headers."),
+)

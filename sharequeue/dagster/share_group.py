@@ -111,7 +111,7 @@ class Schedule(dg.Model, dg.Resolvable):
 
 
 class Observe(dg.Model, dg.Resolvable):
-    """Records SPSO and lag while nothing runs: no run, no Spark."""
+    """Records the share-partition start offset (SPSO) and lag while nothing runs: no run, no Spark."""
 
     enabled: bool = Field(default=False, description="Whether it is switched on in a new deployment.")
     interval_seconds: Count = Field(default=60, description="Seconds between two ticks.")
@@ -175,7 +175,7 @@ class DeadLetters(dg.Model, dg.Resolvable):
     )
     data_docs: str | None = Field(
         default=None,
-        description="The folder of Data Docs, relative to the defs.yaml; default: in the data folder.",
+        description="A folder for a copy of the Data Docs, relative to the defs.yaml.",
     )
     max_letters: Count = Field(
         default=200_000,
@@ -356,7 +356,6 @@ RESERVED = frozenset(
     {
         "accepted",
         "dead_letters",
-        "dead_letter_topic",
         "redriven",
         "replayed",
         "history",

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from sharequeue.words.figures import figures_of
+from sharequeue.words.figures import SharePartitionStatus, figures_of, words_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Columns = Mapping[str, str]
 """The names of columns, each with Dagster's name of its type."""
+_SPELLED_OUT = {name: words_of(SharePartitionStatus, name) for name in ("spso", "speo")}
+"""The descriptions of columns whose names are abbreviations."""
 
 
 def table(columns: Columns, rows: Iterable[Sequence[Any]]) -> dg.TableMetadataValue:
@@ -22,7 +24,9 @@ def table(columns: Columns, rows: Iterable[Sequence[Any]]) -> dg.TableMetadataVa
             dg.TableRecord({name: _cell(cell) for name, cell in zip(columns, row, strict=True)})
             for row in rows
         ],
-        schema=dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in columns.items()]),
+        schema=dg.TableSchema(
+            columns=[dg.TableColumn(name, kind, _SPELLED_OUT.get(name)) for name, kind in columns.items()]
+        ),
     )
 
 

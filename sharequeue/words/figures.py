@@ -192,7 +192,7 @@ class SharePartitionStatus:
     topic: str
     partition: int
     spso: int = figure(
-        "SPSO: all records below it are done",
+        "the share-partition start offset (SPSO): all records below it are done",
         "offset",
         "SPSO",
         "START-OFFSET",
@@ -200,7 +200,11 @@ class SharePartitionStatus:
         http="start_offset",
     )
     speo: int = figure(
-        "SPEO: the offset behind the last record in flight", "offset", "SPEO", listed=True, http="end_offset"
+        "the share-partition end offset (SPEO): the offset behind the last record in flight",
+        "offset",
+        "SPEO",
+        listed=True,
+        http="end_offset",
     )
     log_start: int = figure("the start of the log, as last seen", "offset", "log start")
     log_end: int = figure(

@@ -1,22 +1,27 @@
 """The asset `dead_letters`: it ends when all dead letters from before its start are written, by it or by others.
 
-Its report has figures from Postgres, and samples of the newest letters in the topic.
+Its report has figures from Postgres, and samples of the newest letters in the topic. It also records the offsets of
+the group's topics: of the source topics from Postgres, of the dead-letter topic from the broker.
 """
 
 from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
+from confluent_kafka import KafkaException
 
 from sharequeue.dagster import reports
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import table
+from sharequeue.dagster.topics import observation, observed_topics
 from sharequeue.deadletters.browsing import Browsed, browse
 from sharequeue.deadletters.letters import DeadLetter
 from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.groups.configs import GroupConfigs
+from sharequeue.kafka.topics import Topics
 from sharequeue.reports.read import read_causes
+from sharequeue.words.errors import ShareError
 from sharequeue.words.record_bytes import text_of
 from sharequeue.words.settings import Settings
 
@@ -27,6 +32,8 @@ SAMPLES = 5
 SAMPLE_BYTES = 200
 """The number of bytes of a key or value in the sample."""
 _ERROR_CHARACTERS = 500
+_BROKER_SECONDS = 5.0
+"""How long the broker may take for each request about the topic's offsets."""
 _SAMPLE_COLUMNS = {
     "dlq_partition": "int",
     "dlq_offset": "int",
@@ -70,6 +77,11 @@ def dead_letters_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
             if since is None or run.written_at > since
         ]
         until = max((run.written_at for run in written), default=since)
+        for observed in (
+            *observed_topics(sharequeue_state.state.figures.describe(group.group)),
+            *observed_now(loaded, configs.dead_letter_topic),
+        ):
+            context.log_event(observed)
         return dg.MaterializeResult(
             metadata={
                 **reports.dead_letters(report, written, read_causes(sharequeue_state.database, group.group)),
@@ -79,6 +91,18 @@ def dead_letters_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
         )
 
     return dead_letters
+
+
+def observed_now(settings: Settings, topic: str) -> list[dg.AssetObservation]:
+    """Return the observation of a topic, read from the broker; none if it cannot be read."""
+    try:
+        with Topics(settings, timeout=_BROKER_SECONDS) as topics:
+            found = topics.describe([topic]) if topic else {}
+            logs = topics.offsets(topic) if found else {}
+    except (KafkaException, ShareError):
+        return []
+    ends = {partition: (log.log_start, log.log_end) for partition, log in logs.items()}
+    return [observation(topic, ends)] if ends else []
 
 
 def samples(settings: Settings, topic: str, group_id: str) -> dict[str, Any]:

@@ -15,7 +15,14 @@ from dagster.components.testing import create_defs_folder_sandbox
 from dagster_shared.yaml_utils.sample_yaml import generate_sample_yaml
 from jsonschema import Draft202012Validator
 
-from sharequeue.dagster import AssetData, NameCollision, ShareGroupComponent, share_group_defs
+from sharequeue.dagster import (
+    AssetData,
+    NameCollision,
+    ShareGroupComponent,
+    share_group_defs,
+    share_group_resources,
+    topic_assets,
+)
 from sharequeue.dagster.assets.replayed import replay_name
 from sharequeue.dagster.lineage import Lineage
 from sharequeue.dagster.names import GROUP_TAG, lease_tag_value
@@ -69,8 +76,7 @@ def test_a_group_topics_and_a_pipeline_are_enough() -> None:
     assert deps == {
         "orders/accepted": ["kafka/orders"],
         "orders/dead_letters": ["orders/accepted"],
-        "orders/dead_letter_topic": ["orders/dead_letters"],
-        "orders/redriven": ["orders/dead_letter_topic"],
+        "orders/redriven": ["orders/dead_letters"],
         "orders/spso_and_lag": ["orders/accepted", "orders/dead_letters"],
         "orders/delivery_counts": ["orders/accepted", "orders/dead_letters"],
     }
@@ -86,8 +92,108 @@ def test_a_group_topics_and_a_pipeline_are_enough() -> None:
 def test_two_queues_on_one_topic_stand_side_by_side() -> None:
     """Nothing of theirs collides, and both depend on the topic's external asset."""
     found = specs(loaded(MINIMAL, {**MINIMAL, "group": "orders-audit"}))
-    assert len(found) == 12
+    assert len(found) == 10
     assert [str(dep.asset_key.path) for dep in found["orders_audit/accepted"].deps] == ["['kafka', 'orders']"]
+
+
+def topics(defs: dg.Definitions) -> dict[str, dg.AssetSpec]:
+    """The external assets of topics, each with its dependencies."""
+    found = defs.resolve_all_asset_specs()
+    return {spec.key.path[1]: spec for spec in found if spec.key.path[0] == "kafka"}
+
+
+def upstream(spec: dg.AssetSpec) -> set[str]:
+    return {dep.asset_key.to_user_string() for dep in spec.deps}
+
+
+def with_letters(group: str, source: str, letters: str) -> dict[str, Any]:
+    return {
+        **MINIMAL,
+        "group": group,
+        "topics": [source],
+        "configs": {"errors.deadletterqueue.topic.name": letters},
+    }
+
+
+def test_a_topic_is_one_asset_for_all_queues_that_read_or_write_it() -> None:
+    """Two queues read `orders` and share a dead-letter topic, which a third one reads: each topic is defined once,
+    and the whole is one connected graph."""
+    queues = (
+        with_letters("b", "orders", "dlq"),
+        with_letters("a", "orders", "dlq"),
+        with_letters("repair", "dlq", "dlq.repair"),
+    )
+    defs = loaded(*queues)
+    found = topics(defs)
+    assert set(found) == {"orders", "dlq", "dlq.repair"}
+    assert all(spec.group_name == "kafka" and spec.kinds == {"kafka"} for spec in found.values())
+    assert upstream(found["dlq"]) == {"a/dead_letters", "b/dead_letters"}
+    assert found["dlq"].metadata["dead_letters_of"] == "a, b"
+    assert "the dead-letter topic of share groups `a`, `b`" in (found["dlq"].description or "")
+    assert "read by share group `repair`" in (found["dlq"].description or "")
+    every = specs(defs)
+    assert upstream(every["a/redriven"]) == upstream(every["repair/accepted"]) == {"kafka/dlq"}
+    # Back to the source: a link, because a dependency would close a circle.
+    assert every["a/redriven"].metadata["sends_to_orders"] == dg.MetadataValue.asset(found["orders"].key)
+    assert {"redriven_by_a", "redriven_by_b"} < set(found["orders"].metadata)
+    graph = defs.resolve_asset_graph()
+    keys, reached = {*graph.get_all_asset_keys()}, {found["orders"].key}
+    while more := {
+        other
+        for key in reached
+        for other in graph.get(key).parent_keys | graph.get(key).child_keys
+        if other not in reached
+    }:
+        reached |= more
+    assert reached == keys
+
+
+def test_queues_that_repair_each_others_letters_are_no_cycle() -> None:
+    """The letters of each are the source of the other: one of the two dependencies becomes a link."""
+    found = topics(loaded(with_letters("a", "x", "y"), with_letters("b", "y", "x")))
+    assert upstream(found["y"]) == {"a/dead_letters"}
+    assert upstream(found["x"]) == set()
+    assert found["x"].metadata["also_written_by_b"] == dg.MetadataValue.asset(
+        dg.AssetKey(["b", "dead_letters"])
+    )
+    assert upstream(topics(loaded(with_letters("a", "x", "x")))["x"]) == set()
+
+
+def test_queues_in_python_share_their_topics() -> None:
+    """One list of topics, given to each queue, merges without a double definition."""
+    configs = {"errors.deadletterqueue.topic.name": "dlq"}
+    queues = [share_group(name, topics=["orders"], configs=configs) for name in ("a", "b")]
+    shared = topic_assets(queues)
+    defs = [share_group_defs(queue, topics=shared) for queue in queues]
+    merged = dg.Definitions.merge(*defs, share_group_resources())
+    assert set(topics(merged)) == {"orders", "dlq"}
+    alone = dg.Definitions.merge(share_group_defs(queues[0]), share_group_resources())
+    assert upstream(topics(alone)["dlq"]) == {"a/dead_letters"}
+
+
+def test_a_project_may_define_its_topics_itself() -> None:
+    """With `topic_assets: false` only the dependencies are left, for an asset of the project's own."""
+    (spec,) = topics(loaded({**MINIMAL, "topic_assets": False})).values()
+    assert (spec.key.path, spec.description, spec.group_name) == (["kafka", "orders"], None, "default")
+    both = topics(loaded({**MINIMAL, "topic_assets": False}, {**MINIMAL, "group": "audit"}))
+    assert both["orders"].group_name == "kafka"
+
+
+def test_what_is_stored_where_is_known_before_the_first_run() -> None:
+    """The reports name their view and its columns; the dead letters name their topic."""
+    every = specs(loaded(with_letters("orders", "orders", "dlq")))
+    report = every["orders/spso_and_lag"].metadata
+    assert report["dagster/table_name"] == "sharequeue.share_partition_status"
+    assert "share-partition start offset" in (every["orders/spso_and_lag"].description or "")
+    columns = {column.name: column for column in report["dagster/column_schema"].columns}
+    assert (columns["spso"].type, columns["observed_at"].type) == ("int", "timestamp")
+    assert "share-partition start offset" in (columns["spso"].description or "")
+    assert (
+        every["orders/delivery_counts"].metadata["dagster/table_name"] == "sharequeue.delivery_count_totals"
+    )
+    letters = every["orders/dead_letters"].metadata
+    assert letters["dagster/table_name"] == "dlq"
+    assert [column.name for column in letters["dagster/column_schema"].columns] == ["key", "value", "headers"]
 
 
 def test_a_backfill_adds_an_asset_with_days_or_hours_and_a_job() -> None:

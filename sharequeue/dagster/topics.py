@@ -1,0 +1,47 @@
+"""The keys of topics in Dagster, and observations of their offsets.
+
+A topic is an external asset with the key `kafka/<topic>`, whichever share groups read or write it. Its spec is in
+`lineage`. Loading definitions needs no broker: partitions and offsets are recorded as observations by runs and
+sensors.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import dagster as dg
+
+from sharequeue.dagster.tables import table
+from sharequeue.words.figures import SharePartitionStatus
+
+TOPIC_PREFIX = "kafka"
+"""The prefix of a topic's key, and the asset group of all topics."""
+Ends = Mapping[int, tuple[int, int]]
+"""The first offset and the end offset of the log, by partition."""
+_MOST_ROWS = 200
+
+
+def topic_key(topic: str) -> dg.AssetKey:
+    """Return the key of a topic's asset."""
+    return dg.AssetKey([TOPIC_PREFIX, topic])
+
+
+def observation(topic: str, ends: Ends) -> dg.AssetObservation:
+    """Return the observation of a topic: its partitions and their offsets."""
+    columns = {"partition": "int", "log_start_offset": "int", "log_end_offset": "int"}
+    rows = [(partition, *of_log) for partition, of_log in sorted(ends.items())]
+    return dg.AssetObservation(
+        topic_key(topic),
+        metadata={
+            "partitions": len(ends),
+            "log_offsets": sum(end - start for start, end in ends.values()),
+            "written_offsets": sum(end for _, end in ends.values()),
+            "end_offsets": table(columns, rows[:_MOST_ROWS]),
+        },
+    )
+
+
+def observed_topics(statuses: Sequence[SharePartitionStatus]) -> list[dg.AssetObservation]:
+    """Return an observation of each topic of a group, from what its state has last seen of the logs."""
+    topics: dict[str, dict[int, tuple[int, int]]] = {}
+    for status in statuses:
+        topics.setdefault(status.topic, {})[status.partition] = (status.log_start, status.log_end)
+    return [observation(topic, ends) for topic, ends in sorted(topics.items())]
