@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 
 import dagster as dg
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
-from pydantic import BaseModel, Field, PrivateAttr, create_model
+from pydantic import BaseModel, Field, PrivateAttr, create_model, model_validator
 
 from sharequeue.dagster.assets.accepted import Processing, process
 from sharequeue.dagster.definitions import share_group_defs
@@ -19,6 +19,7 @@ from sharequeue.dagster.lineage import AssetData, Lineage, dead_letter_topic, to
 from sharequeue.dagster.names import NameCollision, dagster_names
 from sharequeue.dagster.scaffolder import ShareGroupScaffolder
 from sharequeue.dagster.share_group import ShareGroup
+from sharequeue.words.names import nearest
 
 _translation = TranslationFnResolver[AssetData](
     lambda data: {"asset": data.name, "group": data.group.group, "topics": list(data.group.topics)}
@@ -128,7 +129,19 @@ class ShareGroupComponent(ShareGroup, dg.Component):
 
 
 class _PlainSchema(BaseModel):
-    """A base of a model whose JSON schema is the one of `ShareGroup`, with templates allowed."""
+    """A base of a model whose JSON schema is the one of `ShareGroup`, with templates allowed.
+
+    It rejects unknown names in nested fields itself: for these, Dagster's model has an error for each type of each
+    field above them.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_known_names(cls, attributes: Any) -> Any:
+        schema = ShareGroup.model_json_schema()
+        for name, value in attributes.items() if isinstance(attributes, Mapping) else ():
+            _require_known(name, value, schema["properties"].get(name, {}), schema["$defs"])
+        return attributes
 
     @classmethod
     def model_json_schema(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -152,6 +165,17 @@ class _PlainSchema(BaseModel):
 @cache
 def _with_plain_schema(model: type[BaseModel]) -> type[BaseModel]:
     return create_model(model.__name__, __base__=(_PlainSchema, model), __module__=model.__module__)
+
+
+def _require_known(path: str, value: Any, field: Mapping[str, Any], models: Mapping[str, Any]) -> None:
+    """Raise ValueError for an unknown name in a nested field, with the known ones."""
+    for option in field.get("anyOf", [field]):
+        if "$ref" in option and isinstance(value, Mapping):
+            known = _model(option, models)["properties"]
+            for name, inner in value.items():
+                if name not in known:
+                    raise ValueError(f"{path} has no field {name!r}. {nearest(str(name), known, 'fields')}")
+                _require_known(f"{path}.{name}", inner, known[name], models)
 
 
 def _plain(field: Mapping[str, Any], models: Mapping[str, Any]) -> dict[str, Any]:
