@@ -1,9 +1,9 @@
--- What is done with a database each time the functions have changed.
+-- Updates of the data after each change of the functions.
 
--- Groups that were there before, and defaults that changed with this file.
+-- Settings of existing groups, and of changed defaults.
 select sharequeue_internal.compile_group_settings(group_id) from sharequeue.share_groups;
 
--- Share-partitions that were there before the journal was.
+-- Snapshots of share-partitions that are older than the journal.
 select sharequeue.take_snapshot(sp.share_partition_id) from sharequeue.share_partitions sp
 where not exists (
     select from sharequeue.journal_snapshots s where s.share_partition_id = sp.share_partition_id);

@@ -1,7 +1,7 @@
--- Who may call and see what. Applied last, and again whenever anything before it changed: a function that is replaced
--- loses its security definer.
+-- The rights of the roles. Applied last, and again whenever a file before it has changed, because a replaced function loses its
+-- security definer.
 
--- What a role is called here (sharequeue migrate --roles).
+-- Returns the name of the role for a purpose (sharequeue migrate --roles).
 create or replace function sharequeue_internal.role_named(p_purpose text) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
     select coalesce(
@@ -16,10 +16,10 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     from sharequeue.schema_migrations
 $$;
 
--- EXECUTE is taken from PUBLIC and granted for each function. An operation runs as the schema's owner (security definer) with
--- a search path of its own. pg_temp is named last in it, because it would come first if it were not named. What operations
--- are made of is in sharequeue_internal and runs as they do. No role has USAGE on that schema; EXECUTE is granted for what
--- views call, which needs no USAGE. clock() runs as the owner too, but has no SET (10_values/clock.sql).
+-- Revokes EXECUTE from PUBLIC and grants it for each function. An operation runs as the schema's owner (security definer) with
+-- a search path of its own. pg_temp is named last in it, because it would come first if it were not named. The helper functions
+-- of operations are in sharequeue_internal and run with the same rights. No role has USAGE on that schema; EXECUTE is granted on
+-- functions that views call, which needs no USAGE. clock() runs as the owner too, but has no SET (10_values/clock.sql).
 create or replace function sharequeue.apply_permissions() returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
@@ -45,7 +45,7 @@ declare
         'needed_outputs', 'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'sink_owners', 'snapshots',
         'stored_configs', 'verify', 'verify_journal'];
     v_everybody constant text[] := array['authorized_operations', 'authorized_topic_operations', 'clock', 'principal', 'schema_version', 'service_drains', 'state_id', 'stored_service_configs'];
-    -- Asked by the coordinator inside its own transactions, on tables that it may read; they need no other's rights.
+    -- The coordinator calls these in its own transactions, on tables that it may read; they need no other rights.
     v_coordinator constant text[] := array[
         'assignable_share_partitions', 'assignment_of', 'metadata_hash', 'require_read_committed'];
     v_coordinator_tables constant text[] := array[
@@ -61,7 +61,7 @@ begin
     where not exists (select from pg_proc p
         where p.pronamespace = to_regnamespace('sharequeue') and p.proname = v.name);
     if found then
-        raise exception '99_permissions.sql names %, which is no function of the schema', v_name;
+        raise exception '99_permissions.sql names %, which is not a function of the schema: correct the name', v_name;
     end if;
     foreach v_purpose in array array['service', 'worker', 'reader'] loop
         v_role := quote_ident(sharequeue_internal.role_named(v_purpose));
@@ -77,7 +77,7 @@ begin
         select p.proname as name, p.oid::regprocedure as signature,
             p.pronamespace = to_regnamespace('sharequeue')
                     and p.proname = any (v_worker || v_service || v_reader || v_everybody)
-                -- Triggers on what the coordinator writes itself; those on other tables fire inside operations.
+                -- Triggers on tables that the coordinator writes itself; those on other tables fire inside operations.
                 or exists (select from pg_trigger t join pg_class c on c.oid = t.tgrelid
                     where t.tgfoid = p.oid and c.relnamespace = to_regnamespace('sharequeue')
                         and c.relname = any (v_coordinator_tables)) as definer,
@@ -121,7 +121,7 @@ begin
         foreach v_name in array v_coordinator_tables loop
             execute format('grant insert, update, delete on sharequeue.%I to %s', v_name, v_role);
         end loop;
-        -- A group is deleted by delete_group, which writes it down.
+        -- A group is deleted by delete_group, which adds it to the audit log.
         execute format('revoke delete on sharequeue.share_groups from %s', v_role);
     end if;
 end

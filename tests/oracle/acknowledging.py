@@ -37,7 +37,7 @@ def validate(batches: Sequence[AcknowledgementBatch], *, renew_allowed: bool = T
             if not GAP <= kind <= RENEW:
                 raise InvalidRequest(f"{kind} is no type of acknowledgement: expected 0 to 4")
             if kind == RENEW and not renew_allowed:
-                raise InvalidRequest("a request that is not marked as one that renews cannot renew")
+                raise InvalidRequest("the request has a renewal, but IsRenewAck is not set")
         previous = batch.last
 
 
@@ -127,9 +127,13 @@ class Acknowledgement:
             raise InvalidRecordState(f"offsets {batch.first}-{batch.last} are not in flight")
         covering = self.at.batches_between(floor.first, batch.last)
         if batch.first > covering[-1].last:
-            raise InvalidRequest(f"the first offset of {batch.first}-{batch.last} is past what was acquired")
+            raise InvalidRequest(
+                f"the first offset of {batch.first}-{batch.last} is past the acquired records"
+            )
         if batch.last > covering[-1].last:
-            raise InvalidRequest(f"the last offset of {batch.first}-{batch.last} is past what was acquired")
+            raise InvalidRequest(
+                f"the last offset of {batch.first}-{batch.last} is past the acquired records"
+            )
         return covering
 
     def _judge(self, offset: int, kind: AcknowledgeType) -> None:

@@ -97,7 +97,7 @@ class InMemoryShareGroups(Operations):
         if not member_id or len(member_id) > 36 or max_records < 0:
             raise InvalidRequest("an acquire names a member of 1 to 36 characters and 0 or more records")
         if batch_size is not None and batch_size < 1:
-            raise InvalidRequest("a batch size is 1 or more")
+            raise InvalidRequest("the batch size must be at least 1")
         found = self._find(at, state_epoch)
         if found.recreated:
             raise UnknownTopicId

@@ -33,7 +33,7 @@ class Operations(Administration):
         InvalidRequest, GroupIdNotFound, UnknownTopicOrPartition.
         """
         if reason == "" or (topic is None and partition is not None):
-            raise InvalidRequest("a pause has a reason, and a partition has a topic")
+            raise InvalidRequest("the reason must not be empty, and a partition needs a topic")
         group = self._group(group_id)
         concerned = [
             found
@@ -61,8 +61,8 @@ class Operations(Administration):
     ) -> list[ForcedRun]:
         """Make chosen offsets available at once, whoever holds them and whatever they wait for.
 
-        What is done with, on its way to the dead-letter topic or was never delivered is refused and stays, and does
-        not stop the rest. Without ``execute`` nothing changes and the result says what would. Raises InvalidRequest
+        Records that are finished, being written to the dead-letter topic or never delivered are refused, and do not
+        stop the rest. Without ``execute`` nothing changes and the result says what would. Raises InvalidRequest
         for an empty set, UnknownTopicOrPartition, GroupIdNotFound.
         """
         return self._force(at, offsets, "release", execute)
@@ -77,7 +77,7 @@ class Operations(Administration):
     def _force(self, at: SharePartition, offsets: OffsetSet, act: Act, execute: bool) -> list[ForcedRun]:
         found = self._find(at)
         if not offsets:
-            raise InvalidRequest("release or dead_letter needs a set of offsets")
+            raise InvalidRequest("expected release or dead_letter, and a set of offsets")
         if execute:
             self._settle(found)
         policy = self._policy(at)
@@ -128,16 +128,16 @@ class Operations(Administration):
 def _plan(record: Record, act: Act, policy: Policy) -> tuple[str, str | None]:
     """What is to be done with one record, and why, where that needs a word."""
     if record.state in DONE_WITH:
-        return "refuse", f"done with: {DONE_WITH[record.state]}"
+        return "refuse", f"finished: {DONE_WITH[record.state]}"
     if record.state is RecordState.ARCHIVING:
-        return "refuse", "on its way to the dead-letter topic"
+        return "refuse", "being written to the dead-letter topic"
     if act == "dead_letter":
         return ("dead_letter" if policy.dead_letters else "archive"), None
     used_up = record.delivery_count >= policy.delivery_count_limit
     held_back = record.part is not None or record.not_before is not None
     if record.state is RecordState.AVAILABLE and not held_back and not used_up:
-        return "none", "available already"
-    return "release", "its deliveries are used up: it gets the last one back" if used_up else None
+        return "none", "already available"
+    return "release", "no delivery was left: it gets the last one back" if used_up else None
 
 
 def _move(found: InMemorySharePartition, record: Record, does: str, policy: Policy) -> None:
@@ -156,8 +156,8 @@ def _never_there(found: InMemorySharePartition, offsets: OffsetSet, asked: list[
     flight = OffsetSet.of((found.spso, found.speo)) if found.speo > found.spso else EMPTY
     there = OffsetSet.from_offsets(asked)
     refused = (
-        (offsets & below, f"done with: SPSO was at {found.spso}"),
-        ((offsets & flight) - there, "not in flight: nothing was there"),
+        (offsets & below, f"finished: SPSO was at {found.spso}"),
+        ((offsets & flight) - there, "not in flight: no record was at the offset"),
         (offsets - below - flight, f"never delivered: SPEO is {found.speo}"),
     )
     return [ForcedRun("refuse", which, None, None, None, why) for which, why in refused if which]

@@ -120,7 +120,7 @@ class InFlightWindow:
             next_fetch_offset=self.next_fetch_offset(now),
             lost_records=self.lost_records,
             waiting=self.waiting(now),
-            fault=f"the log ends at {self.log_end}, below what was delivered" if truncated else None,
+            fault=f"the log ends at {self.log_end}, below delivered records" if truncated else None,
         )
 
     def _seen(self, record: Record) -> OffsetState:

@@ -1,6 +1,6 @@
--- The one clock. Never now(), which stands still inside a transaction, and never a caller's own time,
--- which could lapse other members' locks. It runs as the owner (99_permissions.sql). It has no SET, because every operation
--- would pay for that; so every name in it is qualified, the operator too.
+-- Returns the time by the only clock that operations use. now() does not change inside a transaction, and with the time of a
+-- caller other members' locks could lapse. It runs as the owner (99_permissions.sql). It has no SET, because that would make
+-- every operation slower; so every name in it is qualified, also the operator.
 create or replace function sharequeue.clock() returns timestamptz
 language plpgsql volatile as $$
 begin
@@ -9,7 +9,7 @@ begin
 end
 $$;
 
--- Moves the clock to so much ahead of real time. For tests; only the owner of the schema can write the table.
+-- Sets how far the clock is ahead of real time. For tests; only the owner of the schema can write the table.
 create or replace function sharequeue.set_clock_offset(p_amount interval) returns void
 language plpgsql volatile set search_path = pg_catalog as $$
 begin

@@ -1,7 +1,7 @@
--- ACLs are changed here, by super users, and every change is written down. Adding one that is there already, or removing
--- one that is not, changes nothing.
+-- Changes of ACLs. Only super users can make them, and the audit log has each of them. Adding an existing ACL, or removing
+-- one that does not exist, changes nothing.
 
--- What an ACL may say, as the table's constraints have it.
+-- Checks the parts of an ACL, like the constraints of the table.
 create or replace function sharequeue_internal.check_acl(
     p_principal text, p_operation text, p_permission text, p_pattern_type text, p_resource_type text
 ) returns void
@@ -12,15 +12,15 @@ begin
                     and p_operation in ('ALL', 'READ', 'DESCRIBE', 'ALTER', 'DELETE', 'ALTER_CONFIGS', 'DESCRIBE_CONFIGS')
                 or p_resource_type = 'TOPIC' and p_operation in ('ALL', 'READ', 'DESCRIBE'))
             and p_permission in ('ALLOW', 'DENY') and p_pattern_type in ('LITERAL', 'PREFIXED'), false) then
-        raise exception 'no such ACL: a principal is User:<name>, a resource type GROUP or TOPIC, an operation ALL, READ or '
-            'DESCRIBE, of a group also ALTER, DELETE, ALTER_CONFIGS or DESCRIBE_CONFIGS, a permission ALLOW or DENY, '
-            'a pattern type LITERAL or PREFIXED'
+        raise exception 'the ACL is not valid: expected the principal User:<name>, the resource type GROUP or TOPIC, the operation '
+            'ALL, READ or DESCRIBE, for a group also ALTER, DELETE, ALTER_CONFIGS or DESCRIBE_CONFIGS, the permission ALLOW '
+            'or DENY, and the pattern type LITERAL or PREFIXED'
             using errcode = 'SQ042';
     end if;
 end
 $$;
 
--- Returns whether it was new.
+-- Adds an ACL. Returns whether it was new.
 create or replace function sharequeue.add_acl(
     p_principal text, p_operation text, p_permission text, p_pattern_type text, p_resource_name text,
     p_resource_type text default 'GROUP'
@@ -55,7 +55,7 @@ declare
     v_acls sharequeue.acls[];
 begin
     perform sharequeue_internal.authorise_cluster();
-    perform sharequeue_internal.check_present('whether it is a dry run', p_dry_run);
+    perform sharequeue_internal.check_present('p_dry_run', p_dry_run);
     if not p_dry_run then
         lock table sharequeue.acls in share row exclusive mode;
     end if;
@@ -67,7 +67,7 @@ begin
             and resource_type = coalesce(p_resource_type, resource_type)
         order by principal, operation, permission, pattern_type, resource_name, resource_type);
     if not p_dry_run then
-        -- All in one statement, so that the groups that they cover are locked together, in order.
+        -- All in one statement, so that the groups that they cover are locked together and in order.
         delete from sharequeue.acls a where a = any (v_acls);
         perform sharequeue_internal.audit('remove_acl', null, to_jsonb(a), null) from unnest(v_acls) as a;
     end if;
@@ -83,7 +83,7 @@ declare
     v_before boolean := coalesce((select allow_everyone_if_no_acl_found from sharequeue.authorizer), true);
 begin
     perform sharequeue_internal.authorise_cluster();
-    perform sharequeue_internal.check_present('whether to allow everyone', p_allow);
+    perform sharequeue_internal.check_present('p_allow', p_allow);
     lock table sharequeue.acls in share row exclusive mode;
     insert into sharequeue.authorizer (allow_everyone_if_no_acl_found) values (p_allow)
     on conflict on constraint authorizer_pkey do update

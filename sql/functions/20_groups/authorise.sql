@@ -1,7 +1,8 @@
--- Who is asking, and may they? Kafka's ACLs on groups and topics (org.apache.kafka.metadata.authorizer.StandardAuthorizer), asked
--- by the functions themselves, so that a bare SQL client gets the same results as one of the service.
+-- The principal of a call, and its rights: Kafka's ACLs on groups and topics
+-- (org.apache.kafka.metadata.authorizer.StandardAuthorizer). The functions themselves check them, so that an SQL client gets
+-- the same results as a client of the service.
 
--- Whether the role that is logged in may speak for others: the service's role, and the owner of the schema.
+-- Returns whether the login role may act for other principals: the service's role and the owner of the schema may.
 create or replace function sharequeue_internal.is_trusted() returns boolean
 language plpgsql stable as $$
 declare
@@ -31,7 +32,7 @@ begin
 end
 $$;
 
--- Kafka's super.users: a trusted role that acts for itself.
+-- Returns whether the caller is one of Kafka's super.users: a trusted role that acts for itself.
 create or replace function sharequeue_internal.is_super_user() returns boolean
 language plpgsql stable as $$
 begin
@@ -39,14 +40,14 @@ begin
 end
 $$;
 
--- Whether an ACL's pattern covers a group or a topic. Written so that the index acls_by_resource finds it.
+-- Returns whether an ACL's pattern covers a group or a topic. Its form lets the index acls_by_resource be used.
 create or replace function sharequeue_internal.covers(p_pattern_type text, p_resource_name text, p_name text) returns boolean
 language sql immutable parallel safe as $$
     select p_pattern_type = 'LITERAL' and p_resource_name in (p_name, '*')
         or p_pattern_type = 'PREFIXED' and pg_catalog.starts_with(p_name, p_resource_name)
 $$;
 
--- Whether anybody may be refused anything of a group, or of a topic that it reads: then every operation asks.
+-- Returns whether ACLs may refuse any operation on a group, or on a topic that it reads. If so, every operation checks them.
 create or replace function sharequeue_internal.acls_apply(p_group_id text) returns boolean
 language sql stable as $$
     select not coalesce((select allow_everyone_if_no_acl_found from sharequeue.authorizer), true)
@@ -55,8 +56,8 @@ language sql stable as $$
             where resource_type = 'GROUP' and sharequeue_internal.covers(pattern_type, resource_name, p_group_id))
 $$;
 
--- Whether a principal may do an operation on a group or a topic. A denial wins; without any ACL on it the setting
--- decides; to be allowed to read, alter or delete is to be allowed to describe.
+-- Returns whether a principal may do an operation on a group or a topic. DENY takes precedence. Without any ACL on the
+-- resource, allow.everyone.if.no.acl.found decides. The right to read, alter or delete includes the right to describe.
 create or replace function sharequeue_internal.allowed(
     p_resource_type text, p_name text, p_operation text, p_principal text
 ) returns boolean
@@ -82,14 +83,14 @@ begin
 end
 $$;
 
--- Whether the caller may do an operation on a group.
+-- Returns whether the caller may do an operation on a group.
 create or replace function sharequeue_internal.authorised(p_group_id text, p_operation text) returns boolean
 language sql stable as $$
     select sharequeue_internal.is_super_user()
         or sharequeue_internal.allowed('GROUP', p_group_id, p_operation, sharequeue.principal())
 $$;
 
--- The same for a topic: READ of whoever works on its records, DESCRIBE of whoever looks.
+-- The same for a topic: READ is needed to process its records, DESCRIBE to see it.
 create or replace function sharequeue_internal.topic_authorised(p_topic text, p_operation text) returns boolean
 language sql stable as $$
     select sharequeue_internal.is_super_user()
@@ -106,8 +107,8 @@ language sql stable as $$
     where (p_operations is null or operation = any (p_operations)) and sharequeue_internal.authorised(p_group_id, operation)
 $$;
 
--- The same for an operation that changes state and whose result has no column for an error: raises Kafka's error number as
--- SQLSTATE SQ030. The transaction's level is asked first.
+-- Checks the right to an operation that changes state, if its result has no column for an error: raises Kafka's error number
+-- as SQLSTATE SQ030. First checks the isolation level of the transaction.
 create or replace function sharequeue_internal.authorise(p_group_id text, p_operation text) returns void
 language plpgsql stable as $$
 begin
@@ -121,7 +122,7 @@ begin
 end
 $$;
 
--- The same for an operation on topics of a group, which needs READ on each of them, too: SQLSTATE SQ029.
+-- The same for an operation on topics of a group, which also needs READ on each of them: SQLSTATE SQ029.
 create or replace function sharequeue_internal.authorise_topics(p_group_id text, p_operation text, p_topics text[])
 returns void
 language plpgsql stable as $$
@@ -148,7 +149,7 @@ language sql stable as $$
     where sharequeue_internal.topic_authorised(p_topic, operation)
 $$;
 
--- What changes something of the whole cluster (ACLs, all state epochs, all locks): super users only.
+-- Checks the right to change something for the whole cluster (ACLs, all state epochs, all locks): only super users have it.
 create or replace function sharequeue_internal.authorise_cluster() returns void
 language plpgsql stable as $$
 begin
@@ -159,7 +160,7 @@ begin
 end
 $$;
 
--- A new group learns whether ACLs apply to it.
+-- Records for a new group whether ACLs apply to it.
 create or replace function sharequeue_internal.group_settings_learn_acls() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
@@ -170,8 +171,8 @@ $$;
 create or replace trigger group_settings_acls before insert on sharequeue.group_settings
     for each row execute function sharequeue_internal.group_settings_learn_acls();
 
--- All groups learn it again when ACLs change. The table is locked against groups that are just being made: without that
--- one could miss an ACL that commits at the same time.
+-- Records it again for all groups when ACLs change. The lock on the table keeps out groups that are being created: without
+-- it one of them could miss an ACL that is committed at the same time.
 create or replace function sharequeue_internal.groups_learn_acls() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 begin

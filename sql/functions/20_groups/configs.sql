@@ -1,4 +1,4 @@
--- A config of a group as the state functions need it: the group's own value, else the service's, else the default
+-- Returns a config of a group for the state functions: the group's own value, else the service's, else the default
 -- (group_config_defaults.sql).
 create or replace function sharequeue_internal.group_config(p_group_id text, p_name text) returns text
 language sql stable set search_path = pg_catalog as $$
@@ -8,7 +8,7 @@ language sql stable set search_path = pg_catalog as $$
         (select value from sharequeue.service_configs
             where name = case when p_name like 'share.%' then 'group.' || p_name else p_name end),
         case p_name
-            -- Bounds of a lock's duration, the group's and one that an acquire asks for. They apply unset, too.
+            -- Bounds of a lock's duration, both of the group's config and of an acquire's argument. They have a default.
             when 'group.share.min.record.lock.duration.ms' then '15000'
             when 'group.share.max.record.lock.duration.ms' then '60000'
             else sharequeue_internal.group_config_default(p_name)
@@ -34,8 +34,8 @@ language sql stable set search_path = pg_catalog as $$
     select name, value from sharequeue.service_configs order by name
 $$;
 
--- A number among a group's configs, kept inside the service's bounds also where those moved after it was set (Kafka's
--- GroupConfigManager). Bounds that nobody has set do not bind, but for those of a lock's duration.
+-- Returns a numeric config of a group, moved into the service's bounds if these changed after it was set (Kafka's
+-- GroupConfigManager). Bounds that are not set have no effect, except those of a lock's duration.
 create or replace function sharequeue_internal.bounded_group_config(p_group_id text, p_name text) returns bigint
 language sql stable set search_path = pg_catalog as $$
     select least(
@@ -44,11 +44,11 @@ language sql stable set search_path = pg_catalog as $$
         sharequeue_internal.group_config(p_group_id, 'group.share.max.' || substr(p_name, length('share.') + 1))::bigint)
 $$;
 
--- The same, compiled into the group's row of group_settings, so that an acquire reads one row and does not call
+-- Writes a group's effective configs into its row of group_settings, so that an acquire reads one row and does not call
 -- group_config five times.
 create or replace function sharequeue_internal.compile_group_settings(p_group_id text) returns void
 language sql volatile set search_path = pg_catalog as $$
-    -- First, so that what another transaction is just setting is waited for, and then read.
+    -- First, so that it waits for a transaction that is changing configs, and then reads the new values.
     select sharequeue_internal.lock_in_order(array[p_group_id], true, false);
     insert into sharequeue.group_settings as s (group_id, delivery_count_limit, lock_duration_ms, min_lock_duration_ms,
         max_lock_duration_ms, max_record_locks, read_committed, renew_enabled, dead_letters, breaker_percent,
@@ -84,15 +84,15 @@ language sql volatile set search_path = pg_catalog as $$
         retry_backoff_max_ms = excluded.retry_backoff_max_ms
 $$;
 
--- Refuses what cannot be configs of a service: texts by name, whole numbers where the state functions read numbers. What is
--- in bounds is sharequeue/groups/configs/'s matter.
+-- Requires configs of the service: a text for each name, and a whole number where the state functions read one.
+-- sharequeue/groups/configs/ checks the bounds.
 create or replace function sharequeue_internal.check_service_configs(p_configs jsonb) returns void
 language plpgsql immutable as $$
 declare
     v_config record;
 begin
     if p_configs is null or jsonb_typeof(p_configs) <> 'object' then
-        raise exception 'service configs are one object of names and values' using errcode = 'SQ040';
+        raise exception 'the service configs are not valid: expected one object of names and values' using errcode = 'SQ040';
     end if;
     for v_config in select key, value, p_configs->>key as text from jsonb_each(p_configs) loop
         if v_config.key !~ '^(group\.share|share\.coordinator|errors\.deadletterqueue|journal|deleted\.topics)\.[a-z.]{1,200}$' then
@@ -101,7 +101,7 @@ begin
             raise exception 'service config % must be a text', v_config.key using errcode = 'SQ040';
         elsif v_config.key ~ '\.(ms|limit|locks|size|minutes|snapshot)$' and not (v_config.text ~ '^[0-9]{1,10}$'
                 and (v_config.text)::bigint <= 2147483647) then
-            raise exception 'service config % must be a whole number, 2147483647 at most', v_config.key
+            raise exception 'service config % must be a whole number of at most 2147483647', v_config.key
                 using errcode = 'SQ040';
         end if;
     end loop;
@@ -120,7 +120,7 @@ begin
     lock table sharequeue.service_configs in share row exclusive mode;
     select coalesce(jsonb_object_agg(name, value), '{}') into v_before from sharequeue.service_configs;
     if v_before = p_configs then
-        -- The first to say so is written down too: who says otherwise later is told who that was.
+        -- The first call is in the audit log too, so that a later call with other values can name its predecessor.
         if not exists (select from sharequeue.audit_log where group_id is null and act = 'set_service_configs') then
             perform sharequeue_internal.audit('set_service_configs', null, v_before, p_configs);
         end if;
@@ -151,8 +151,8 @@ $$;
 
 create or replace trigger share_groups_settings after insert on sharequeue.share_groups
     for each row execute function sharequeue_internal.group_settings_follow();
--- Group configs are changed as rows, by the service's role and the owner: a name that is not known is refused, and the group
--- comes first, whoever does it.
+-- The service's role and the owner change group configs as rows of the table. This trigger refuses an unknown name, and locks
+-- the group first.
 create or replace function sharequeue_internal.group_configs_lock_group() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 begin

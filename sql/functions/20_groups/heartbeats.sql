@@ -1,23 +1,23 @@
--- A member's heartbeat and what belongs to it, each one call and one transaction (kafka-semantics 2.14). Only the service
--- may call them. Each locks the group's row first. Who gets which share-partition is computed by the caller
--- (sharequeue/groups/assignors.py), who holds no lock meanwhile: assign_share_partitions writes nothing when the group
--- has changed since.
+-- Heartbeats of members and related operations, each one call and one transaction (kafka-semantics 2.14). Only the service
+-- may call them. Each locks the group's row first. The caller computes the assignment (sharequeue/groups/assignors.py), and
+-- holds no lock meanwhile: assign_share_partitions writes nothing if the group has changed since.
 
--- A group's own number, else the service's, kept inside the service's bounds. p_service is the least, the value, the most.
+-- Returns the group's own number, else the service's, moved into the service's bounds. p_service has the lowest, the default
+-- and the highest value.
 create or replace function sharequeue_internal.within_bounds(p_own text, p_service integer[]) returns integer
 language plpgsql immutable parallel safe as $$
 begin
     if cardinality(p_service) is distinct from 3 or array_position(p_service, null) is not null
             or p_service[2] not between p_service[1] and p_service[3] or p_service[1] < 0 then
-        raise exception 'a config of the service is %: give three numbers in order, least, the value, most', p_service
+        raise exception 'a config of the service is %: expected three numbers in rising order: minimum, value, maximum', p_service
             using errcode = 'SQ042';
     end if;
     return least(greatest(coalesce(p_own::integer, p_service[2]), p_service[1]), p_service[3]);
 end
 $$;
 
--- Rows 3 to 7, which do not depend on the group's state: the one place where the fields of a heartbeat are checked. A field
--- of blanks is empty: Kafka trims it as Java does. Raises INVALID_REQUEST and INVALID_TOPIC.
+-- Checks the fields of a heartbeat (rows 3 to 7, which do not depend on the group's state). They are checked nowhere else. A
+-- field of blanks is empty: Kafka trims it as Java does. Raises INVALID_REQUEST and INVALID_TOPIC.
 create or replace function sharequeue_internal.check_heartbeat(
     p_group_id text, p_member_id text, p_member_epoch integer, p_rack_id text, p_topics text[], p_client_id text
 ) returns void
@@ -30,24 +30,24 @@ begin
         raise exception 'The member id has % characters: expected 1 to 36, for example a UUID.',
             coalesce(length(p_member_id), 0) using errcode = 'SQ042';
     elsif p_member_id ~ v_blank then
-        raise exception 'The member id is blank: expected, for example, a UUID.' using errcode = 'SQ042';
+        raise exception 'The member id must not be blank: give, for example, a UUID.' using errcode = 'SQ042';
     elsif coalesce(p_group_id, '') ~ v_blank then
-        raise exception 'The group id is empty: name the share group.' using errcode = 'SQ042';
+        raise exception 'The group id must not be empty: give the id of the share group.' using errcode = 'SQ042';
     elsif p_rack_id ~ v_blank then
-        raise exception 'The rack id is empty: name the rack, or leave it out.' using errcode = 'SQ042';
+        raise exception 'The rack id must not be empty: give the id of the rack, or leave it out.' using errcode = 'SQ042';
     elsif greatest(length(p_group_id), length(p_rack_id), length(p_client_id)) > 249 then
-        raise exception 'The % id has % characters; at most 249 are allowed.',
+        raise exception 'The % id has % characters: expected at most 249.',
             case when length(p_group_id) > 249 then 'group' when length(p_rack_id) > 249 then 'rack' else 'client' end,
             greatest(length(p_group_id), length(p_rack_id), length(p_client_id)) using errcode = 'SQ042';
     elsif p_member_epoch = 0 and coalesce(cardinality(p_topics), 0) = 0 then
         raise exception 'A member that joins (member epoch 0) must subscribe: give subscribed_topic_names.'
             using errcode = 'SQ042';
     elsif coalesce(p_member_epoch, -1) < 0 then
-        raise exception 'Member epoch % is not valid: 0 joins, -1 leaves, any other one is that of the last response.',
+        raise exception 'Member epoch % is not valid: expected 0 to join, -1 to leave, or the epoch of the last response.',
             coalesce(p_member_epoch::text, 'null') using errcode = 'SQ042';
     end if;
     perform sharequeue_internal.check_present('the client id', p_client_id);
-    -- Kafka takes any text here. Nobody can make a topic of such a name, so the member would wait for ever.
+    -- Kafka accepts any text here. But no topic can have such a name, so the member would wait for ever.
     select coalesce(t.name, 'null') into v_topic from unnest(p_topics) as t (name)
     where t.name is null or t.name !~ '^[a-zA-Z0-9._-]{1,249}$' or t.name in ('.', '..') limit 1;
     if found then
@@ -57,7 +57,7 @@ begin
 end
 $$;
 
--- What a member is assigned, of the topics that it is still subscribed to.
+-- Returns a member's assignment, only with topics to which it is still subscribed.
 create or replace function sharequeue.assignment_of(p_group_id text, p_member_id text) returns jsonb
 language plpgsql stable set search_path = pg_catalog as $$
 begin
@@ -74,9 +74,8 @@ begin
 end
 $$;
 
--- What the assignor needs of a group as it is: which assignor, the group's epoch, each member's share-partitions and topics,
--- as far as there is something to assign of them, each topic's share-partitions, and what waits in them, where the assignor
--- asks for that.
+-- Returns the input of the assignor: its name, the group's epoch, each member's share-partitions and topics (only topics with
+-- assignable share-partitions), each topic's share-partitions, and their waiting records if the assignor uses them.
 create or replace function sharequeue_internal.to_assign(p_group_id text, p_group_epoch integer) returns jsonb
 language plpgsql stable as $$
 declare
@@ -90,7 +89,7 @@ begin
         'assignor', v_assignor,
         'group_epoch', p_group_epoch,
         'subscriptions', (
-            -- A subscription may name thousands of topics that are not there: no caller is to read them.
+            -- A subscription may name thousands of topics that do not exist: no caller needs them.
             select coalesce(jsonb_object_agg(m.member_id, array(
                 select n.name from unnest(m.subscribed_topic_names) as n (name) where v_partitions ? n.name)), '{}')
             from sharequeue.members m where m.group_id = p_group_id),
@@ -106,7 +105,7 @@ begin
 end
 $$;
 
--- The same when an assignment is due (rule 5); null when none is.
+-- The same if an assignment is due (rule 5); null if none is due.
 create or replace function sharequeue_internal.due_assignment(p_group_id text, p_interval_ms integer) returns jsonb
 language plpgsql volatile as $$
 declare
@@ -122,8 +121,8 @@ begin
 end
 $$;
 
--- The same for a group that is assigned by backlog and has no assignment pending: what is assigned may be held against what
--- waits now. Null for any other. Changes nothing, and locks nothing.
+-- The same for a group that is assigned by backlog and has no assignment pending, to compare its assignment with the records
+-- that wait now. Null for any other group. Changes nothing, and locks nothing.
 create or replace function sharequeue.backlog_assignment(p_group_id text) returns jsonb
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -179,21 +178,21 @@ declare
     v_at timestamptz;
 begin
     perform sharequeue_internal.authorise_cluster();
-    -- As on a broker: a caller without the right learns that first, whatever else is wrong.
+    -- As on a broker: for a caller without the right this is the first error, whatever else is wrong.
     perform sharequeue_internal.authorise_heartbeat(p_group_id, p_principal, p_subscribed_topic_names);
     perform sharequeue_internal.check_heartbeat(p_group_id, p_member_id, p_member_epoch, p_rack_id,
         p_subscribed_topic_names, p_client_id);
     perform sharequeue_internal.check_present('the client host', p_client_host),
-        sharequeue_internal.check_between('the largest size of a group', p_max_size, 1, 2147483647),
-        sharequeue_internal.check_present('whether to assign', p_assign);
+        sharequeue_internal.check_between('the maximum size of a group', p_max_size, 1, 2147483647),
+        sharequeue_internal.check_present('p_assign', p_assign);
     loop
         if p_member_epoch = 0 then
             insert into sharequeue.share_groups (group_id) values (p_group_id) on conflict do nothing;
         end if;
         exit when sharequeue_internal.lock_group(p_group_id);
-        -- One that is deleted in between is made once more.
+        -- A group that is deleted in between is created again.
         if p_member_epoch <> 0 then
-            raise exception 'There is no share group %. Join with member epoch 0 to make it.', p_group_id
+            raise exception 'There is no share group %. Join with member epoch 0 to create it.', p_group_id
                 using errcode = 'SQ069';
         end if;
     end loop;
@@ -206,15 +205,15 @@ begin
     end if;
     if v_member.member_id is null then
         if (select count(*) from sharequeue.members m where m.group_id = p_group_id) >= p_max_size then
-            raise exception 'Group % has % members, which is all that `group.share.max.size` allows. Stop one, or raise the limit.',
+            raise exception 'Group % has % members, the maximum of `group.share.max.size`. Stop one, or raise the limit.',
                 p_group_id, p_max_size using errcode = 'SQ081';
         elsif p_member_epoch <> 0 then
             perform sharequeue_internal.refuse_stranger(p_group_id, p_member_id);
         end if;
     elsif p_member_epoch > v_member.member_epoch
             or p_member_epoch not in (0, v_member.member_epoch, v_member.previous_member_epoch) then
-        -- A member whose last response was lost on the way still has the epoch before.
-        raise exception 'Member epoch % is % %, which the group knows for % (the one before was %). Abandon what is held and join again with 0.',
+        -- A member that did not receive the last response still has the previous epoch.
+        raise exception 'Member epoch % is % %, the current epoch of member % (its previous one was %). Abandon the leases and join again with epoch 0.',
             p_member_epoch, case when p_member_epoch > v_member.member_epoch then 'above' else 'below' end,
             v_member.member_epoch, p_member_id, v_member.previous_member_epoch using errcode = 'SQ110';
     end if;
@@ -273,7 +272,7 @@ begin
 end
 $$;
 
--- Raises UNKNOWN_MEMBER_ID.
+-- Raises UNKNOWN_MEMBER_ID unless the group has the member.
 create or replace function sharequeue_internal.refuse_stranger(p_group_id text, p_member_id text) returns void
 language plpgsql immutable as $$
 begin
@@ -282,8 +281,8 @@ begin
 end
 $$;
 
--- Rows 1 and 2: whoever sends a heartbeat needs READ on the group, and DESCRIBE on the topics that it names. Without a
--- principal it is the service itself.
+-- Checks the rights for a heartbeat (rows 1 and 2): READ on the group, and DESCRIBE on the topics that it names. Without a
+-- principal the caller is the service itself.
 create or replace function sharequeue_internal.authorise_heartbeat(p_group_id text, p_principal text, p_topics text[])
 returns void
 language plpgsql stable as $$
@@ -293,7 +292,7 @@ begin
     if p_principal is null then
         return;
     elsif sharequeue_internal.check_name('the principal', p_principal) not like 'User:_%' then
-        raise exception 'a principal is User:<name>, not %', p_principal using errcode = 'SQ042';
+        raise exception 'the principal is not valid: expected User:<name>, not %', p_principal using errcode = 'SQ042';
     elsif not sharequeue_internal.allowed('GROUP', p_group_id, 'READ', p_principal) then
         raise exception '% may not READ group %', p_principal, p_group_id using errcode = 'SQ030';
     end if;
@@ -305,8 +304,8 @@ begin
 end
 $$;
 
--- Those of some topics that the broker was not seen to have. Only of them of which a heartbeat of the principal may name
--- them in the group: the time that it takes to look them up would tell which topics there are.
+-- Returns the topics that the broker was not seen to have, of those that a heartbeat of the principal may name in the group.
+-- The others are left out, because the time of a lookup would show which topics exist.
 create or replace function sharequeue.unknown_topics(p_group_id text, p_principal text, p_topics text[]) returns text[]
 language plpgsql stable set search_path = pg_catalog as $$
 begin
@@ -322,18 +321,19 @@ begin
 end
 $$;
 
--- Raises GROUP_AUTHORIZATION_FAILED: not as in Kafka, a member belongs to the principal that joined as it.
+-- Raises GROUP_AUTHORIZATION_FAILED if another principal joined as the member. Unlike in Kafka, a member belongs to its
+-- principal.
 create or replace function sharequeue_internal.refuse_other_principal(p_group_id text, p_member_id text, p_principal text)
 returns void
 language plpgsql immutable as $$
 begin
-    raise exception 'member % of group % is another principal''s, not %''s', p_member_id, p_group_id, p_principal
+    raise exception 'member % of group % belongs to another principal than %', p_member_id, p_group_id, p_principal
         using errcode = 'SQ030';
 end
 $$;
 
--- ShareGroupHeartbeat of a member that leaves (epoch -1), whatever its own epoch. Records that it still holds wait for
--- their lock, as in Kafka. p_principal as for heartbeat: the member's own, or one that may ALTER the group.
+-- ShareGroupHeartbeat of a member that leaves (epoch -1), at any epoch. Records that it still holds stay locked until their
+-- lock expires, as in Kafka. p_principal as for heartbeat: the member's own, or one that may ALTER the group.
 create or replace function sharequeue.leave_group(p_group_id text, p_member_id text, p_principal text default null)
 returns void
 language plpgsql volatile set search_path = pg_catalog as $$
@@ -342,7 +342,7 @@ begin
     perform sharequeue_internal.authorise_heartbeat(p_group_id, p_principal, '{}');
     perform sharequeue_internal.check_heartbeat(p_group_id, p_member_id, 1, null, null, '');
     if not sharequeue_internal.lock_group(p_group_id) then
-        raise exception 'There is no share group %: there is nothing to leave.', p_group_id using errcode = 'SQ069';
+        raise exception 'There is no share group %: check the group id.', p_group_id using errcode = 'SQ069';
     end if;
     if exists (select from sharequeue.members m
             where m.group_id = p_group_id and m.member_id = p_member_id and m.principal <> p_principal)
@@ -357,8 +357,8 @@ begin
 end
 $$;
 
--- One epoch for each member that left, while there are any: whoever wants to may leave. With nobody left there is nothing to
--- assign, and the next comer need not wait.
+-- Raises the group epoch by one for each member that left, if other members remain. A group without members needs no
+-- assignment, and its next member need not wait.
 create or replace function sharequeue_internal.note_leavers(p_group_id text, p_members integer) returns void
 language plpgsql volatile as $$
 declare
@@ -373,8 +373,8 @@ begin
 end
 $$;
 
--- Removes the members of a group whose session is over, releases what they hold, and returns their ids. Raises
--- COORDINATOR_NOT_AVAILABLE (SQ015) while another transaction holds the group.
+-- Removes the members of a group whose session has expired, releases their records, and returns their ids. Raises
+-- COORDINATOR_NOT_AVAILABLE (SQ015) while another transaction has locked the group.
 create or replace function sharequeue.expire_members(p_group_id text) returns text[]
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -383,7 +383,7 @@ begin
     perform sharequeue_internal.authorise_cluster();
     perform from sharequeue.share_groups g where g.group_id = p_group_id for no key update skip locked;
     if not found then
-        raise exception 'Group % is held by a transaction of somebody else''s. Try again in a moment.', p_group_id
+        raise exception 'Group % is locked by another transaction. Try again in a moment.', p_group_id
             using errcode = 'SQ015';
     end if;
     with gone as (
@@ -396,8 +396,8 @@ begin
 end
 $$;
 
--- Raises a group's epoch where its topics have changed, as a heartbeat does. Returns the epoch, null when there is no such
--- group, and what to assign when an assignment is due.
+-- Raises a group's epoch if its topics have changed, as a heartbeat does. Returns the epoch, null if there is no such group,
+-- and the input of the assignor if an assignment is due.
 create or replace function sharequeue.refresh_group(
     p_group_id text, p_assignment_interval_ms integer[], out group_epoch integer, out to_assign jsonb
 )
@@ -415,7 +415,7 @@ end
 $$;
 
 -- Writes the whole assignment that was computed for a group's epoch, as pairs of member and share-partition. Returns false,
--- and writes nothing, when the group has another epoch by now or this epoch is assigned already.
+-- and writes nothing, if the group now has another epoch or this epoch already has an assignment.
 create or replace function sharequeue.assign_share_partitions(
     p_group_id text, p_group_epoch integer, p_member_ids text[], p_share_partition_ids bigint[]
 ) returns boolean
@@ -425,7 +425,8 @@ begin
     if cardinality(p_member_ids) is distinct from cardinality(p_share_partition_ids)
             or array_position(p_member_ids, null) is not null or array_position(p_share_partition_ids, null) is not null
             or p_member_ids is null then
-        raise exception 'an assignment is as many members as share-partitions, none missing' using errcode = 'SQ042';
+        raise exception 'the assignment is not valid: expected one member for each share-partition, and no nulls'
+            using errcode = 'SQ042';
     end if;
     perform from sharequeue.share_groups g
     where g.group_id = p_group_id and g.group_epoch = p_group_epoch and g.assignment_epoch < g.group_epoch
@@ -437,7 +438,7 @@ begin
     where a.group_id = p_group_id and not exists (
         select from unnest(p_member_ids, p_share_partition_ids) as t (member_id, id)
         where t.member_id = a.member_id and t.id = a.share_partition_id);
-    -- A share-partition may be gone since.
+    -- A share-partition may have been deleted since.
     insert into sharequeue.assignments (group_id, member_id, share_partition_id)
     select m.group_id, m.member_id, sp.share_partition_id
     from unnest(p_member_ids, p_share_partition_ids) as t (member_id, id)
@@ -445,7 +446,7 @@ begin
     join sharequeue.share_partitions sp on sp.share_partition_id = t.id and sp.group_id = p_group_id
     order by sp.share_partition_id
     on conflict on constraint assignments_pkey do nothing;
-    -- An assignment of nothing does not make the next one wait: the first member of a new group gets its share-partitions
+    -- An empty assignment does not delay the next one: the first member of a new group gets its share-partitions
     -- as soon as they are initialised.
     update sharequeue.share_groups g
     set assignment_epoch = g.group_epoch,

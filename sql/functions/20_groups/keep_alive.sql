@@ -1,4 +1,4 @@
--- Heartbeats of many members in one call that only say that the member is alive: they request nothing, and the group
+-- Heartbeats of many members in one call that only keep the member alive: they request nothing, and the group
 -- has not changed. Returns the positions (from 1 on) of those that are done, with the data for the response. Every
 -- other one must go through heartbeat, which reports the error or does the work that is due. No group is locked, and
 -- the call waits for no row. It does not check whether a group's topics have changed (R-GR, rule 4), so it is only
@@ -21,7 +21,7 @@ begin
             select from unnest(array[cardinality(p_member_ids), cardinality(p_member_epochs), cardinality(p_client_ids),
                 cardinality(p_client_hosts), cardinality(p_principals)]) as n
             where n is distinct from cardinality(p_group_ids)) then
-        raise exception 'groups, members and what belongs to them are arrays of one length: an element for each member'
+        raise exception 'the arrays differ in length: expected one element for each member in each of them'
             using errcode = 'SQ042';
     end if;
     perform sharequeue_internal.within_bounds(null, p_session_timeout_ms),
@@ -35,7 +35,7 @@ begin
         where m.member_epoch = a.epoch and g.group_epoch = a.epoch and g.assignment_epoch = a.epoch
             and m.client_id = a.client_id and m.client_host = a.client_host
             and (m.principal = a.principal) is not false
-            -- Asked once for each group and principal, and not at all where there is no ACL on groups.
+            -- Checked once for each group and principal, and not at all if there is no ACL on groups.
             and (v_open or a.principal is null or (a.group_id, a.principal) in (
                 select o.group_id, o.principal
                 from (select distinct u.group_id, u.principal

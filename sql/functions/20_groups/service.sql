@@ -1,4 +1,4 @@
--- Several replicas of the service: what one does alone, and what their silence means to members.
+-- Replicas of the service: tasks that only one of them does at a time, and the time during which none of them was active.
 
 -- Takes a task for p_seconds, or keeps it if the token already has it. Returns false while another replica has it.
 create or replace function sharequeue.take_service_lease(
@@ -11,7 +11,7 @@ begin
     perform sharequeue_internal.check_name('the holder', p_holder);
     perform sharequeue_internal.check_present('the token', p_token);
     if not coalesce(p_seconds between 1 and 3600, false) then
-        raise exception 'a task is taken for 1 to 3600 seconds, not for %', coalesce(p_seconds::text, 'none')
+        raise exception 'the lease of a task must be 1 to 3600 seconds, not %', coalesce(p_seconds::text, 'null')
             using errcode = 'SQ042';
     end if;
     insert into sharequeue.service_leases as l (task, holder, token, expires_at)
@@ -32,7 +32,7 @@ begin
     perform sharequeue_internal.check_present('the task', p_task), sharequeue_internal.check_present('the token', p_token);
     perform from sharequeue.service_leases where task = p_task and token = p_token for share;
     if not found then
-        raise exception 'another replica does "%" now', p_task using errcode = 'SQ016';
+        raise exception 'another replica has the task "%" now', p_task using errcode = 'SQ016';
     end if;
 end
 $$;
@@ -61,9 +61,9 @@ declare
     v_silence interval;
 begin
     perform sharequeue_internal.authorise_cluster();
-    perform sharequeue_internal.check_name('the name of a replica', p_replica_id);
+    perform sharequeue_internal.check_name('the replica id', p_replica_id);
     perform sharequeue_internal.check_span('the longest silence', coalesce(p_silence, interval '0'));
-    perform sharequeue_internal.check_present('whether it writes dead letters', p_drains);
+    perform sharequeue_internal.check_present('p_drains', p_drains);
     if p_silence is not null then
         -- Two that start together must not both lengthen the sessions.
         perform pg_advisory_xact_lock(7264519032119);
@@ -97,8 +97,8 @@ language sql stable set search_path = pg_catalog as $$
         select from sharequeue.service_replicas where drains and heard_at > sharequeue.clock() - interval '15 s')
 $$;
 
--- Notes how many seconds ago a replica last looked at the broker's topics, swept, kept the journal and looked for dead
--- letters; null where it has not yet. The view replicas has it. Nothing happens for a replica that was never heard.
+-- Records how many seconds ago a replica last checked the broker's topics, swept, maintained the journal and looked for dead
+-- letters; null if it has not yet. The view replicas shows it. Nothing happens for an unknown replica.
 create or replace function sharequeue.note_service_work(
     p_replica_id text, p_watched double precision, p_swept double precision, p_journal_kept double precision,
     p_drained double precision
@@ -109,10 +109,10 @@ declare
     v_age double precision;
 begin
     perform sharequeue_internal.authorise_cluster();
-    perform sharequeue_internal.check_name('the name of a replica', p_replica_id);
+    perform sharequeue_internal.check_name('the replica id', p_replica_id);
     foreach v_age in array array[p_watched, p_swept, p_journal_kept, p_drained] loop
         if not coalesce(v_age between 0 and 1e9, true) then
-            raise exception 'an age is 0 to 1000000000 seconds, not %', v_age using errcode = 'SQ042';
+            raise exception 'an age must be 0 to 1000000000 seconds, not %', v_age using errcode = 'SQ042';
         end if;
     end loop;
     update sharequeue.service_replicas

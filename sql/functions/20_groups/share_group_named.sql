@@ -1,3 +1,4 @@
+-- Checks the id of a new group.
 create or replace function sharequeue_internal.share_group_named() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 begin

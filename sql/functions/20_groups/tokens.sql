@@ -1,8 +1,8 @@
--- Bearer tokens of the service's HTTP API. They are made and revoked by super users, and both is written down, without
--- the hash. The secret never comes here.
+-- Bearer tokens of the service's HTTP API. Super users create and revoke them, and the audit log has both, without the hash.
+-- The secret is never passed to the database.
 
--- Creates a token for a principal. The caller keeps the secret and passes its SHA-256. A null lifetime means for
--- ever, null scopes mean all: heartbeat, describe, metrics, admin.
+-- Creates a token for a principal. The caller keeps the secret and passes its SHA-256. A token with a null lifetime never
+-- expires. Null scopes mean all: heartbeat, describe, metrics, admin.
 create or replace function sharequeue.create_token(
     p_principal text, p_secret_hash bytea, p_lifetime interval, p_note text, p_scopes text[] default null,
     out token_id uuid, out created_at timestamptz, out expires_at timestamptz
@@ -12,21 +12,22 @@ begin
     perform sharequeue_internal.authorise_cluster();
     if sharequeue_internal.check_name('the principal', p_principal) not like 'User:_%'
             or p_principal in ('User:*', 'User:ANONYMOUS') then
-        raise exception 'a token is of one principal, User:<name>, not of everybody (User:*) or nobody (User:ANONYMOUS)'
+        raise exception 'the principal of a token must be User:<name>, and not User:* or User:ANONYMOUS'
             using errcode = 'SQ042';
     end if;
     if octet_length(p_secret_hash) is distinct from 32 then
-        raise exception 'the hash of the secret is no SHA-256: give its 32 bytes' using errcode = 'SQ042';
+        raise exception 'the hash of the secret is not a SHA-256: expected 32 bytes' using errcode = 'SQ042';
     end if;
     if p_lifetime is not null and sharequeue_internal.check_span('the lifetime', p_lifetime) = interval '0' then
-        raise exception 'the lifetime is 0: give a longer one, or null for ever' using errcode = 'SQ042';
+        raise exception 'the lifetime must not be 0: give a longer one, or null for a token that never expires'
+            using errcode = 'SQ042';
     end if;
     if p_note is not null then
         perform sharequeue_internal.check_name('the note', p_note);
     end if;
     if p_scopes is not null and (cardinality(p_scopes) = 0 or array_position(p_scopes, null) is not null
             or not p_scopes <@ array['admin', 'describe', 'heartbeat', 'metrics']) then
-        raise exception 'the scopes are %: give some of heartbeat, describe, metrics, admin, or null for all', p_scopes
+        raise exception 'the scopes % are not valid: expected some of heartbeat, describe, metrics, admin, or null for all', p_scopes
             using errcode = 'SQ042';
     end if;
     token_id := gen_random_uuid();
@@ -37,7 +38,7 @@ begin
         (select array_agg(distinct s.scope order by s.scope) from unnest(p_scopes) as s (scope)))
     on conflict on constraint service_tokens_secret_hash_key do nothing;
     if not found then
-        raise exception 'there is a token with this hash already: make another secret' using errcode = 'SQ042';
+        raise exception 'a token with this hash already exists: create another secret' using errcode = 'SQ042';
     end if;
     perform sharequeue_internal.audit('create_token', null, null, jsonb_build_object('token_id', token_id,
         'principal', p_principal, 'note', p_note, 'expires_at', expires_at, 'scopes', to_jsonb(p_scopes)));
@@ -57,9 +58,9 @@ declare
     v_now timestamptz;
 begin
     perform sharequeue_internal.authorise_cluster();
-    perform sharequeue_internal.check_present('whether it is a dry run', p_dry_run);
+    perform sharequeue_internal.check_present('p_dry_run', p_dry_run);
     if p_token_id is null and p_principal is null then
-        raise exception 'say which tokens: by an id, or a principal' using errcode = 'SQ042';
+        raise exception 'no token is selected: give an id or a principal' using errcode = 'SQ042';
     end if;
     v_ids := array(
         select t.token_id from sharequeue.service_tokens t
@@ -67,7 +68,7 @@ begin
             and t.revoked_at is null
         order by t.token_id);
     if not p_dry_run then
-        -- Locked in one order; of two that revoke the same token, the first does.
+        -- Locked in one order. If two calls revoke the same token, the first one does it.
         v_ids := array(
             select t.token_id from sharequeue.service_tokens t
             where t.token_id = any (v_ids) and t.revoked_at is null
@@ -96,8 +97,8 @@ begin
     where secret_hash = p_secret_hash and revoked_at is null
         and (expires_at is null or expires_at > sharequeue.clock());
     if v_scopes is not null and not coalesce(p_scope = any (v_scopes), false) then
-        raise exception 'This token of % is good for % alone; this request needs the scope %. `sharequeue tokens create --scope` makes another.',
-            v_principal, array_to_string(v_scopes, ', '), coalesce(p_scope, 'of every kind')
+        raise exception 'The token of % has only the scopes: %. This request needs: %. Create another token with `sharequeue tokens create --scope`.',
+            v_principal, array_to_string(v_scopes, ', '), coalesce(p_scope, 'all scopes')
             using errcode = 'SQ031';
     end if;
     return v_principal;

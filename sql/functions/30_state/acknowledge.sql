@@ -1,6 +1,6 @@
 -- Acknowledges records of one lease, as sets of offsets (R-AK-12).
 --   accept: ACKNOWLEDGED.
---   release: AVAILABLE; given up when the deliveries are used up (R-ST-4). Released records are delivered again not before
+--   release: AVAILABLE; given up if no delivery is left (R-ST-4). Released records are delivered again not before
 --     p_not_before if it is given, with p_backoff after the group's back-off, otherwise at once. Sets of them may have
 --     their own times (p_delayed, p_delayed_until). Times are rounded up to seconds.
 --   reject: given up.
@@ -9,8 +9,8 @@
 -- lease that retention removed: if they are accepted, they count as accepted and no longer as lost. Records of the
 -- lease that are in no set stay leased.
 --
--- An output that is named here counts from this commit on. So there is one holder only: the lease has that token and has not
--- lapsed, and every offset of the sets is held under it, also those below SPSO. A lease has one output for each sink.
+-- The outputs in p_outputs count from this commit on. They need a current holder: the lease has that token and has not lapsed,
+-- and every offset of the sets is held under it, also those below SPSO. A lease has one output for each sink.
 create or replace function sharequeue.acknowledge(
     p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer,
     p_token uuid, p_request_id uuid, p_accept int8multirange, p_release int8multirange, p_reject int8multirange,
@@ -18,8 +18,8 @@ create or replace function sharequeue.acknowledge(
     p_not_before timestamptz default null, p_backoff boolean default false, p_delayed int8multirange[] default '{}',
     p_delayed_until timestamptz[] default '{}'
 ) returns sharequeue.acknowledged
--- One plan for all calls: a plan for one call is made anew at each, and costs more than what it does. It may be made while
--- tables are small, and then reads none of them whole.
+-- One plan for all calls: a custom plan for each call would cost more than its execution. The plan may be made while tables
+-- are small, but even then it reads no table whole.
 language plpgsql volatile
 set search_path = pg_catalog set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
@@ -73,7 +73,7 @@ begin
         v_outside := sharequeue_internal.first_outside(v_from_spso, v_held);
     end if;
     if p_outputs <> '[]' then
-        -- What was found to be held is not looked for again.
+        -- Records that were already found to be held are not looked up again.
         select * into v_result.error_code, v_result.error_message, v_lease_id
         from sharequeue_internal.check_outputs(v_sp.share_partition_id, p_member_id, p_token,
             case when v_outside is null and v_from_spso = v_acknowledgements
@@ -112,26 +112,26 @@ begin
 end
 $$;
 
--- What may be wrong with the times of released records; null where nothing is. At most a hundred different ones: each may
--- become a row of its own in each batch.
+-- Returns what is wrong with the times of released records; null if nothing is. At most a hundred different times, because
+-- each may need a row of its own in each batch.
 create or replace function sharequeue_internal.delays_fault(
     p_release int8multirange, p_backoff boolean, p_delayed int8multirange[], p_delayed_until timestamptz[]
 ) returns text
 language plpgsql immutable as $$
 begin
     if p_backoff is null then
-        return 'whether released records wait for the back-off must be given';
+        return 'p_backoff is missing: expected true or false';
     elsif p_delayed is null or p_delayed_until is null or cardinality(p_delayed) <> cardinality(p_delayed_until)
             or array_position(p_delayed_until, null) is not null then
-        return 'delayed sets of offsets need a time each';
+        return 'every delayed set of offsets needs a time: p_delayed and p_delayed_until must have the same length, and no nulls';
     elsif cardinality(p_delayed) = 0 then
         return null;
     elsif cardinality(p_delayed) > 100 then
-        return 'released records of a lease have at most 100 different times';
+        return 'the released records of a lease have too many different times: expected at most 100';
     elsif exists (select from unnest(p_delayed) as d where d is null or not d <@ p_release)
             or (select sum(sharequeue.records(d)) from unnest(p_delayed) as d)
                 <> sharequeue.records((select range_agg(d) from unnest(p_delayed) as d)) then
-        return 'delayed offsets must be among the released ones, each in one set';
+        return 'every delayed offset must be among the released ones, and in only one set';
     end if;
     return (select sharequeue_internal.not_before_fault(u) from unnest(p_delayed_until) as u
         where sharequeue_internal.not_before_fault(u) is not null limit 1);

@@ -31,7 +31,7 @@ begin
         from sharequeue_internal.check_member(p_group_id, p_member_id, p_member_epoch);
     end if;
     if v_result.error_code = 0 then
-        v_result.error_message := case when p_renew_allowed is null then 'whether renewals are allowed must be given'
+        v_result.error_message := case when p_renew_allowed is null then 'p_renew_allowed is missing: expected true or false'
             else sharequeue_internal.not_before_fault(p_not_before) end;
         v_result.error_code := case when v_result.error_message is null then 0 else 42 end;
     end if;
@@ -46,12 +46,12 @@ begin
 end
 $$;
 
--- The longest list of batches one call may carry.
+-- Returns the maximum number of batches in one call.
 create or replace function sharequeue_internal.max_runs() returns integer
 language sql immutable parallel safe as $$ select 2000000 $$;
 
--- Every run of a call: its number, its offsets (past its end exclusive), its type. A list of types is one run per offset
--- under the number of its batch.
+-- Returns every run of a call: its number, its offsets (with an exclusive end), and its type. A list of types gives one run per
+-- offset, with the number of its batch.
 create or replace function sharequeue_internal.runs(p_batches sharequeue_internal.batches)
 returns table (run bigint, first bigint, past bigint, type smallint)
 language plpgsql immutable as $$
@@ -75,8 +75,9 @@ begin
 end
 $$;
 
--- Reads the batches of a call in one pass. Are they well formed (R-AK-3, R-AK-5)? The first that is not refuses the whole
--- call. Is an offset named twice (the first of a batch may be the last of the one before)? And the acknowledgements as sets.
+-- Reads the batches of a call in one pass. Returns whether they are well formed (R-AK-3, R-AK-5; the first one that is not
+-- refuses the whole call), whether an offset is named twice (the first of a batch may be the last of the previous one), and the
+-- acknowledgements as sets.
 create or replace function sharequeue_internal.read_batches(
     p_batches sharequeue_internal.batches, p_renew_allowed boolean, out wrong text, out doubled boolean,
     out acknowledgements sharequeue.acknowledgements
@@ -87,9 +88,9 @@ declare
     v_read record;
 begin
     if p_batches.firsts is null or p_batches.lasts is null or p_batches.types is null then
-        wrong := 'batches need first offsets, last offsets and types';
+        wrong := 'the batches are not valid: expected first offsets, last offsets and types';
     elsif v_batches > sharequeue_internal.max_runs() then
-        wrong := format('%s batches in one call; at most %s', v_batches, sharequeue_internal.max_runs());
+        wrong := format('one call has %s batches: expected at most %s', v_batches, sharequeue_internal.max_runs());
     elsif coalesce(array_length(p_batches.lasts, 1), 0) <> v_batches
             or coalesce(array_length(coalesce(p_batches.type_counts, p_batches.types), 1), 0) <> v_batches then
         wrong := 'every batch needs a first offset, a last offset and at least one type';
@@ -102,7 +103,7 @@ begin
         return;
     end if;
     if p_batches.type_counts is null then
-        -- The usual case. Batches that are wrong stay out of the sets: Postgres refuses a reversed range.
+        -- The usual case. Invalid batches stay out of the sets: Postgres refuses a reversed range.
         select min(run) filter (where not fine) as wrong, min(run) filter (where fine and type_wrong) as type_wrong,
             coalesce(bool_or(first = before), false) as doubled,
             coalesce(range_agg(int8range(first, last + 1)) filter (where fine and type = 1), '{}') as accept,
@@ -139,8 +140,8 @@ begin
     end if;
     wrong := sharequeue_internal.batch_fault(p_batches, v_read.wrong);
     if wrong is null and (p_batches.type_counts is not null or v_read.type_wrong is not null) then
-        select case when type = 4 then 'a renewal in a request that is not marked as renewing (IsRenewAck)'
-            else format('there is no acknowledge type %s', type) end into wrong
+        select case when type = 4 then 'the request has a renewal, but IsRenewAck is not set'
+            else format('acknowledge type %s is not valid: expected 0 to 4', type) end into wrong
         from unnest(p_batches.types) as type
         where type is null or type not between 0 and 4 or (type = 4 and not p_renew_allowed) limit 1;
     end if;
@@ -161,7 +162,7 @@ begin
 end
 $$;
 
--- What is wrong with one batch of a call, in words; null for no batch.
+-- Returns what is wrong with one batch of a call, as a message; null without a batch.
 create or replace function sharequeue_internal.batch_fault(p_batches sharequeue_internal.batches, p_run bigint)
 returns text
 language plpgsql immutable as $$
@@ -172,19 +173,19 @@ begin
     if p_run is null then
         return null;
     elsif v_first is null or v_last is null or v_first < 0 or v_last > 9223372036854775806 then
-        return 'offsets lie between 0 and 2^63 - 2';
+        return 'an offset is out of range: expected 0 to 2^63 - 2';
     elsif v_first > v_last then
-        return format('batch %s to %s is reversed', v_first, v_last);
+        return format('batch %s to %s is reversed: expected the first offset before the last one', v_first, v_last);
     elsif v_first < p_batches.lasts[p_run - 1] then
-        return format('batch %s to %s begins before the end of the one before it', v_first, v_last);
+        return format('batch %s to %s begins before the end of the previous one', v_first, v_last);
     else
-        return format('batch %s to %s has %s types: expected one, or one per offset', v_first, v_last,
+        return format('batch %s to %s has %s types: expected one, or one for each offset', v_first, v_last,
             p_batches.type_counts[p_run]);
     end if;
 end
 $$;
 
--- The acknowledgement itself; the share-partition row is locked, state epoch and member have been checked.
+-- Does the acknowledgement. The share-partition row is locked, and the state epoch and the member have been checked.
 create or replace function sharequeue_internal.acknowledge_under_lock(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_holder sharequeue_internal.holder,
     p_batches sharequeue_internal.batches, p_renew_allowed boolean, p_not_before timestamptz, p_at timestamptz
@@ -219,7 +220,7 @@ begin
             v_sp.share_partition_id, lower(v_span), upper(v_span) - 1, p_holder.member_id, p_holder.token);
         if v_read.doubled or sharequeue_internal.first_outside(v_acknowledgements, v_held) is not null
                 or (not isempty((v_acknowledgements).renew) and not p_settings.renew_enabled) then
-            -- Something is not held, or named twice: which batch fails first, if any does?
+            -- An offset is not held, or is named twice: find the first batch that fails, if any does.
             v_cached := sharequeue_internal.cached(v_sp.share_partition_id, lower(v_span), upper(v_span) - 1);
             select * into v_failed from sharequeue_internal.first_failure(v_sp, p_settings, p_batches, v_cached, v_held,
                 (v_acknowledgements).accept + (v_acknowledgements).release + (v_acknowledgements).reject + (v_acknowledgements).gap + (v_acknowledgements).renew);
@@ -243,8 +244,8 @@ begin
 end
 $$;
 
--- Which batch of a call fails first, and how (R-AK-7 to R-AK-11); run is null when none does. Decided on sets, so that the
--- last of a million batches costs no more than the first.
+-- Returns which batch of a call fails first, and how (R-AK-7 to R-AK-11); run is null if none does. It works on sets, so that
+-- the last of a million batches costs no more than the first.
 create or replace function sharequeue_internal.first_failure(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_batches sharequeue_internal.batches,
     p_cached int8multirange, p_held int8multirange, p_asked int8multirange,
@@ -283,8 +284,8 @@ begin
     run := v_batch.run;
     error_code := case when v_batch.how = 2 then 42 else 121 end;
     error_message := case v_batch.how
-        when 1 then format('offset %s is not found in the cache: nothing is in flight at or below it', v_batch.first)
-        when 2 then format('batch %s to %s reaches past what was acquired', v_batch.first, v_batch.last)
+        when 1 then format('offset %s is not found in the cache: no record is in flight at or below it', v_batch.first)
+        when 2 then format('batch %s to %s extends past the acquired records', v_batch.first, v_batch.last)
         when 3 then format('offset %s is not acquired by this member', v_not_held)
         when 4 then format('offset %s is acknowledged twice', v_batch.first)
         when 5 then 'Renewing acquisition locks is not enabled for the group.' end;

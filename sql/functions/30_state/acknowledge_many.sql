@@ -1,6 +1,6 @@
--- acknowledge, for many leases of one member. p_outputs is an array that has for each lease the array which acknowledge takes.
--- Each lease is acknowledged whole or not at all. If it is, the outputs named for it count. p_delays is an array like it, of
--- objects with "offsets" (an int8multirange) and "until": p_delayed and p_delayed_until of acknowledge.
+-- acknowledge, for many leases of one member. p_outputs is an array with one element for each lease: the p_outputs of
+-- acknowledge. Each lease is acknowledged whole or not at all. If it is, its outputs count. p_delays is also an array with one
+-- array for each lease, of objects with "offsets" (an int8multirange) and "until": p_delayed and p_delayed_until of acknowledge.
 create or replace function sharequeue.acknowledge_many(
     p_group_id text, p_topics text[], p_partitions integer[], p_state_epochs integer[], p_member_id text,
     p_member_epoch integer, p_tokens uuid[], p_request_id uuid, p_accepts int8multirange[],
@@ -21,11 +21,11 @@ declare
 begin
     perform sharequeue.require_read_committed();
     if p_outputs is null or jsonb_typeof(p_outputs) <> 'array' then
-        raise exception 'the outputs are an array with an array for each lease' using errcode = 'SQ042';
+        raise exception 'p_outputs is not valid: expected an array with one array for each lease' using errcode = 'SQ042';
     end if;
     if p_delays is not null and (jsonb_typeof(p_delays) <> 'array' or exists (
             select from jsonb_path_query(p_delays, 'strict $[*]') as d where jsonb_typeof(d) <> 'array')) then
-        raise exception 'the delays are an array with an array for each lease' using errcode = 'SQ042';
+        raise exception 'p_delays is not valid: expected an array with one array for each lease' using errcode = 'SQ042';
     end if;
     v_there := sharequeue_internal.lock_share_partitions(p_group_id, p_topics, p_partitions,
         coalesce(cardinality(p_state_epochs), 0), coalesce(cardinality(p_tokens), 0),
@@ -55,7 +55,7 @@ begin
                 into v_delayed, v_delayed_until
                 from jsonb_array_elements(p_delays -> (v_place - 1)) with ordinality as e (d, n);
             exception when data_exception then
-                raise exception 'a delay has "offsets", an int8multirange, and "until", a time: %', sqlerrm
+                raise exception 'a delay is not valid: expected "offsets", an int8multirange, and "until", a time: %', sqlerrm
                     using errcode = 'SQ042';
             end;
         end if;

@@ -1,6 +1,6 @@
--- What an acknowledgement asks for, what its member holds, and the renewal of that.
+-- The arguments of an acknowledgement, the records that its member holds, and their renewal.
 
--- The first offset of the batch at or before an offset; the offset itself where there is none.
+-- Returns the first offset of the batch at or before an offset; the offset itself if there is none.
 create or replace function sharequeue_internal.batch_at(p_id bigint, p_offset bigint) returns bigint
 language plpgsql stable as $$
 begin
@@ -10,7 +10,7 @@ begin
 end
 $$;
 
--- The offsets of all batches in flight that meet [p_first, p_last].
+-- Returns the offsets of all batches in flight that overlap [p_first, p_last].
 create or replace function sharequeue_internal.cached(p_id bigint, p_first bigint, p_last bigint) returns int8multirange
 language plpgsql stable as $$
 declare
@@ -21,9 +21,9 @@ begin
 end
 $$;
 
--- The leases of a member that hold something of the batches which begin between p_from and p_last; with a token, only that
--- lease. The way is always from the batches to their leases, by primary key. A plain join that was planned while the tables
--- were small would start from all leases of the member, and a function call for each batch costs more.
+-- Returns the leases of a member that hold records of the batches which begin between p_from and p_last; with a token, only that
+-- lease. It always goes from the batches to their leases, by primary key. A plain join that was planned while the tables were
+-- small would start from all leases of the member, and a function call for each batch costs more.
 create or replace function sharequeue_internal.leases_between(
     p_id bigint, p_from bigint, p_last bigint, p_member_id text, p_token uuid
 ) returns bigint[]
@@ -44,7 +44,7 @@ begin
 end
 $$;
 
--- What a member holds of the batches that meet [p_first, p_last]; with a token, under that lease only.
+-- Returns the offsets that a member holds in the batches that overlap [p_first, p_last]; with a token, under that lease only.
 create or replace function sharequeue_internal.held(
     p_id bigint, p_first bigint, p_last bigint, p_member_id text, p_token uuid
 ) returns int8multirange
@@ -61,8 +61,8 @@ begin
 end
 $$;
 
--- A full lock duration from now for offsets that a member holds (KIP-1222, R-RN). Where that is only a part of a lease,
--- the part goes on under a row of its own, with the same token.
+-- Renews the lock of offsets that a member holds, for the full duration from now (KIP-1222, R-RN). If they are only a part of
+-- a lease, this part gets a row of its own with the same token.
 create or replace function sharequeue_internal.renew_offsets(
     p_id bigint, p_settings sharequeue.group_settings, p_member_id text, p_token uuid, p_offsets int8multirange,
     p_at timestamptz
@@ -122,14 +122,15 @@ begin
             end if;
         end loop;
     end loop;
-    -- The new expiry may be sooner than the one before: the group's lock duration may have become shorter.
+    -- The new expiry may be earlier than the previous one: the group's lock duration may have become shorter.
     update sharequeue.share_partitions set next_expiry = v_soonest
     where share_partition_id = p_id and next_expiry > v_soonest;
     return v_renewed;
 end
 $$;
 
--- What is wrong with sets of offsets to be acknowledged: one missing, out of bounds, too many runs, or an offset in two.
+-- Returns what is wrong with the sets of offsets to be acknowledged: a null set, offsets out of range, too many runs, or an
+-- offset in two sets. Null if nothing is wrong.
 create or replace function sharequeue_internal.acknowledgements_fault(p_acknowledgements sharequeue.acknowledgements) returns text
 language plpgsql immutable as $$
 declare
@@ -139,19 +140,19 @@ declare
     v_gap int8multirange := (p_acknowledgements).gap;
     v_renew int8multirange := (p_acknowledgements).renew;
 begin
-    -- Plain expressions: a query over the five costs more than the rest of the function.
+    -- Plain expressions: a query over the five sets costs more than the rest of the function.
     if v_accept is null or v_release is null or v_reject is null or v_gap is null or v_renew is null then
-        return 'every set of offsets must be given; an empty one is {}';
+        return 'a set of offsets is missing: give every set, and {} for an empty one';
     elsif lower_inf(v_accept) or upper_inf(v_accept) or lower_inf(v_release) or upper_inf(v_release)
             or lower_inf(v_reject) or upper_inf(v_reject) or lower_inf(v_gap) or upper_inf(v_gap)
             or lower_inf(v_renew) or upper_inf(v_renew) or least(lower(v_accept), lower(v_release), lower(v_reject),
                 lower(v_gap), lower(v_renew)) < 0 then
-        return 'offsets lie between 0 and 2^63 - 2';
-    -- A range takes 21 bytes: below that they need not be counted.
+        return 'an offset is out of range: expected 0 to 2^63 - 2';
+    -- A range takes 21 bytes: smaller sets need not be counted.
     elsif pg_column_size(p_acknowledgements) > 21 * sharequeue_internal.max_runs() and (
             select sum((select count(*) from (select unnest(s)) as ranges))
             from unnest(array[v_accept, v_release, v_reject, v_gap, v_renew]) as s) > sharequeue_internal.max_runs() then
-        return format('more than %s runs of offsets in one call', sharequeue_internal.max_runs());
+        return format('one call has too many runs of offsets: expected at most %s', sharequeue_internal.max_runs());
     elsif v_accept && v_release or v_accept && v_reject or v_accept && v_gap or v_accept && v_renew
             or v_release && v_reject or v_release && v_gap or v_release && v_renew or v_reject && v_gap
             or v_reject && v_renew or v_gap && v_renew then
@@ -161,7 +162,7 @@ begin
 end
 $$;
 
--- Acknowledgements without what lies below an offset.
+-- Returns acknowledgements without the offsets below p_first.
 create or replace function sharequeue_internal.acknowledgements_from(p_acknowledgements sharequeue.acknowledgements, p_first bigint)
 returns sharequeue.acknowledgements
 language sql immutable parallel safe as $$
@@ -171,8 +172,8 @@ language sql immutable parallel safe as $$
     )::sharequeue.acknowledgements
 $$;
 
--- What a call's acknowledgements span, as one range: nothing where they are empty. Here and below one expression: that is put
--- in place of the call, where a query would get its own copies of sets that may be large.
+-- Returns the range from the first to the last acknowledged offset of a call; empty without any. This function and the next are
+-- one expression each, so that Postgres inlines them: a query would copy sets that may be large.
 create or replace function sharequeue_internal.span(p_acknowledgements sharequeue.acknowledgements) returns int8multirange
 language sql immutable parallel safe as $$
     select case when least(lower((p_acknowledgements).accept), lower((p_acknowledgements).release),
@@ -186,7 +187,7 @@ language sql immutable parallel safe as $$
         end
 $$;
 
--- The first offset of the acknowledgements that a set does not have; null where it has them all.
+-- Returns the first offset of the acknowledgements that is not in a set; null if all are in it.
 create or replace function sharequeue_internal.first_outside(p_acknowledgements sharequeue.acknowledgements, p_offsets int8multirange)
 returns bigint
 language sql immutable parallel safe as $$

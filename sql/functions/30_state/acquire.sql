@@ -11,7 +11,7 @@
 -- p_log_lasts are the log's batches (R-AQ); without them one acquire is one batch, cut exactly at its budget. p_aborted
 -- are the offsets of aborted transactions (R-IL-3); they count under read_committed only.
 --
--- For 'fan_out' only: p_leave_out are offsets that this caller does not want again. Other callers may have them.
+-- For 'fan_out' only: p_leave_out are offsets that this caller does not want again. Other callers may lease them.
 create or replace function sharequeue.acquire(
     p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text,
     p_member_epoch integer, p_max_records bigint, p_lock_duration_ms integer default null,
@@ -70,7 +70,7 @@ begin
 end
 $$;
 
--- What may be wrong with a call to acquire, beyond what lock_share_partition has checked.
+-- Returns the error of a call to acquire that lock_share_partition has not checked; error code 0 if there is none.
 create or replace function sharequeue_internal.check_acquire(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_holder sharequeue_internal.holder,
     p_max_records bigint, p_options sharequeue_internal.fetch_options, out error_code smallint, out error_message text
@@ -84,16 +84,16 @@ begin
         from sharequeue.lost_topics l where l.group_id = p_sp.group_id and l.topic = p_sp.topic;
     elsif p_max_records is null or p_max_records not between 0 and 4611686018427387904 then
         error_code := 42;
-        error_message := 'acquire needs a number of records between 0 and 2^62';
+        error_message := 'the number of records is not valid: expected 0 to 2^62';
     elsif p_options.redelivery is null or p_options.redelivery not in ('kafka', 'fan_out') then
         error_code := 42;
-        error_message := format('redelivery is kafka or fan_out, not %s', p_options.redelivery);
+        error_message := format('redelivery must be kafka or fan_out, not %s', p_options.redelivery);
     elsif p_options.mode is null or p_options.mode not in ('batch_optimized', 'record_limit') then
         error_code := 42;
-        error_message := format('the acquire mode is batch_optimized or record_limit, not %s', p_options.mode);
+        error_message := format('the acquire mode must be batch_optimized or record_limit, not %s', p_options.mode);
     elsif p_options.lock_duration_ms not between p_settings.min_lock_duration_ms and p_settings.max_lock_duration_ms then
         error_code := 42;
-        error_message := format('a lock of %s ms is outside the service''s bounds, %s to %s ms: ask for one inside, or '
+        error_message := format('a lock of %s ms is outside the service''s bounds, %s to %s ms: choose a duration inside, or '
             'set group.share.min.record.lock.duration.ms and its max where the service starts',
             p_options.lock_duration_ms, p_settings.min_lock_duration_ms, p_settings.max_lock_duration_ms);
     elsif p_options.log_firsts is not null and (p_options.log_lasts is null
@@ -105,7 +105,7 @@ begin
                 from unnest(p_options.log_firsts, p_options.log_lasts) as b (first, last)) as b
                 where first <= before)) then
         error_code := 42;
-        error_message := 'log batches are pairs of first and last offset, in order, not overlapping';
+        error_message := 'the log batches are not valid: expected pairs of first and last offset, in order and without overlap';
     else
         select m.error_code, m.error_message into error_code, error_message
         from sharequeue_internal.check_member(p_sp.group_id, p_holder.member_id, p_holder.member_epoch) as m;
@@ -113,26 +113,26 @@ begin
 end
 $$;
 
--- What may be wrong with the options that describe the log, beyond the order of its batches; null where nothing is.
+-- Returns what is wrong with the options that describe the log, except the order of its batches; null if nothing is.
 create or replace function sharequeue_internal.fetch_fault(
     p_options sharequeue_internal.fetch_options
 ) returns text
 language plpgsql immutable as $$
 begin
     if p_options.batch_size < 1 then
-        return 'a batch size is 1 or more; leave it out for the number of records asked for';
+        return 'the batch size must be at least 1: leave it out to use the requested number of records';
     elsif (p_options.log_firsts is null) <> (p_options.log_lasts is null) then
-        return 'log batches are pairs of first and last offset: give both lists or neither';
+        return 'log batches need first and last offsets: give both lists or neither';
     elsif 9223372036854775807 = any (p_options.log_lasts) then
-        return 'offsets lie between 0 and 2^63 - 2';
+        return 'an offset is out of range: expected 0 to 2^63 - 2';
     elsif p_options.aborted is null then
-        return 'the offsets of aborted transactions must be given; none are {}';
+        return 'the offsets of aborted transactions are missing: give {} if there are none';
     end if;
     return sharequeue_internal.offsets_fault(p_options.aborted);
 end
 $$;
 
--- The acquire itself; the share-partition row is locked and the call has been checked.
+-- Does the acquire. The share-partition row is locked, and the call has been checked.
 create or replace function sharequeue_internal.acquire_under_lock(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_holder sharequeue_internal.holder,
     p_max_records bigint, p_options sharequeue_internal.fetch_options, p_at timestamptz
@@ -165,7 +165,7 @@ begin
     end if;
     v_lease_id := nextval('sharequeue.leases_lease_id_seq');
     if p_options.redelivery = 'fan_out' and not v_sp.redeliverable and not v_probe then
-        -- Nothing comes again: fresh records, as take_fan_out takes them, in half as many statements.
+        -- No record is redelivered: lease fresh records, like take_fan_out, with half as many statements.
         v_past := v_sp.speo + least(v_read_end - v_sp.speo, v_most, p_settings.max_record_locks - (v_sp.speo - v_sp.spso));
         if v_past > v_sp.speo then
             insert into sharequeue.in_flight_batches
@@ -189,7 +189,7 @@ begin
     else
         v_options.batch_size := coalesce(p_options.batch_size, v_most);
         if v_probe then
-            v_options.mode := 'record_limit';  -- a probe is small whatever the log's batches are: its bound is hard
+            v_options.mode := 'record_limit';  -- a probe is small whatever the log's batches are: its limit is hard
         end if;
         if not p_settings.read_committed then
             v_options.aborted := '{}';
@@ -199,7 +199,7 @@ begin
     if v_probe then
         perform sharequeue_internal.circuit_probes(v_sp.share_partition_id, v_lease_id);
     end if;
-    -- Asked of the table, and not of v_taken: aborted records may have been taken and archived, with nothing to return.
+    -- Read from the table, and not from v_taken: aborted records may have been taken and archived, with nothing to return.
     if exists (select from sharequeue.in_flight_batches where lease_id = v_lease_id) then
         insert into sharequeue.leases (lease_id, share_partition_id, member_id, member_epoch, token, lock_duration_ms,
             acquired_at, expires_at, fan_out, own_lock_duration, read_committed)
@@ -213,8 +213,8 @@ begin
         return next row(0::smallint, null, v_lease_id, v_token, v_sp.state_epoch, v_lock_ms, v_expires_at,
             v_taken.delivery_counts[v_at], v_taken.offsets[v_at], v_level)::sharequeue.acquired;
     end loop;
-    -- Nothing was found. An acknowledgement that would let SPSO pass what is finished may never come. If that was due before,
-    -- the window may have room now; what this call has archived leaves its answer empty, as a broker's (R-IL-3).
+    -- Nothing was found. The acknowledgement that would move SPSO past finished records may never come. If that was due before,
+    -- the window may have room now. If this call has archived records, its result stays empty, as on a broker (R-IL-3).
     if v_taken.delivery_counts is null and sharequeue_internal.advance_if_due(v_sp.share_partition_id)
             and v_sp.advance_due then
         select * into v_sp from sharequeue.share_partitions where share_partition_id = p_sp.share_partition_id;
@@ -224,8 +224,8 @@ begin
 end
 $$;
 
--- Offsets in flight for the bound of share.partition.max.record.locks: the span from SPSO to SPEO (R-NF-5), without those
--- that wait for their time, which would stall the window.
+-- Returns the number of offsets in flight that count towards share.partition.max.record.locks: the span from SPSO to SPEO
+-- (R-NF-5), without records that wait for a later time, because these would block the window.
 create or replace function sharequeue_internal.in_flight_span(p_sp sharequeue.share_partitions, p_at timestamptz) returns bigint
 language plpgsql stable as $$
 begin

@@ -1,10 +1,10 @@
 -- acquire, for many share-partitions in the order given (R-AQ-18). They share p_max_records and, unless it is null,
--- p_max_bytes. p_mean_bytes are the mean bytes of a record, for each share-partition. p_leave_outs are for each what
--- p_leave_out is for acquire. The first lease has at least one record, however large it is.
+-- p_max_bytes. p_mean_bytes has the mean bytes of a record for each share-partition, p_leave_outs the p_leave_out of acquire.
+-- The first lease has at least one record, however large it is.
 --
 -- Under fan_out up to p_parts parts of the suspects of one share-partition are leased, one lease each, for a worker that
--- works on them side by side. The last attempt of a suspect is leased alone. With p_last_attempt it comes first, and
--- nothing else is leased; without, it is left where it is.
+-- processes them in parallel. The last attempt of a suspect is leased alone. With p_last_attempt it comes first, and nothing
+-- else is leased; otherwise it is not leased.
 create or replace function sharequeue.acquire_many(
     p_group_id text, p_topics text[], p_partitions integer[], p_member_id text, p_member_epoch integer,
     p_max_records bigint, p_lock_duration_ms integer default null, p_request_id uuid default null,
@@ -14,7 +14,7 @@ create or replace function sharequeue.acquire_many(
 ) returns setof sharequeue.acquired_of
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
-    -- The rows without their sets, and the sets: what is copied and kept as JSON stays small.
+    -- The rows without their sets, and the sets apart: so the copied and stored JSON stays small.
     v_rows sharequeue.acquired_of[] := '{}';
     v_sets int8multirange[] := '{}';
     v_set int8multirange;
@@ -39,8 +39,8 @@ begin
             or p_max_records not between 0 and 4611686018427387904
             or p_max_bytes < 0 or (p_max_bytes is not null and p_mean_bytes is null)
             or exists (select from unnest(p_mean_bytes) as m where m is null or m not between 0.001 and 1e15) then
-        raise exception 'acquire_many needs a number of records, 1 to 1000 parts, whether last attempts are wanted, and '
-            'with a number of bytes the bytes of a record for each share-partition' using errcode = 'SQ042';
+        raise exception 'the arguments of acquire_many are not valid: expected a number of records from 0 to 2^62, 1 to 1000 '
+            'parts, p_last_attempt, and with p_max_bytes also p_mean_bytes for each share-partition' using errcode = 'SQ042';
     end if;
     v_there := sharequeue_internal.lock_share_partitions(p_group_id, p_topics, p_partitions,
         coalesce(cardinality(p_mean_bytes), cardinality(p_topics)),
@@ -129,7 +129,8 @@ begin
 end
 $$;
 
--- Rows of acquire_many with their sets of offsets, which are apart. What an earlier release has stored has them inside.
+-- Returns rows of acquire_many with their sets of offsets, which are stored apart. Rows that an earlier release stored already
+-- have them.
 create or replace function sharequeue_internal.with_sets(p_rows sharequeue.acquired_of[], p_sets int8multirange[])
 returns setof sharequeue.acquired_of
 language sql immutable as $$
@@ -140,8 +141,8 @@ language sql immutable as $$
         state_epoch, lock_duration_ms, expires_at, delivery_count, offsets, isolation_level, set)
 $$;
 
--- What would be leased next under fan_out: suspects or not, and whether it would be their last attempt. It holds one record,
--- and a worker that dies over it must hold nothing else.
+-- Returns what would be leased next under fan_out: whether these are suspects, and whether it is their last attempt. A lease for
+-- a last attempt has one record, and a worker that dies on it must hold nothing else.
 create or replace function sharequeue_internal.next_suspects(
     p_group_id text, p_topic text, p_partition integer, p_leave_out int8multirange,
     out suspects boolean, out last_attempt boolean

@@ -1,16 +1,16 @@
--- What an acknowledgement changes, once it is known to be allowed.
+-- The changes that an acknowledgement makes, after it has been checked.
 
 -- Acknowledges all parts of all batches that begin between p_from and p_last and are under these leases, in one pass. Each
--- run of an acknowledgement finds its batch by binary search, each batch is compared only with the runs that touch it, and the
+-- run of an acknowledgement finds its batch by binary search, each batch is compared only with the runs that overlap it, and the
 -- result is one delete, one update and one insert. (Part by part, every part would be intersected with every whole set.)
--- p_acknowledgements has nothing below SPSO; p_times is for what is released, p_earliest the circuit breaker's time for it.
+-- p_acknowledgements has no offset below SPSO. p_times is for released records, p_earliest the circuit breaker's time for them.
 create or replace function sharequeue_internal.acknowledge_parts(
     p_id bigint, p_settings sharequeue.group_settings, p_leases bigint[], p_from bigint, p_last bigint,
     p_acknowledgements sharequeue.acknowledgements, p_times sharequeue_internal.release_times, p_earliest timestamptz,
     p_at timestamptz
 ) returns table (outcome text, state smallint, delivery_count smallint, records bigint)
--- The memory is for the groups of 10,000 batches, so that they do not go to disk. Rows are written by ctid, and no table is
--- read whole, as in end_leases_at. One plan for all: a plan of its own would get a copy of every set, which may be large.
+-- The memory is for the groups of 10,000 batches, so that they do not spill to disk. Rows are written by ctid, and no table is
+-- read whole, as in end_leases_at. One plan for all calls: a custom plan would get a copy of every set, which may be large.
 language plpgsql volatile set work_mem = '64MB' set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
@@ -18,7 +18,7 @@ declare
     v_limit integer := p_settings.delivery_count_limit;
     v_sets int8multirange[] := (p_times).offsets;
     v_untils timestamptz[] := (p_times).untils;
-    -- What has a time of its own.
+    -- Released records with a time of their own.
     v_timed int8multirange := coalesce((select range_agg(s) from unnest((p_times).offsets) as s), '{}');
     v_jitter double precision := random();
 begin
@@ -56,7 +56,7 @@ begin
                 coalesce(range_agg(run) filter (where type = 0), '{}')
             from runs group by batch
         ), together as (
-            -- Grouped, not joined: a plan made for a few batches would join by a loop in a loop.
+            -- Grouped, not joined: a plan made for a few batches would use nested loops.
             select min(first_offset) as first_offset, min(last_offset) as last_offset,
                 array_agg(at) filter (where part is not null) as ats,
                 array_agg(delivery_count) filter (where part is not null) as delivery_counts,
@@ -94,7 +94,7 @@ begin
                 ('rejected', v_dead, 'rejected', p.reject),
                 ('gap', 4::smallint, 'gap', p.gap)
             ) as a (outcome, state, cause, offsets)
-            -- Most often the part has them all, which is soon seen.
+            -- Usually the part has all of them, and this check is fast.
             cross join lateral (
                 select case when a.offsets <@ p.offsets then a.offsets else p.offsets * a.offsets end as offsets
                 offset 0) as x
@@ -150,16 +150,16 @@ begin
 end
 $$;
 
--- The second at or after a time, so that different moments do not fragment a batch.
+-- Rounds a time up to a second, so that different times do not fragment a batch.
 create or replace function sharequeue_internal.whole_second(p_time timestamptz) returns timestamptz
 language sql immutable parallel safe as $$
     select date_trunc('second', p_time, 'UTC') + case when date_trunc('second', p_time, 'UTC') < p_time then interval '1 second'
         else interval '0' end
 $$;
 
--- When a released record may be delivered again by the group's back-off: it doubles with each delivery, up to a maximum,
--- and is lengthened by up to a fifth, so that what failed together in many leases does not come back together. Null without
--- a back-off.
+-- Returns when the group's back-off allows the next delivery of a released record. The back-off doubles with each delivery, up
+-- to a maximum, and is longer by up to a fifth, so that records of many leases that failed at the same time do not come back at
+-- the same time. Null without a back-off.
 create or replace function sharequeue_internal.retry_at(
     p_settings sharequeue.group_settings, p_delivery_count smallint, p_at timestamptz, p_jitter double precision
 ) returns timestamptz
@@ -171,10 +171,10 @@ language sql immutable parallel safe as $$
     where p_settings.retry_backoff_ms > 0
 $$;
 
--- Applies acknowledgements; the caller has checked that the member holds what they name. p_asked is what it holds of the
--- batches that they meet. Below SPSO only what was accepted means something, and only to a member that names its token: of
--- its lease, what the log start has overtaken is let go. Accepted, a record was processed in time: it counts as accepted, and
--- as lost no longer (advance_log_start). All else stays lost, because it cannot be delivered again.
+-- Applies acknowledgements. The caller has checked that the member holds their offsets; p_asked has what it holds of the batches
+-- that they overlap. Below SPSO only accepted records have an effect, and only for a member with a token: its lease lets go of
+-- records that the log start has passed. An accepted one was processed in time, so it counts as accepted, and no longer as lost
+-- (advance_log_start). The others stay lost, because they cannot be delivered again.
 create or replace function sharequeue_internal.apply_acknowledgements(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_member_id text, p_token uuid,
     p_acknowledgements sharequeue.acknowledgements, p_asked int8multirange, p_times sharequeue_internal.release_times, p_at timestamptz
@@ -217,7 +217,7 @@ begin
         if p_settings.dead_letters and not (isempty((v_acknowledgements).release) and isempty((v_acknowledgements).reject)) then
             perform sharequeue_internal.note_attempts(v_id, v_leases, (v_acknowledgements).release + (v_acknowledgements).reject);
         end if;
-        -- Most often a lease is one batch at SPSO, and all of it is accepted.
+        -- Usually a lease is one batch at SPSO, and all of it is accepted.
         if v_leases[2] is null and not p_sp.advance_due and (v_acknowledgements).accept = p_asked
                 and isempty((v_acknowledgements).release) and isempty((v_acknowledgements).reject)
                 and isempty((v_acknowledgements).gap) then
@@ -298,7 +298,7 @@ begin
     perform sharequeue_internal.advance_spso(v_id, v_completed, v_accepted_first);
     select spso, greatest(0, log_end - spso - delivery_complete_count) into v_result.spso, v_result.lag
     from sharequeue.share_partitions where share_partition_id = v_id;
-    -- Last, when SPSO has taken along what it passes; where that is all, nothing is left to join.
+    -- Last, after SPSO has deleted the batches that it passed. Often nothing is left to join.
     if v_last >= v_result.spso then
         perform sharequeue_internal.join_terminal(v_id, v_from, v_last);
     end if;
@@ -306,15 +306,15 @@ begin
 end
 $$;
 
--- Whether a lease is a member's, and of that token where one is named.
+-- Returns whether a lease belongs to a member, and has the token if one is given.
 create or replace function sharequeue_internal.is_holder(p_lease_id bigint, p_member_id text, p_token uuid) returns boolean
 language sql stable as $$
     select coalesce((select member_id = p_member_id and (p_token is null or token = p_token)
         from sharequeue.leases where lease_id = p_lease_id), false)
 $$;
 
--- Records of a lease that the log start has overtaken, let go: the leases they were under, and how many of them are among
--- those accepted.
+-- Lets go of records of a lease that the log start has passed. Returns the leases that held them, and how many of them are
+-- among the accepted ones.
 create or replace function sharequeue_internal.let_go_overtaken(
     p_sp sharequeue.share_partitions, p_member_id text, p_token uuid, p_accept int8multirange
 ) returns table (lease_id bigint, delivery_count smallint, accepted bigint)

@@ -1,10 +1,10 @@
--- The circuit breaker. When a system downstream is out, nearly every record fails. Going on would use up the attempts of the
--- whole backlog and fill the dead-letter topic. So when more than a set share of the last records have failed, nothing is
--- leased for a while. Then comes a small lease as a probe. If it goes well the breaker closes, else it opens again. A record
--- that comes back from a probe gets its delivery back and is not in the next probe, so that one bad record does not keep
--- the breaker open. Every function here expects the share-partition row to be locked.
+-- The circuit breaker. During an outage of a downstream system nearly every record fails. Without a breaker the whole backlog
+-- would lose its deliveries and go to the dead-letter topic. So if more than a configured percentage of the last records have
+-- failed, nothing is leased for some time. Then a small lease is given as a probe. If it succeeds the breaker closes, otherwise
+-- it opens again. A record that returns from a probe gets its delivery back and is not in the next probe, so that one bad
+-- record does not keep the breaker open. Every function here expects the share-partition row to be locked.
 
--- How many records may be leased now, and whether they are a probe.
+-- Returns how many records may be leased now, and whether they are a probe.
 create or replace function sharequeue_internal.circuit_allows(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_most bigint, p_at timestamptz,
     out most bigint, out probe boolean
@@ -19,7 +19,7 @@ begin
     if not found or v_circuit.state = 'closed' then
         return;
     end if;
-    -- A probe that nobody holds any more (released by hand, gone with retention) will not be acknowledged.
+    -- A probe without a holder (released by an operator, removed by retention) will not be acknowledged.
     if (v_circuit.state = 'open' and p_at >= v_circuit.retry_at) or (v_circuit.state = 'probing' and not exists (
             select from sharequeue.in_flight_batches f
             where f.share_partition_id = p_sp.share_partition_id and f.state = 1
@@ -32,7 +32,7 @@ begin
 end
 $$;
 
--- A lease has been given as the probe.
+-- Records that a lease is the probe.
 create or replace function sharequeue_internal.circuit_probes(p_id bigint, p_lease_id bigint) returns void
 language sql volatile as $$
     update sharequeue.circuit_breakers c
@@ -44,9 +44,9 @@ language sql volatile as $$
     where c.share_partition_id = p_id and l.offsets is not null
 $$;
 
--- Records have been acknowledged, or their lock has ended without that: p_failed of them failed, p_returning come
--- back. To be called before they move. Returns until when those that come back from a failed probe shall wait; null
--- otherwise.
+-- Counts records that were acknowledged, or whose lock ended without an acknowledgement: p_failed of them failed, p_returning
+-- are delivered again. Call it before their state changes. Returns the time until which records of a failed probe must wait;
+-- null otherwise.
 create or replace function sharequeue_internal.circuit_counts(
     p_id bigint, p_settings sharequeue.group_settings, p_acknowledged int8multirange, p_failed int8multirange,
     p_returning int8multirange, p_at timestamptz
@@ -69,9 +69,9 @@ begin
         insert into sharequeue.circuit_breakers (share_partition_id) values (p_id) returning * into v_circuit;
     end if;
     if v_circuit.state = 'closed' then
-        -- Only sums are kept, not single records. So records older than the last window count less and less.
+        -- Only sums are stored, not single records. So records older than the last window count less and less.
         v_kept := least(v_circuit.records, greatest(0, v_window - v_acknowledged));
-        -- Multiplied first: 147 * (20 / 147) is more than 20, and more would have failed than were acknowledged.
+        -- Multiplied first: 147 * (20 / 147) is more than 20, so that more records would have failed than were acknowledged.
         v_failed := v_failed * v_window / greatest(v_acknowledged, v_window)
             + case when v_circuit.records > 0 then v_circuit.failed * v_kept / v_circuit.records else 0 end;
         v_acknowledged := least(v_acknowledged, v_window) + v_kept;
@@ -83,7 +83,7 @@ begin
         end if;
         return null;
     end if;
-    -- What was leased before the breaker opened does not count again.
+    -- Records that were leased before the breaker opened do not count again.
     if v_circuit.state = 'open' or not v_circuit.probe && p_acknowledged then
         return null;
     end if;
@@ -107,6 +107,7 @@ begin
 end
 $$;
 
+-- Opens the breaker.
 create or replace function sharequeue_internal.open_circuit(
     p_id bigint, p_settings sharequeue.group_settings, p_at timestamptz, p_reason text
 ) returns void
@@ -118,7 +119,7 @@ language sql volatile as $$
     where share_partition_id = p_id
 $$;
 
--- What an acknowledgement means to the breaker; a gap is no record.
+-- Counts an acknowledgement. Gaps are not records, and do not count.
 create or replace function sharequeue_internal.circuit_acknowledgements(
     p_id bigint, p_settings sharequeue.group_settings, p_acknowledgements sharequeue.acknowledgements, p_asked int8multirange,
     p_at timestamptz
@@ -129,7 +130,7 @@ language sql volatile as $$
         ((p_acknowledgements).release + (p_acknowledgements).reject) * p_asked, (p_acknowledgements).release * p_asked, p_at)
 $$;
 
--- What a lease that ended without an acknowledgement means to it: all of it failed, and comes back.
+-- Counts a lease that ended without an acknowledgement: all its records failed, and are delivered again.
 create or replace function sharequeue_internal.circuit_lapse(p_id bigint, p_lease_id bigint) returns timestamptz
 language plpgsql volatile as $$
 declare
@@ -147,7 +148,7 @@ begin
 end
 $$;
 
--- Gives a delivery back to records that are leased: their count is one less, before they move on.
+-- Gives a delivery back to leased records: reduces their count by one, before their state changes.
 create or replace function sharequeue_internal.refund(p_id bigint, p_offsets int8multirange) returns void
 language plpgsql volatile as $$
 declare

@@ -20,20 +20,20 @@ begin
 end
 $$;
 
--- Refuses arguments with which a share-partition cannot start. SQLSTATE SQnnn is Kafka's error nnn, here and everywhere.
+-- Checks the arguments of a new share-partition. SQLSTATE SQnnn is Kafka's error nnn, here and everywhere.
 create or replace function sharequeue_internal.check_start(
     p_topic text, p_partition integer, p_topic_id text, p_start_offset bigint
 ) returns void
 language plpgsql immutable as $$
 begin
     if not coalesce(p_topic ~ '^[a-zA-Z0-9._-]{1,249}$' and p_topic_id <> '' and p_partition >= 0, false) then
-        raise exception 'a share-partition has a topic (1 to 249 letters, digits, dots, underscores and hyphens), its id and a '
-            'partition from 0 on, not %-% of id %', left(p_topic, 300), p_partition, left(p_topic_id, 300)
+        raise exception 'share-partition %-% of topic id % is not valid: expected a topic (1 to 249 letters, digits, dots, underscores '
+            'and hyphens), a partition of 0 or more, and the id of the topic', left(p_topic, 300), p_partition, left(p_topic_id, 300)
             using errcode = 'SQ042';
     end if;
     perform sharequeue_internal.check_name('the topic id', p_topic_id);
     if p_start_offset is null or p_start_offset not between 0 and 9223372036854775806 then
-        raise exception 'a start offset lies between 0 and 2^63 - 2, not at %', p_start_offset using errcode = 'SQ042';
+        raise exception 'start offset % is out of range: expected 0 to 2^63 - 2', p_start_offset using errcode = 'SQ042';
     end if;
 end
 $$;

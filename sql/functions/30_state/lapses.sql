@@ -1,13 +1,13 @@
--- Locks that end without an acknowledgement: lapsed, expired with their member, released by a run that failed.
+-- Locks that end without an acknowledgement: lapsed, expired with their member, or released by a run that failed.
 
--- Ends leases that were not acknowledged. What they still hold becomes available again, or is exhausted at the limit
--- (R-ST-4). Under fan_out (design: poison isolation) these records are *suspects*. N suspects that were delivered c times
+-- Ends leases that were not acknowledged. The records that they still hold become available again, or are exhausted at the
+-- limit (R-ST-4). Under fan_out (design: poison isolation) these records are *suspects*. N suspects that were delivered c times
 -- under a limit of l come back in parts of at most N / ceil(N^(1/(l-c))), so that at the last delivery each is alone. At the
 -- limit a record is exhausted only if it was alone in its lease. Records that shared the lease get one more delivery each,
 -- alone, at the same count. Returns the number of records that the leases held, and how many of them are terminal now, for
 -- advance_spso.
 --
--- One statement does the whole batches of all leases; only exploded batches are done one by one.
+-- One statement processes the whole batches of all leases. Only exploded batches are processed one by one.
 create or replace function sharequeue_internal.end_leases(
     p_share_partition_id bigint, p_lease_ids bigint[], out held bigint, out completed bigint
 )
@@ -22,8 +22,8 @@ begin
         from sharequeue_internal.end_leases_at(p_share_partition_id, p_lease_ids, null) as e;
         return;
     end if;
-    -- The circuit breaker counts each lease before it ends, and returns until when its records shall wait. Its window
-    -- depends on the order.
+    -- The circuit breaker counts each lease before it ends, and returns the time until which its records must wait. Its
+    -- window depends on the order.
     held := 0;
     completed := 0;
     for v_lease_id in
@@ -38,12 +38,13 @@ begin
 end
 $$;
 
+-- The same, with the times until which records of a failed probe wait.
 create or replace function sharequeue_internal.end_leases_at(
     p_share_partition_id bigint, p_lease_ids bigint[], p_not_before timestamptz, out held bigint, out completed bigint
 )
--- A session keeps a plan that was made while the tables were small. So the planner gets no choice: rows are found by lease
--- and written by ctid, which cannot change under the share-partition's lock, and no table is read whole. With plain joins a
--- lease would cost ten times as much and more.
+-- A session keeps a plan that was made while the tables were small. So the query leaves the planner no choice: rows are found by
+-- lease and written by ctid, which cannot change under the share-partition's lock, and no table is read whole. With plain joins
+-- a lease would cost at least ten times as much.
 language plpgsql volatile set enable_seqscan = off as $$
 declare
     v_sp record;
@@ -59,7 +60,7 @@ begin
     end if;
     with parts as (
         select f.*, sum(f.records) over (partition by e.lease_id)::bigint as together,
-            -- By delivery count: how suspects are divided depends on how many they are in all batches of the lease.
+            -- By delivery count: the division of suspects depends on their number in all batches of the lease.
             sum(f.live) over (partition by e.lease_id, f.delivery_count)::bigint as suspects, l.fan_out
         from unnest(p_lease_ids) as e (lease_id)
         cross join lateral (select fan_out from sharequeue.leases where lease_id = e.lease_id offset 0) as l
@@ -109,7 +110,7 @@ begin
         delete from sharequeue.in_flight_batches f
         where f.share_partition_id = p_share_partition_id and f.first_offset = v_part.first_offset
             and f.part = v_part.part
-        -- What the log start has overtaken is gone, whatever its count (R-LT-3).
+        -- Records that the log start has passed are gone, whatever their count (R-LT-3).
         returning f.last_offset, f.delivery_count, sharequeue_internal.offsets_from(
             sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets), v_sp.spso) as offsets into v_gone;
         perform sharequeue_internal.place(p_share_partition_id, v_part.first_offset, v_gone.last_offset, v_part.state,
@@ -135,9 +136,9 @@ language sql volatile as $$
     select e.held, e.completed from sharequeue_internal.end_leases(p_share_partition_id, array[p_lease_id]) as e
 $$;
 
--- Ends leases whose lock has lapsed, oldest first, at most p_limit of them; SPSO follows. Every operation does this before it
--- looks at anything else. There it has no limit: what an operation acknowledged past a lapse that is not settled would be
--- wrong. sweep keeps their number small.
+-- Ends leases whose lock has lapsed, oldest first, at most p_limit of them, and moves SPSO. Every operation does this before it
+-- reads the state, and without a limit: otherwise it could acknowledge records whose lock has lapsed. sweep keeps the number of
+-- such leases small.
 create or replace function sharequeue_internal.settle_lapsed(
     p_share_partition_id bigint, p_at timestamptz, p_limit bigint default null, out leases bigint, out records bigint
 )
@@ -164,7 +165,7 @@ begin
 end
 $$;
 
--- The earliest expiry anew, once the known lower bound has passed.
+-- Updates the earliest expiry after the stored lower bound has passed.
 create or replace function sharequeue_internal.renew_next_expiry(p_share_partition_id bigint) returns void
 language sql volatile as $$
     update sharequeue.share_partitions set next_expiry = (

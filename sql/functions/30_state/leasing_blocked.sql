@@ -1,14 +1,15 @@
--- Why nothing can be leased from a share-partition that has lag, and until when (the liveness invariant). Null where something
--- can be leased, and where there is no lag. blocked_by is one word: topic_deleted, topic_recreated, paused, breaker,
--- window (share.partition.max.record.locks, behind blocked_offset), transaction (the last stable offset), leased, waiting (not before a
--- time, or back-off), dead_letters, truncated; unknown must never be (verify). Locks that have lapsed can be leased: the next call
--- ends them. Here, and nowhere else (but for those of lost_topic), are the words of the reasons. p_letters is why dead letters are not written.
+-- Returns why nothing can be leased from a share-partition that has lag, and until when (the liveness invariant). Null if records
+-- can be leased, and if there is no lag. blocked_by is one word: topic_deleted, topic_recreated, paused, breaker, window
+-- (share.partition.max.record.locks, behind blocked_offset), transaction (the last stable offset), leased, waiting (not before a
+-- time, or back-off), dead_letters, truncated. It is never unknown (verify checks this). Records whose lock has lapsed can be
+-- leased: the next call ends these locks. The texts of the reasons are only here and in lost_topic. p_letters is the reason why
+-- dead letters are not written.
 create or replace function sharequeue_internal.leasing_blocked(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_circuit sharequeue.circuit_breakers,
     p_topic_deleted boolean, p_letters text,
     out blocked_by text, out blocked_reason text, out blocked_until timestamptz, out blocked_offset bigint
 )
--- As the owner, since a reader of the view may not use what it is made of; nobody can call it but a view.
+-- As the owner, because a reader of the view has no rights on the parts of this function. Only views can call it.
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
     v_at timestamptz := sharequeue.clock();
@@ -18,7 +19,7 @@ declare
     v_full boolean;
     v_part record;
 begin
-    -- A topic that was made again was deleted first.
+    -- A topic that was created again was deleted first.
     if p_sp.status <> 'active' then
         select 'topic_recreated', sharequeue_internal.lost_topic(p_sp.group_id, p_sp.topic, true), null, null
         into blocked_by, blocked_reason, blocked_until, blocked_offset;
@@ -54,7 +55,7 @@ begin
     cross join lateral (select sharequeue_internal.offsets_from(
         sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets), p_sp.spso) as offsets) as o
     where b.share_partition_id = p_sp.share_partition_id and b.state in (0, 1, 3);
-    -- An acquire that finds nothing lets SPSO pass what is finished, where that is due.
+    -- An acquire that finds nothing moves SPSO past finished records if that is due.
     v_full := p_sp.speo - case when p_sp.advance_due then coalesce(v_window.head, p_sp.speo) else p_sp.spso end
         - v_window.waiting >= p_settings.max_record_locks;
     if (p_sp.redeliverable and v_window.ready_from < v_read_end) or (v_read_end > p_sp.speo and not v_full)
@@ -62,11 +63,11 @@ begin
                 where l.share_partition_id = p_sp.share_partition_id and l.expires_at <= v_at) then
         return;
     elsif v_read_end <= p_sp.speo and p_sp.speo < p_sp.log_end then
-        select 'transaction', 'an open transaction: nothing from the last stable offset on may be read', null, v_read_end
+        select 'transaction', 'an open transaction: records from the last stable offset on cannot be read yet', null, v_read_end
         into blocked_by, blocked_reason, blocked_until, blocked_offset;
         return;
     end if;
-    -- The head of a full window, or whatever is free first.
+    -- The head of a full window, or the record that can be leased first.
     v_full := v_read_end > p_sp.speo;
     select w.*, lower(p.offsets) as at_offset into v_part
     from sharequeue.in_flight_batches b
@@ -76,21 +77,21 @@ begin
     cross join lateral (
         select 'leased' as name, 'leased by ' || l.member_id as words, l.expires_at as until where b.state = 1
         union all
-        select 'waiting', 'waits for its time', b.not_before where b.state = 0 and b.not_before > v_at
+        select 'waiting', 'waits for a later time', b.not_before where b.state = 0 and b.not_before > v_at
         union all
-        select 'dead_letters', coalesce(p_letters, 'on its way to the dead-letter topic'), null where b.state = 3
+        select 'dead_letters', coalesce(p_letters, 'being written to the dead-letter topic'), null where b.state = 3
         union all
-        select 'truncated', format('the log ends at %s, below what was delivered', p_sp.log_end), null
+        select 'truncated', format('the log ends at %s, below delivered records', p_sp.log_end), null
         where b.state = 0 and coalesce(b.not_before <= v_at, true) and lower(p.offsets) >= p_sp.log_end
         union all
-        select 'transaction', 'an open transaction: nothing from the last stable offset on may be read', null
+        select 'transaction', 'an open transaction: records from the last stable offset on cannot be read yet', null
         where b.state = 0 and coalesce(b.not_before <= v_at, true) and lower(p.offsets) between v_read_end and p_sp.log_end - 1
     ) as w
     where b.share_partition_id = p_sp.share_partition_id and b.state in (0, 1, 3) and not isempty(p.offsets)
         and (not v_full or lower(p.offsets) = v_window.head)
     order by w.until nulls last, at_offset limit 1;
     if not found then
-        select 'unknown', 'nothing can be leased, and it is not known why: run `sharequeue verify`', null, p_sp.spso
+        select 'unknown', 'nothing can be leased, for an unknown reason: run `sharequeue verify`', null, p_sp.spso
         into blocked_by, blocked_reason, blocked_until, blocked_offset;
         return;
     elsif v_full then

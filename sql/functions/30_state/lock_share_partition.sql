@@ -1,7 +1,7 @@
--- What every operation checks before it touches anything, in this order. Is the transaction at READ COMMITTED? May the caller
--- do p_operation (READ by default) on the group, and read the topic? Is the share-partition there, and is the state epoch right (null: any)? The
--- row is returned locked, with the group's settings; error_code 0 means that all is well. ACLs are checked after the lock,
--- because where none applies to the group that is one boolean of a row which is read anyway.
+-- Locks a share-partition, and makes the checks that every operation makes before it changes anything, in this order: the
+-- transaction is at READ COMMITTED; the caller may do p_operation (READ by default) on the group, and read the topic; the
+-- share-partition exists, and has the given state epoch (null: any). Returns the locked row with the group's settings, and error
+-- code 0 if all checks pass. ACLs are checked after the lock, because a boolean of a row that is read anyway shows if none apply.
 create or replace function sharequeue_internal.lock_share_partition(
     p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_operation text default 'READ',
     out error_code smallint, out error_message text, out sp sharequeue.share_partitions,
@@ -27,13 +27,13 @@ begin
         error_message := format('%s may not READ topic %s', sharequeue.principal(), p_topic);
     elsif p_state_epoch is not null and p_state_epoch <> sp.state_epoch then
         error_code := 124;
-        error_message := format('state epoch %s is not the present one, %s: the offsets were altered since',
+        error_message := format('state epoch %s is not the current one, %s: the offsets were reset since',
             p_state_epoch, sp.state_epoch);
     end if;
 end
 $$;
 
--- What is said of a share-partition that is not there.
+-- Returns the error for a share-partition that does not exist.
 create or replace function sharequeue_internal.absent(
     p_group_id text, p_topic text, p_partition integer, p_operation text,
     out error_code smallint, out error_message text
@@ -56,7 +56,7 @@ begin
 end
 $$;
 
--- Whether a member may act: it is known, and its epoch is the present or the previous one (a lost heartbeat reply).
+-- Checks that a member may act: the group has it, and its epoch is the current or the previous one (a lost heartbeat response).
 -- Without a member epoch any member id may, as on a broker.
 create or replace function sharequeue_internal.check_member(
     p_group_id text, p_member_id text, p_member_epoch integer, out error_code smallint, out error_message text
@@ -68,7 +68,7 @@ begin
     error_code := 0;
     if p_member_id is null or length(p_member_id) not between 1 and 36 then
         error_code := 42;
-        error_message := 'a member id has 1 to 36 characters';
+        error_message := 'the member id is not valid: expected 1 to 36 characters';
         return;
     end if;
     if p_member_epoch is null then
@@ -81,7 +81,7 @@ begin
         error_message := format('%s is not a member of group %s: it left, or its session expired', p_member_id, p_group_id);
     elsif p_member_epoch not in (v_member.member_epoch, v_member.previous_member_epoch) then
         error_code := 110;
-        error_message := format('member epoch %s is not the present one, %s', p_member_epoch, v_member.member_epoch);
+        error_message := format('member epoch %s is not the current one, %s', p_member_epoch, v_member.member_epoch);
     end if;
 end
 $$;

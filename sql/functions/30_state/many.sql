@@ -1,12 +1,12 @@
--- One call, one commit for many share-partitions of one group: `<operation>_many`. Each does, one after the other, what the
--- operation of one share-partition does, and returns that operation's columns with topic and partition in front, and
--- the lease's token where one was given. One share-partition's refusal is a row with an error_code and undoes nothing of
--- the others; only a malformed call raises. All rows are locked first, by id, and stay locked until the call commits. So a call
--- may name a thousand share-partitions at most; callers send 200.
+-- One call and one commit for many share-partitions of one group: `<operation>_many`. Each processes one share-partition after
+-- the other, as the single operation does, and returns the columns of that operation after topic and partition, and the lease's
+-- token if one was given. An error of one share-partition is a row with an error_code, and undoes nothing of the others; only a
+-- malformed call raises. All rows are locked first, by id, and stay locked until the call commits. So a call may name at most a
+-- thousand share-partitions; callers send 200.
 
--- Locks the share-partitions named, by id (30_state/lock_order.sql), before anything is done with any of them; returns which
--- are there, in the order of the call. One that comes only now is not: it would be locked out of order. Refuses arrays that do
--- not fit together: every array has an element for each share-partition.
+-- Locks the named share-partitions by id (30_state/lock_order.sql), before any of them is changed. Returns the existing ones, in
+-- the order of the call. One that is created meanwhile is left out, because its lock would be out of order. Refuses arrays of
+-- different lengths: every array has an element for each share-partition.
 create or replace function sharequeue_internal.lock_share_partitions(
     p_group_id text, p_topics text[], p_partitions integer[], variadic p_lengths integer[]
 ) returns boolean[]
@@ -31,7 +31,7 @@ begin
 end
 $$;
 
--- The arrays of one call: no nulls among the names, one length, not too many.
+-- Checks the arrays of one call: no nulls among the names, the same length, and not too many elements.
 create or replace function sharequeue_internal.check_many(
     p_most integer, p_topics text[], p_partitions integer[], variadic p_lengths integer[]
 ) returns void
@@ -41,12 +41,12 @@ declare
 begin
     if p_topics is null or p_partitions is null or cardinality(p_partitions) <> v_count
             or exists (select from unnest(p_lengths) as l where l is distinct from v_count) then
-        raise exception 'topics, partitions and what belongs to them are arrays of one length: an element for each '
-            'share-partition' using errcode = 'SQ042';
+        raise exception 'the arrays differ in length: expected one element for each share-partition in each of them'
+            using errcode = 'SQ042';
     elsif array_position(p_topics, null) is not null or array_position(p_partitions, null) is not null then
-        raise exception 'a share-partition needs a topic and a partition: one of them is null' using errcode = 'SQ042';
+        raise exception 'a topic or a partition is null: give both for each share-partition' using errcode = 'SQ042';
     elsif v_count > p_most then
-        raise exception 'a call names at most % share-partitions, not %: send several calls', p_most, v_count
+        raise exception 'a call can name at most % share-partitions, not %: send several calls', p_most, v_count
             using errcode = 'SQ042';
     end if;
 end

@@ -1,8 +1,8 @@
--- Records the broker's data about the log (R-LS), read now: its start, its end, its last stable offset. A log start
--- past SPSO moves SPSO. Records that nobody had processed are counted as lost. Leases keep what they hold until they
--- acknowledge or lapse; those records are counted as lost too, until the holder accepts them. Dead letters that are
+-- Records the broker's current data about the log (R-LS): its start, its end, its last stable offset. A log start past
+-- SPSO moves SPSO. Records that were not processed are counted as lost. Leases keep their records until they are
+-- acknowledged or lapse; these records are counted as lost too, until the holder accepts them. Dead letters that are
 -- being written are still written. The same topic name with another id is another topic: nothing moves, and nothing
--- is leased until an operator decides. An observation of the topic id before then changes nothing, also after the
+-- is leased until an operator resets the offsets. An observation of the old topic id changes nothing, also after the
 -- offsets were reset to the new topic.
 create or replace function sharequeue.observe(
     p_group_id text, p_topic text, p_partition integer, p_topic_id text,
@@ -18,8 +18,8 @@ begin
     perform sharequeue_internal.check_name('the topic id', p_topic_id);
     if not coalesce(p_topic_id is not null and p_log_start >= 0 and p_last_stable_offset >= 0
             and p_log_end between p_log_start and 9223372036854775807, false) then
-        raise exception 'a log that starts at %, is stable to % and ends at % (topic id %) cannot be', p_log_start,
-            p_last_stable_offset, p_log_end, p_topic_id using errcode = 'SQ042';
+        raise exception 'the log is not valid (start %, last stable offset %, end %, topic id %): expected offsets of 0 or more, and an '
+            'end at or after the start', p_log_start, p_last_stable_offset, p_log_end, p_topic_id using errcode = 'SQ042';
     end if;
     select * into v_sp from sharequeue.share_partitions
     where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
@@ -45,8 +45,8 @@ begin
 end
 $$;
 
--- The log now starts past SPSO. What is finished or was never processed below it goes. What is leased stays with its holder,
--- of whose acknowledgement only what it accepts still counts. SPSO passes what is finished behind the log start.
+-- Moves SPSO to a log start past it. Finished and unprocessed records below it are removed. Leased records stay with their
+-- holder, but only those that it accepts still count. SPSO also passes finished records after the log start.
 create or replace function sharequeue_internal.advance_log_start(p_sp sharequeue.share_partitions, p_log_start bigint)
 returns void
 language plpgsql volatile as $$
@@ -65,7 +65,7 @@ begin
             and sharequeue_internal.offsets_of(first_offset, last_offset, offsets) && v_gone
     loop
         if v_part.state = 1 then
-            -- Once: below SPSO is what an earlier log start has overtaken.
+            -- Only once: below SPSO are the records that an earlier log start has passed.
             v_lost := v_lost + sharequeue.records(v_part.offsets * int8multirange(int8range(p_sp.spso, null)));
             continue;
         elsif v_part.state = 0 then

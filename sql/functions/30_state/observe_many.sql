@@ -1,6 +1,6 @@
--- observe, for many logs, seen now. A share-partition's row is written only if its data have changed. If nothing has
--- changed, one row of observations is written, if the call names every share-partition of the group's topic. If it
--- names only some of them, as a worker does, an unchanged row is written once in ten seconds.
+-- observe, for many logs. A share-partition's row is written only if its data have changed. If nothing has changed and
+-- the call names every share-partition of the group's topic, one row of observations is written. If it names only some
+-- of them, as a worker does, an unchanged row is written once in ten seconds.
 create or replace function sharequeue.observe_many(
     p_group_id text, p_topics text[], p_partitions integer[], p_topic_ids text[], p_log_starts bigint[],
     p_log_ends bigint[], p_last_stable_offsets bigint[]
@@ -24,7 +24,7 @@ begin
             on n.topic = sp.topic and n.partition = sp.partition
         where sp.group_id = p_group_id and sp.topic = any (p_topics)
         group by sp.topic having bool_and(n.topic is not null) order by sp.topic);
-    -- Whoever has to be written, by id; the rest is not waited for.
+    -- Rows that must be written, by id. The call does not wait for the others.
     v_ids := array(
         select sp.share_partition_id
         from sharequeue.share_partitions sp
@@ -38,8 +38,8 @@ begin
                     select o.observed_at from sharequeue.observations o
                     where o.group_id = p_group_id and o.topic = sp.topic))))
         order by sp.share_partition_id for no key update of sp);
-    -- Almost always the end of the log has moved, and nothing else: one statement. Log starts that take SPSO along, topics
-    -- made anew, and what is no log at all, are the operation's matter.
+    -- Almost always only the end of the log has moved: one statement. The single operation handles log starts that move SPSO,
+    -- topics that were created again, and invalid logs.
     for v_new in
         with moved as (
             update sharequeue.share_partitions sp

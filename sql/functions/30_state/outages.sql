@@ -1,26 +1,27 @@
--- An outage of the database ends no lock: while nobody could renew it, its time does not run.
+-- Locks do not lapse because of an outage of the database: while they cannot be renewed, their time stops.
 --
--- The service writes a beat every second. When Postgres comes back after a crash, the first call that looks at lapsed locks
--- finds that Postgres was away since the last beat (was_away), or that no beat came for long (was_silent). It notes from when to when nothing could be renewed. The
--- service notes the same after a silence of its own. A lock that was alive at the last beat, and that the outage would have
--- ended, goes on afterwards with the time that it had left. A lock that was taken or renewed in the meantime does not: its
--- holder could reach the database. Without a service there are no beats, and locks lapse by the clock alone.
+-- The service writes a beat every second. After a crash of Postgres, the first call that checks lapsed locks finds that Postgres
+-- was down since the last beat (was_away), or that there was no beat for a long time (was_silent). It records the period in which
+-- no lock could be renewed. The service records the same after it could not write its beat. A lock that was valid at the last beat,
+-- and that would have lapsed in the outage, continues afterwards with its remaining time. A lock that was taken or renewed in the
+-- meantime does not: its holder could reach the database. Without a service there are no beats, and locks lapse by the clock.
 
--- A standstill of Postgres (its processes stopped, its machine suspended) leaves no other trace than that beats are missing.
--- Whoever looks at lapsed locks first, the service or a member that renews, finds a silence longer than this and notes it,
--- once for each beat. A service that is dead looks the same: then a lock lasts once for the time it had left.
+-- Returns how long beats may be missing before this counts as an outage. If Postgres stands still (its processes stopped, its
+-- machine suspended), the only trace is that beats are missing. The first call that checks lapsed locks, of the service or of a
+-- member that renews, finds the silence and records it, once for each beat. A dead service has the same effect: then a lock is
+-- extended once by its remaining time.
 create or replace function sharequeue_internal.longest_silence() returns interval
 language sql immutable parallel safe as $$ select pg_catalog.make_interval(secs => 10) $$;
 
--- Whether a silence since a beat is to be noted: it is long, and it has not been noted yet.
+-- Returns whether the silence since a beat must be recorded: it is long, and has not been recorded yet.
 create or replace function sharequeue_internal.was_silent(p_beat sharequeue.service_beat) returns boolean
 language sql volatile as $$
     select p_beat.outage_from is distinct from p_beat.beat_at
         and sharequeue.clock() - p_beat.beat_at > sharequeue_internal.longest_silence()
 $$;
 
--- How long holders have, after an outage, until they must have reached the database again; and how long before it a
--- lock may have been taken or renewed without a beat having followed.
+-- Returns the time in which holders must reach the database again after an outage. It is also the longest time before an outage
+-- in which a lock can have been taken or renewed without a later beat.
 create or replace function sharequeue_internal.outage_margin() returns interval
 language sql immutable parallel safe as $$ select pg_catalog.make_interval(secs => 5) $$;
 
@@ -40,14 +41,14 @@ begin
 end
 $$;
 
--- Whether Postgres was away since a beat: it is another server than then, or has recovered from a crash. The death of one
+-- Returns whether Postgres was down since a beat: it is another server process, or has recovered from a crash. The death of one
 -- backend is enough for such a recovery.
 create or replace function sharequeue_internal.was_away(p_beat sharequeue.service_beat) returns boolean
 language sql stable as $$
     select p_beat.server_started_at <> pg_postmaster_start_time() or not exists (select from sharequeue.service_run)
 $$;
 
--- Notes an outage if there was one since the last beat: Postgres was away, or there was a silence longer than asked for.
+-- Records an outage if there was one since the last beat: Postgres was down, or beats were missing for longer than the argument.
 create or replace function sharequeue_internal.note_outage(p_longer_than interval, p_beat boolean) returns interval
 language plpgsql volatile as $$
 declare
@@ -63,7 +64,7 @@ begin
             server_started_at = pg_postmaster_start_time();
         return v_at - v_beat.beat_at;
     elsif not p_beat and sharequeue_internal.was_silent(v_beat) then
-        -- The beat stays as it is: the service has not been heard.
+        -- The beat stays as it is: the service has not written one.
         update sharequeue.service_beat
         set outage_from = v_beat.beat_at, outage_until = v_at + sharequeue_internal.outage_margin();
         return v_at - v_beat.beat_at;
@@ -74,8 +75,8 @@ begin
 end
 $$;
 
--- Before the lapsed locks of a share-partition are settled: those that only the last outage has ended are not lapsed.
--- The second time there is nothing left to do: what has been extended ends after the outage.
+-- Extends the locks of a share-partition that would have lapsed only because of the last outage. Called before lapsed locks are
+-- ended. A second call changes nothing, because the extended locks end after the outage.
 create or replace function sharequeue_internal.outlast_outage(p_share_partition_id bigint, p_at timestamptz) returns void
 language plpgsql volatile as $$
 declare
@@ -86,7 +87,7 @@ begin
         return;
     end if;
     if sharequeue_internal.was_away(v_beat) or sharequeue_internal.was_silent(v_beat) then
-        -- Skipped while another call has the row: it notes the same. A call that waited for the row might hold a
+        -- Skipped while another call has the row: it records the same. A call that waited for the row might hold a
         -- share-partition that the other one waits for (30_state/lock_order.sql).
         perform from sharequeue.service_beat for no key update skip locked;
         if found then
@@ -108,8 +109,8 @@ begin
 end
 $$;
 
--- Makes every lock longer, before a call may treat it as lapsed. Called by hand, and by a service that finds it was away.
--- Share-partitions are locked in the order of their ids.
+-- Extends every lock, before a call can treat it as lapsed. Called by operators, and by a service that was not running for some
+-- time. Share-partitions are locked in the order of their ids.
 create or replace function sharequeue.extend_locks(p_amount interval) returns bigint
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -117,7 +118,7 @@ declare
     v_extended bigint;
 begin
     perform sharequeue_internal.authorise_cluster();
-    perform sharequeue_internal.check_span('the time by which locks are extended', p_amount);
+    perform sharequeue_internal.check_span('the additional time', p_amount);
     v_ids := sharequeue_internal.lock_in_order(null, false, true);
     update sharequeue.leases set expires_at = expires_at + p_amount where share_partition_id = any (v_ids);
     get diagnostics v_extended = row_count;

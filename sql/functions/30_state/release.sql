@@ -1,6 +1,6 @@
--- Gives back what a member holds in a group, or what one of its leases holds, without an acknowledgement. Delivery counts
--- stay (R-RL-6). p_cancelled: a person or the scheduler cancelled the run. Its records are no suspects, and get their
--- delivery back if the group's config says so. p_refund: no record was at fault; all get their delivery back.
+-- Releases the records that a member holds in a group, or under one of its leases, without an acknowledgement. Delivery counts
+-- stay (R-RL-6). p_cancelled: a person or the scheduler cancelled the run. Its records are not suspects, and get their delivery
+-- back if the group is configured so. p_refund: no record was the cause; all get their delivery back.
 create or replace function sharequeue.release(
     p_group_id text, p_member_id text, p_token uuid default null, p_cancelled boolean default false,
     p_refund boolean default false
@@ -9,14 +9,14 @@ language plpgsql volatile set search_path = pg_catalog as $$
 begin
     perform sharequeue_internal.authorise(p_group_id, 'READ');
     perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_present('the member id', p_member_id),
-        sharequeue_internal.check_present('whether the run was cancelled', p_cancelled),
-        sharequeue_internal.check_present('whether deliveries are given back', p_refund);
+        sharequeue_internal.check_present('p_cancelled', p_cancelled),
+        sharequeue_internal.check_present('p_refund', p_refund);
     return sharequeue_internal.release_held(p_group_id, array[p_member_id], p_token, p_cancelled, p_refund);
 end
 $$;
 
--- The same for several members at once: share-partition by share-partition, in the order of the ids, whoever holds something
--- of it. One member after the other would go back to the first share-partition with the last one locked.
+-- The same for several members at once: one share-partition after the other, in the order of the ids, with all of its holders.
+-- One member after the other would return to the first share-partition while the last one is locked.
 create or replace function sharequeue_internal.release_held(
     p_group_id text, p_member_ids text[], p_token uuid default null, p_cancelled boolean default false,
     p_refund boolean default false
@@ -28,7 +28,7 @@ declare
     v_released bigint := 0;
 begin
     for v_id in
-        -- Looked for without a lock. Not by exists: the planner makes that a hash of all leases of all groups.
+        -- Read without a lock. Not with exists: the planner would make a hash of all leases of all groups.
         select share_partition_id from sharequeue.share_partitions
         where group_id = p_group_id and next_expiry is not null and (
             select true from sharequeue.leases l where l.share_partition_id = share_partitions.share_partition_id
@@ -45,8 +45,8 @@ begin
 end
 $$;
 
--- The same for one share-partition, whose row is locked. p_suspects: what goes back after a cancelled run or with a refund was
--- suspect when it was leased, and is so again, in parts of the same size.
+-- The same for one share-partition, whose row is locked. p_suspects: the records that return after a cancelled run or with a
+-- refund were suspects when they were leased. They are suspects again, in parts of the same size.
 create or replace function sharequeue_internal.release_of(
     p_share_partition_id bigint, p_member_id text, p_token uuid, p_cancelled boolean, p_refund boolean,
     p_suspects boolean
@@ -78,9 +78,9 @@ begin
 end
 $$;
 
--- Ends the lease of a cancelled run. With refunds its records come back as if it had not been; without, they have lost a
--- delivery, but the last one: nothing becomes a dead letter because a person stopped a run. Nobody becomes suspect by that;
--- those who were stay so (p_suspects).
+-- Ends the lease of a cancelled run. With refunds its records return as if it had not been leased. Otherwise they lose a
+-- delivery, except the last one: no record becomes a dead letter because a person stopped a run. No record becomes a suspect;
+-- suspects stay suspects (p_suspects).
 create or replace function sharequeue_internal.end_cancelled(
     p_share_partition_id bigint, p_lease_id bigint, p_refund boolean, p_suspects boolean, out held bigint, out completed bigint
 )

@@ -1,5 +1,5 @@
--- release, for many leases of one member: returns how many records each still held. p_suspects says for each whether its records
--- were suspects when they were leased: after a cancelled run, or with a refund, they are so again.
+-- release, for many leases of one member: returns how many records each still held. p_suspects has for each lease whether its
+-- records were suspects when they were leased: after a cancelled run, or with a refund, they are suspects again.
 create or replace function sharequeue.release_many(
     p_group_id text, p_topics text[], p_partitions integer[], p_member_id text, p_tokens uuid[],
     p_cancelled boolean default false, p_refund boolean default false, p_suspects boolean[] default null
@@ -14,8 +14,8 @@ begin
     perform sharequeue_internal.check_present('the member id', p_member_id);
     if p_cancelled is null or p_refund is null or array_position(p_tokens, null) is not null
             or array_position(p_suspects, null) is not null then
-        raise exception 'release_many needs the token of every lease, whether the run was cancelled, whether its '
-            'deliveries are given back, and whether each lease was of suspects'
+        raise exception 'the arguments of release_many are not valid: expected p_cancelled, p_refund, and for each lease '
+            'its token and an element of p_suspects'
             using errcode = 'SQ042';
     end if;
     v_there := sharequeue_internal.lock_share_partitions(p_group_id, p_topics, p_partitions, coalesce(cardinality(p_tokens), 0),

@@ -1,4 +1,4 @@
--- A full lock duration from now for everything under the lease (KIP-1222, R-RN-1).
+-- Renews the lock of all records of a lease, for the full duration from now (KIP-1222, R-RN-1).
 create or replace function sharequeue.renew(
     p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer,
     p_token uuid, out error_code smallint, out error_message text, out expires_at timestamptz
@@ -37,9 +37,9 @@ begin
     select min(r.expires_at) into expires_at from renewed as r;
     if expires_at is null then
         error_code := 121;
-        error_message := 'the lease is no longer held: its lock lapsed, or all of it was acknowledged';
+        error_message := 'the lease is no longer held: its lock lapsed, or all its records were acknowledged';
     end if;
-    -- The new expiry may be sooner than the one before: the group's lock duration may have become shorter.
+    -- The new expiry may be earlier than the previous one: the group's lock duration may have become shorter.
     update sharequeue.share_partitions sp set next_expiry = renew.expires_at
     where sp.share_partition_id = (v_found.sp).share_partition_id and sp.next_expiry > renew.expires_at;
 end

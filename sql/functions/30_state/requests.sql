@@ -1,6 +1,6 @@
--- The key under which a call's result is kept: share-partition, operation, member and request id together. The same request
--- id on another share-partition, or from another member, is another call. One key of 16 bytes keeps the index small. Null
--- without a request id.
+-- Returns the key under which a call's result is stored: a hash of share-partition, operation, member and request id. The same
+-- request id on another share-partition, or from another member, is another call. One key of 16 bytes keeps the index small.
+-- Null without a request id.
 create or replace function sharequeue_internal.request_key(
     p_share_partition_id bigint, p_operation text, p_member_id text, p_request_id uuid
 ) returns uuid
@@ -10,8 +10,8 @@ language sql immutable parallel safe as $$
         'hex')::uuid
 $$;
 
--- The same for a call that names many share-partitions. Null, and so no stored result, without a request id, and for a
--- caller who may not act on the group.
+-- The same for a call that names many share-partitions. Null, so without a stored result, if there is no request id or the
+-- caller has no rights on the group.
 create or replace function sharequeue_internal.request_key_many(
     p_group_id text, p_topics text[], p_partitions integer[], p_operation text, p_member_id text, p_request_id uuid
 ) returns uuid
@@ -20,7 +20,7 @@ language sql stable as $$
     where p_request_id is not null and sharequeue_internal.authorised(p_group_id, 'READ')
 $$;
 
--- Keeps a call's result under its key, for a repeated call; p_sets are sets of offsets that are not in it.
+-- Stores a call's result under its key, for a repeated call. p_sets are sets of offsets that are not in the result.
 create or replace function sharequeue_internal.remember(
     p_request_key uuid, p_operation text, p_result jsonb, p_sets int8multirange[] default null
 ) returns void
@@ -33,8 +33,8 @@ begin
 end
 $$;
 
--- The result that is kept under a key; null when there is none. Called under the share-partition's lock, and only for a
--- caller who may act on the group.
+-- Returns the result that is stored under a key; null if there is none. Called under the share-partition's lock, and only for a
+-- caller with rights on the group.
 create or replace function sharequeue_internal.stored_result(p_request_key uuid) returns jsonb
 language plpgsql stable as $$
 begin

@@ -1,5 +1,5 @@
--- Removes the in-flight state and the leases of a share-partition that is deleted. There are no foreign keys for it, because
--- every acquire would pay for their checks.
+-- Removes the in-flight state and the leases of a share-partition that is deleted. There are no foreign keys for this, because
+-- their checks would make every acquire slower.
 create or replace function sharequeue_internal.share_partition_gone() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 begin

@@ -1,10 +1,10 @@
--- Ends leases whose lock has lapsed on share-partitions that nobody uses, at most p_limit leases in a call, of those
--- share-partitions whose locks lapsed first, and lets SPSO pass what is finished there. Skips share-partitions that
--- another call is using; that call ends the leases itself. A share-partition that cannot be swept, for whatever
--- reason, does not delay others: stuck has its group and the reason. So the call never waits long for a row. Also
--- deletes the results of calls that are older than an hour, ten thousand in a call.
+-- Ends leases whose lock has lapsed on share-partitions that no call uses, at most p_limit leases in a call, first of the
+-- share-partitions whose locks lapsed first, and moves SPSO past finished records there. Skips share-partitions that another
+-- call is using; that call ends the leases itself. A share-partition that cannot be swept does not delay others: stuck has
+-- its group and the reason. So the call never waits long for a row. Also deletes the stored results of calls that are older
+-- than an hour, ten thousand in a call.
 create or replace function sharequeue.sweep(p_limit integer, out leases bigint, out records bigint, out stuck jsonb)
--- No table whole, whatever is known of it: as in end_leases_at.
+-- It reads no table whole, whatever the statistics are, as in end_leases_at.
 language plpgsql volatile set search_path = pg_catalog set enable_seqscan = off set lock_timeout = '50ms' as $$
 declare
     v_at timestamptz := sharequeue.clock();
@@ -39,7 +39,7 @@ begin
         leases := leases + v_settled.leases;
         records := records + v_settled.records;
     end loop;
-    -- By ctid: by request key the whole table would be read each time.
+    -- By ctid: by request key it would read the whole table each time.
     delete from sharequeue.requests where ctid = any (array(
         select r.ctid from sharequeue.requests r where r.finished_at < v_at - interval '1 hour'
         order by r.finished_at limit 10000 for update skip locked));

@@ -1,6 +1,6 @@
--- fan_out: what batch members lease (design: poison isolation). Suspects come in a lease of their own, in parts of bounded size.
--- Records that an acknowledgement has released come back together, and then fresh records. Fresh records stop at
--- share.partition.max.record.locks between SPSO and SPEO; redelivery inside that window does not.
+-- Leases records under fan_out, for batch members (design: poison isolation). Suspects come in a lease of their own, in parts of
+-- bounded size. Then come the records that an acknowledgement has released, together, and then fresh records. Fresh records are
+-- limited to share.partition.max.record.locks between SPSO and SPEO; redelivery inside that window is not limited.
 create or replace function sharequeue_internal.take_fan_out(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_max_records bigint, p_read_end bigint,
     p_lease_id bigint, p_at timestamptz, p_leave_out int8multirange
@@ -16,8 +16,8 @@ declare
     v_count smallint;
     v_fresh_to bigint;
     v_taken sharequeue.taken;
-    -- Nothing past what may be read is delivered again. After a change to read_committed a reader would not see the records
-    -- of an open transaction, and take them for gaps.
+    -- Records past the readable end are not redelivered. After a change to read_committed a reader would not see the records
+    -- of an open transaction, and would take them for gaps.
     v_leave_out int8multirange := case when p_read_end < p_sp.speo
         then p_leave_out + int8multirange(int8range(p_read_end, null)) else p_leave_out end;
 begin
@@ -28,7 +28,7 @@ begin
         where f.share_partition_id = v_id and f.first_offset = v_first and f.state = 0
             and (f.not_before is null or f.not_before <= p_at)
             and not sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) <@ v_leave_out
-        -- The lowest that may be delivered: what is left out does not decide of which kind the lease is.
+        -- The lowest offset that may be delivered: offsets that are left out do not decide the kind of the lease.
         order by lower(sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) - v_leave_out) limit 1;
         if v_first is null then
             update sharequeue.share_partitions set redeliverable = false
@@ -81,7 +81,7 @@ begin
         insert into sharequeue.in_flight_batches
             (share_partition_id, first_offset, last_offset, state, delivery_count, lease_id)
         values (v_id, p_sp.speo, v_fresh_to - 1, 1, 1, p_lease_id);
-        -- redeliverable is named so that the journal hears of it (70_journal/triggers.sql).
+        -- redeliverable is named so that the journal's trigger fires (70_journal/triggers.sql).
         update sharequeue.share_partitions set speo = v_fresh_to
         where share_partition_id = v_id;
     end if;
@@ -95,7 +95,7 @@ begin
 end
 $$;
 
--- The first batch from an offset on that has something to deliver by now, beside what is to be left out.
+-- Returns the first batch from an offset on that has records to deliver now, without those to be left out.
 create or replace function sharequeue_internal.next_available(
     p_share_partition_id bigint, p_from bigint, p_at timestamptz, p_leave_out int8multirange default '{}'
 ) returns bigint

@@ -1,4 +1,4 @@
--- kafka: what a broker's share fetch acquires (R-AQ, R-TH, R-IL), with the log's batches where the caller knows them.
+-- Leases records as a broker's share fetch does (R-AQ, R-TH, R-IL), with the log's batches if the caller knows them.
 create or replace function sharequeue_internal.take_kafka(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_max_records bigint, p_read_end bigint,
     p_lease_id bigint, p_at timestamptz, p_options sharequeue_internal.fetch_options
@@ -6,7 +6,7 @@ create or replace function sharequeue_internal.take_kafka(
 language plpgsql volatile as $$
 declare
     v_id bigint := p_sp.share_partition_id;
-    -- Nothing in the window; what the log start has overtaken below it does not count.
+    -- Nothing in the window; records below it that the log start has passed do not count.
     v_empty boolean := p_sp.spso = p_sp.speo;
     v_in_flight bigint := sharequeue_internal.in_flight_span(p_sp, p_at);
     v_available bigint;
@@ -23,7 +23,7 @@ declare
     v_got sharequeue.taken_offsets;
     v_result sharequeue.taken_offsets;
 begin
-    -- Where the fetch reads from (R-NF): the first redeliverable offset, else the first never delivered.
+    -- The start of the fetch (R-NF): the first redeliverable offset, else the first one never delivered.
     if p_sp.redeliverable then
         v_available := sharequeue_internal.next_available(v_id, 0, p_at);
         if v_available is not null then
@@ -41,7 +41,7 @@ begin
     if v_available is null and v_in_flight >= p_settings.max_record_locks and not v_empty then
         return null;
     end if;
-    -- What the fetch read.
+    -- The records that the fetch read.
     if p_options.log_firsts is null then
         v_log_base := v_fetch;
         v_last := p_read_end - 1;
@@ -69,7 +69,7 @@ begin
     if v_fetch < v_log_base then
         perform sharequeue_internal.archive_available(v_id, v_fetch, v_log_base - 1);
     end if;
-    -- From which cached batch on (R-AQ-4).
+    -- The first cached batch (R-AQ-4).
     v_base := v_log_base;
     select first_offset, last_offset into v_cached from sharequeue.in_flight_batches
     where share_partition_id = v_id and first_offset <= v_log_base
@@ -110,9 +110,9 @@ begin
 end
 $$;
 
--- Redelivers from one cached batch (R-AQ-6, R-AQ-8): whole if it is uniform and lies inside what was read, offset by
--- offset otherwise, and throttled near the delivery limit (R-TH). p_most is what is left of the budget where that is
--- hard (record_limit, or no log batches known), null where it is soft.
+-- Redelivers from one cached batch (R-AQ-6, R-AQ-8): whole if it is uniform and inside the range that was read, offset by
+-- offset otherwise, and throttled near the delivery limit (R-TH). p_most is the rest of the budget if that is hard
+-- (record_limit, or no log batches known), null if it is soft.
 create or replace function sharequeue_internal.take_batch(
     p_id bigint, p_first bigint, p_read_first bigint, p_read_last bigint, p_lease_id bigint, p_at timestamptz,
     p_most bigint, p_before bigint, p_limit integer
@@ -167,7 +167,7 @@ begin
         order by lower(r)
     loop
         v_take := v_run.records;
-        -- The last attempt goes alone (R-TH-5); so does one more for a suspect that shared its last.
+        -- The last attempt is leased alone (R-TH-5), and also the additional one of a suspect that shared its last.
         if (p_limit > 2 and v_run.delivery_count = p_limit - 1) or v_run.delivery = v_run.delivery_count then
             exit when v_got.records > 0;
             v_take := 1;
@@ -176,8 +176,8 @@ begin
             if v_cap is null and v_run.delivery_count >= v_threshold then
                 v_cap := greatest(1, (v_batch.last_offset - p_first + 1) >> (v_run.delivery_count - v_threshold + 1));
             end if;
-            -- It stops where the number acquired equals the cap. Where runs of another count have gone past it
-            -- already, it never does: the broker's own quirk (R-TH-4).
+            -- It stops when the number acquired equals the cap. If runs of another count have exceeded it
+            -- already, it never stops, as on a broker (R-TH-4).
             if v_cap > v_got.records and v_cap <= v_got.records + v_take then
                 v_take := v_cap - v_got.records;
                 v_stop := true;
@@ -198,8 +198,8 @@ begin
 end
 $$;
 
--- The count of a record's next delivery. A suspect of fan_out whose last delivery was shared with others comes once more,
--- uncounted, also where the next member acquires as on a broker.
+-- Returns the count of a record's next delivery. A suspect of fan_out whose last delivery was shared with others is delivered
+-- once more, uncounted, also if the next member acquires as on a broker.
 create or replace function sharequeue_internal.next_delivery(p_delivery_count smallint, p_isolate bigint, p_limit integer)
 returns smallint
 language sql immutable parallel safe as $$
@@ -234,15 +234,15 @@ begin
 end
 $$;
 
--- Acquires records never delivered (R-AQ-10 to R-AQ-14): as one cached batch, or split at log batches once longer than
--- the batch size; under record_limit the rest of the last log batch comes into flight with them, available, count 0.
+-- Acquires records that were never delivered (R-AQ-10 to R-AQ-14): as one cached batch, or split at log batches if longer than
+-- the batch size. Under record_limit the rest of the last log batch also comes into flight, available, with count 0.
 create or replace function sharequeue_internal.take_fresh(
     p_sp sharequeue.share_partitions, p_first bigint, p_last bigint, p_budget bigint, p_lease_id bigint,
     p_options sharequeue_internal.fetch_options, p_empty boolean
 ) returns sharequeue.taken_offsets
 language plpgsql volatile as $$
 declare
-    -- Nothing below SPEO is fresh: a log batch may begin below it, even where nothing in flight covers that.
+    -- No record below SPEO is fresh: a log batch may begin below it, even if no batch in flight covers that part.
     v_first bigint := greatest(p_first, p_sp.speo);
     v_last bigint := p_last;
     v_acquired_to bigint;
@@ -290,7 +290,7 @@ begin
             int8multirange(int8range(v_acquired_to + 1, v_last + 1)));
     end if;
     v_got.records := v_acquired_to - v_got.firsts[1] + 1;
-    -- A first batch takes SPSO along: what lies before it was a hole (R-AQ-14).
+    -- A first batch moves SPSO: there was a hole before it (R-AQ-14).
     update sharequeue.share_partitions
     set speo = greatest(speo, v_last + 1), redeliverable = redeliverable or v_last > v_acquired_to,
         spso = case when p_empty then v_got.firsts[1] else spso end
@@ -299,8 +299,8 @@ begin
 end
 $$;
 
--- Appends a batch's ranges to a result; offsets of it that were acquired one by one join when they follow each other
--- with one count. The end of a batch is the end of a range.
+-- Appends a batch's ranges to a result. Offsets that were acquired one by one are joined if they follow each other and have
+-- the same count. The end of a batch is the end of a range.
 create or replace function sharequeue_internal.joined(p_result sharequeue.taken_offsets, p_got sharequeue.taken_offsets)
 returns sharequeue.taken_offsets
 language plpgsql immutable as $$
@@ -326,9 +326,9 @@ begin
 end
 $$;
 
--- Under read_committed, records of aborted transactions use up the budget, are archived, and are cut out of the result
--- (R-IL-3); they are no dead letters, and SPSO waits for the next acknowledgement to pass them, or for
--- whoever finds nothing else (advance_if_due).
+-- Archives records of aborted transactions under read_committed, and removes them from the result (R-IL-3). They count towards
+-- the budget, and are not dead letters. SPSO passes them with the next acknowledgement, or with an acquire that finds nothing
+-- else (advance_if_due).
 create or replace function sharequeue_internal.without_aborted(
     p_id bigint, p_result sharequeue.taken_offsets, p_aborted int8multirange, p_lease_id bigint
 ) returns sharequeue.taken
@@ -371,7 +371,7 @@ begin
 end
 $$;
 
--- Archives what is redeliverable in a stretch of the log that no longer has it; it counts as complete, SPSO waits.
+-- Archives redeliverable records that are no longer in this part of the log. They count as complete; SPSO does not move yet.
 create or replace function sharequeue_internal.archive_available(p_id bigint, p_first bigint, p_last bigint) returns bigint
 language plpgsql volatile as $$
 declare

@@ -1,14 +1,14 @@
--- The moves that every operation is made of. Each expects the share-partition row to be locked by its caller. They carry
--- no SET of their own: they run inside an operation that has it.
+-- State changes that the operations use. Each expects the share-partition row to be locked by its caller. They have no SET of
+-- their own, because they run inside an operation that has it.
 
--- All offsets of a batch, or the part of it that a row stands for.
+-- Returns all offsets of a batch, or the part of it that a row has.
 create or replace function sharequeue_internal.offsets_of(p_first bigint, p_last bigint, p_offsets int8multirange)
 returns int8multirange
 language sql immutable parallel safe as $$
     select coalesce(p_offsets, pg_catalog.int8multirange(pg_catalog.int8range(p_first, p_last + 1)))
 $$;
 
--- Puts offsets of a batch into a state, joining them with what is in exactly that state there already. The batch is
+-- Puts offsets of a batch into a state, and joins them with offsets that are already in exactly that state. The batch is
 -- exploded from here on.
 create or replace function sharequeue_internal.place(
     p_share_partition_id bigint, p_first bigint, p_last bigint, p_state smallint, p_delivery_count smallint,
@@ -56,6 +56,7 @@ begin
 end
 $$;
 
+-- Counts records that ended, for the histogram of delivery counts.
 create or replace function sharequeue_internal.count_outcome(
     p_share_partition_id bigint, p_outcome text, p_delivery_count smallint, p_records bigint
 ) returns void
@@ -79,12 +80,12 @@ language sql volatile as $$
     on conflict on constraint record_events_pkey do update set records = e.records + excluded.records
 $$;
 
--- A batch that is terminal throughout and of one kind becomes one row again, and one row with its neighbours of the same
--- kind. So a long window behind a pinned head costs only what its exceptions cost. All batches from p_first up to p_last,
--- with their neighbours on both sides, in one pass: one by one they would cost many times that.
+-- Joins each batch whose records are all terminal and of one kind into one row, also with neighbours of the same kind. So the
+-- cost of a long window behind a pinned head depends only on its exceptions. It processes all batches from p_first to p_last,
+-- with their neighbours on both sides, in one pass: one by one would cost many times as much.
 create or replace function sharequeue_internal.join_terminal(p_share_partition_id bigint, p_first bigint, p_last bigint)
 returns void
--- By ctid, and no table whole: as in end_leases_at.
+-- By ctid, and without reading a table whole, as in end_leases_at.
 language plpgsql volatile set enable_seqscan = off as $$
 declare
     -- With the neighbours on both sides.
@@ -123,7 +124,7 @@ begin
 end
 $$;
 
--- Moves SPSO over everything terminal from it on (R-SO), deletes the batches that it has passed, and updates the
+-- Moves SPSO past all terminal records that follow it (R-SO), deletes the batches that it has passed, and updates the
 -- delivery-complete count: p_completed more records are complete, and p_accepted_first of them were accepted at their first
 -- delivery. ACKNOWLEDGED and ARCHIVED are terminal; ARCHIVING is not (KIP-1191): SPSO waits for the dead letter. SPSO passes
 -- natural holes between batches.
@@ -138,8 +139,8 @@ declare
     v_passed bigint := 0;
 begin
     select spso, speo, advance_due into v_sp from sharequeue.share_partitions where share_partition_id = p_share_partition_id;
-    -- The first batch with something that holds SPSO, in the order of the primary key: behind a pinned head the walk ends
-    -- at its first row, whatever lies behind.
+    -- The first batch with a record that holds SPSO, in the order of the primary key: behind a pinned head the scan ends
+    -- at its first row, however many rows follow.
     select first_offset into v_first
     from sharequeue.in_flight_batches
     where share_partition_id = p_share_partition_id and last_offset >= v_sp.spso and state not in (2, 4)
@@ -173,8 +174,8 @@ begin
 end
 $$;
 
--- The same where an acquire has archived something and left the advance to an acknowledgement (R-SO-1), which may never
--- come: for those who find that nothing can be leased, and for the sweep. Returns whether it was due.
+-- The same after an acquire has archived records and left the move to an acknowledgement (R-SO-1), which may never come. Called
+-- by acquires that find nothing to lease, and by the sweep. Returns whether it was due.
 create or replace function sharequeue_internal.advance_if_due(p_share_partition_id bigint) returns boolean
 language plpgsql volatile as $$
 begin

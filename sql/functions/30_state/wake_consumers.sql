@@ -1,7 +1,7 @@
--- Wakes the consumers that wait (LISTEN sharequeue): records of a group may be had that could not be had before. The
--- payload is the digest of the group's id, since every login may listen; and after a space the seconds until then, where
--- the records wait for their time. Only what makes records available sends one: a commit with a notification waits for
--- the one before it, and what only acquires and accepts must not.
+-- Notifies waiting consumers (LISTEN sharequeue) that records of a group can be leased that could not be leased before. The
+-- payload is the digest of the group's id, because every login may listen; then, if the records wait for a time, a space and
+-- the seconds until it. Only changes that make records available send a notification: a commit with one waits for the previous
+-- such commit, and calls that only acquire and accept must not wait.
 create or replace function sharequeue_internal.wake_consumers() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -23,7 +23,7 @@ end
 $$;
 create or replace trigger wake_consumers after insert or update on sharequeue.in_flight_batches
     for each row when (new.state = 0) execute function sharequeue_internal.wake_consumers();
--- An offset that is set back raises the state epoch. By columns: what leases and acknowledges names none of these.
+-- A reset of offsets raises the state epoch. The trigger names columns, because acquires and acknowledgements set none of these.
 create or replace trigger wake_consumers after update of log_end, paused_reason, state_epoch on sharequeue.share_partitions
     for each row when (new.log_end > old.log_end or (new.paused_reason is null and old.paused_reason is not null)
         or new.state_epoch <> old.state_epoch)

@@ -1,7 +1,7 @@
--- Which deliveries of a record failed, for its dead letter.
+-- The failed deliveries of a record, for its dead letter.
 
--- Forgets the attempts at records below p_spso: their letters are written. With the last attempt of a lease goes the output
--- in which a consumer kept the errors for them; what a run wrote is for others to read, and stays.
+-- Deletes the attempts at records below p_spso, because their letters are written. The last attempt of a lease also deletes the
+-- output in which a consumer stored the errors. The output of a run stays, because others read it.
 create or replace function sharequeue_internal.forget_attempts(p_id bigint, p_spso bigint) returns void
 language sql volatile set enable_seqscan = off as $$
     with gone as (
@@ -12,9 +12,8 @@ language sql volatile set enable_seqscan = off as $$
         where f.share_partition_id = p_id and f.lease_id = gone.lease_id and f.past > p_spso)
 $$;
 
--- Writes down that a delivery of what these leases hold of p_offsets is about to fail; of all that they hold if p_offsets is
--- null. Called before the records leave their leases, and only where there is a dead-letter topic. Nothing is written of
--- accepted records.
+-- Records the failed delivery of the records of p_offsets that these leases hold, or of all that they hold if p_offsets is null.
+-- Called before the records leave their leases, and only if there is a dead-letter topic. Accepted records are left out.
 create or replace function sharequeue_internal.note_attempts(
     p_id bigint, p_lease_ids bigint[], p_offsets int8multirange default null
 ) returns void
@@ -32,7 +31,7 @@ begin
     cross join lateral (
         select lease_id, member_id, acquired_at from sharequeue.leases where lease_id = e.lease_id offset 0) as l
     cross join lateral (
-        -- One lease alone: whatever of it fails was asked for by name, and need not be looked up.
+        -- A single lease: the failed records are all in the arguments, and need not be looked up.
         select case when p_offsets is not null and cardinality(p_lease_ids) = 1 then p_offsets else (
             select range_agg(sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets))
                 * coalesce(p_offsets, int8multirange(int8range(v_spso, null)))

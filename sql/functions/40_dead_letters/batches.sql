@@ -1,8 +1,8 @@
--- The two phases of a dead letter (KIP-1191) as batches with a number, so that it reaches its topic exactly once.
+-- The two phases of a dead letter (KIP-1191) as batches with a number, so that it is written to its topic exactly once.
 
--- The batch to write next: the open one again if there is one, else the lowest ARCHIVING offsets under the next
--- number. One row per cause and delivery count, each with the failed deliveries of the whole batch (attempts_at); no row
--- when nothing waits.
+-- Returns the batch to write next: the open one if there is one, else a new one with the lowest ARCHIVING offsets and the next
+-- number. One row per cause and delivery count, each with the failed deliveries of the whole batch (attempts_at); no row if
+-- nothing waits.
 create or replace function sharequeue.open_dead_letters(
     p_group_id text, p_topic text, p_partition integer, p_max_records bigint
 ) returns table (sequence bigint, opened_at timestamptz, topic_id text, cause text, delivery_count smallint, offsets int8multirange,
@@ -71,7 +71,7 @@ begin
     perform sharequeue_internal.authorise(p_group_id, 'READ');
     perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_present('the topic', p_topic),
         sharequeue_internal.check_present('the partition', p_partition);
-    perform sharequeue_internal.check_present('the sequence', p_sequence), sharequeue_internal.check_present('whether they were dropped', p_dropped);
+    perform sharequeue_internal.check_present('the sequence', p_sequence), sharequeue_internal.check_present('p_dropped', p_dropped);
     select * into v_sp from sharequeue.share_partitions sp
     where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition for update;
     update sharequeue.dead_letter_batches set written_at = sharequeue.clock(), dropped = p_dropped
@@ -104,7 +104,7 @@ begin
         perform sharequeue_internal.count_outcome(v_sp.share_partition_id, v_run.cause, v_run.delivery_count, v_records);
         v_closed := v_closed + v_records;
     end loop;
-    -- The last total is what there is to show: nobody reads all batches for it.
+    -- The last total is stored, so that no query has to read all batches for it.
     select coalesce(max(total_letters), 0) as letters, coalesce(max(total_dropped), 0) as dropped into v_before
     from (
         select total_letters, total_dropped from sharequeue.dead_letter_batches

@@ -1,4 +1,4 @@
--- Puts dead letters back in numbered batches, so that each is sent once, also when a process dies.
+-- Sends dead letters back in numbered batches, so that each is sent once, also if a process dies.
 
 -- Records that the role that is logged in requests a redrive, before anything of it is sent. Returns its id. p_selection
 -- chooses the letters, by the names of the columns of sharequeue.redrives; a condition that is absent holds for all.
@@ -14,7 +14,7 @@ begin
     perform sharequeue.require_read_committed();
     perform sharequeue_internal.check_name('the topic', p_topic), sharequeue_internal.check_name('the topic id', p_topic_id),
         sharequeue_internal.check_present('the target topics', p_target_topics),
-        sharequeue_internal.check_present('whether keys place the records', p_by_key);
+        sharequeue_internal.check_present('p_by_key', p_by_key);
     perform sharequeue_internal.check_name('a target topic', t.name) from unnest(p_target_topics) as t (name);
     if p_target_topic is not null then
         perform sharequeue_internal.check_name('the target topic', p_target_topic);
@@ -23,13 +23,13 @@ begin
         perform sharequeue_internal.check_group_id(p_only_group);
     end if;
     if jsonb_typeof(p_selection) is distinct from 'object' then
-        raise exception 'the selection is %: give an object', coalesce(p_selection::text, 'missing') using errcode = 'SQ042';
+        raise exception 'the selection is %: expected an object', coalesce(p_selection::text, 'missing') using errcode = 'SQ042';
     end if;
     select k.name into v_unknown from jsonb_object_keys(p_selection) as k (name)
     where k.name <> all (array['cause', 'since', 'until', 'group_id', 'source_topic', 'source_partition', 'header_name',
         'header_value', 'offsets']);
     if found then
-        raise exception 'the selection has a condition "%", which is unknown: give columns of sharequeue.redrives', v_unknown
+        raise exception 'the selection has an unknown condition "%": expected columns of sharequeue.redrives', v_unknown
             using errcode = 'SQ042';
     end if;
     insert into sharequeue.redrives (
@@ -56,8 +56,8 @@ begin
 end
 $$;
 
--- The batch to send next: the open one again if there is one, whoever opened it, else the lowest of the wanted letters
--- that were never sent. No row when none is left. A caller that wants them in another order asks for a few at a time.
+-- Returns the batch to send next: the open one if there is one, also of another caller, else the lowest of the wanted letters
+-- that were never sent. No row if none is left. A caller that needs another order requests a few at a time.
 create or replace function sharequeue.open_redrive(
     p_topic text, p_topic_id text, p_partition integer, p_redrive_id uuid, p_wanted int8multirange, p_max_records bigint
 ) returns table (

@@ -1,5 +1,5 @@
--- Outputs of several leases brought together in one folder. The manifest moves from the old folders to the new one in
--- one transaction, so that no reader of it finds a record twice or not at all.
+-- Outputs of several leases, merged into one folder. The manifest changes from the old folders to the new one in one
+-- transaction, so that no reader of it gets a record twice or not at all.
 
 -- Returns the id of this state. It stays the same as long as the database exists; a copy of the database has the
 -- same id.
@@ -27,8 +27,8 @@ begin
 end
 $$;
 
--- The new folder, which is durable, counts instead of these. Returns how many outputs moved; a second time the same.
--- p_records is what is in it: unless that is what the old folders count, nothing changes.
+-- Makes the new, durable folder count instead of the old ones. Returns how many outputs moved; a second call returns the
+-- same. p_records is the number of records in it: if the old folders count another number, nothing changes.
 create or replace function sharequeue.commit_compaction(p_compaction_id uuid, p_replaced text[], p_records bigint)
 returns bigint
 language plpgsql volatile set search_path = pg_catalog as $$
@@ -37,16 +37,16 @@ declare
     v_found record;
 begin
     perform sharequeue.require_read_committed();
-    -- In the order of locks, the group first: whoever deletes it takes its compactions along.
+    -- In the order of locks, the group first, because its deletion also deletes its compactions.
     perform from sharequeue.share_groups g join sharequeue.compactions c using (group_id)
     where c.compaction_id = p_compaction_id for no key update of g;
     select * into v_compaction from sharequeue.compactions where compaction_id = p_compaction_id for update;
     if not found or v_compaction.abandoned_at is not null then
-        raise exception 'compaction % was given up by a sweep: it took longer than the grace', p_compaction_id
+        raise exception 'compaction % was abandoned by a sweep, because it took longer than the grace period: repeat it', p_compaction_id
             using errcode = 'SQ042';
     end if;
     perform sharequeue_internal.authorise(v_compaction.group_id, 'READ');
-    perform sharequeue_internal.check_present('the folders replaced', p_replaced),
+    perform sharequeue_internal.check_present('the replaced folders', p_replaced),
         sharequeue_internal.check_present('the number of records', p_records);
     if v_compaction.committed_at is null then
         perform from sharequeue.lease_outputs o
@@ -56,8 +56,8 @@ begin
         from sharequeue.lease_outputs o
         where o.group_id = v_compaction.group_id and o.sink = v_compaction.sink and o.location = any (p_replaced);
         if v_found.folders <> cardinality(p_replaced) or coalesce(v_found.records, 0) <> p_records then
-            raise exception 'compaction % of % folders with % records: % folders with % records count now, because '
-                'another compaction was quicker or the folders changed', p_compaction_id, cardinality(p_replaced),
+            raise exception 'compaction % of % folders with % records is out of date: % folders with % records count now, '
+                'because another compaction was faster or the folders changed', p_compaction_id, cardinality(p_replaced),
                 p_records, v_found.folders, coalesce(v_found.records, 0) using errcode = 'SQ042';
         end if;
         update sharequeue.lease_outputs o set location = v_compaction.location
@@ -71,8 +71,8 @@ begin
 end
 $$;
 
--- The same for a new folder with other records in it: commit_compaction, and the number of records of each of its leases.
--- p_counted is what the old folders count. Unless p_lease_ids are the leases of all of them, nothing changes.
+-- The same for a new folder with other records: commit_compaction, and the number of records of each of its leases. p_counted is
+-- the number of records that the old folders count. Unless p_lease_ids are the leases of all of them, nothing changes.
 create or replace function sharequeue.commit_replacement(
     p_compaction_id uuid, p_replaced text[], p_counted bigint, p_lease_ids bigint[], p_records bigint[]
 ) returns bigint
@@ -87,14 +87,14 @@ begin
     v_moved := sharequeue.commit_compaction(p_compaction_id, p_replaced, p_counted);
     select * into v_compaction from sharequeue.compactions where compaction_id = p_compaction_id;
     if cardinality(p_lease_ids) <> cardinality(p_records) or exists (
-            -- So that sums over a sink stay numbers of records.
+            -- So that sums over a sink do not overflow.
             select from unnest(p_records) as n where n is null or n not between 0 and 1000000000000000)
         or v_moved <> cardinality(p_lease_ids) or v_moved <> (
             select count(*) from sharequeue.lease_outputs o
             where o.group_id = v_compaction.group_id and o.sink = v_compaction.sink
                 and o.location = v_compaction.location and o.lease_id = any (p_lease_ids)) then
-        raise exception 'replacement % of % outputs: % leases with % numbers of records were named, each output''s lease '
-            'once and a number from 0 to 10^15 were expected', p_compaction_id, v_moved, cardinality(p_lease_ids),
+        raise exception 'replacement % of % outputs got % leases and % numbers of records: expected the lease of each '
+            'output once, each with a number from 0 to 10^15', p_compaction_id, v_moved, cardinality(p_lease_ids),
             cardinality(p_records) using errcode = 'SQ042';
     end if;
     update sharequeue.lease_outputs o set records = n.records

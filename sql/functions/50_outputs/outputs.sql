@@ -1,4 +1,4 @@
--- Why something cannot be a list of outputs; null where it can: [{"sink": …, "location": …, "records": …}, …], each sink
+-- Returns why a value is not a list of outputs; null if it is one: [{"sink": …, "location": …, "records": …}, …], each sink
 -- once.
 create or replace function sharequeue_internal.outputs_fault(p_outputs jsonb) returns text
 language plpgsql immutable parallel safe as $$
@@ -9,20 +9,20 @@ begin
     if p_outputs = '[]' then
         return null;
     elsif p_outputs is null or jsonb_typeof(p_outputs) <> 'array' then
-        return 'outputs are a list of objects with sink, location and records';
+        return 'the outputs are not valid: expected a list of objects with sink, location and records';
     end if;
     for v_output in select * from jsonb_array_elements(p_outputs) loop
         if jsonb_typeof(v_output) <> 'object' or jsonb_typeof(v_output->'sink') is distinct from 'string'
                 or jsonb_typeof(v_output->'location') is distinct from 'string'
                 or jsonb_typeof(v_output->'records') is distinct from 'number' then
-            return 'an output has a sink and a location in words, and its number of records';
+            return 'an output is not valid: expected a sink and a location as texts, and records as a number';
         elsif length(v_output->>'sink') not between 1 and 249 or length(v_output->>'location') not between 1 and 4096 then
-            return 'the name of a sink has 1 to 249 characters, a location 1 to 4,096';
+            return 'an output is not valid: expected a sink of 1 to 249 characters, and a location of 1 to 4,096';
         elsif (v_output->>'records')::numeric not between 0 and 9223372036854775807
                 or (v_output->>'records')::numeric <> trunc((v_output->>'records')::numeric) then
-            return 'an output has a whole number of records, 0 or more';
+            return 'the records of an output must be a whole number, 0 or more';
         elsif v_output->>'sink' = any (v_sinks) then
-            return format('sink %s is named twice', v_output->>'sink');
+            return format('sink %s is named twice: give one output for each sink', v_output->>'sink');
         end if;
         v_sinks := v_sinks || (v_output->>'sink');
     end loop;
@@ -30,7 +30,7 @@ begin
 end
 $$;
 
--- Which lease the outputs of an acknowledgement are of; or why they cannot count. Lapsed locks have been settled.
+-- Returns the lease of the outputs of an acknowledgement, or why they cannot count. Lapsed locks have been ended before.
 create or replace function sharequeue_internal.check_outputs(
     p_id bigint, p_member_id text, p_token uuid, p_acknowledgements sharequeue.acknowledgements, p_outputs jsonb,
     out error_code smallint, out error_message text, out lease_id bigint
@@ -51,8 +51,8 @@ begin
     end if;
     if lease_id is null or v_outside is not null then
         error_code := 121;
-        error_message := case when lease_id is null then 'an output needs the token of a lease that is held'
-            else format('an output needs every offset acknowledged with it held under its lease, and %s is not', v_outside)
+        error_message := case when lease_id is null then 'an output needs the token of a lease that is still held'
+            else format('an output needs a lease that holds every offset acknowledged with it, but offset %s is not held', v_outside)
             end || ': its lock lapsed, it was acknowledged already, or another member holds it';
         return;
     end if;
@@ -61,21 +61,22 @@ begin
     limit 1;
     if found then
         error_code := 42;
-        error_message := format('sink %s has one output of lease %s at most: name it in the acknowledgement that ends '
-            'the lease, and only there', v_sink, lease_id);
+        error_message := format('sink %s already has an output of lease %s: give the output only in the acknowledgement '
+            'that ends the lease', v_sink, lease_id);
     end if;
 end
 $$;
 
--- The folder of the sink in which a location lies: what is before the folder of a write. Null for a location that is no such
+-- Returns the folder of the sink of a location: the part before the folder of a write. Null if the location is not such a
 -- folder.
 create or replace function sharequeue_internal.sink_folder(p_location text) returns text
 language sql immutable parallel safe as $$
     select substring(p_location from '^(?:sink:pending:)?(.+)/(?:leases?|compacted)=[^/]+(?:/[^/]*)?$')
 $$;
 
--- The folders of sinks in which outputs lie belong to the first group that counts one there. Claims them for this group; or
--- returns why it cannot: two functions of one name are how it happens. A path too long for an entry of an index is not claimed.
+-- Claims the sink folders of outputs for this group: a folder belongs to the first group with an output in it. Returns an error
+-- if another group has one of them, for example because two functions have the same name. A path that is too long for an index
+-- entry is not claimed.
 create or replace function sharequeue_internal.claim_folders(p_group_id text, p_outputs jsonb) returns text
 language plpgsql volatile as $$
 declare
@@ -96,8 +97,8 @@ begin
     select s.folder, s.group_id into v_taken
     from sharequeue.sink_folders s where s.folder = any (v_folders) and s.group_id <> p_group_id order by s.folder limit 1;
     if found then
-        return format('%s holds the output of group %s, not of %s: nothing was acknowledged; give each group''s pipeline a sink '
-            'of its own', v_taken.folder, v_taken.group_id, p_group_id);
+        return format('%s belongs to the output of group %s, not of %s: nothing was acknowledged. Give the pipeline of each group '
+            'a sink of its own', v_taken.folder, v_taken.group_id, p_group_id);
     end if;
     return null;
 end

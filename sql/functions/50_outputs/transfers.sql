@@ -1,6 +1,6 @@
--- Rows that were acknowledged, lie in files and go on into a table with transactions of its own. Their location in the
--- manifest begins with `sink:pending:`. All of a sink's that wait go together, under one number. The table takes a number
--- once. So a transfer may be repeated, by anybody and at any time, until end_transfer has been called.
+-- Acknowledged rows in files that are then written to a table with transactions of its own. Their location in the manifest
+-- begins with `sink:pending:`. All waiting rows of a sink go together, with one number. The table accepts a number only once. So
+-- any process may repeat a transfer at any time, until end_transfer has been called.
 
 -- Returns the transfer to do now: the current one, or a new one of all waiting rows, or no row. It is claimed for
 -- some time, so that others do not do the same work; `busy` is one that another process has claimed. A claim is not
@@ -29,7 +29,7 @@ begin
         if v_open.locations is null then
             return;
         end if;
-        -- By the clock: a database that was restored from a copy must not use a number again that the table has taken.
+        -- From the clock: a database that was restored from a copy must not reuse a number that the table has accepted.
         v_open.number := greatest(v_open.number + 1, floor(extract(epoch from v_at) * 1000)::bigint);
     elsif v_open.claimed_until > v_at then
         return query select v_open.number, v_open.locations, v_open.records, true;
@@ -70,8 +70,8 @@ begin
 end
 $$;
 
--- Keeps the columns of a sink's files, if those known before are p_known; with p_columns null it changes nothing. Returns
--- the columns that are kept now, null without any.
+-- Stores the columns of a sink's files, if the stored ones are p_known; with p_columns null it changes nothing. Returns
+-- the columns that are stored now, null if there are none.
 create or replace function sharequeue.keep_sink_columns(p_group_id text, p_sink text, p_known text, p_columns text)
 returns text
 language plpgsql volatile set search_path = pg_catalog as $$

@@ -1,7 +1,7 @@
--- What administrators do is written down: who, when, what, before, after.
+-- The audit log of administrative acts: principal, time, act, and the values before and after.
 
--- Writes down one administrative act, in the transaction of the act: both count, or neither. p_before and
--- p_after hold what the act changed, and nothing else; either may be null.
+-- Records one administrative act, in the transaction of the act, so that both count or neither. p_before and p_after
+-- have only what the act changed; either may be null.
 create or replace function sharequeue_internal.audit(p_act text, p_group_id text, p_before jsonb, p_after jsonb) returns void
 language plpgsql volatile as $$
 begin
@@ -10,17 +10,18 @@ begin
 end
 $$;
 
--- Append only, also for the owner.
+-- Refuses updates and deletes, also for the owner.
 create or replace function sharequeue_internal.audit_log_is_append_only() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
-    raise exception 'the audit log is append only' using errcode = 'insufficient_privilege';
+    raise exception 'the audit log is append-only: its rows cannot be changed or deleted'
+        using errcode = 'insufficient_privilege';
 end
 $$;
 create or replace trigger audit_log_append_only before update or delete or truncate on sharequeue.audit_log
     for each statement execute function sharequeue_internal.audit_log_is_append_only();
 
--- Group configs are changed as rows: whoever changes one is written down here.
+-- Records changes of group configs, which are changed as rows of the table.
 create or replace function sharequeue_internal.audit_group_config() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 begin

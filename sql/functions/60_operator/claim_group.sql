@@ -1,5 +1,5 @@
--- Notes that a pipeline works on a group, unless another one does that it does not replace by name. Returns the pipeline that
--- works on the group now; null where there is no such group.
+-- Records that a pipeline processes a group, unless another pipeline does; p_replaces is one that it replaces. Returns the
+-- pipeline that processes the group now; null if there is no such group.
 create or replace function sharequeue.claim_group(p_group_id text, p_pipeline text, p_replaces text default null)
 returns text
 language plpgsql volatile set search_path = pg_catalog as $$
@@ -8,12 +8,12 @@ declare
 begin
     perform sharequeue_internal.authorise(p_group_id, 'READ');
     perform sharequeue_internal.check_present('the group id', p_group_id);
-    perform sharequeue_internal.check_name('the name of a pipeline', p_pipeline);
+    perform sharequeue_internal.check_name('the pipeline name', p_pipeline);
     select pipeline into v_before from sharequeue.share_groups where group_id = p_group_id;
     if not found or v_before = p_pipeline then
         return v_before;
     end if;
-    -- Two that come at once: the second one finds the first.
+    -- Of two concurrent calls, the second one finds the first.
     select pipeline into v_before from sharequeue.share_groups where group_id = p_group_id for no key update;
     if not found or v_before <> p_pipeline and v_before is distinct from p_replaces then
         return v_before;

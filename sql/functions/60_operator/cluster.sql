@@ -1,7 +1,7 @@
--- The state belongs to one Kafka cluster: the offsets of another one are other records. The cluster's id is stored at first
--- contact. After that another cluster is refused, until the owner says that it is the same one under a new id.
+-- The state belongs to one Kafka cluster, because the same offsets of another one are other records. The first call stores the
+-- cluster's id. After that another cluster is refused, until the owner confirms that it is the same one with a new id.
 
--- Checks that the broker's cluster is the one that the state belongs to; refuses any other with INCONSISTENT_CLUSTER_ID. The
+-- Checks that the broker's cluster is the one to which the state belongs; refuses any other with INCONSISTENT_CLUSTER_ID. The
 -- first call of a trusted role binds the state to its cluster.
 create or replace function sharequeue.check_cluster(p_cluster_id text) returns void
 language plpgsql volatile set search_path = pg_catalog as $$
@@ -17,16 +17,16 @@ begin
         select * into v_bound from sharequeue.kafka_cluster;
     end if;
     if v_bound.cluster_id <> p_cluster_id then
-        raise exception 'the broker is of Kafka cluster %, and the state is of cluster % since %: nothing of it is true '
-            'there. Check SHAREQUEUE_BOOTSTRAP_SERVERS and SHAREQUEUE_DATABASE_URL; if it is the right cluster all the same, '
-            'the schema''s owner says so by select sharequeue.rebind_cluster(''%'')', p_cluster_id, v_bound.cluster_id,
+        raise exception 'the broker belongs to Kafka cluster %, but the state to cluster % since %: its offsets are not '
+            'valid there. Check SHAREQUEUE_BOOTSTRAP_SERVERS and SHAREQUEUE_DATABASE_URL. If it is the right cluster, the '
+            'schema''s owner can confirm it: select sharequeue.rebind_cluster(''%'')', p_cluster_id, v_bound.cluster_id,
             v_bound.bound_at, p_cluster_id using errcode = 'SQ104';
     end if;
 end
 $$;
 
--- Binds the state to another cluster, whose topics have the same records at the same offsets. The owner's alone. Returns
--- which cluster it was bound to.
+-- Binds the state to another cluster, whose topics have the same records at the same offsets. Only the owner may call it.
+-- Returns the cluster to which the state was bound.
 create or replace function sharequeue.rebind_cluster(p_cluster_id text) returns text
 language plpgsql volatile set search_path = pg_catalog as $$
 declare

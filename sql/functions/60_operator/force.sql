@@ -1,11 +1,11 @@
--- Stuck records are moved by hand: the offsets named become available again, or dead letters, whoever holds them. The holder is
--- fenced: its acknowledgement of them gets INVALID_RECORD_STATE.
+-- Operators move stuck records: the named offsets become available again, or dead letters, whichever member holds them. The
+-- holder is fenced: its acknowledgement of them gets INVALID_RECORD_STATE.
 
--- Does p_act ('release' or 'dead_letter') to offsets; without p_execute only returns what it would do. Returns one row for
+-- Applies p_act ('release' or 'dead_letter') to offsets; without p_execute only returns what it would do. Returns one row for
 -- each set of offsets in one state of one holder. act is what is (or would be) done: 'release', 'dead_letter', 'archive'
--- (the group has no dead-letter topic), 'none' (it is so already) or 'refuse', with the reason. What is refused stays as it
--- is and does not stop the rest. Delivery counts stay. But a released record whose deliveries are used up gets the last one
--- back.
+-- (the group has no dead-letter topic), 'none' (it is already so) or 'refuse', with the reason. Refused offsets do not change,
+-- and do not stop the others. Delivery counts do not change, except that a released record without a delivery left gets the
+-- last one back.
 create or replace function sharequeue.force(
     p_group_id text, p_topic text, p_partition integer, p_offsets int8multirange, p_act text, p_execute boolean
 ) returns setof sharequeue.forced
@@ -26,7 +26,7 @@ begin
     if v_row.error_code = 0 and (p_execute is null or p_act is null or p_act not in ('release', 'dead_letter')
             or isempty(p_offsets) or sharequeue_internal.offsets_fault(p_offsets) is not null) then
         v_row.error_code := 42;
-        v_row.error_message := 'release or dead_letter needs a set of offsets between 0 and 2^63 - 2';
+        v_row.error_message := 'the arguments of force are not valid: expected release or dead_letter, and a set of offsets from 0 to 2^63 - 2';
     end if;
     if v_row.error_code <> 0 then
         return next v_row;
@@ -70,16 +70,16 @@ begin
     return query
         select 0::smallint, null::text, 'refuse', null::smallint, null::smallint, null::text, r.offsets, r.reason
         from (values
-            (p_offsets * int8multirange(int8range(null, v_sp.spso)), 'done with: SPSO was at ' || v_sp.spso),
+            (p_offsets * int8multirange(int8range(null, v_sp.spso)), 'finished: SPSO was at ' || v_sp.spso),
             (p_offsets * int8multirange(int8range(v_sp.spso, v_sp.speo)) - v_seen,
-                'not in flight: nothing was there'),
+                'not in flight: no record was at the offset'),
             (p_offsets * int8multirange(int8range(v_sp.speo, null)), 'never delivered: SPEO is ' || v_sp.speo)
         ) as r (offsets, reason)
         where not isempty(r.offsets);
 end
 $$;
 
--- What is to be done with a set of offsets in one state.
+-- Returns what to do with a set of offsets in one state.
 create or replace function sharequeue_internal.forced_plan(
     p_act text, p_state smallint, p_delivery_count smallint, p_member_id text, p_offsets int8multirange,
     p_held_back boolean, p_settings sharequeue.group_settings
@@ -95,25 +95,25 @@ begin
     v_row.offsets := p_offsets;
     if p_state in (2, 4) then
         v_row.act := 'refuse';
-        v_row.reason := 'done with: ' || case p_state when 2 then 'acknowledged' else 'archived' end;
+        v_row.reason := 'finished: ' || case p_state when 2 then 'acknowledged' else 'archived' end;
     elsif p_state = 3 then
         v_row.act := 'refuse';
-        v_row.reason := 'on its way to the dead-letter topic';
+        v_row.reason := 'being written to the dead-letter topic';
     elsif p_act = 'dead_letter' then
         v_row.act := case when p_settings.dead_letters then 'dead_letter' else 'archive' end;
     elsif p_state = 0 and not p_held_back and p_delivery_count < p_settings.delivery_count_limit then
         v_row.act := 'none';
-        v_row.reason := 'available already';
+        v_row.reason := 'already available';
     else
         v_row.act := 'release';
         v_row.reason := case when p_delivery_count >= p_settings.delivery_count_limit
-            then 'its deliveries are used up: it gets the last one back' end;
+            then 'no delivery was left: it gets the last one back' end;
     end if;
     return v_row;
 end
 $$;
 
--- Does it to one part of a batch; returns how many records are terminal now.
+-- Applies the act to one part of a batch. Returns how many records are terminal now.
 create or replace function sharequeue_internal.force_part(
     p_id bigint, p_first bigint, p_last bigint, p_part integer, p_delivery_count smallint, p_offsets int8multirange,
     p_act text, p_limit integer

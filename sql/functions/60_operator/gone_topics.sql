@@ -1,8 +1,8 @@
--- Topics that the broker no longer has: since when it says so, and the removal of what groups have of them. Kafka's share
--- coordinator removes the state of a deleted topic at once. Here the broker must have said for a set time, without a break,
--- that this topic id is gone. No reply, or a refusal for lack of rights, does not count.
+-- Topics that the broker no longer has: the time since which it reports this, and the removal of their state. Kafka's share
+-- coordinator removes the state of a deleted topic at once. Here the broker must have reported for a configured time, without a
+-- break, that the topic id is gone. A missing reply, or a refusal for lack of rights, does not count.
 
--- How long the broker may say nothing of a topic id before the time begins anew.
+-- Returns the longest break between two reports of the broker after which the time still continues.
 create or replace function sharequeue_internal.gone_topic_silence() returns interval
 language sql immutable parallel safe as $$ select pg_catalog.make_interval(mins => 1) $$;
 
@@ -17,7 +17,7 @@ begin
     perform sharequeue_internal.authorise_cluster();
     if p_topics is null or cardinality(p_topics) is distinct from cardinality(p_topic_ids)
             or array_position(p_topics, null) is not null then
-        raise exception 'every topic needs a name, and its id or null' using errcode = 'SQ042';
+        raise exception 'the topics are not valid: expected a name for each, and its id or null' using errcode = 'SQ042';
     end if;
     v_at := sharequeue.clock();
     delete from sharequeue.gone_topics where ctid = any (array(
@@ -26,7 +26,7 @@ begin
                 where n.topic = g.topic and n.topic_id = g.topic_id)
             or not exists (select from sharequeue.share_partitions sp where sp.topic = g.topic and sp.topic_id = g.topic_id)
         order by g.topic, g.topic_id for update));
-    -- Every ten seconds will do: who looks asks whether it was said within the minute.
+    -- Every ten seconds is enough: readers check whether the last report is at most a minute old.
     insert into sharequeue.gone_topics as g (topic, topic_id, gone_since, said_at)
     select distinct sp.topic, sp.topic_id, v_at, v_at
     from unnest(p_topics, p_topic_ids) as n (topic, topic_id) join sharequeue.share_partitions sp on sp.topic = n.topic
@@ -38,7 +38,8 @@ begin
 end
 $$;
 
--- The share-partitions of topic ids that are gone for p_gone_for by p_at, and the broker says so still; of one group, or of all.
+-- Returns the share-partitions of topic ids that are gone for p_gone_for at p_at, and that the broker still reports as gone; of
+-- one group, or of all.
 create or replace function sharequeue_internal.of_gone_topics(p_gone_for interval, p_group_id text, p_at timestamptz)
 returns table (share_partition_id bigint, group_id text, gone_since timestamptz)
 language sql stable as $$
@@ -66,12 +67,12 @@ declare
 begin
     perform sharequeue.require_read_committed();
     perform sharequeue_internal.authorise_cluster();
-    perform sharequeue_internal.check_span('the time for which a topic is gone', p_gone_for),
-        sharequeue_internal.check_present('whether to execute', p_execute);
+    perform sharequeue_internal.check_span('the time since the deletion of a topic', p_gone_for),
+        sharequeue_internal.check_present('p_execute', p_execute);
     v_at := sharequeue.clock();
     if p_execute then
-        -- All groups, then all share-partitions (lock_order.sql). What somebody else has reset or deleted before it was locked
-        -- is no longer among those that are looked at below.
+        -- All groups, then all share-partitions (lock_order.sql). Share-partitions that another call has reset or deleted before
+        -- the lock are not in the query below.
         v_groups := array(
             select g.group_id from sharequeue.share_groups g
             where g.group_id in (select o.group_id from sharequeue_internal.of_gone_topics(p_gone_for, p_group_id, v_at) as o)
@@ -102,7 +103,7 @@ begin
     end loop;
     if v_due is not null then
         perform sharequeue_internal.delete_share_partitions(array(select d from unnest(v_due) as d order by d));
-        -- What another call holds is left to it.
+        -- Rows that another call has locked are left to that call.
         delete from sharequeue.gone_topics g where ctid = any (array(
             select n.ctid from sharequeue.gone_topics n
             where not exists (

@@ -1,9 +1,7 @@
--- What an administrator may do to the state (R-AD): reset offsets, delete them, delete a group, pause and resume.
--- Each act is written to the audit log, in the same transaction. A refusal of the whole act raises, as SQLSTATE SQ
--- and Kafka's number.
+-- Administrative changes of the state (R-AD): reset offsets, delete them, delete a group, pause and resume. Each act is
+-- written to the audit log, in the same transaction. A refusal of the whole act raises, as SQLSTATE SQ and Kafka's number.
 
--- The group's row, locked against members that come, unless it has some (NON_EMPTY_GROUP); returns whether there is
--- such a group.
+-- Locks the group's row against new members, unless it has members (NON_EMPTY_GROUP). Returns whether the group exists.
 create or replace function sharequeue_internal.lock_empty_group(p_group_id text) returns boolean
 language plpgsql volatile as $$
 declare
@@ -21,16 +19,16 @@ begin
 end
 $$;
 
--- Refuses an id that is no longer the topic's (UNKNOWN_TOPIC_ID): offsets were reset to another one since, or the broker was
--- seen to have another one.
+-- Refuses an id that the topic no longer has (UNKNOWN_TOPIC_ID): offsets were reset to another one since, or the broker has
+-- another one.
 create or replace function sharequeue_internal.check_topic_id(p_sp sharequeue.share_partitions, p_topic_id text)
 returns void
 language plpgsql immutable as $$
 begin
     if p_topic_id = any (p_sp.replaced_topic_ids)
             or (p_sp.status = 'topic_recreated' and p_topic_id = p_sp.topic_id) then
-        raise exception 'topic % no longer has the id %: it was deleted and made again. Ask the broker for its id now, and '
-            'reset to that one. If it is this one, delete the group''s offsets of the topic first', p_sp.topic, p_topic_id
+        raise exception 'topic % no longer has the id %: it was deleted and created again. Reset to its current id on the '
+            'broker. If that is this id, first delete the group''s offsets of the topic', p_sp.topic, p_topic_id
             using errcode = 'SQ100';
     end if;
 end
@@ -89,8 +87,7 @@ begin
 end
 $$;
 
--- Raises the epoch of a group that nobody is in, and makes the group if there is none; there is nothing to assign at the
--- new epoch.
+-- Raises the epoch of a group without members, and creates the group if it does not exist. The new epoch has nothing to assign.
 create or replace function sharequeue_internal.next_epoch_of_empty_group(p_group_id text) returns integer
 language plpgsql volatile as $$
 declare
@@ -99,7 +96,7 @@ begin
     loop
         insert into sharequeue.share_groups (group_id, group_epoch) values (p_group_id, 0)
         on conflict on constraint share_groups_pkey do nothing;
-        -- Somebody else may have made it meanwhile and joined it, or deleted it.
+        -- Meanwhile another call may have created and joined it, or deleted it.
         exit when sharequeue_internal.lock_empty_group(p_group_id);
     end loop;
     select sharequeue_internal.next_epoch('Group ' || g.group_id, g.group_epoch) into v_epoch
@@ -127,7 +124,8 @@ begin
     if p_topics is null or p_execute is null
             or (cardinality(p_partitions), cardinality(p_topic_ids), cardinality(p_start_offsets))
             is distinct from (cardinality(p_topics), cardinality(p_topics), cardinality(p_topics)) then
-        raise exception 'every topic needs a partition, a topic id and a start offset' using errcode = 'SQ042';
+        raise exception 'the arrays are not valid: expected a topic, a partition, a topic id and a start offset for each share-partition'
+            using errcode = 'SQ042';
     end if;
     select n.topic, n.partition into v_named from unnest(p_topics, p_partitions) as n (topic, partition)
     group by n.topic, n.partition having count(*) > 1 order by n.topic, n.partition limit 1;
@@ -137,10 +135,10 @@ begin
     end if;
     perform sharequeue_internal.lock_empty_group(p_group_id);
     if p_execute then
-        -- Before the first is checked: what is refused must not change meanwhile.
+        -- Before the first check, so that a refused share-partition cannot change meanwhile.
         perform sharequeue_internal.lock_in_order(array[p_group_id], false, true);
     end if;
-    -- In the order of ids, which is that of all who lock several share-partitions.
+    -- In the order of ids, as in every call that locks several share-partitions.
     for v_named in
         select n.topic, n.partition, n.topic_id, n.start_offset, n.number, sp
         from unnest(p_topics, p_partitions, p_topic_ids, p_start_offsets) with ordinality
@@ -169,8 +167,8 @@ begin
 end
 $$;
 
--- Deletes share-partitions with all they have, one after the other in the order of the ids, in which they are locked: what
--- hangs on them is taken in that order as well.
+-- Deletes share-partitions with all dependent rows, one after the other in the order of the ids, in which they are locked, so
+-- that the dependent rows are locked in that order too.
 create or replace function sharequeue_internal.delete_share_partitions(p_ids bigint[]) returns void
 language plpgsql volatile as $$
 declare
@@ -182,7 +180,7 @@ begin
 end
 $$;
 
--- Deletes a group's share-partitions of a topic; returns their number.
+-- Deletes a group's share-partitions of a topic. Returns their number.
 create or replace function sharequeue.delete_offsets(p_group_id text, p_topic text) returns integer
 language plpgsql volatile set search_path = pg_catalog as $$
 declare

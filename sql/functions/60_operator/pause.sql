@@ -1,6 +1,6 @@
--- Stops leasing from a group, from a topic, or from one of its share-partitions, for a reason that describe shows;
--- what is leased may still be acknowledged. A null reason resumes, and closes the circuit breaker. Returns how many rows
--- that concerned.
+-- Pauses leasing from a group, from a topic, or from one of its share-partitions, for a reason that describe shows.
+-- Leased records may still be acknowledged. A null reason resumes, and closes the circuit breaker. Returns the number of
+-- changed rows.
 create or replace function sharequeue.pause(
     p_group_id text, p_reason text, p_topic text default null, p_partition integer default null
 ) returns integer
@@ -15,7 +15,8 @@ begin
         perform sharequeue_internal.check_text('the reason', p_reason, 10000);
     end if;
     if p_reason = '' or (p_topic is null and p_partition is not null) then
-        raise exception 'a pause has a reason, and a partition has a topic' using errcode = 'SQ042';
+        raise exception 'the arguments of pause are not valid: the reason must not be empty, and a partition needs a topic'
+            using errcode = 'SQ042';
     elsif not exists (select from sharequeue.share_groups where group_id = p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;

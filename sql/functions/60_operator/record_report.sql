@@ -1,4 +1,4 @@
--- One line of history per share-partition and per bar of the delivery-count histogram.
+-- Adds the current figures to the history: one row per share-partition and per bar of the delivery-count histogram.
 create or replace function sharequeue.record_report(p_group_id text) returns timestamptz
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -11,8 +11,8 @@ begin
     if not found then
         raise exception 'there is no share group %', left(p_group_id, 300) using errcode = 'SQ069';
     end if;
-    -- The share-partitions that both tables refer to, held all at once and by id (30_state/lock_order.sql): not one by one as
-    -- rows are written.
+    -- The share-partitions that both tables refer to, locked all at once and by id (30_state/lock_order.sql), and not one by
+    -- one as rows are written.
     v_ids := array(
         select share_partition_id from sharequeue.share_partitions where group_id = p_group_id
         order by share_partition_id for key share);

@@ -10,7 +10,7 @@ declare
 begin
     perform sharequeue_internal.authorise(p_group_id, 'READ');
     perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_present('the topics', p_topics);
-    -- All at once and by id, before the rows that refer to them (30_state/lock_order.sql).
+    -- Locked all at once and by id, before the rows that refer to them (30_state/lock_order.sql).
     foreach v_id in array array(
         select share_partition_id from sharequeue.share_partitions
         where group_id = p_group_id and topic = any (p_topics) and lost_records > 0

@@ -3,9 +3,9 @@
 -- scattered over hundreds of megabytes make every vacuum and checkpoint slow. Operations wait while a table is
 -- rewritten.
 --
--- Only tables over p_least bytes, of which p_factor times less would do; only when the dead rows that are left would fit
--- in a quarter of the room (otherwise vacuum has not been here yet, or somebody still holds it up, and they would be
--- written anew too); and only if the table is free within 100 ms. Returns the tables written anew.
+-- A table is rewritten only if it has more than p_least bytes and would need p_factor times less; if its dead rows would fit
+-- in a quarter of its space (otherwise vacuum has not run yet, or is held up, and they would be copied too); and if it can
+-- be locked within 100 ms. Returns the rewritten tables.
 create or replace function sharequeue.give_back_room(p_least bigint default 33554432, p_factor integer default 4)
 returns text[]
 language plpgsql volatile set search_path = pg_catalog set lock_timeout = '100ms' as $$
@@ -15,7 +15,7 @@ declare
     v_width double precision;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue_internal.check_between('the least size in bytes', p_least, 0, 9223372036854775807),
+    perform sharequeue_internal.check_between('the minimum size in bytes', p_least, 0, 9223372036854775807),
         sharequeue_internal.check_between('the factor', p_factor, 2, 1000000);
     for v_table in
         select c.relname as name, pg_relation_size(c.oid) as bytes, k.relname as key,
@@ -35,7 +35,7 @@ begin
             or v_table.dead * v_width * 4 > v_table.bytes - v_table.live * v_width * 100 / v_table.fill;
         begin
             execute format('cluster sharequeue.%I using %I', v_table.name, v_table.key);
-            -- Only this once: no mark of it in the schema.
+            -- Only once: the schema keeps no trace of it.
             execute format('alter table sharequeue.%I set without cluster', v_table.name);
             v_done := v_done || v_table.name::text;
         exception when lock_not_available then

@@ -1,8 +1,8 @@
--- What keeps the journal short: snapshots after so many updates, a partition a day made ahead, old ones dropped, and
--- what remains of a day when its journal goes. Called by whoever maintains the database (sharequeue/state/journal.py), each in
--- a transaction of its own; several at once are harmless.
+-- Maintenance of the journal: snapshots after a number of updates, partitions for the next days, removal of old partitions, and
+-- the figures of each day, which stay. Maintenance (sharequeue/state/journal.py) calls each function in a transaction of its own;
+-- concurrent calls do no harm.
 
--- Locks those of the share-partitions given that no other call is at work on; returns their ids, in the order of locks.
+-- Locks those of the given share-partitions that no other call has locked. Returns their ids, in the order of locks.
 create or replace function sharequeue_internal.lock_for_snapshots(p_share_partition_ids bigint[]) returns bigint[]
 language sql volatile as $$
     select array(
@@ -39,7 +39,7 @@ begin
         select j.share_partition_id, count(*) as updates, max(j.journal_id) as last_id
         from sharequeue.journal j where j.journal_id > v_counted group by j.share_partition_id
     ) as n;
-    -- All of them before anything that hangs on them (30_state/lock_order.sql).
+    -- All of them before the rows that refer to them (30_state/lock_order.sql).
     v_locked := sharequeue_internal.lock_for_snapshots(array(
         select share_partition_id from (
             select n.id, n.updates from unnest(v_grown, v_updates) as n (id, updates)
@@ -57,7 +57,7 @@ begin
         perform sharequeue.take_snapshot(v_id);
         v_taken := v_taken + 1;
     end loop;
-    -- Of share-partitions that are gone: their last rows were counted after they went.
+    -- Rows of deleted share-partitions: their last rows were counted after the deletion.
     delete from sharequeue.journal_growth g where g.updates >= p_updates and not exists (
         select from sharequeue.share_partitions sp where sp.share_partition_id = g.share_partition_id);
     return v_taken;
@@ -73,8 +73,8 @@ language sql stable set search_path = pg_catalog as $$
     order by 1
 $$;
 
--- Makes the partitions of today and the next p_ahead days (UTC). Made apart and then attached, which holds up nobody;
--- what the day has left in the partition of all other times moves over. Returns the days made.
+-- Creates the partitions of today and the next p_ahead days (UTC). Each is created separately and then attached, so that no call
+-- has to wait. Rows of the day in the partition for all other times are moved. Returns the days that were created.
 create or replace function sharequeue.make_journal_partitions(p_ahead integer default 2) returns date[]
 language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' set lock_timeout = '250ms' as $$
 declare
@@ -100,11 +100,10 @@ begin
 end
 $$;
 
--- Days whose journal is older than p_retention: the first of them goes, rolled up and replayed from no more. Before that
--- every share-partition that still leans on it gets a snapshot; as long as one cannot be had, because p_limit is used up
--- or another call is at work, the partition stays. Returns the day dropped, null when none was due or it has to wait.
--- Dropping asks for a lock that no operation may hold: after a quarter of a second it gives way (55P03), and is tried
--- again at the next turn.
+-- Drops the partition of the oldest day whose journal is older than p_retention, after its roll-up. Before that every
+-- share-partition whose replay needs it gets a snapshot. While one cannot be taken, because p_limit is reached or another call
+-- has the row, the partition stays. Returns the dropped day, null if none was due or it has to wait. Dropping needs a lock that
+-- conflicts with every operation: after a quarter of a second the call gives up (55P03), and the next maintenance tries again.
 create or replace function sharequeue.drop_journal_partition(p_retention interval, p_limit integer default 1000)
 returns date
 language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' set lock_timeout = '250ms' as $$
@@ -138,7 +137,7 @@ begin
     ) then
         return null;
     end if;
-    -- Nobody can write to the day any more once this lock is held; what was rolled up then is all of it.
+    -- After this lock no call can write to the day any more, so that the roll-up is complete.
     execute format('lock table sharequeue.%I in access exclusive mode', v_name);
     perform sharequeue.roll_up_journal(v_day);
     delete from sharequeue.journal_snapshots where journal_id <= coalesce(v_last, 0);
@@ -147,7 +146,7 @@ begin
 end
 $$;
 
--- Removes the rows that tests and wrong clocks left in the partition of all other times, after the same retention.
+-- Removes rows that tests and wrong clocks left in the partition for all other times, after the same retention.
 create or replace function sharequeue.clear_other_journal(p_retention interval, p_limit integer default 10000)
 returns bigint
 language plpgsql volatile set search_path = pg_catalog as $$
@@ -171,9 +170,8 @@ begin
 end
 $$;
 
--- One day (UTC) of the journal in a row per share-partition, and one per bar of the histogram of delivery counts. Done
--- again it counts anew, so that the present day may be rolled up as often as one likes. Returns the number of
--- share-partitions.
+-- Rolls up one day (UTC) of the journal: one row per share-partition, and one per bar of the histogram of delivery counts. A
+-- second call counts again, so the current day may be rolled up any number of times. Returns the number of share-partitions.
 create or replace function sharequeue.roll_up_journal(p_day date) returns integer
 language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' as $$
 declare
@@ -181,14 +179,14 @@ declare
 begin
     perform sharequeue.require_read_committed();
     if not coalesce(p_day between date '2000-01-01' and date '9999-12-31', false) then
-        raise exception 'no journal is kept of %: give a day between 2000 and 9999', p_day using errcode = 'SQ042';
+        raise exception 'day % is out of range: expected a day from 2000-01-01 to 9999-12-31', p_day using errcode = 'SQ042';
     end if;
     with changes as (
         select j.share_partition_id as id, j.journal_id, j.kind, j.delivery_complete_count, j.state_epoch,
             j.accepted_first, j.lost_records, j.delivery_count, j.group_id, j.topic, j.partition, j.spso, j.speo
         from sharequeue.journal j where j.at >= p_day::timestamptz and j.at < (p_day + 1)::timestamptz
     ), before as (
-        -- What the day began with: the last day there is, or, of a share-partition without one, its first image.
+        -- The figures at the start of the day: those of the last day, or, for a share-partition without one, its first image.
         select c.id, coalesce(d.speo, c.speo) as speo, coalesce(d.total_accepted_first, c.accepted_first) as accepted_first,
             coalesce(d.total_lost_records, c.lost_records, 0) as lost_records, d.state_epoch,
             d.delivery_complete_count
@@ -214,7 +212,7 @@ begin
             (array_agg(c.delivery_complete_count order by c.journal_id desc)
                 filter (where c.delivery_complete_count is not null))[1] as complete,
             (array_agg(c.state_epoch order by c.journal_id desc) filter (where c.state_epoch is not null))[1] as epoch,
-            -- The last one, not the highest: what a holder accepts after retention took it counts as lost no longer.
+            -- The last one, not the highest: records that a holder accepts after retention removed them no longer count as lost.
             max(c.accepted_first) as accepted_first, (array_agg(c.lost_records order by c.journal_id desc)
                 filter (where c.lost_records is not null))[1] as lost_records,
             max(c.group_id) as group_id, max(c.topic) as topic, max(c.partition) as partition
@@ -255,8 +253,8 @@ begin
 end
 $$;
 
--- Rolls up the days that are over and have not been yet, oldest first, one a call; returns which. Rows of a day that
--- commit later than that are in its last count, when its partition is dropped.
+-- Rolls up the oldest day that is over and not rolled up yet; one day in a call. Returns it. Rows of a day that are committed
+-- later are in its last count, when its partition is dropped.
 create or replace function sharequeue.roll_up_due_days() returns date[]
 language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' as $$
 declare

@@ -1,7 +1,7 @@
--- What the journal says the state is, or was: replayed from a snapshot on, up to a point in the journal (journal_id,
--- inclusive) or its end. Each returns the last image of every row, and the sets of offsets with every change since.
+-- The state according to the journal, now or at an earlier time: replayed from a snapshot to a point in the journal (journal_id,
+-- inclusive) or its end. Each function returns the last image of every row, and the sets of offsets with every change since.
 
--- The set of offsets of one row of a batch, change by change.
+-- Aggregates the set of offsets of one row of a batch, change by change.
 create or replace function sharequeue_internal.replay_offsets(p_before int8multirange, p_kind text, p_offsets int8multirange)
 returns int8multirange
 language sql immutable parallel safe as $$
@@ -22,6 +22,7 @@ language sql stable set search_path = pg_catalog as $$
     where s.share_partition_id = p_share_partition_id order by s.journal_id desc
 $$;
 
+-- Returns the batches in flight.
 create or replace function sharequeue.replay_batches(
     p_share_partition_id bigint, p_snapshot_id bigint, p_until bigint default null
 ) returns table (first_offset bigint, last_offset bigint, part integer, state smallint, delivery_count smallint,
@@ -45,6 +46,7 @@ language sql stable set search_path = pg_catalog as $$
     from images i where i.kind = 'batch'
 $$;
 
+-- Returns the leases.
 create or replace function sharequeue.replay_leases(
     p_share_partition_id bigint, p_snapshot_id bigint, p_until bigint default null
 ) returns table (lease_id bigint, member_id text, member_epoch integer, token uuid, lock_duration_ms integer,
@@ -65,7 +67,7 @@ language sql stable set search_path = pg_catalog as $$
     from last l where l.there
 $$;
 
--- One row; none once the share-partition was deleted.
+-- Returns the share-partition's row; no row if it was deleted.
 create or replace function sharequeue.replay_share_partition(
     p_share_partition_id bigint, p_snapshot_id bigint, p_until bigint default null
 ) returns table (spso bigint, speo bigint, delivery_complete_count bigint, accepted_first bigint, lost_records bigint,
@@ -83,11 +85,12 @@ language sql stable set search_path = pg_catalog as $$
     ) as i where i.kind <> 'deleted'
 $$;
 
+-- Returns the numbers of finished records by outcome and delivery count.
 create or replace function sharequeue.replay_outcomes(
     p_share_partition_id bigint, p_snapshot_id bigint, p_until bigint default null
 ) returns table (outcome text, delivery_count smallint, records bigint)
 language sql stable set search_path = pg_catalog as $$
-    -- A later snapshot on the way says the total anew.
+    -- A later snapshot has the total again.
     with changes as (
         select j.journal_id, j.kind, j.cause, j.delivery_count, j.records,
             max(j.journal_id) filter (where j.kind = 'outcome_total')

@@ -1,5 +1,5 @@
--- Takes a snapshot of one share-partition. A replay from here needs nothing older. Returns where it begins, null when there
--- is no such share-partition.
+-- Takes a snapshot of one share-partition. A replay from it needs no older rows. Returns the journal id at which it begins, null
+-- if there is no such share-partition.
 create or replace function sharequeue.take_snapshot(p_share_partition_id bigint) returns bigint
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -39,7 +39,7 @@ begin
     v_written := v_written + v_rows;
     insert into sharequeue.journal_snapshots (share_partition_id, journal_id, taken_at)
     values (p_share_partition_id, v_journal_id, v_at);
-    -- The snapshot's own rows are yet to be counted, and are no growth.
+    -- The snapshot's own rows are not counted yet, and do not count as growth.
     insert into sharequeue.journal_growth (share_partition_id, updates) values (p_share_partition_id, -v_written)
     on conflict on constraint journal_growth_pkey do update set updates = excluded.updates;
     return v_journal_id;

@@ -1,7 +1,7 @@
--- The journal as it is written. Triggers on the state's own tables, so that no operation can forget it: whatever changes
--- in_flight_batches, leases, share_partitions or delivery_counts stands in the journal in the same transaction. The rows
--- are images of what is there afterwards, sets of offsets whole: an acknowledgement of 100,000 runs writes a few rows.
--- These functions carry no SET: they run inside operations that have it.
+-- Triggers on the tables of the state that write the journal, so that no operation can omit it: every change of
+-- in_flight_batches, leases, share_partitions or delivery_counts is in the journal in the same transaction. The rows have
+-- the new values, with whole sets of offsets: an acknowledgement of 100,000 runs writes a few rows. These functions have no
+-- SET, because they run inside operations that have it.
 
 create or replace function sharequeue_internal.journal_batch() returns trigger
 language plpgsql volatile as $$
@@ -57,7 +57,7 @@ $$;
 create or replace trigger leases_journal after insert or update or delete on sharequeue.leases
     for each row execute function sharequeue_internal.journal_lease();
 
--- The share-partition's columns, under the kind given; returns the row's journal_id.
+-- Writes the share-partition's columns as a row of the given kind. Returns its journal_id.
 create or replace function sharequeue_internal.journal_share_partition(
     p_sp sharequeue.share_partitions, p_kind text, p_named boolean
 ) returns bigint
@@ -94,12 +94,12 @@ begin
     return null;
 end
 $$;
--- After share_partitions_gone, which takes batches and leases along: triggers fire in the order of their names.
+-- After share_partitions_gone, which deletes batches and leases: triggers fire in the order of their names.
 create or replace trigger share_partitions_journal after insert or delete on sharequeue.share_partitions
     for each row execute function sharequeue_internal.journal_share_partition_change();
--- What the broker says of the log (log start, log end, last stable offset, observed_at) is an observation and no state:
--- it is not journalled. Every look at the broker sets the status, so it has a trigger of its own.
--- The trigger names columns, which costs a look nothing; it would pay for a condition on the row.
+-- The broker's data about the log (log start, log end, last stable offset, observed_at) are observations and not state:
+-- they are not journalled. Every observation sets the status, so it has a trigger of its own.
+-- The trigger names columns, which costs an observation nothing; a condition on the row would cost time.
 create or replace trigger share_partitions_journal_update after update of spso, speo, delivery_complete_count,
         accepted_first, lost_records, dead_letter_sequence, next_expiry, state_epoch, redeliverable, advance_due,
         paused_reason, topic_id
@@ -120,7 +120,7 @@ $$;
 create or replace trigger delivery_counts_journal after insert or update on sharequeue.delivery_counts
     for each row execute function sharequeue_internal.journal_outcome();
 
--- A group that is paused leases from none of its share-partitions: each one's journal says so.
+-- Journals the pause of a group for each of its share-partitions, because nothing is leased from them.
 create or replace function sharequeue_internal.journal_pause() returns trigger
 language plpgsql volatile as $$
 begin

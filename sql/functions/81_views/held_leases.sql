@@ -9,14 +9,14 @@ select
     coalesce(f.records, 0)::bigint as records, f.offsets, f.highest_delivery_count,
     sharequeue_internal.isolation_level(l.read_committed) as isolation_level, m.client_id,
     extract(epoch from c.now - l.acquired_at)::double precision as held_seconds,
-    case when l.expires_at < c.now - interval '10 minutes' then 'its lock lapsed, and nothing has settled it'
+    case when l.expires_at < c.now - interval '10 minutes' then 'its lock lapsed, and it was not swept'
         when l.expires_at > c.now and l.member_epoch > 0 and (m.member_id is null or m.session_expires_at <= c.now)
             then 'its member is gone' end as stuck_reason
 from (select sharequeue.clock() as now) as c
 cross join sharequeue.leases l
 join sharequeue.share_partitions sp using (share_partition_id)
 left join sharequeue.members m on m.group_id = sp.group_id and m.member_id = l.member_id
--- A left join: Postgres leaves it out where nobody asks for the records.
+-- A left join: Postgres omits it if the query does not use the records.
 left join lateral (
     select sum(sharequeue.records(sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets))) as records,
         range_agg(sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets)) as offsets,

@@ -4,7 +4,7 @@
 create or replace view sharequeue.lost_topics as
 select l.group_id, l.topic, l.topic_id,
     overlay(sharequeue_internal.lost_topic(l.group_id, l.topic, l.there) placing 'T' from 1 for 1)
-        || '. After deleted.topics.retention.ms the service removes what the group has of the old topic.' as reason
+        || '. After deleted.topics.retention.ms the service removes the group''s state of the old topic.' as reason
 from (
     select sp.group_id, sp.topic, sp.topic_id, bool_or(t.partitions is null or t.partitions > 0) as there
     from sharequeue.share_partitions sp left join sharequeue.topics t using (topic)

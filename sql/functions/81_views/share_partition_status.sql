@@ -1,11 +1,11 @@
--- Every figure of a share-partition that people ask for, as of now. Lag is KIP-1226's: log end − SPSO − delivery
--- complete count, and 0 where the log was cut below SPSO. The oldest unprocessed offset is the lowest that is neither
--- acknowledged nor archived; since when it is as it is, is known while it is leased (since the acquire) or an open
--- dead-letter batch has it (since that was opened). How records ended adds up: accepted, rejected, exhausted and gap are
--- all that ever ended; of the rejected and exhausted, no_dlq had no dead-letter topic set, dropped_letters were dropped
--- because theirs could not be written, and the rest are letters. Lost records did not end, and are counted apart. Where there is lag and
--- nothing can be leased, blocked_by is why, in one word, and blocked_reason in words; something changes at blocked_until, if
--- that is known, and blocked_offset is the record that is in the way.
+-- The current figures of each share-partition. Lag is that of KIP-1226: log end − SPSO − delivery-complete count, and 0 if
+-- the log was truncated below SPSO. oldest_offset is the lowest offset that is neither acknowledged nor archived;
+-- oldest_since, the time since which it has its state, is known while it is leased (since the acquire) or in an open
+-- dead-letter batch (since that was opened). accepted, rejected, exhausted and gap add up to all records that ended. Of the
+-- rejected and exhausted ones, no_dlq had no dead-letter topic, dropped_letters were dropped because their letters could not
+-- be written, and the others are letters. Lost records did not end, and are counted separately. If there is lag and nothing
+-- can be leased, blocked_by is the reason as one word, and blocked_reason as a sentence; blocked_until is when this may
+-- change, if it is known, and blocked_offset is the blocking record.
 create or replace view sharequeue.share_partition_status as
 select
     sp.share_partition_id, sp.group_id, sp.topic, sp.partition, sp.topic_id, sp.status, sp.state_epoch,
@@ -18,13 +18,13 @@ select
     f.highest_delivery_count, l.leases, l.next_expiry, f.waiting, o.oldest_offset, o.oldest_state, o.oldest_since,
     coalesce(sp.paused_reason, g.paused_reason, c.reason) as paused_reason,
     case when sp.status = 'topic_recreated' then sharequeue_internal.lost_topic(sp.group_id, sp.topic, true)
-        when t.topic is not null then sharequeue_internal.lost_topic(sp.group_id, sp.topic, false) || '. The broker says since '
-            || to_char(t.gone_since at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') || ' that there is no topic of the id '
+        when t.topic is not null then sharequeue_internal.lost_topic(sp.group_id, sp.topic, false) || '. Since '
+            || to_char(t.gone_since at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') || ' the broker has no topic of the id '
             || sp.topic_id
         when sp.observed_at is null or sp.log_end >= sp.spso + sp.delivery_complete_count then null
-        when sp.speo = sp.spso then 'it begins at ' || sp.spso || ', behind the log''s end ' || sp.log_end
-            || ': the log was truncated, or the group begun anew there. Nothing before that offset is delivered'
-        else 'the log ends at ' || sp.log_end || ', below what was delivered: it was truncated' end as fault,
+        when sp.speo = sp.spso then 'the group starts at ' || sp.spso || ', after the end of the log, ' || sp.log_end
+            || ': the log was truncated, or the group was reset to it. Nothing before that offset is delivered'
+        else 'the log ends at ' || sp.log_end || ', below delivered records: it was truncated' end as fault,
     sp.accepted_first + e.accepted as accepted, e.rejected, e.exhausted, e.gap,
     e.rejected + e.exhausted - coalesce(d.total_letters + d.total_dropped, 0) as no_dlq,
     coalesce(d.total_dropped, 0) as dropped_letters,
@@ -72,7 +72,7 @@ left join lateral (
 ) as o on true
 left join lateral (
     select 'circuit breaker ' || c.state || ': ' || c.reason
-        || case when c.state = 'open' then '; probed from ' || to_char(c.retry_at at time zone 'UTC',
+        || case when c.state = 'open' then '; a probe is due from ' || to_char(c.retry_at at time zone 'UTC',
             'YYYY-MM-DD"T"HH24:MI:SS"Z"') || ' on' else '' end as reason
     from sharequeue.circuit_breakers c
     where c.share_partition_id = sp.share_partition_id and g.breaker_percent > 0 and c.state <> 'closed'
@@ -93,7 +93,7 @@ left join sharequeue.circuit_breakers cb on cb.share_partition_id = sp.share_par
 cross join lateral (
     select case when f.archiving = 0 then null
         when k.reason is not null then 'dead letters are held: ' || k.reason
-        when not (select sharequeue.service_drains()) then 'no service writes the dead letters: the next run of a job does, or'
+        when not (select sharequeue.service_drains()) then 'no service writes the dead letters: the next run of a job writes them, or'
             ' `sharequeue serve`, or `sharequeue dlq drain --group ' || sp.group_id || ' --execute`' end as reason
 ) as held
 left join lateral (

@@ -1,9 +1,9 @@
 -- The figures of each share-partition for monitoring, computed for all at once. Columns with the names of
 -- share_partition_status are the same figures. in_flight_batches counts batches; released, renewed and lapsed are
--- records that an acknowledgement released or renewed, or whose lock lapsed; letters and letter_batches are what has
--- been written to the dead-letter topic. oldest_waits_seconds is the least time that the oldest unfinished record
--- has waited: since its state last changed, or since the report of an hour or a day ago, if that had it in the log;
--- null if neither is known. condition is one word.
+-- records that an acknowledgement released or renewed, or whose lock lapsed; letters and letter_batches have been
+-- written to the dead-letter topic. oldest_waits_seconds is the least time that the oldest unfinished record has
+-- waited: since its state last changed, or since the report of an hour or a day ago, if that had it in the log; null
+-- if neither is known. condition is one word.
 create or replace view sharequeue.monitored_share_partitions as
 select sp.share_partition_id, sp.group_id, sp.topic, sp.partition, sp.spso, sp.speo, sp.log_start, sp.log_end,
     greatest(0, sp.log_end - sp.spso - sp.delivery_complete_count) as lag, sp.lost_records,
@@ -39,7 +39,7 @@ left join (
     select f.share_partition_id, count(distinct f.first_offset) as batches,
         sum(f.records) filter (where f.state = 0) as available, sum(f.records) filter (where f.state = 1) as acquired,
         sum(f.records) filter (where f.state = 3) as archiving,
-        -- Compared by the offset alone, which is first and the same in no two of them.
+        -- Compared by the offset alone, which is the first element and differs between any two of them.
         min(array[f.lowest, f.state, f.lease_id]) filter (where f.lowest is not null and f.state in (0, 1, 3))
             as oldest
     from (

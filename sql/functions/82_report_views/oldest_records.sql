@@ -1,4 +1,4 @@
--- The oldest unfinished record of each share-partition that has one, and since when it waits: since the first report
+-- The oldest unfinished record of each share-partition that has one, and how long it has waited: since the first report
 -- that had it in the log, or since its state last changed, whichever is earlier. Both are null if no report has it
 -- yet. Its timestamp in the topic is not known here.
 create or replace view sharequeue.oldest_records as

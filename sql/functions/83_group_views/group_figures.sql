@@ -1,7 +1,7 @@
--- The figures of each share group, as of now. finished_records are those that ended since the oldest report of the last
--- hour, or since a share-partition came to life in that hour, window_seconds ago; throughput is that a second, and
--- time_to_drain_seconds how long the lag takes at that rate. They are null where they are not known: without either, and
--- the last two also where nothing ended. No lag takes no time. oldest_age_seconds is that of oldest_records.
+-- The current figures of each share group. finished_records are those that ended in the last window_seconds: since the oldest
+-- report of the last hour, or since a share-partition was created in that hour. throughput is their number per second, and
+-- time_to_drain_seconds the time for the lag at that rate. They are null if they are not known: without either, and the last
+-- two also if no record ended. Without lag the time is 0. oldest_age_seconds is that of oldest_records.
 create or replace view sharequeue.group_figures as
 select f.group_id, f.share_partitions, f.lag, f.in_flight, f.available, f.acquired, f.archiving, f.waiting,
     f.delivery_complete_count, f.lost_records, f.accepted, f.rejected, f.exhausted, f.gap, f.leases, f.stuck_leases,

@@ -36,13 +36,13 @@ language sql stable set search_path = pg_catalog as $$
         union all
         select share_partition_id, 'a batch lies at or past SPEO' from ordered where last_offset >= speo
         union all
-        select share_partition_id, 'an offset below SPSO is still available, or a finished batch still there'
+        select share_partition_id, 'an offset below SPSO is still available, or a finished batch still exists'
         from ordered where below or (terminal and last_offset < spso)
         union all
         select o.share_partition_id, 'the record at SPSO is terminal' from ordered o
         join checked sp using (share_partition_id) where o.head_is_terminal and not sp.advance_due
         union all
-        select sp.share_partition_id, 'there is nothing in flight between SPSO and SPEO' from checked sp
+        select sp.share_partition_id, 'no batch is in flight between SPSO and SPEO' from checked sp
         where sp.spso < sp.speo and not exists (select from parts p where p.share_partition_id = sp.share_partition_id
             and p.last_offset >= sp.spso)
         union all
@@ -54,37 +54,37 @@ language sql stable set search_path = pg_catalog as $$
         select share_partition_id, 'a leased record has delivery count 0' from parts
         where state = 1 and delivery_count < 1
         union all
-        select share_partition_id, 'a row of a batch says what cannot be' from parts
+        select share_partition_id, 'a row of a batch has impossible values' from parts
         where state not between 0 and 4 or delivery_count < 0 or first_offset < 0 or isempty(offsets)
             or (state = 1) <> (lease_id is not null) or (isolate is not null and (isolate < 1 or state <> 0))
             or (not_before is not null and state <> 0)
             or (state = 3 and cause is distinct from 'rejected' and cause is distinct from 'exceeded')
             or cause not in ('rejected', 'exceeded', 'gap')
         union all
-        select sp.share_partition_id, 'a share-partition says what cannot be' from checked sp
+        select sp.share_partition_id, 'a share-partition has impossible values' from checked sp
         where not (0 <= sp.spso and sp.spso <= sp.speo and sp.delivery_complete_count >= 0 and sp.partition >= 0)
             or sp.status not in ('active', 'topic_recreated')
         union all
-        select sp.share_partition_id, 'something is redeliverable and not marked so' from checked sp
+        select sp.share_partition_id, 'a record is redeliverable, but the share-partition is not marked so' from checked sp
         where not sp.redeliverable and exists (
             select from parts p where p.share_partition_id = sp.share_partition_id and p.state = 0)
         union all
-        select c.share_partition_id, 'a circuit breaker says what cannot be' from sharequeue.circuit_breakers c
+        select c.share_partition_id, 'a circuit breaker has impossible values' from sharequeue.circuit_breakers c
         join checked using (share_partition_id)
         where c.state not in ('closed', 'open', 'probing') or (c.state = 'probing') = isempty(c.probe)
             or (c.state <> 'closed') <> (c.retry_at is not null) or c.failed > c.records or c.failed < 0
         union all
-        select l.share_partition_id, 'a lease holds nothing' from sharequeue.leases l
+        select l.share_partition_id, 'a lease holds no record' from sharequeue.leases l
         join checked using (share_partition_id)
         where not exists (select from sharequeue.in_flight_batches f where f.lease_id = l.lease_id)
         union all
-        select l.share_partition_id, 'a lock lapses before the share-partition says' from sharequeue.leases l
+        select l.share_partition_id, 'a lock lapses before the next expiry of its share-partition' from sharequeue.leases l
         join checked sp using (share_partition_id) where sp.next_expiry is null or l.expires_at < sp.next_expiry
         union all
-        select s.share_partition_id, 'there is lag, nothing can be leased, and no reason is known'
+        select s.share_partition_id, 'there is lag, nothing can be leased, and the reason is unknown'
         from sharequeue.share_partition_status s join checked using (share_partition_id) where s.blocked_by = 'unknown'
         union all
-        select p.share_partition_id, 'a record is held under a lease of another share-partition, or of none' from parts p
+        select p.share_partition_id, 'a record is held under a lease of another share-partition, or one that does not exist' from parts p
         where p.state = 1 and not exists (select from sharequeue.leases l
             where l.lease_id = p.lease_id and l.share_partition_id = p.share_partition_id)
     )
