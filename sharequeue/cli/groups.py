@@ -53,7 +53,10 @@ def groups() -> None:
     "states",
     multiple=True,
     callback=_states,
-    help="Only groups in this state: Empty, Stable or Dead (which no group is), comma-separated; may be repeated.",
+    help=(
+        "Only groups in this state: Empty, Stable or Dead (which matches no group), comma-separated; may be "
+        "repeated."
+    ),
 )
 def list_groups(settings: Settings, output: Output, states: Sequence[str]) -> None:
     """List the share groups with their state and number of members."""

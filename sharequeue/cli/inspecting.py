@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sharequeue.cli.options import GroupsNamed, Moment, groups_option, parse_topics, settings_options
 from sharequeue.cli.output import Output, answers, moment, nested, number, row_of, text
 from sharequeue.database import Database
-from sharequeue.reports.drawing import divided, said
+from sharequeue.reports.drawing import divided, window_text
 from sharequeue.reports.read import Window, read_windows
 from sharequeue.state import State
 from sharequeue.words.offsets import OffsetSet
@@ -75,7 +75,7 @@ def show(settings: Settings, output: Output, named: GroupsNamed, topics: Sequenc
         for group in named.of(database):
             rows: list[dict[str, Any]] = []
             for window in read_windows(database, group, wanted):
-                output.note(f"{group} {window.topic}-{window.partition}, {said(window)}")
+                output.note(f"{group} {window.topic}-{window.partition}, {window_text(window)}")
                 output.note(strip(window))
                 rows += _rows(group, window)
             rows += _leases(database, group, wanted)

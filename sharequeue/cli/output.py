@@ -54,7 +54,7 @@ _KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
 class Column:
     """A column of a result. Without `--verbose`, text has no `wide` ones, and `cut` ones are shortened.
 
-    A column with a refusal or a reason to wait is not shortened: somebody has to act on it.
+    A column with a refusal or a reason to wait is not shortened: an operator must act on it.
     """
 
     name: str

@@ -94,7 +94,7 @@ def _forced(command: Callable[..., Any]) -> Callable[..., Any]:
 @state.command()
 @_forced
 def release(**given: Any) -> None:
-    """Make these offsets available now, even if they are leased or wait for a time."""
+    """Make these offsets available now, even if they are leased or wait for a later time."""
     _force(Administration.force_release, **given)
 
 

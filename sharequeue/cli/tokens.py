@@ -76,7 +76,7 @@ def create(
     until = (
         "for ever" if token.expires_at is None else f"until {token.expires_at.isoformat(timespec='seconds')}"
     )
-    limited = f", good for {', '.join(token.scopes)} alone" if token.scopes else ""
+    limited = f", only for {', '.join(token.scopes)}" if token.scopes else ""
     click.echo(f"token {token.token_id} of {principal}{limited}, {until}; it is shown only once", err=True)
     output.one_row({"token": secret, **_row(token)}, secret)
 

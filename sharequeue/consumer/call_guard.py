@@ -69,8 +69,8 @@ class CallGuard:
         """Raise after close, and in a forked process."""
         if self.elsewhere:
             raise IllegalStateException(
-                f"{prefix}the share consumer was made in process {self._process.pid}, before a fork: "
-                "make one in each process"
+                f"{prefix}the share consumer was created in process {self._process.pid}, before a fork: "
+                "create one in each process"
             )
         if self.closed:
             raise IllegalStateException("Share consumer closed")

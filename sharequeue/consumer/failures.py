@@ -61,7 +61,7 @@ class Failures:
         location = holding.errors_at[0] if holding.errors_at else self._folder(holding)
         problem = self._write(location, errors, min(PATIENCE_S, holding.lease.lock_duration_ms / 10_000))
         if problem is not None:
-            _log.warning("dead letters will go without the error: %s", problem)
+            _log.warning("dead letters will be written without the error: %s", problem)
             return None
         if holding.errors_at:
             return None
@@ -76,7 +76,7 @@ class Failures:
     def _write(self, location: str, errors: Mapping[int, str], patience: float) -> str | None:
         """Write the errors; return what went wrong, None if they are written."""
         if self._late is not None and not self._late.is_set():
-            return f"{location} waits for a folder that does not answer"
+            return f"{location} was not written, because an earlier write has not ended"
         problem: str | None = None
         ended = threading.Event()
 
@@ -111,7 +111,7 @@ class Failures:
                 if _is_day_before(each.base_name, today - KEPT):
                     filesystem.delete_dir(each.path)
         except OSError as error:
-            _log.info("errors of dead letters older than %s stay: %s", KEPT, first_line(error))
+            _log.info("folders of errors older than %s could not be removed: %s", KEPT, first_line(error))
 
 
 def _is_day_before(name: str, day: date) -> bool:

@@ -115,7 +115,11 @@ class Fetcher:
             try:
                 self._state.release(untouched, refund=True)
             except (SQLAlchemyError, ShareError) as error:
-                _log.warning("%d leases wait for their locks: %s", len(untouched), first_line(error))
+                _log.warning(
+                    "%d leases could not be released; their records are delivered again when the locks lapse: %s",
+                    len(untouched),
+                    first_line(error),
+                )
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Have all clients of the broker log in with these credentials, also clients that are made later."""
@@ -161,7 +165,7 @@ class Fetcher:
                     self._fetch()
             except (SQLAlchemyError, KafkaException, BrokerNotAvailable) as error:
                 _log.warning(
-                    "fetching for %s fails, and is tried again: %s", self._member.member_id, first_line(error)
+                    "fetching for %s failed, trying again: %s", self._member.member_id, first_line(error)
                 )
                 self._pause(_RETRY_S)
             except Exception as error:
@@ -363,7 +367,7 @@ class Fetcher:
                         self._handover.queue.to_read.remove(holding)
                 return
         _log.warning(
-            "the leased records of %s cannot be read now and are given back: %s", at, error or "nothing came"
+            "the leased records of %s cannot be read now and are released: %s", at, error or "nothing came"
         )
         self._ends.cannot_be_read(holding.key)
         with self._handover.changed:

@@ -101,7 +101,7 @@ class LogEnds:
             logs = self._topics.offsets_of(sizes, refused)
             after = self._ask(sizes)
         except ShareError as error:
-            _log.warning("the ends of the logs are not known: %s", error)
+            _log.warning("the ends of the logs could not be read: %s", error)
             before, logs, after = {}, {}, {}
         # If a topic was created again meanwhile, it is unknown which of the two the offsets belong to.
         ids = {name: topic_id for name, topic_id in after.items() if before.get(name) == topic_id}

@@ -229,7 +229,7 @@ class Reader:
         try:
             self._consumer.seek(TopicPartition(*key, offset))
         except KafkaException as error:
-            _log.debug("seek of %s to %d: %s; assigned anew", key, offset, error)
+            _log.debug("seek of %s to %d failed, assigning the partition again: %s", key, offset, error)
             self._drop(key)
             self.watch(key, offset)
             return self._logs[key]

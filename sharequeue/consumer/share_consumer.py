@@ -97,7 +97,7 @@ class ShareConsumer:
         """Leases with polled records whose acknowledgements are not sent yet."""
         self._subscribed: tuple[str, ...] = ()
         self._callback: AcknowledgementCommitCallback | None = None
-        self._untold: deque[tuple[Key, tuple[OffsetSet, Result]]] = deque()
+        self._callback_results: deque[tuple[Key, tuple[OffsetSet, Result]]] = deque()
         """Results that are not passed to the callback yet."""
         self._handed_at = 0.0
         self._handed = 0
@@ -199,7 +199,9 @@ class ShareConsumer:
         self._guard.check()
         holding = self._holding(message.topic(), message.partition(), message.offset())
         if holding is None:
-            raise IllegalStateException("the record is not in hand: it was acknowledged, or never polled")
+            raise IllegalStateException(
+                "the record is not held: it was already acknowledged, or never polled"
+            )
         return max(0.0, holding.lock.deadline - lock_clock())
 
     def commit_sync(self, timeout: float = 60) -> dict[TopicPartition, KafkaException | None]:
@@ -399,7 +401,7 @@ class ShareConsumer:
         if not _ACCEPT <= kind <= _RENEW:
             raise ValueError(f"Failed to acknowledge {what}: {_INVALID}")
         if delay is not None and not 0 <= delay <= _LONGEST_DELAY_S:
-            raise ValueError(f"a record waits 0 to {_LONGEST_DELAY_S:.0f} seconds, not {delay}")
+            raise ValueError(f"the delay is {delay}: expected 0 to {_LONGEST_DELAY_S:.0f} seconds")
         holding = self._holding(topic, partition, offset)
         if holding is None:
             raise IllegalStateException(f"Failed to acknowledge {what}: {_STATE}")
@@ -451,9 +453,9 @@ class ShareConsumer:
         """Call the callback with the results that have arrived. If it raises, the rest is passed on next time."""
         for sending in self._handover.finished():
             if self._callback is not None:
-                self._untold.extend(sending.by_partition().items())
-        while self._untold and self._callback is not None:
-            (topic, partition), (offsets, error) = self._untold.popleft()
+                self._callback_results.extend(sending.by_partition().items())
+        while self._callback_results and self._callback is not None:
+            (topic, partition), (offsets, error) = self._callback_results.popleft()
             self._guard.in_callback = True
             try:
                 at = TopicPartition(topic, partition, 0)

@@ -102,7 +102,7 @@ def _pending(connection: sa.Connection) -> list[Migration]:
     for f in files:
         if not f.repeatable and done.get(f.name, f.checksum) != f.checksum:
             raise SchemaOutdated(
-                f"{f.name} was applied with another text than it has now. A numbered migration must not change once "
+                f"{f.name} has changed since it was applied. A numbered migration must not change once "
                 "applied: restore the file and write a new one."
             )
     first_changed = next((i for i, f in enumerate(files) if done.get(f.name) != f.checksum), len(files))

@@ -62,8 +62,8 @@ class Database:
     ``options``. A connection that has been idle is tested before use, so that a
     restarted server costs one retry, not an error.
 
-    A statement that uses objects missing in the schema raises SchemaOutdated, whose message says which of the
-    two is older. A refusal by a function is raised as the error of Kafka's name from ``sharequeue.words.errors``.
+    A statement that uses objects missing in the schema raises SchemaOutdated, whose message names the
+    older of the two. A refusal by a function is raised as the error of Kafka's name from ``sharequeue.words.errors``.
     """
 
     def __init__(

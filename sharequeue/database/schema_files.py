@@ -103,8 +103,8 @@ def schema_mismatch(connection: sa.Connection) -> str | None:
         )
     if digest != schema_digest(files):
         return (
-            f"The database's functions are of another release than this program (both at {expected}). "
-            "Run `sharequeue migrate` as the schema's owner, or upgrade sharequeue here."
+            f"The database's functions belong to another release than this program (both at {expected}). Run "
+            "`sharequeue migrate` as the schema's owner, or upgrade sharequeue here."
         )
     return None
 

@@ -27,7 +27,7 @@ _FIRST, _TIMES, _LARGEST = 5, 4, 5_000
 """The number of offsets of each partition in the first step, and the factor for each next step."""
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
-_LATE = "The topic was read for {:g} s, and did not answer in time."
+_LATE = "Reading the topic took longer than {:g} s."
 
 _readers = BoundedSemaphore(2)
 """A client that waits for a broker cannot be interrupted: the maximum number of clients that may wait."""
@@ -91,7 +91,7 @@ def letter_at(
 def _within(seconds: float, look: Callable[[float], Browsed]) -> Browsed:
     deadline = time.monotonic() + seconds
     if not _readers.acquire(timeout=seconds):
-        return Browsed(remark="Others read dead letters just now. Try again in a moment.")
+        return Browsed(remark="Too many requests are reading dead letters now. Try again in a moment.")
     found = Browsed(remark=_LATE.format(seconds))
 
     def work() -> None:
@@ -100,7 +100,7 @@ def _within(seconds: float, look: Callable[[float], Browsed]) -> Browsed:
             found = look(deadline)
         except UnknownTopicOrPartition:
             # Without similar names: the caller may not be allowed to see them.
-            found = Browsed(remark="There is no topic of this name on the broker, or not yet.")
+            found = Browsed(remark="The broker has no topic of this name, or does not show it yet.")
         except ShareError as error:
             found = Browsed(remark=error.message)
         except Exception as error:  # an error of the client: it is in the remark
@@ -138,7 +138,7 @@ def _browse(
         first = {at: max(log.log_start, reached[at] - back) for at, log in logs.items()}
         piece = _read(settings, topic, first, reached, logs, takes, deadline)
         if piece is None:
-            remark = "There was no time to look further back: go on with the older ones."
+            remark = "The time was too short to read further back: continue with the older letters."
             break
         for seen in reversed(piece):
             found[seen.letter.partition].append(seen)

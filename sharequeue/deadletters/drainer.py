@@ -101,7 +101,7 @@ class DeadLetterDrainer:
             # Once per batch, and while a large batch is written.
             if step == "opened" or time.monotonic() - taken[source] > LEASE_SECONDS / 4:
                 if not leases[source].take():
-                    raise Fenced("another replica drains it now")
+                    raise Fenced("another replica now writes its dead letters")
                 taken[source] = time.monotonic()
             if step == "closed":
                 written[source] = written.get(source, 0) + BATCH_RECORDS

@@ -47,7 +47,7 @@ ASK_SECONDS = 5.0
 _ERRORS = 3
 """The client's log level: less important messages are about passing errors, or errors that are raised."""
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
-_WAIT = "the records wait, the next drain tries again."
+_WAIT = "the records wait, and the next drain tries again."
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -127,11 +127,14 @@ def name_problem(rules: DeadLetterRules) -> str | None:
     topic, group = rules.topic, rules.group_id
     rename = f"set `{TOPIC_NAME}` of group `{group}`"
     if not topic:
-        return f"group `{group}` has no dead-letter topic, but records that wait for one: {rename}."
+        return f"group `{group}` has no dead-letter topic, but some of its records wait for one: {rename}."
     if topic.startswith("__"):
         return f"`{topic}` begins with `__`, as only Kafka's internal topics do: {rename} to another."
     if not _LEGAL_NAME.fullmatch(topic) or topic in (".", ".."):
-        return f"`{topic}` is no legal topic name (letters, digits, dot, underscore, hyphen): {rename} to another."
+        return (
+            f"`{topic}` is not a valid topic name (letters, digits, dot, underscore, hyphen): {rename} to "
+            "another."
+        )
     if not topic.startswith(rules.prefix):
         return (
             f"`{topic}` does not begin with `{rules.prefix}`: {rename} to one that does, "
@@ -139,7 +142,8 @@ def name_problem(rules: DeadLetterRules) -> str | None:
         )
     if topic in rules.inputs:
         return (
-            f"group `{group}` reads `{topic}`, its dead letters would come back to it: {rename} to another."
+            f"group `{group}` reads `{topic}`, so that its dead letters would be delivered to it again: "
+            f"{rename} to another."
         )
     return None
 
@@ -158,7 +162,8 @@ def topic_problem(rules: DeadLetterRules, found: FoundTopic | None) -> str | Non
     if GROUP_ENABLE in found.configs:
         if found.configs[GROUP_ENABLE] != "true":
             return (
-                f"topic `{topic}` does not take dead letters of groups: set its config `{GROUP_ENABLE}=true`."
+                f"topic `{topic}` does not accept dead letters of groups: set its config "
+                f"`{GROUP_ENABLE}=true`."
             )
     elif not rules.opted_in:
         return (
@@ -169,7 +174,10 @@ def topic_problem(rules: DeadLetterRules, found: FoundTopic | None) -> str | Non
     if "compact" in policy.split(","):
         # Letters have no key, unless they are copies of records with a key; a compacted topic refuses records
         # without one.
-        return f"topic `{topic}` is compacted and takes no record without a key: set its `cleanup.policy=delete`."
+        return (
+            f"topic `{topic}` is compacted and accepts no record without a key: set its "
+            "`cleanup.policy=delete`."
+        )
     return None
 
 
@@ -192,7 +200,7 @@ class TopicKeeper:
             found = self.find(rules.topic)
             if found is None:
                 raise CannotWrite(
-                    f"topic `{rules.topic}` was deleted while it was made: try again.", lasting=False
+                    f"topic `{rules.topic}` was deleted while it was created: try again.", lasting=False
                 )
         limit = int(found.configs.get("max.message.bytes", _DEFAULT_MAX_MESSAGE_BYTES))
         return DeadLetterTopic(rules.topic, found.topic_id, found.partitions, limit)
@@ -286,7 +294,7 @@ def warning_of_alter(
     """
     if {TOPIC_NAME, OPT_IN}.isdisjoint(changes) or (reason := why_held(settings, database, configs)) is None:
         return None
-    end = "dropped" if configs.dead_letter_drop_enable else "held until somebody acts"
+    end = "dropped" if configs.dead_letter_drop_enable else "held until an operator acts"
     return f"dead letters of group {configs.group_id} will be {end}: {reason}"
 
 
@@ -354,5 +362,5 @@ def unanswered(error: ShareError, what_to_do: str) -> CannotWrite:
 def _nameless(error: str) -> CannotWrite:
     # No permission is missing, so no record may be dropped.
     return CannotWrite(
-        f"the broker met an error it has no name for ({error}), see the broker's log: {_WAIT}", lasting=False
+        f"the broker returned an unknown error ({error}), see the broker's log: {_WAIT}", lasting=False
     )

@@ -304,8 +304,8 @@ class DeadLetterWriter:
             except CannotWrite as problem:
                 return report, problem
         reason = (
-            f"another writer took {source} over {report.takeovers} times, or its transactions outlive their time: "
-            "drain the group with one writer, or in smaller batches."
+            f"another writer took over {source} {report.takeovers} times, or its transactions exceed their "
+            "timeout: drain the group with one writer, or in smaller batches."
         )
         return report, CannotWrite(reason, lasting=False)
 
@@ -382,4 +382,4 @@ def _with(report: PartitionReport, written: int = 0, resumed: int = 0, dropped: 
 
 def _line(source: SharePartition, topic: DeadLetterTopic, done: BatchDone) -> str:
     text = f"{source}: {done.written} dead letters written to {topic.name} (batch {done.sequence})"
-    return f"{text}, {done.resumed} found written" if done.resumed else text
+    return f"{text}, {done.resumed} were already written" if done.resumed else text

@@ -76,10 +76,13 @@ class Acl:
         _check(self.pattern_type, PATTERN_TYPES, "pattern type")
         if not self.principal.startswith("User:") or self.principal == "User:":
             raise InvalidRequest(
-                f"A principal is User:<name>, or User:* for everybody, not {self.principal!r}."
+                f"The principal {self.principal!r} is not valid: expected User:<name>, or User:* for "
+                "everybody."
             )
         if not self.resource_name:
-            raise InvalidRequest("An ACL needs a group or a topic: its name, a prefix, or * for every one.")
+            raise InvalidRequest(
+                "An ACL needs a group or a topic: expected its name, a prefix, or * for all."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,4 +210,4 @@ def _parameters(of: Acl | AclFilter) -> dict[str, str | None]:
 
 def _check(value: str, known: Any, what: str) -> None:
     if value not in known:
-        raise InvalidRequest(f"There is no {what} {value!r}: it is one of {', '.join(known)}.")
+        raise InvalidRequest(f"Unknown {what} {value!r}: expected one of {', '.join(known)}.")

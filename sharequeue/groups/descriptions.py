@@ -130,7 +130,9 @@ def describe_group(database: Database, group_id: str) -> GroupDescription:
             parameters,
         ).one_or_none()
         if group is None:
-            raise GroupIdNotFound(f"There is no share group {group_id}. A group is made by its first member.")
+            raise GroupIdNotFound(
+                f"There is no share group {group_id}. A group is created by its first member."
+            )
         rows = connection.execute(
             text(
                 "select m.*, sharequeue.assignment_of(m.group_id, m.member_id) as assignment"

@@ -23,7 +23,7 @@ from sharequeue.groups.heartbeats import (
     HeartbeatRequest,
     HeartbeatResponse,
     heartbeat,
-    only_says_alive,
+    is_keep_alive,
 )
 from sharequeue.groups.tokens import TokenRefused, authorization
 from sharequeue.words import traces
@@ -89,12 +89,14 @@ class DatabaseHeartbeats:
                 try:
                     self._service = ServiceHeartbeats(self._settings.service)
                 except SettingMissing as missing:
-                    raise ClusterAuthorizationFailed(f"this login may not keep groups: {missing}") from None
+                    raise ClusterAuthorizationFailed(
+                        f"this login may not maintain groups: {missing}"
+                    ) from None
         return self._service(request, timeout)
 
     def _directly(self, request: HeartbeatRequest) -> HeartbeatResponse:
         try:
-            if request.member_epoch != LEAVE_EPOCH and not (self._configs and only_says_alive(request)):
+            if request.member_epoch != LEAVE_EPOCH and not (self._configs and is_keep_alive(request)):
                 configs = GroupConfigs.load(self._database, request.group_id)
                 self._configs = configs.service
                 self._loaded(configs)
@@ -152,8 +154,9 @@ class ServiceHeartbeats:
             found: Any = reply.json() if reply.is_success or reply.status_code in _REFUSED else None
         except (httpx.HTTPError, ValueError) as failure:
             raise CoordinatorNotAvailable(
-                f"the service at {self._http.base_url} does not answer ({failure or type(failure).__name__}). "
-                "`sharequeue up` or `sharequeue serve` starts one; `sharequeue doctor` looks for what is wrong."
+                f"the service at {self._http.base_url} does not answer "
+                f"({failure or type(failure).__name__}). `sharequeue up` or `sharequeue serve` starts one; "
+                "`sharequeue doctor` shows what is wrong."
             ) from None
         try:
             response = _response(found)
@@ -161,7 +164,8 @@ class ServiceHeartbeats:
             self._not_before = time.monotonic() + throttled_ms / 1000
         except (KeyError, TypeError, ValueError):
             raise CoordinatorNotAvailable(
-                f"what answers at {self._http.base_url} is not the service, or is not well: HTTP {reply.status_code}"
+                f"{self._http.base_url} returned HTTP {reply.status_code} instead of a response to the "
+                "heartbeat: check that this is the address of the service, and look into its log"
             ) from None
         if response.error_code == UnknownServerError.code:
             raise CoordinatorNotAvailable(f"the service failed: {response.error_message}")

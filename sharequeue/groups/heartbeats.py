@@ -102,12 +102,12 @@ def heartbeat(
         if getattr(error.orig, "pgcode", None) != _LOCK_NOT_AVAILABLE:
             raise
         held = CoordinatorNotAvailable(
-            f"Group {request.group_id} is held by a transaction of somebody else's. Try again in a moment."
+            f"Group {request.group_id} is locked by another transaction. Try again in a moment."
         )
         return HeartbeatResponse(error_code=held.code, error_message=held.message)
 
 
-def only_says_alive(request: HeartbeatRequest) -> bool:
+def is_keep_alive(request: HeartbeatRequest) -> bool:
     """Return whether a heartbeat only keeps the member alive, as nearly all do."""
     return (
         request.member_epoch > JOIN_EPOCH

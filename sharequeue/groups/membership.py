@@ -152,7 +152,7 @@ class Membership:
         not respond in time, RuntimeError after `leave`.
         """
         if self._left:
-            raise RuntimeError("the membership was left: make another one")
+            raise RuntimeError("the membership has ended: create another one")
         self._end_thread(leave=False)
         deadline = inf if timeout is None else time.monotonic() + timeout
         self.lost.clear()
@@ -335,7 +335,7 @@ class Membership:
         self, topics: tuple[str, ...], response: HeartbeatResponse, asked_at: float, waited: float
     ) -> float:
         if self._failure is not None:
-            _log.warning("heartbeats of %s are answered again", self.member_id)
+            _log.warning("heartbeats of %s succeed again", self.member_id)
         with self._changed:
             if topics != self.topics:
                 return 0.0
@@ -365,7 +365,9 @@ class Membership:
         if not self._rejoins:
             self._lose(error.message)
             return
-        _log.warning("member %s is out of group %s and joins again: %s", self.member_id, self.group_id, error)
+        _log.warning(
+            "member %s is no longer in group %s and joins again: %s", self.member_id, self.group_id, error
+        )
         with self._changed:
             self._tried, self._failure = True, None
             self._forget()
@@ -393,7 +395,7 @@ class Membership:
         """Handle a failed heartbeat; it is sent again until the session must have expired."""
         silent = time.monotonic() - self._heard_at
         if not self._rejoins and silent >= self._session_s:
-            self._lose(f"no heartbeat was answered for {silent:.0f} s, the session has expired: {error}")
+            self._lose(f"no heartbeat has succeeded for {silent:.0f} s, and the session has expired: {error}")
             return
         if type(error) is not type(self._failure):  # one line for an outage, however long
             _log.warning(
@@ -405,7 +407,7 @@ class Membership:
             self._changed.notify_all()
 
     def _lose(self, reason: str) -> None:
-        _log.warning("member %s is out of group %s: %s", self.member_id, self.group_id, reason)
+        _log.warning("member %s is no longer in group %s: %s", self.member_id, self.group_id, reason)
         self.lost_reason = reason
         self.topic_ids = {}
         self.lost.set()

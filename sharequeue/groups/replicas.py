@@ -23,9 +23,9 @@ from sharequeue.database import Database
 
 Work = Literal["watch", "sweep", "journal", "dead_letters"]
 WORK: Mapping[Work, str] = {
-    "watch": "look at the broker's topics",
+    "watch": "check the broker's topics",
     "sweep": "end expired sessions and lapsed locks",
-    "journal": "keep the journal short",
+    "journal": "maintain the journal",
     "dead_letters": "look for dead letters to write",
 }
 """The recurring tasks of a replica."""

@@ -125,8 +125,8 @@ def hash_of(secret: str) -> bytes:
     """
     if not _SECRET.fullmatch(secret):
         raise TokenRefused(
-            "The token is malformed: one begins with sq_ and has 43 more letters, digits, - and _. "
-            "`sharequeue tokens create` makes one."
+            "The token is malformed: expected sq_ and 43 letters, digits, - and _. `sharequeue tokens "
+            "create` creates one."
         )
     return hashlib.sha256(secret.encode()).digest()
 
@@ -143,8 +143,8 @@ def principal_of(database: Database, secret: str, scope: str) -> str:
     )
     if row["found"] is None:
         raise TokenRefused(
-            "The token is unknown here, has expired, or was revoked. `sharequeue tokens list` shows which there are, "
-            "`sharequeue tokens create` makes another."
+            "The token is unknown, has expired, or was revoked. `sharequeue tokens list` shows the existing "
+            "ones, `sharequeue tokens create` creates another."
         )
     return str(row["found"])
 

@@ -125,8 +125,8 @@ class Asking:
                 client = AdminClient(config, logger=_logger_of_client)
             except KafkaException as error:
                 raise SettingMissing(
-                    f"Kafka's client does not take its settings ({error.args[0].str()}): check the variables "
-                    "SHAREQUEUE_KAFKA_…"
+                    f"Kafka's client does not accept its settings ({error.args[0].str()}): check the "
+                    "variables SHAREQUEUE_KAFKA_…"
                 ) from error
             self._client, self._credentials, self._heard = client, now, heard
         return client
@@ -177,8 +177,8 @@ class Asking:
         refusal, self._heard.refusal = self._heard.refusal, None
         if refusal is not None and refusal.code() == KafkaError._AUTHENTICATION:
             return SaslAuthenticationFailed(
-                f"{where} does not let this client in ({refusal.str()}). Check SHAREQUEUE_KAFKA_SASL_MECHANISM, "
-                "and the user and password, or where tokens come from."
+                f"{where} refuses the login of this client ({refusal.str()}). Check "
+                "SHAREQUEUE_KAFKA_SASL_MECHANISM, and the user and password, or the source of tokens."
             )
         if refusal is not None and _is_of_tls(refusal):
             return BrokerNotAvailable(

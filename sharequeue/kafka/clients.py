@@ -61,7 +61,8 @@ def client_config(settings: Settings, **overrides: Any) -> dict[str, Any]:
         # librdkafka does not name the file that it cannot read.
         if name in security and security[name] != "probe" and not os.access(security[name], os.R_OK):
             raise SettingMissing(
-                f"{KAFKA_PREFIX}{_variable(name)}={security[name]} cannot be read: is the file there?"
+                f"{KAFKA_PREFIX}{_variable(name)}={security[name]} cannot be read: check that the file "
+                "exists and is readable"
             )
     config: dict[str, Any] = {"bootstrap.servers": settings.bootstrap_servers, **security}
     for name, value in overrides.items():

@@ -92,8 +92,8 @@ class OffsetResets:
             inside = min(max(wanted, log.log_start), log.log_end)
             if inside != wanted:
                 warnings.append(
-                    f"{partition[0]}-{partition[1]}: offset {wanted} lies outside the log, "
-                    f"{log.log_start} to {log.log_end}; {inside} is taken"
+                    f"{partition[0]}-{partition[1]}: offset {wanted} lies outside the log, {log.log_start} "
+                    f"to {log.log_end}; {inside} is used"
                 )
             return inside
 
@@ -139,7 +139,8 @@ class OffsetResets:
             for partition in range(info.partitions) if partitions is None else partitions:
                 if partition not in logs:
                     raise UnknownTopicOrPartition(
-                        f"Topic {topic!r} has {info.partitions} partitions: there is no {partition}."
+                        f"Topic {topic!r} has {info.partitions} partitions: there is no partition "
+                        f"{partition}."
                     )
                 self._logs[topic, partition] = logs[partition]
 

@@ -164,7 +164,9 @@ def scan(
                 heard_at = time.monotonic()
             elif time.monotonic() - heard_at > TIMEOUT_SECONDS:
                 names = ", ".join(sorted({f"`{topic}`" for topic, _ in left}))
-                raise BrokerNotAvailable(f"nothing came of {names} for {TIMEOUT_SECONDS:.0f} s; try again.")
+                raise BrokerNotAvailable(
+                    f"no record of {names} arrived within {TIMEOUT_SECONDS:.0f} s; try again."
+                )
             for message in messages:
                 at, error = place_of(message), message.error()
                 if at not in left:
@@ -287,8 +289,8 @@ class PartitionReader:
                 self._came += self._consumer.consume(self._at_once - 1, 0)
         elif time.monotonic() > silent_until:
             raise TimeoutError(
-                f"nothing came of {self.topic}-{self.partition} from offset {self._position} on for "
-                f"{self._seconds:g} s: the broker does not answer, or the log was cut"
+                f"no record of {self.topic}-{self.partition} from offset {self._position} on arrived within "
+                f"{self._seconds:g} s: the broker does not answer, or the log was truncated"
             )
 
 

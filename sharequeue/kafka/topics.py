@@ -48,8 +48,9 @@ _WITHOUT_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 _NO_TOPIC = "?"
 """A name that no topic can have, so that a request for it does not create one."""
 _NO_TOPIC_IDS = (
-    "This broker gives its topics no ids: a topic that was deleted and made again would pass for the old one. "
-    "Kafka gives them since 2.8, where `inter.broker.protocol.version` is not an older one: upgrade the cluster."
+    "This broker has no topic ids: without them, a topic that was deleted and created again looks like the "
+    "old one. Kafka has them since 2.8, unless `inter.broker.protocol.version` is older: upgrade the "
+    "cluster."
 )
 _SPEC: Any = OffsetSpec  # has no types
 _EARLIEST, _LATEST = _SPEC.earliest(), _SPEC.latest()

@@ -105,7 +105,7 @@ def bars(
 def strip(window: Window, cells: int = 190) -> Html:
     """Draw the in-flight window of a share-partition by offset. A cell of many offsets is divided."""
     return _svg(
-        f"{window.topic}-{window.partition}, {said(window)}",
+        f"{window.topic}-{window.partition}, {window_text(window)}",
         STRIP_HEIGHT,
         *(
             element("path", fill=STATE_COLOURS[state], d=path)
@@ -116,7 +116,7 @@ def strip(window: Window, cells: int = 190) -> Html:
     )
 
 
-def said(window: Window) -> str:
+def window_text(window: Window) -> str:
     """Describe the window in words: its bounds, and how many offsets are in which state."""
     counts = ", ".join(
         f"{number(window.states[state].count)} {state}" for state in STATES if state in window.states

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from urllib.parse import quote
 
-from sharequeue.reports.drawing import STATE_COLOURS, number, said, strip_paths
+from sharequeue.reports.drawing import STATE_COLOURS, number, strip_paths, window_text
 from sharequeue.reports.read import Window
 
 MOST_CHARACTERS = 999
@@ -48,7 +48,7 @@ def line(points: Sequence[tuple[datetime, float]], *, unit: str) -> str:
 def bars(counts: Mapping[int, int], *, unit: str) -> str:
     """Return Markdown: a bar for each delivery count, logarithmic, with the numbers in words."""
     if not counts:
-        return "nothing has ended yet"
+        return "no record has ended yet"
     highest = max(counts.values())
     words = ", ".join(f"{number(counts[count])} at {count}" for count in sorted(counts)[:6])
     last = max(counts)
@@ -107,7 +107,7 @@ def strip(window: Window | None) -> str:
             for state, path in strip_paths(window, detail, _WIDTH, 24).items()
         )
 
-    return _fitting(drawn, f"{window.topic}-{window.partition}, {said(window)}", 90, height=24)
+    return _fitting(drawn, f"{window.topic}-{window.partition}, {window_text(window)}", 90, height=24)
 
 
 def _fitting(drawn: Callable[[int], str], words: str, detail: int, *, height: int = _HEIGHT) -> str:

@@ -89,7 +89,7 @@ def _windows(report: GroupReport) -> Html:
         joined(
             element("h3", f"{window.topic}-{window.partition}"),
             drawing.strip(window),
-            element("p", drawing.said(window), class_="note"),
+            element("p", drawing.window_text(window), class_="note"),
         )
         for window in report.windows
     )

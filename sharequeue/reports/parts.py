@@ -172,6 +172,6 @@ def stuck(leases: Sequence[LeaseRow], of: int | None = None) -> Html:
             )
             for each in leases
         ],
-        caption="Leases that nobody brings to an end",
+        caption="Stuck leases",
         of=of,
     )

@@ -134,9 +134,9 @@ class Admin:
         done = {(row.topic, row.partition): row for row in self.reset_offsets(body, execute=True)}
 
         def one(at: tuple[str, int]) -> Answer:
-            return {"partition_index": at[1], **_said(done[at].error)}
+            return {"partition_index": at[1], **_error_fields(done[at].error)}
 
-        return {"throttle_time_ms": 0, **_said(None), "responses": _by_topic(sorted(done), one)}
+        return {"throttle_time_ms": 0, **_error_fields(None), "responses": _by_topic(sorted(done), one)}
 
     def reset_offsets(self, body: AlterOffsetsBody, *, execute: bool) -> list[ResetRow]:
         """Reset offsets as `alter_offsets` does, or only plan the reset; return a row for each partition.
@@ -186,10 +186,10 @@ class Admin:
                 deleted[topic] = state.administration.delete_offsets(body.group_id, topic)
         absent = UnknownTopicOrPartition("There is no offset information to delete.")
         responses = [
-            {"topic_name": topic, **_said(refused.get(topic) or (None if deleted[topic] else absent))}
+            {"topic_name": topic, **_error_fields(refused.get(topic) or (None if deleted[topic] else absent))}
             for topic in names
         ]
-        return {"throttle_time_ms": 0, **_said(None), "responses": responses}
+        return {"throttle_time_ms": 0, **_error_fields(None), "responses": responses}
 
     def delete_groups(self, body: DeleteGroupsBody) -> Answer:
         """DeleteGroups: delete each group with all its data except its configs. Refused while it has members."""
@@ -233,7 +233,7 @@ class Admin:
         # After the transaction, because the broker may be slow.
         held = warning_of_alter(self._topics.settings, self._database, configs, body.configs)
         warnings = [warning for warning in (late, held) if warning is not None]
-        return {"throttle_time_ms": 0, **_said(None), "warnings": warnings}
+        return {"throttle_time_ms": 0, **_error_fields(None), "warnings": warnings}
 
     def require(self, group_id: str, operation: str) -> list[str]:
         """Return the caller's operations on a group. Raises GroupAuthorizationFailed if this one is not allowed."""
@@ -302,13 +302,13 @@ def _each(key: str, names: Sequence[str], one: Callable[[str], Answer], nothing:
         try:
             if not name:
                 raise InvalidGroupId()
-            answers.append({key: name, **_said(None), **one(name)})
+            answers.append({key: name, **_error_fields(None), **one(name)})
         except ShareError as error:
-            answers.append({key: name, **_said(error), **nothing})
+            answers.append({key: name, **_error_fields(error), **nothing})
     return answers
 
 
-def _said(error: ShareError | None) -> Answer:
+def _error_fields(error: ShareError | None) -> Answer:
     return {
         "error_code": error.code if error else 0,
         "error_message": error.message if error else None,
@@ -330,5 +330,5 @@ def _offsets(partition: int, found: SharePartitionStatus | None, refused: ShareE
         "start_offset": found.spso if found else _NO_OFFSET,
         "leader_epoch": _NO_LEADER_EPOCH,
         "lag": found.lag if found else _NO_OFFSET,
-        **_said(refused),
+        **_error_fields(refused),
     }

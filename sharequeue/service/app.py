@@ -185,7 +185,9 @@ def _throttled(request: Request, error: Throttled) -> JSONResponse:
 async def _not_served(request: Request, error: Exception) -> Response:
     """Return the response for an unknown path or method."""
     assert isinstance(error, HTTPException)  # noqa: S101 - the handler of that alone
-    what = f"{request.method} {shown(request.url.path)} is not served: /openapi.json has what is."
+    what = (
+        f"{request.method} {shown(request.url.path)} is not an endpoint: /openapi.json lists the endpoints."
+    )
     body = {"error_code": InvalidRequest.code, "error_message": what}
     return JSONResponse(body, error.status_code, error.headers)
 
@@ -254,7 +256,7 @@ async def _groups(service: Service, request: Request) -> Response:
     admin = Admin(service.database, service.topics, await service.principal(request))
     states = {each.strip().capitalize() for each in request.query_params.get("state", "").split(",")} - {""}
     if states - _STATES:
-        raise InvalidRequest("`state` has some of Empty, Stable and Dead, with commas between them.")
+        raise InvalidRequest("`state` must be a comma-separated list of Empty, Stable and Dead.")
     groups = await service.in_thread(lambda: admin.groups(states or _STATES))
     return Response(f'{{"groups": {groups}}}', media_type="application/json")
 
@@ -274,7 +276,7 @@ async def _described(service: Service, request: Request) -> str:
     """
     group_id = str(request.path_params["group_id"])
     if "\x00" in group_id:
-        raise InvalidGroupId("The group id has a NUL character in it: no group is called so.")
+        raise InvalidGroupId("The group id has a NUL character: no group can have such an id.")
     admin = Admin(service.database, service.topics, await service.principal(request))
     await service.in_thread(lambda: admin.require_whole(group_id))
     return group_id

@@ -105,7 +105,7 @@ def _once(pairs: list[tuple[str, Any]]) -> None:
     names: set[str] = set()
     for name, _ in pairs:
         if name in names:
-            raise InvalidRequest(f"{shown(name)} is there twice in one object: give it once.")
+            raise InvalidRequest(f"{shown(name)} is in one object twice: give it once.")
         names.add(name)
 
 

@@ -35,7 +35,8 @@ _SCOPES = {
 
 
 class Throttled(ThrottlingQuotaExceeded):
-    """Who calls asks too often, by so many seconds."""
+    """The principal sends more requests than the service allows for one principal. Nothing was done. Wait for
+    `throttle_time_ms` (for a GET: `Retry-After`) and try again."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -57,9 +58,9 @@ def secret_of(request: Request) -> str:
         with suppress(ValueError):
             return b64decode(secret.strip(" "), validate=True).decode().partition(":")[2]
     raise TokenRefused(
-        "Say who you are by one header, `Authorization: Bearer sq_…`; leave it out to call as "
-        f"{ANONYMOUS}. Another scheme, or a second header, is not taken. A GET may have the token as the password of "
-        "`Basic`."
+        "Authenticate with one header, `Authorization: Bearer sq_…`, or leave it out to call as "
+        f"{ANONYMOUS}. Other schemes, or a second header, are not accepted. A GET may have the token as the "
+        "password of `Basic`."
     )
 
 
@@ -107,8 +108,8 @@ def throttled(error: Throttled) -> JSONResponse:
 def demanded() -> TokenRefused:
     """Return the error for a request without the required token."""
     return TokenRefused(
-        "This service has to know who calls: send `Authorization: Bearer sq_…`. `sharequeue tokens create` makes a "
-        "token; SHAREQUEUE_SERVICE_TOKEN_FILE gives it to jobs and to the command."
+        "This service requires a token: send `Authorization: Bearer sq_…`. `sharequeue tokens create` "
+        "creates a token; SHAREQUEUE_SERVICE_TOKEN_FILE passes it to jobs and to the command."
     )
 
 

@@ -104,8 +104,8 @@ class Service:
         )
         self.faults = Faults(self.coordinator)
         self.metrics = Metrics(self.database, self.coordinator, self.faults)
-        self.database_told = SingleFlight(DatabaseProbe(self.database), "sharequeue-database-probe")
-        self.broker_told = SingleFlight(lambda: ask_broker(self.topics), "sharequeue-broker-probe")
+        self.database_state = SingleFlight(DatabaseProbe(self.database), "sharequeue-database-probe")
+        self.broker_state = SingleFlight(lambda: ask_broker(self.topics), "sharequeue-broker-probe")
         self._beats_database = Database.open(settings, pool_size=POOL_SIZE)
         self.metrics.own.count_statements(self._beats_database.engine)
         self._limiters: dict[bool, anyio.CapacityLimiter] = {}
@@ -235,7 +235,7 @@ class Service:
                 self.coordinator.work.write(self.database, self.coordinator.name)
             except (SQLAlchemyError, ShareError) as error:
                 # The coordinator gets the same error and logs it.
-                _log.debug("the ages of this replica's work are not written: %s", error)
+                _log.debug("the ages of this replica's work could not be written: %s", error)
             stop.wait(TELL_SECONDS)
 
     def close(self) -> None:

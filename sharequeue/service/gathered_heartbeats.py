@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import ServiceConfigs
-from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, keep_alive, only_says_alive
+from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, is_keep_alive, keep_alive
 from sharequeue.words.errors import ShareError
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class GatheredHeartbeats:
 
     async def response(self, request: HeartbeatRequest, principal: str) -> HeartbeatResponse | None:
         """Return the response to a heartbeat that only keeps a member alive; None for any other."""
-        if not only_says_alive(request) or not self._keeps_up():
+        if not is_keep_alive(request) or not self._keeps_up():
             return None
         loop = asyncio.get_running_loop()
         future: asyncio.Future[HeartbeatResponse | None] = loop.create_future()
@@ -67,7 +67,9 @@ class GatheredHeartbeats:
             try:
                 responses = await self._run(partial(keep_alive, self._database, asked, self._configs))
             except (SQLAlchemyError, ShareError) as error:
-                _log.warning("%d heartbeats go one by one: %s", len(batch), str(error).splitlines()[0])
+                _log.warning(
+                    "%d heartbeats are processed one by one: %s", len(batch), str(error).splitlines()[0]
+                )
                 responses = [None] * len(batch)
             except BaseException:
                 for _, _, future in batch:

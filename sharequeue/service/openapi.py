@@ -46,24 +46,24 @@ _STATES = {
     "schema": {"type": "string"},
 }
 _READING: list[dict[str, list[str]]] = [{}, {"token": []}, {"password": []}]
-_TOO_OFTEN = "The principal asks too often: wait as many seconds as `Retry-After` says."
+_TOO_OFTEN = "The principal sends too many requests: wait for the seconds in `Retry-After`."
 _FAILURES = {
     "400": "The request is malformed, or names a host that is not allowed.",
-    "401": "The token is not in force, or there is none where one is required.",
-    "403": "The token is good for other requests alone.",
-    "500": "It failed in a way that nobody foresaw: the log of the service has the cause.",
+    "401": "The token is invalid or has expired, or a required token is missing.",
+    "403": "The scopes of the token do not include this request.",
+    "500": "An unexpected error: the log of the service has the cause.",
     "503": "The database does not answer.",
 }
 
 
-_CLOSED = {"403": "The caller, or its token, may not look at the group.", "404": "There is no such group."}
+_CLOSED = {"403": "The caller, or its token, may not see the group.", "404": "There is no such group."}
 
 
 def _query(name: str, description: str, kind: str = "string") -> dict[str, Any]:
     return {"name": name, "in": "query", "description": description, "schema": {"type": kind}}
 
 
-_UPDATES = _query("updates", "`off`: the page stands still.")
+_UPDATES = _query("updates", "`off`: the page does not update itself.")
 _PAGES: dict[str, tuple[str, bool, list[dict[str, Any]]]] = {
     "/": (
         "The page of all groups",
@@ -74,7 +74,7 @@ _PAGES: dict[str, tuple[str, bool, list[dict[str, Any]]]] = {
         "The page of a group",
         True,
         [
-            _query("page", "Which page of the share-partitions.", "integer"),
+            _query("page", "The number of the page of share-partitions.", "integer"),
             _query("sort", "`lag`: most lag first."),
             _UPDATES,
         ],
@@ -85,7 +85,7 @@ _PAGES: dict[str, tuple[str, bool, list[dict[str, Any]]]] = {
         [
             _query("cause", "`rejected` or `exceeded`."),
             _query("topic", "The source topic."),
-            _query("before", "Where the page ends: `partition:offset` for each partition of the topic."),
+            _query("before", "The end of the page: `partition:offset` for each partition of the topic."),
             _query("partition", "Of one letter.", "integer"),
             _query("offset", "Of one letter.", "integer"),
         ],
@@ -138,8 +138,8 @@ def document() -> dict[str, Any]:
             "get": schemas.got("A group with its members and share-partitions", GroupAnswer, of_group=True)
         },
         "/v1/reports/{group_id}": {"get": schemas.got("The report of a group", _HTML, of_group=True)},
-        "/health": {"get": schemas.got("Is the process alive?", HealthAnswer, ours=False)},
-        "/ready": {"get": schemas.got("May members send heartbeats here?", ReadyAnswer, ours=False)},
+        "/health": {"get": schemas.got("The state of the process", HealthAnswer, ours=False)},
+        "/ready": {"get": schemas.got("Whether members can send heartbeats here", ReadyAnswer, ours=False)},
         "/metrics": {"get": schemas.got("The metrics, for Prometheus", _TEXT)},
         "/pages/{name}": {
             "get": {
@@ -165,7 +165,7 @@ def document() -> dict[str, Any]:
         },
     }
     paths["/ready"]["get"]["responses"]["503"] = {
-        "description": "No: the database does not answer.",
+        "description": "Not ready: the database does not answer.",
         "content": schemas.content(ReadyAnswer),
     }
     for path, (summary, of_group, more) in _PAGES.items():
@@ -176,8 +176,8 @@ def document() -> dict[str, Any]:
         kind.partition(";")[0]: {"schema": {"type": "string"}} for kind in CONTENT_TYPES.values()
     }
     paths["/v1/data-docs/{name}/{path}"] = {"get": docs}
-    signed_in = schemas.page("Make the browser ask for a token, then go to the first page", False, [])
-    signed_in["responses"]["303"] = {"description": "The browser has sent a token: look there."}
+    signed_in = schemas.page("Ask the browser for a token, then redirect to the first page", False, [])
+    signed_in["responses"]["303"] = {"description": "The browser has sent a token: redirect to the page."}
     del signed_in["responses"]["200"]
     paths["/sign-in"] = {"get": signed_in}
     for each in OPERATIONS:

@@ -21,7 +21,7 @@ from sharequeue.groups.tokens import TokenRefused
 from sharequeue.service.answers import FaultAnswer, ReadyAnswer, WorkAnswer
 from sharequeue.service.context import Service
 from sharequeue.service.health.faults import Fault, Faults
-from sharequeue.service.health.servers import Told
+from sharequeue.service.health.servers import DatabaseState
 from sharequeue.service.openapi import rendered
 from sharequeue.words.errors import CoordinatorNotAvailable, ShareError
 
@@ -49,7 +49,7 @@ async def ready(service: Service, request: Request) -> Response:
 
     async def broker() -> None:
         try:
-            asked["broker"] = await service.broker_told.get(_PROBE_TIMEOUT_S)
+            asked["broker"] = await service.broker_state.get(_PROBE_TIMEOUT_S)
         except TimeoutError:
             asked["broker"] = (
                 f"Kafka at {service.bootstrap_servers} does not answer within {_PROBE_TIMEOUT_S} s."
@@ -57,14 +57,16 @@ async def ready(service: Service, request: Request) -> Response:
 
     async def database() -> None:
         try:
-            asked["database"] = await service.database_told.get(_DATABASE_TIMEOUT_S)
+            asked["database"] = await service.database_state.get(_DATABASE_TIMEOUT_S)
         except TimeoutError:
-            asked["database"] = Told(f"the database does not answer within {_DATABASE_TIMEOUT_S:.0f} s.")
+            asked["database"] = DatabaseState(
+                f"the database does not answer within {_DATABASE_TIMEOUT_S:.0f} s."
+            )
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(broker)
         tasks.start_soon(database)
-    checked: Told = asked["database"]
+    checked: DatabaseState = asked["database"]
     is_ready = checked.usable
     service.faults.note("database", None if checked.state == "ok" else checked.state)
     service.faults.note("broker", None if asked["broker"] == "ok" else asked["broker"])
@@ -100,7 +102,7 @@ def _fault(fault: Fault) -> FaultAnswer:
     }
 
 
-def _work(service: Service, checked: Told) -> dict[str, WorkAnswer]:
+def _work(service: Service, checked: DatabaseState) -> dict[str, WorkAnswer]:
     here = service.coordinator.work.ages()
     anywhere = checked.replicas.ages if checked.replicas is not None else {}
     return {

@@ -119,7 +119,7 @@ def _drain(settings: Settings, state: State, configs: GroupConfigs) -> Drained:
         reasons.append("another writer is writing them, or they were given up just now")
     waits = f"{left:,} dead letters of group {configs.group_id} "
     lasting = any(held.lasting for held in report.held)
-    waits += "are held until somebody acts" if lasting else "wait, and no service writes them"
+    waits += "are held until an operator acts" if lasting else "wait, and no service writes them"
     return Drained(
         written=report.written + report.resumed,
         dropped=report.dropped,
@@ -151,7 +151,7 @@ def about_letters(
         if configs.dead_letter_drop_enable:
             return f"{waiting:,} dead letters are dropped, by the group's config: {reason}"
         return (
-            f"{waiting:,} dead letters are held until somebody acts: {reason} Then the service writes them, or "
+            f"{waiting:,} dead letters are held until an operator acts: {reason} Then the service writes them, or "
             f"`sharequeue dlq drain --group {group} --execute`"
         )
     if given_up and not configs.dead_letter_topic:

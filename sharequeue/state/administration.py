@@ -126,7 +126,7 @@ class Administration:
     def force_release(
         self, at: SharePartition, offsets: OffsetSet, *, execute: bool = False
     ) -> list[ForcedRun]:
-        """Make these offsets available at once, even if they are leased or wait for a time.
+        """Make these offsets available at once, even if they are leased or wait for a later time.
 
         A holder is fenced for them: its acknowledgement gets InvalidRecordState. Offsets that are acknowledged or
         archived, on their way to the dead-letter topic, or never delivered are refused and stay unchanged. Without

@@ -220,7 +220,7 @@ class LockKeeper:
             try:
                 self._on_lost()
             except Exception as error:
-                _log.warning("what is at work could not be cancelled, trying again: %s", error)
+                _log.warning("the running work could not be cancelled, trying again: %s", error)
             return 0.2
         with self._lock:
             held = list(self._held.values())

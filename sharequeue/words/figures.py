@@ -55,7 +55,7 @@ class Figure:
     http: str = ""
     """The name in the service's answer about a group."""
     wrong: bool = False
-    """Whether somebody has to act if it is above 0."""
+    """Whether an operator must act if it is above 0."""
     name: str = ""
     """The field and the column of the view; filled in by `figures_of`."""
 
@@ -170,7 +170,7 @@ class GroupFigures:
     exhausted: int = figure("records delivered as often as the group allows", title="delivered too often")
     gap: int = figure("offsets that hold no record")
     leases: int = figure("leases that are held", "leases")
-    waiting: int = figure("available records that wait for a time")
+    waiting: int = figure("available records that wait for a later time")
     finished_records: int | None = figure("records that ended in the window of the throughput", default=None)
     window_seconds: float | None = figure("the window of the throughput", "seconds", default=None)
 
@@ -181,7 +181,7 @@ class SharePartitionStatus:
 
     ``log_start``, ``log_end`` and ``last_stable_offset`` are what the broker returned at ``observed_at``; ``fault``
     is the reason why lag does not follow the formula. ``paused_reason`` was given by a person or by the circuit
-    breaker; ``held_reason`` is why dead letters are not written, if somebody has to act.
+    breaker; ``held_reason`` is why dead letters are not written, if an operator must act.
 
     ``accepted``, ``rejected``, ``exhausted`` and ``gap`` count all records that ever ended, each in one of them;
     ``lost_records`` are separate. Of the rejected and exhausted, ``no_dlq`` and ``dropped_letters`` have no dead
@@ -200,7 +200,7 @@ class SharePartitionStatus:
         http="start_offset",
     )
     speo: int = figure(
-        "the share-partition end offset (SPEO): the offset behind the last record in flight",
+        "the share-partition end offset (SPEO): the offset after the last record in flight",
         "offset",
         "SPEO",
         listed=True,
@@ -229,7 +229,9 @@ class SharePartitionStatus:
         http="available",
     )
     waiting: int = figure(
-        "of the available records, those that wait for a time", title="wait for a time", command="WAITING"
+        "of the available records, those that wait for a later time",
+        title="wait for a later time",
+        command="WAITING",
     )
     waiting_until: datetime | None = figure(
         "when the first of these may be delivered", "time", command="WAITING-UNTIL", default=None, wide=True
@@ -282,7 +284,10 @@ class SharePartitionStatus:
         ended=True,
     )
     dropped_letters: int = figure(
-        "of the rejected and exhausted: the dead letter could not be written, and the group's config drops it then",
+        (
+            "of the rejected and exhausted: the dead letter could not be written, and the group is "
+            "configured to drop it in that case"
+        ),
         command="DROPPED-LETTERS",
         ended=True,
         wide=True,
@@ -325,7 +330,11 @@ class SharePartitionStatus:
     )
     blocked_reason: str | None = None
     status: str = figure(
-        "`active`, or what became of the topic", "text", "status", default="active", http="status"
+        "`active`, or `topic_recreated` if the topic was deleted and created again",
+        "text",
+        "status",
+        default="active",
+        http="status",
     )
     state_epoch: int = figure(
         "a number that increases with each reset of offsets", "number", "state epoch", http="state_epoch"

@@ -46,7 +46,7 @@ def too_long(what: str, name: str) -> str | None:
     """Return the error message for a group id or client id that is too long; None for others."""
     if len(name) <= LONGEST_NAME:
         return None
-    return f"The {what} has {len(name)} characters; at most {LONGEST_NAME} are allowed."
+    return f"The {what} has {len(name)} characters: expected at most {LONGEST_NAME}."
 
 
 def shown(name: str) -> str:

@@ -110,7 +110,7 @@ def test_two_clusters_side_by_side(
             ShareConsumer({**wrong, "bootstrap.servers": there.bootstrap_servers}) as consumer,
         ):
             consumer.subscribe([topic])
-            with pytest.raises(KafkaException, match="the state is of cluster"):
+            with pytest.raises(KafkaException, match="but the state to cluster"):
                 poll_some(consumer)
     engine.dispose()
 

@@ -95,7 +95,7 @@ def test_a_replica_that_falls_again_and_again(world: World) -> None:
         world.replicas[0].start()
         time.sleep(drawn.uniform(0.5, 3.5))
         watched.look()
-    assert watched.said
+    assert watched.shown
     world.recover()
 
 
@@ -139,7 +139,7 @@ def test_a_topic_is_deleted_and_made_again(world: World, partitions: int, number
     world.create(CHANGING, partitions, number)
     name, topic_id = world.ledger.incarnation[CHANGING]
     world.ledger.produce(CHANGING, partitions, 20)
-    wait_until(lambda: "made again under its name" in world.described(CHANGING), 60, world.logs)
+    wait_until(lambda: "created again with the same name" in world.described(CHANGING), 60, world.logs)
     assert not [each for each in world.ledger.accepted if each[1] == name]
     readers = [each for each in world.members if each.group_id == CHANGING]
     assert not [each for each in readers if each.lost.is_set()]
@@ -235,7 +235,7 @@ def test_a_disk_is_full(world: World, disks: dict[str, Path], server: str) -> No
             time.sleep(0.2)
     finally:
         filler.unlink()
-    assert full.said, world.logs()
+    assert full.shown, world.logs()
     world.up()
     world.recover()
 

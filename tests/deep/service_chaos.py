@@ -323,24 +323,24 @@ def at_work(ledger: Ledger, members: Callable[[], list[Membership]], workers: in
 
 @dataclass
 class Watched:
-    """What a fault must be told by, while it lasts."""
+    """The metric that must show a fault while it lasts."""
 
     balancer: Balancer
     name: str
-    told_by: Callable[[Samples], bool]
-    said: bool = False
+    shown_by: Callable[[Samples], bool]
+    shown: bool = False
 
     def look(self) -> bool:
-        """Scrape once; return whether it was told by now."""
-        self.said = self.said or self.told_by(self.balancer.samples())
-        return self.said
+        """Scrape once; return whether the metrics have shown the fault."""
+        self.shown = self.shown or self.shown_by(self.balancer.samples())
+        return self.shown
 
     def for_seconds(self, least: float, most: float) -> None:
-        """Let it last: at least so long, and until it is told, but not for ever."""
+        """Let the fault last for `least` seconds, and until the metrics show it, for at most `most` seconds."""
         began = time.monotonic()
         while (passed := time.monotonic() - began) < most and not (self.look() and passed >= least):
             time.sleep(0.2)
-        assert self.said, f"{self.name} was told by no metric within {most:g} s"
+        assert self.shown, f"{self.name} was shown by no metric within {most:g} s"
 
 
 def of(samples: Samples, name: str, **labels: str) -> list[float]:

@@ -59,8 +59,8 @@ class World:
     members: list[Membership]
     longest_unassigned: float = 0.0
 
-    def watched(self, name: str, told_by: Callable[[Samples], bool]) -> Watched:
-        return Watched(self.balancer, name, told_by)
+    def watched(self, name: str, shown_by: Callable[[Samples], bool]) -> Watched:
+        return Watched(self.balancer, name, shown_by)
 
     def up(self) -> None:
         up(self.settings.home, say, service=False, environment={"SHAREQUEUE_JARS": str(jars_folder())})

@@ -110,7 +110,7 @@ def samples(settings: Settings, topic: str, group_id: str) -> dict[str, Any]:
     if topic:
         newest = browse(settings, topic, lambda letter: letter.group == group_id, most=SAMPLES)
     else:
-        newest = Browsed(remark="there is no topic")
+        newest = Browsed(remark="the topic does not exist")
     letters = (seen.letter for seen in newest.letters)
     return {
         "samples": table(_SAMPLE_COLUMNS, map(_sample, letters)),

@@ -112,7 +112,7 @@ def _metadata(report: "ReplayReport") -> dict[str, Any]:
         "released_records": report.released,
         "dropped_records": report.dropped,
         "would_be_dead_letters": report.dead_letters,
-        "missing": "; ".join(report.missing) or "nothing: retention has removed none of these records",
+        "missing": "; ".join(report.missing) or "none: retention has removed none of these records",
         "live_group": "unchanged: no lease, no delivery count, no SPSO, no dead letter",
         "path": dg.MetadataValue.path(str(report.path)),
         "scanned_offsets": report.scanned,

@@ -87,4 +87,4 @@ def compare(this: Counter[str], last: Counter[str], bounds: Drift, *, old_enough
             shares = last[cause] / before, this[cause] / now
             if abs(shares[1] - shares[0]) >= bounds.share:
                 changes.append(f"{cause}: {shares[1]:.0%} of all, {shares[0]:.0%} in the week before")
-    return Drifted(this, last, tuple(changes), "as last week")
+    return Drifted(this, last, tuple(changes), "same as last week")

@@ -2,7 +2,7 @@
 
 Each check reads the dead-letter topic once, and continues where it ended. Its findings stay, so that a
 check does not pass only because nothing new was written. A finding is dropped when the topic no longer has the
-letter, when its position was read again, or when somebody accepts it. Both are stored in the metadata of the check's
+letter, when its position was read again, or when a person accepts it. Both are stored in the metadata of the check's
 last evaluation. If they are lost, the topic is read again from its start.
 """
 

@@ -124,7 +124,7 @@ class Redrive:
         on_step: Callable[[Step], None] = lambda step: None,
     ) -> None:
         if target == topic:
-            raise RedriveRefused(f"`{topic}` is where the letters are: choose another topic to send them to.")
+            raise RedriveRefused(f"`{topic}` is the dead-letter topic itself: choose another target topic.")
         if rate is not None:
             rate = finite("rate", rate, MIN_RATE)
         self._settings = settings
@@ -232,8 +232,8 @@ class Redrive:
             )
         if without := sorted(target for target in targets if group not in of.get(target, ())):
             raise RedriveRefused(
-                f"share group {group!r} has no share-partition of topic {without[0]!r}: it would not get the "
-                "records, and nobody else would. Name a group that reads the topic."
+                f"share group {group!r} has no share-partition of topic {without[0]!r}: no group would get "
+                "the records. Name a group that reads the topic."
             )
         return {}
 
@@ -278,7 +278,7 @@ class Redrive:
                         report.resumed += done.resumed
                         if not done.resumed:
                             at, count = f"{self._topic}-{partition}", done.written
-                            yield f"{at}: {count} records put back (batch {done.sequence})"
+                            yield f"{at}: {count} records sent back (batch {done.sequence})"
                             self._wait(done.written)
             except KafkaException as error:
                 raise letters.failure(error) from error

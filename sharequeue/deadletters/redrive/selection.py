@@ -172,13 +172,13 @@ class LettersSeen:
             known = self.groups | set(all_groups())
             if group not in known:
                 raise RedriveRefused(
-                    f"no letter in {topic!r} is of a group {group!r}, and there is no such share group. "
+                    f"{topic!r} has no letter of group {group!r}, and there is no such share group. "
                     f"{nearest(group, known, 'groups')}"
                 )
         if source is not None and source not in self.topics and not broker.describe([source]):
             known = self.topics | set(broker.names())
             raise RedriveRefused(
-                f"no letter in {topic!r} is of a topic {source!r}, and there is no such topic. "
+                f"{topic!r} has no letter of source topic {source!r}, and there is no such topic. "
                 f"{nearest(source, known, 'topics')}"
             )
         self._check_partition(selection, topic, broker)
@@ -192,7 +192,7 @@ class LettersSeen:
         if all(partition >= size for size in sizes.values()):
             there = ", ".join(f"{name} has {size}" for name, size in sorted(sizes.items()))
             raise RedriveRefused(
-                f"no letter in {topic!r} is of a source partition {partition}, and there is none"
+                f"{topic!r} has no letter of source partition {partition}, and there is no such partition"
                 + (f": {there}." if there else ".")
             )
 
@@ -208,7 +208,7 @@ def check_offsets(
         log = logs.get(partition)
         if log is not None and wanted.first >= log.log_end:
             raise RedriveRefused(
-                f"{topic}-{partition} ends at offset {log.log_end}: there is nothing at {wanted.first}."
+                f"{topic}-{partition} ends at offset {log.log_end}: there is no letter at {wanted.first}."
             )
 
 

@@ -87,9 +87,10 @@ class LettersPutBack:
         cause = error.args[0]
         if cause.code() in FENCED:
             return RedriveRefused(
-                f"another redrive of {topic}-{partition} has taken over: look again when it has ended."
+                f"another redrive of {topic}-{partition} has taken over: wait until it has ended, and "
+                "check the rest."
             )
-        return RedriveRefused(f"the broker does not take the records ({cause.str()}): try again.")
+        return RedriveRefused(f"the broker does not accept the records ({cause.str()}): try again.")
 
     def records(self, batch: RedriveBatch, wanted: OffsetSet) -> list[Record]:
         """Return the record to send for each letter that has one, in the order of their sources.

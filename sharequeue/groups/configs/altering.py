@@ -99,8 +99,9 @@ def alter_and_tell(
             if not dry_run:
                 _store(connection, group_id, name, stored_value)
     warning = (
-        f"group {group_id} has begun already: `{_RESET}` counts for topics that are new to it. To begin anew: "
-        f"sharequeue offsets reset --group {group_id} --all-topics --to-earliest (or --to-latest) --execute"
+        f"group {group_id} has already started: `{_RESET}` only applies to topics that are new to it. To "
+        f"start again: sharequeue offsets reset --group {group_id} --all-topics --to-earliest (or "
+        "--to-latest) --execute"
     )
     return configs, warning if late else None
 

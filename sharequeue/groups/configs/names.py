@@ -49,7 +49,7 @@ def unknown_config(name: str, known: Mapping[str, ConfigKey]) -> InvalidConfig:
     if name in _RENAMED:
         return InvalidConfig(f"`{name}` is an old name: use {_RENAMED[name]}.")
     if name in _GONE:
-        return InvalidConfig(f"`{name}` is gone: {_GONE[name]}.")
+        return InvalidConfig(f"`{name}` was removed: {_GONE[name]}.")
     if name in _BROKER_ONLY or (name.startswith("share.coordinator.") and name not in SERVICE_CONFIGS):
         return InvalidConfig(f"`{name}` has no meaning outside a Kafka broker; leave it out.")
     if name in SERVICE_CONFIGS:

@@ -93,6 +93,6 @@ def _check_dead_letter_topic(topic: str) -> None:
         )
     if topic and (topic in (".", "..") or not _TOPIC_NAME.fullmatch(topic)):
         raise InvalidConfig(
-            f"`errors.deadletterqueue.topic.name` is {topic!r}, which is no legal topic name: use "
+            f"`errors.deadletterqueue.topic.name` is {topic!r}, which is not a valid topic name: use "
             "letters, digits, dots, underscores and hyphens, 249 characters at most."
         )

@@ -58,7 +58,7 @@ REBALANCE_SECONDS = 10.0
 """Seconds between two checks of the backlog in groups that are assigned by it: members learn of it in half that
 time."""
 
-_NEWS = "assignment of what is new"
+_NEWS = "assignment of new share-partitions"
 _WORK: Mapping[str, Work] = {
     "expiry and sweep": "sweep",
     "journal": "journal",
@@ -222,7 +222,7 @@ class Coordinator:
         for day in kept.dropped:
             _log.info("the journal of %s is dropped: older than %s", day, self._configs.journal_retention)
         for table in self._state.administration.give_back_room():
-            _log.info("%s was nearly all room, and is written anew", table)
+            _log.info("%s was almost empty and was rewritten", table)
         return kept
 
     def run(self, stop: threading.Event) -> None:
@@ -273,10 +273,13 @@ class Coordinator:
         """Start, or start again after a time without heartbeats: before any lock or session is ended."""
         outage = self._state.administration.beat(silence)
         if outage is not None:
-            _log.warning("nobody was heard for %s: locks go on with the time they had left", outage)
+            _log.warning(
+                "the database had no beat of the service for %s: locks continue with their remaining time",
+                outage,
+            )
         unheard = hear_replica(self._database, self.name, silence, drains=self._drainer is not None)
         if unheard is not None:
-            _log.warning("no replica was there for %s: sessions go on with the time they had left", unheard)
+            _log.warning("no replica was active for %s: sessions continue with their remaining time", unheard)
         publish_service_configs(self._database, self._configs)
 
     def _watch_until(self, stop: threading.Event) -> None:
@@ -312,7 +315,7 @@ class Coordinator:
             # help.
             reason = str(error).splitlines()[0]
             if self.faults.get(what) != reason:
-                _log.warning("%s fails, and is tried again: %s", what, reason)
+                _log.warning("%s failed, trying again: %s", what, reason)
             self.faults[what] = reason
         else:
             if what in _WORK:

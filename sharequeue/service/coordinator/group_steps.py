@@ -91,7 +91,7 @@ class GroupSteps:
             with self._lock:
                 went_on = self._stuck.get(kind, {}).pop(group_id, None)
             if went_on is not None:
-                _log.info("group %s goes on", group_id, extra={"group": group_id})
+                _log.info("group %s continues", group_id, extra={"group": group_id})
 
     def note(self, kind: str, failed: Mapping[str, str]) -> None:
         """Record the groups for which a kind of step failed that is one call for all groups."""

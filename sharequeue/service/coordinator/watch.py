@@ -56,11 +56,12 @@ Starts = dict[tuple[str, str], Mapping[int, int | None]]
 """Start offsets by topic and reset policy, as far as they were requested in this turn."""
 
 _NO_LOG = LogOffsets(0, 0, 0)
-_DELETED = "what is gone from the broker cannot be looked after"
-_TOPIC_HELD = "The topic's row is held by a transaction of somebody else's. The next look tries again."
+_DELETED = "deleted topics of the broker cannot be processed"
+_TOPIC_HELD = "The topic's row is locked by another transaction. The next check tries again."
 _MADE_ANEW = (
-    "What the group has of it belongs to the old topic; one that is made under its name is another. Stop the group's "
-    "members, delete its offsets of the topic (`sharequeue offsets delete`), and start them again: it begins anew."
+    "The group's state belongs to the old topic; a new topic with the same name is another one. Stop the "
+    "group's members, delete its offsets of the topic (`sharequeue offsets delete`), and start them again: "
+    "the group then starts with the new topic."
 )
 
 
@@ -115,7 +116,7 @@ class Watch:
             self.turns += 1
             return found
         except NotCoordinator as error:
-            _log.warning("this turn of the watch ends early: %s", error)
+            _log.warning("this check of the topics ends early: %s", error)
             return 0, 0
         finally:
             self._lease.end()
@@ -175,8 +176,9 @@ class Watch:
         for group in long:
             if group.group_id not in self._long:
                 _log.warning(
-                    "group %s waits for %d topics that were not there when last asked for. So many are asked for in "
-                    "parts, one at each turn: a new one is found late, and the others get no line each",
+                    "group %s waits for %d topics that did not exist at the last check. So many topics are "
+                    "checked in parts, one part in each round: a new one is found late, and the others get "
+                    "no line each",
                     *(group.group_id, group.missing),
                     extra={"group": group.group_id},
                 )
@@ -222,7 +224,7 @@ class Watch:
             if self.faults.get(topic) != reason:
                 by_reason.setdefault(reason, []).append(topic)
         for reason, topics in by_reason.items():
-            _log.warning("nothing is known of topic %s: %s", listed(topics), reason)
+            _log.warning("topic %s could not be checked: %s", listed(topics), reason)
         self.faults = faults
 
     def _initialize(self, groups: Sequence[WatchedGroup], found: TopicsFound, asked: set[str]) -> int:
@@ -270,7 +272,7 @@ class Watch:
         if info is None:
             return 0, "There is no such topic on the broker. Create it; the group then starts by itself."
         if group.topic_ids.get(topic, info.topic_id) != info.topic_id:
-            return 0, f"The topic was deleted and made again under its name. {_MADE_ANEW}"
+            return 0, f"The topic was deleted and created again with the same name. {_MADE_ANEW}"
         missing = sorted(set(range(info.partitions)) - group.initialized.get(topic, frozenset()))
         if not missing:
             return 0, None

@@ -318,5 +318,5 @@ def _most_connections(wanted: int) -> int:
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return wanted
     most = max(soft - _OWN_FILES, soft // 2)
-    _log.warning("at most %d connections, not %d: the process may open %d files", most, wanted, soft)
+    _log.warning("the limit is %d connections, not %d: the process may open %d files", most, wanted, soft)
     return most

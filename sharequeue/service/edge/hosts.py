@@ -51,7 +51,8 @@ class AllowedHosts:
             await self._app(scope, receive, send)
             return
         error = InvalidRequest(
-            f"This service is not called {shown(host)}. Name it in SHAREQUEUE_SERVICE_ALLOWED_HOSTS, if it is."
+            f"The host {shown(host)} is not allowed. If it is a name of this service, add it to "
+            "SHAREQUEUE_SERVICE_ALLOWED_HOSTS."
         )
         response = JSONResponse({"error_code": error.code, "error_message": error.message}, 400)
         await response(scope, receive, send)

@@ -16,11 +16,11 @@ from sharequeue.words.errors import ShareError
 from sharequeue.words.settings import SettingMissing
 from sharequeue.words.values import HeldDeadLetters
 
-__all__ = ["DatabaseProbe", "Told", "ask_broker", "held_letters"]
+__all__ = ["DatabaseProbe", "DatabaseState", "ask_broker", "held_letters"]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DatabaseState:
     """The state of the database: `ok` or the fault; whether heartbeats can succeed; and if ok, the last work of the
     replicas, and the held dead letters."""
 
@@ -42,24 +42,28 @@ class DatabaseProbe:
         self._met = False
         """Whether the schema was once the one of this code: any difference since then is newer."""
 
-    def __call__(self) -> Told:
+    def __call__(self) -> DatabaseState:
         """Check the database now."""
         try:
             missing = pending(self._database)
             if missing and self._met:
-                return Told(
+                return DatabaseState(
                     "the schema was changed since this process began: upgrade this replica", usable=True
                 )
             if missing:
-                return Told(f"the schema is behind by {len(missing)} files: run `sharequeue migrate`")
+                return DatabaseState(
+                    f"the schema is behind by {len(missing)} files: run `sharequeue migrate`"
+                )
             self._met = True
-            return Told("ok", True, read_replicas(self._database), tuple(held_letters(self._database)))
+            return DatabaseState(
+                "ok", True, read_replicas(self._database), tuple(held_letters(self._database))
+            )
         except SchemaNewer as error:
-            return Told(str(error), usable=True)
+            return DatabaseState(str(error), usable=True)
         except SchemaOutdated as error:
-            return Told(str(error))
+            return DatabaseState(str(error))
         except SQLAlchemyError as error:
-            return Told(f"the database does not answer: {str(error).splitlines()[0]}")
+            return DatabaseState(f"the database does not answer: {str(error).splitlines()[0]}")
 
 
 def held_letters(database: Database) -> list[tuple[HeldDeadLetters, float]]:

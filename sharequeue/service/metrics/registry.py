@@ -68,7 +68,7 @@ class Metrics:
         self._faults.look()
         faults = self._faults.of_this_replica()
         if read is not None:
-            faults += told_by(read)
+            faults += recorded_faults(read)
         parts: list[tuple[Family, Any]] = [
             *of_faults(faults),
             of_work(REPLICA_WORK, self._coordinator.work.ages()),
@@ -81,7 +81,7 @@ class Metrics:
         return read, "".join(written(family, series) for family, series in of_database(read))
 
 
-def told_by(read: Read) -> list[Fault]:
+def recorded_faults(read: Read) -> list[Fault]:
     """Return the faults that the database shows: work that no replica does, and dead letters that are held."""
     return [
         *Faults.late(read.replicas.ages, drains=read.replicas.drains),

@@ -48,7 +48,7 @@ async def _static(request: Request) -> Response:
     """Return the style sheet, the script or the icon; they are the same for every caller."""
     name = str(request.path_params["name"])
     if name not in STATIC:
-        return error_document("There is no such thing", "The pages have no file of this name.", 404)
+        return error_document("Not found", "The pages have no file of this name.", 404)
     content, media = STATIC[name]
     response = secured(Response(content, media_type=media))
     response.headers["Cache-Control"] = "max-age=60"

@@ -66,7 +66,7 @@ def group(look: Look) -> Response:
                 pager(page, pages, "/groups", group_id, sort="lag" if by_lag else None),
             )
             if count
-            else element("p", "None yet: they come with the first member that subscribes to a topic."),
+            else element("p", "None yet: the first member that subscribes to a topic creates them."),
         ),
         ("Leases", leases(look, group_id, sums.leases if sums else None)),
         ("Stuck leases", parts.stuck(stuck, sums.stuck_leases if sums else None)),
@@ -89,7 +89,7 @@ def group(look: Look) -> Response:
         f"Group {group_id}",
         element("h1", f"Share group {group_id}"),
         element("p", "As of ", moment(now), " UTC."),
-        look.said_late(),
+        look.late_note(),
         parts.boxes(sums, dead_letters_today=today)
         if sums
         else element("p", "The sums of the group are not known now.", class_="note"),
@@ -126,7 +126,7 @@ def _partitions(look: Look, group_id: str, statuses: Sequence[SharePartitionStat
         drawing.legend(STATE_COLOURS),
         parts.share_partitions(
             statuses,
-            caption="Share-partitions; the strip has the offsets from SPSO (left) to SPEO (right)",
+            caption="Share-partitions; the strip shows the offsets from SPSO (left) to SPEO (right)",
             name=lambda status: link(f"{status.topic}-{status.partition}", at(status)),
             more={"in flight": strip, "state": _state},
         ),
@@ -201,7 +201,7 @@ def _members(look: Look, group_id: str) -> Html:
         class_="note",
     )
     if not found:
-        return joined(element("p", "Nobody is in the group."), summary)
+        return joined(element("p", "The group has no members."), summary)
     rows: list[Sequence[Content]] = []
     for row in found[:_MEMBERS]:
         topics = row["subscribed_topic_names"]
@@ -231,7 +231,7 @@ def _members(look: Look, group_id: str) -> Html:
             "subscribed to",
             "share-partitions",
         ),
-        *("joined (UTC)", "session till (UTC)"),
+        *("joined (UTC)", "session until (UTC)"),
     )
     rest = element("p", f"The first {_MEMBERS}.", class_="note") if len(found) > _MEMBERS else None
     return joined(table(columns, rows, caption="Members", texts=("subscribed to",)), rest, summary)

@@ -131,9 +131,11 @@ def _updates(query: Sequence[tuple[str, str]] | None) -> Html | None:
         return None
     rest = [each for each in query if each[0] != "updates"]
     if len(rest) < len(query):
-        return joined("This page stands still. ", link("Update by itself", f"?{urlencode(rest)}"))
+        return joined(
+            "This page does not update itself. ", link("Update automatically", f"?{urlencode(rest)}")
+        )
     off = urlencode([*rest, ("updates", "off")])
-    return joined("This page updates by itself. ", link("Stop updating", f"?{off}"))
+    return joined("This page updates automatically. ", link("Stop updating", f"?{off}"))
 
 
 def link(text: Content, href: str, class_: str | None = None) -> Html:

@@ -1,8 +1,8 @@
 """The page of a group's dead letters: counts by cause, a list, and the content of one letter.
 
 The counts are from Postgres, the letters from the broker: they are read for some seconds at most, and if the broker
-is unavailable the page says so. The service reads the topic for the caller, so it checks whether the caller may read
-it, and shows only the letters of this group, whatever topic is set as its dead-letter topic.
+is unavailable the page shows this. The service reads the topic for the caller, so it checks whether the caller may
+read it, and shows only the letters of this group, whatever topic is set as its dead-letter topic.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def dead_letters(look: Look) -> Response:
     up = element("p", "Of group ", link(group_id, address("/groups", group_id)), ".")
     title = f"Dead letters of {group_id}"
     if not topic:
-        note = "The group has no dead-letter topic (config errors.deadletterqueue.topic.name): what is given up ends."
+        note = (
+            "The group has no dead-letter topic (config errors.deadletterqueue.topic.name): records that "
+            "are given up have no dead letter."
+        )
         return look.document(title, heading, up, element("p", note), live=False)
     require_letters(look, group_id, topic)
     if look.asked("offset"):
@@ -59,7 +62,7 @@ def dead_letters(look: Look) -> Response:
         element("section", element("h2", "In the last 30 days"), causes(found)),
         _list(look, group_id, topic),
         _redrives(look, group_id, topic),
-        look.said_late(),
+        look.late_note(),
         live=False,
     )
 
@@ -71,7 +74,7 @@ def require_letters(look: Look, group_id: str, topic: str) -> None:
     """
     if not look.may("READ", group_id):
         raise GroupAuthorizationFailed(
-            f"{look.principal} may not READ group {quoted(group_id)}: dead letters have what is in its records."
+            f"{look.principal} may not READ group {quoted(group_id)}: dead letters contain its records."
         )
     if topic:
         require_topic(look, topic)
@@ -156,15 +159,13 @@ def _redrives(look: Look, group_id: str, topic: str) -> Html:
         table(columns, rows, caption="Redrives of this group", texts=("letters",))
         if rows
         else element("p", "None yet."),
-        element("p", "To put records back to work: ", element("code", redrive_of(topic, group_id))),
+        element("p", "To send records back: ", element("code", redrive_of(topic, group_id))),
     )
 
 
 def _table(look: Look, group_id: str, topic: str, found: Browsed) -> Html:
     if not found.letters:
-        return element(
-            "p", f"No letter of this group among the {found.offsets:,} offsets that were looked through."
-        )
+        return element("p", f"No letter of this group among the {found.offsets:,} offsets that were read.")
     open_topics = {
         name: look.may_topic("READ", name)
         for name in {seen.letter.source_topic or "" for seen in found.letters}
@@ -184,15 +185,15 @@ def _table(look: Look, group_id: str, topic: str, found: Browsed) -> Html:
                 source_of(letter),
                 letter.delivery_count,
                 (letter.error or "")[:300] or None,
-                brief(letter.key, seen.key_bytes, 60) if readable else "closed to you",
-                brief(letter.value, seen.value_bytes) if readable else "closed to you",
+                brief(letter.key, seen.key_bytes, 60) if readable else "not allowed",
+                brief(letter.value, seen.value_bytes) if readable else "not allowed",
             )
         )
     columns = ("letter", "written (UTC)", "cause", "source", "deliveries", "error", "key", "value")
     caption = f"Dead letters in {topic}, the newest first"
     return joined(
         table(columns, rows, caption=caption, texts=("error", "key", "value")),
-        element("p", f"{found.offsets:,} offsets were looked through.", class_="note"),
+        element("p", f"{found.offsets:,} offsets were read.", class_="note"),
     )
 
 
@@ -240,7 +241,7 @@ def _whole(seen: Seen, again: str) -> Html:
         there = shown(content)
         headers.append((name, there.kind, there.text[:2000]))
     return joined(
-        element("p", "Put it back to work: ", element("code", again)),
+        element("p", "To send it back: ", element("code", again)),
         table(("what", "this letter"), facts, caption="Why the record is here", texts=("this letter",)),
         *_part("Key", seen.letter.key, seen.key_bytes),
         *_part("Value", seen.letter.value, seen.value_bytes),

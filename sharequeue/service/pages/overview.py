@@ -44,7 +44,7 @@ def overview(look: Look) -> Response:
         "the groups", lambda: look.as_caller(lambda database: list_groups(database, part, after, _MOST + 1))
     )
     if found is None:
-        return look.document("Share groups", element("h1", "Share groups"), _filter(part), look.said_late())
+        return look.document("Share groups", element("h1", "Share groups"), _filter(part), look.late_note())
     listed, more = found[:_MOST], len(found) > _MOST
     names, now = [group.group_id for group in listed], State(look.database).now()
     whole = look.read_as_caller("figures of the groups", lambda database: _whole(database, names))
@@ -64,7 +64,7 @@ def overview(look: Look) -> Response:
         element("p", link("More groups", address("/", q=part or None, after=listed[-1].group_id)))
         if more
         else None,
-        look.said_late(),
+        look.late_note(),
     )
 
 
@@ -76,7 +76,7 @@ def _whole(database: Database, group_ids: Sequence[str]) -> set[str]:
 def _filter(part: str) -> Html:
     return element(
         "form",
-        field("q", "Group's name has in it", element("input", id="q", name="q", value=part, maxlength=249)),
+        field("q", "Group name contains", element("input", id="q", name="q", value=part, maxlength=249)),
         element("button", "Show", type="submit"),
         class_="ask",
         role="search",
@@ -93,7 +93,7 @@ def _alerts(look: Look, groups: Sequence[str]) -> Html:
         known.of_this_replica(), key=lambda fault: (fault.kind, fault.group or "", fault.topic or "")
     )
     alerts: list[Content] = [
-        joined(element("strong", fault.kind.replace("_", " ")), f" fails, and is tried again{_since(fault)}")
+        joined(element("strong", fault.kind.replace("_", " ")), f" is failing{_since(fault)}")
         for fault in faults
         if fault.kind in WORK
     ]
@@ -108,12 +108,12 @@ def _alerts(look: Look, groups: Sequence[str]) -> Html:
     ]
     of_topics = {fault.topic: fault for fault in faults if fault.topic is not None}
     closed = look.read_as_caller(
-        "topics that the broker says nothing about",
+        "topics that the broker does not report",
         lambda database: refused_topics(database, of_topics, "DESCRIBE"),
     )
     open_to_caller = sorted(set(of_topics) - closed) if closed is not None else []
     alerts += [
-        joined(element("strong", f"topic {topic}"), f" cannot be looked at{_since(of_topics[topic])}")
+        joined(element("strong", f"topic {topic}"), f" cannot be checked{_since(of_topics[topic])}")
         for topic in open_to_caller[:_MOST_REMARKS]
     ]
     remarks = (
@@ -135,10 +135,10 @@ def _alerts(look: Look, groups: Sequence[str]) -> Html:
     if len(remarks) > _MOST_REMARKS or len(open_to_caller) > _MOST_REMARKS:
         alerts.append("There are more: see the pages of the groups.")
     if not alerts:
-        return element("p", "Nothing is degraded.", class_="good")
+        return element("p", "There are no problems.", class_="good")
     return element(
         "section",
-        element("h2", "What needs somebody", id="alerts"),
+        element("h2", "Problems", id="alerts"),
         element("ul", each(element("li", entry) for entry in alerts), class_="alerts"),
         aria_labelledby="alerts",
     )
@@ -160,7 +160,7 @@ def _table(
         mine = figures.get(group.group_id)
         if mine is None:
             closed = whole is not None and group.group_id not in whole
-            why = element("span", "a topic of it is closed to you", class_="note") if closed else None
+            why = element("span", "no access to one of its topics", class_="note") if closed else None
             unknown: list[Content] = [None] * (len(_FIGURES) + len(_LETTERS))
             rows.append((joined(name, " ", why), group.group_state, group.members, *unknown))
             continue

@@ -48,7 +48,7 @@ def share_partition(look: Look) -> Response:
         element("h1", f"Share-partition {name}"),
         element("p", "Of group ", link(group_id, address("/groups", group_id)), "."),
         element("p", "As of ", moment(state.now()), " UTC."),
-        look.said_late(),
+        look.late_note(),
         parts.boxes(status),
         parts.remarks([status]),
         each(element("section", element("h2", title), inside) for title, inside in sections),
@@ -70,7 +70,7 @@ def _window(window: Window | None) -> Html:
     return joined(
         drawing.legend(STATE_COLOURS),
         drawing.strip(window, cells=380),
-        element("p", drawing.said(window), class_="note"),
+        element("p", drawing.window_text(window), class_="note"),
         element(
             "details",
             element("summary", "The same as a table"),
@@ -98,5 +98,5 @@ def _ended(status: SharePartitionStatus) -> Html:
         return ended
     until = moment(status.waiting_until)
     return joined(
-        element("p", f"{status.waiting:,} wait for their backoff, the first till ", until, "."), ended
+        element("p", f"{status.waiting:,} wait for their back-off, the first until ", until, "."), ended
     )

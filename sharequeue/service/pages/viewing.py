@@ -2,7 +2,7 @@
 
 A page is made in a thread, with a connection of the pages' own small pool, so that pages never take connections from
 heartbeats. Each statement may take `STATEMENT_SECONDS`, and after `PAGE_SECONDS` no statement is started; a part that
-was not read is left out, and the page says so.
+was not read is left out, and the page shows this.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ _ERRORS: tuple[tuple[type[ShareError] | tuple[type[ShareError], ...], int, str],
     (
         (ClusterAuthorizationFailed, GroupAuthorizationFailed, TopicAuthorizationFailed),
         403,
-        "This is not open to you",
+        "Not allowed",
     ),
-    ((GroupIdNotFound, InvalidGroupId, UnknownTopicOrPartition), 404, "There is no such thing"),
-    (ShareError, 400, "This cannot be done"),
+    ((GroupIdNotFound, InvalidGroupId, UnknownTopicOrPartition), 404, "Not found"),
+    (ShareError, 400, "Bad request"),
 )
 """The status and the title of an error page; the first class that matches counts."""
 
@@ -115,7 +115,7 @@ class Look:
         `group` does.
         """
         if "\x00" in group_id:
-            raise InvalidGroupId("The group id has a NUL character in it: no group is called so.")
+            raise InvalidGroupId("The group id has a NUL character: no group can have such an id.")
         Admin(self.database, self.service.topics, self.principal).require_whole(group_id)
         require_there(self.database, group_id)
         return group_id
@@ -148,7 +148,7 @@ class Look:
         """Return the result of a read with the caller's rights, as `read` does."""
         return self.read(what, lambda: self.as_caller(work))
 
-    def said_late(self) -> Html | None:
+    def late_note(self) -> Html | None:
         """Return a note on the parts that were left out; None if the page is complete."""
         if not self.late:
             return None
@@ -208,10 +208,13 @@ class Pages:
             except SQLAlchemyError as error:
                 _log.warning("%s failed: %s", request.url.path, str(error).splitlines()[0])
                 return _away(
-                    request, "The database does not answer, or not in time. The page tries again by itself."
+                    request, "The database did not answer in time. The page tries again automatically."
                 )
             except TimeoutError:
-                return _away(request, "Too many people look at once. The page tries again by itself.")
+                return _away(
+                    request,
+                    "Too many pages are being read at the same time. The page tries again automatically.",
+                )
             except Exception:
                 _log.exception("%s failed", request.url.path)
                 return error_document("This failed", UnknownServerError().message, 500, principal=principal)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 AT = SharePartition("g", "t", 0)
-BOTH = "the state is of cluster another"
+BOTH = "but the state to cluster another"
 
 
 @pytest.fixture

@@ -209,7 +209,7 @@ def test_another_cluster_is_refused(ours: Ours, private_database: Database) -> N
         connection.exec_driver_sql("select sharequeue.check_cluster('another')")
     refused = ours("--list")
     assert refused.code == 1
-    assert "InconsistentClusterIdException: the broker is of Kafka cluster" in refused.out
+    assert "InconsistentClusterIdException: the broker belongs to Kafka cluster" in refused.out
 
 
 def test_configs_of_groups(kafka_tool: KafkaTool, ours: Ours, group: str) -> None:

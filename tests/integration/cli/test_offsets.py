@@ -300,7 +300,7 @@ def test_a_reset_with_an_id_that_was_replaced_is_refused(
         )
         assert code == 1
         assert "UNKNOWN_TOPIC_ID" in out
-        assert "delete the group's offsets of the topic first" in out
+        assert "first delete the group's offsets of the topic" in out
     assert starts(state, group) == {0: 5}
 
 

@@ -358,7 +358,8 @@ def test_one_config_has_one_value(run: Run, where: tuple[str, ...], private_data
     result = CliRunner().invoke(command, [*words, *where])
     assert result.exit_code == 0, result.output
     assert (
-        "dead letters of group g will be held until somebody acts: `letters` does not begin" in result.stderr
+        "dead letters of group g will be held until an operator acts: `letters` does not begin"
+        in result.stderr
     )
 
 

@@ -55,11 +55,11 @@ def test_a_topic_deleted_and_made_again(work: Work, topics: Topics, make_topic: 
         [error] = consumer.commit_sync().values()
         assert error is not None
         assert error.args[0].code() == KafkaError.UNKNOWN_TOPIC_ID
-        assert f"Topic {topic} was deleted: nothing" in refused(consumer).str()
+        assert f"Topic {topic} was deleted: group {work.group} has no records" in refused(consumer).str()
 
         topics.create(topic, 4)
         said = refused(consumer).str()
-        assert f"Topic {topic} was deleted and made again" in said
+        assert f"Topic {topic} was deleted and created again" in said
         assert f"sharequeue offsets reset --group {work.group} --topic {topic}" in said
         work.produce(topic, 2)
         work.produce(other, 1)

@@ -113,7 +113,7 @@ def test_a_released_record_may_wait(
             assert not consumer.poll(0.3)
             pass_time(private_database, 31)
             assert seen(poll_some(consumer)) == [(0, 2)]
-            with pytest.raises(ValueError, match="waits 0 to"):
+            with pytest.raises(ValueError, match="expected 0 to"):
                 consumer.acknowledge(message, RELEASE, delay=-1)
 
 

@@ -204,7 +204,7 @@ def test_another_cluster_is_not_read(
             wait_until(lambda: bool(consumer._member.assignment))
             rebind = sa.text("select sharequeue.rebind_cluster(:cluster)")
             [bound] = private_database.rows(rebind, cluster="another")
-            with pytest.raises(KafkaException, match="is of Kafka cluster"):
+            with pytest.raises(KafkaException, match="belongs to Kafka cluster"):
                 consumer.poll()
             private_database.rows(rebind, cluster=bound["rebind_cluster"])
         assert work.status()[0].spso == work.status()[0].speo == 0

@@ -218,11 +218,11 @@ SITUATIONS: dict[str, tuple[list[Callable[[Case], object]], str | None]] = {
     "rows that a table has still to take": ([lambda c: c.pend()], None),
     "the topic was deleted": (
         [lambda c: c.state.administration.note_topics({"t": None})],
-        "t: topic t was deleted: nothing of it is left for group",
+        "t: topic t was deleted: group",
     ),
     "the topic was made anew": (
         [lambda c: single.observe(c.state, c.at, "another id", 0, 5, 5)],
-        "t: topic t was deleted and made again. What group",
+        "t: topic t was deleted and created again. The state of group",
     ),
     "a member is at work": ([lambda c: c.join()], "the group has 1 live members"),
     "its session has expired": ([lambda c: c.join(), lambda c: later(c, 60)], None),

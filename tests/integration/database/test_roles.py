@@ -342,7 +342,7 @@ def test_the_audit_trail_cannot_be_rewritten(logins: Logins, group: str, topic: 
         "delete from sharequeue.audit_log",
         "truncate sharequeue.audit_log",
     ):
-        with pytest.raises(ProgrammingError, match="append only"):
+        with pytest.raises(ProgrammingError, match="append-only"):
             logins.owner.rows(sa.text(statement))
 
 

@@ -118,7 +118,7 @@ def test_a_new_program_is_refused_by_an_older_schema(
         connection.exec_driver_sql(
             "update sharequeue.schema_migrations set checksum = 'x' where name = 'functions/30_state/release.sql'"
         )
-    with pytest.raises(SchemaOutdated, match=r"functions are of another release.*sharequeue migrate"):
+    with pytest.raises(SchemaOutdated, match=r"functions belong to another release.*sharequeue migrate"):
         private_database.call(missing)
     _with(monkeypatch, FUTURE)
     older = r"older than this program: it is at migrations/\d{4}_\w+.sql, the program needs migrations/9999_future"

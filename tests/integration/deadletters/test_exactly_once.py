@@ -193,7 +193,7 @@ def test_a_commit_that_the_broker_has_no_name_for_is_tried_again(
     report = case.writer(batch_records=10).drain(said.append)
     assert report.held == ()
     assert (report.written, report.resumed, report.dropped) == ((20, 10, 0) if late else (30, 0, 0))
-    assert any("tried again for up to 30 s: the broker met an error" in line for line in said)
+    assert any("tried again for up to 30 s: the broker returned an unknown error" in line for line in said)
     case.assert_each_exactly_once()
 
 

@@ -269,7 +269,7 @@ def test_acls_are_changed_by_super_users_and_written_down(cluster: Cluster, grou
         with pytest.raises(InvalidRequest):
             Acl("User:ann", operation, "ALLOW", "LITERAL", group, kind)
         with (
-            pytest.raises(InvalidRequest, match="no such ACL"),
+            pytest.raises(InvalidRequest, match="the ACL is not valid"),
             cluster.service.transaction() as connection,
         ):
             connection.exec_driver_sql(

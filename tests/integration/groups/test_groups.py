@@ -71,12 +71,12 @@ def settle(queue: Database, *members: str) -> dict[str, list[int]]:
     [
         (replace(JOIN, member_id=""), "member id has 0 characters"),
         (replace(JOIN, member_id="x" * 37), "37 characters"),
-        (replace(JOIN, group_id=""), "group id is empty"),
-        (replace(JOIN, rack_id=""), "rack id is empty"),
+        (replace(JOIN, group_id=""), "group id must not be empty"),
+        (replace(JOIN, rack_id=""), "rack id must not be empty"),
         # As a broker of 4.4.0, which trims them as Java does.
-        (replace(JOIN, member_id=" \t"), "member id is blank"),
-        (replace(JOIN, group_id="  "), "group id is empty"),
-        (replace(JOIN, rack_id=" "), "rack id is empty"),
+        (replace(JOIN, member_id=" \t"), "member id must not be blank"),
+        (replace(JOIN, group_id="  "), "group id must not be empty"),
+        (replace(JOIN, rack_id=" "), "rack id must not be empty"),
         (replace(JOIN, subscribed_topic_names=None), "must subscribe"),
         (replace(JOIN, subscribed_topic_names=()), "must subscribe"),
         (replace(JOIN, member_epoch=-2), "Member epoch -2 is not valid"),
@@ -252,7 +252,7 @@ def test_a_held_group_answers_soon(queue: Database) -> None:
         connection.execute(text("select from sharequeue.share_groups where group_id = 'g' for update"))
         result = beat(queue, "m1", 2)
     assert result.error_code == CoordinatorNotAvailable.code
-    assert "held by a transaction" in (result.error_message or "")
+    assert "locked by another transaction" in (result.error_message or "")
 
 
 @pytest.mark.rule("R-GR-3", "R-GR-4")

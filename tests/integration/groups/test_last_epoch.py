@@ -19,7 +19,7 @@ from tests.waiting import pass_time
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 LAST = 2**31 - 1
 AT = SharePartition("g", "t", 0)
-SAYS = "epoch 2147483647, the last one of Kafka's protocol"
+SAYS = "epoch 2147483647, the highest one in Kafka's protocol"
 
 
 @pytest.fixture

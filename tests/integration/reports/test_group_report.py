@@ -126,7 +126,7 @@ def test_stuck_leases_say_why(private_database: Database, at: SharePartition) ->
     report = read_report(private_database, at.group_id)
     (stuck,) = report.stuck
     assert (stuck.member_id, stuck.records, report.figures.stuck_leases) == ("silent", 10, 1)
-    assert stuck.stuck_reason == "its lock lapsed, and nothing has settled it"
+    assert stuck.stuck_reason == "its lock lapsed, and it was not swept"
     # The next acquire settles it. That this lease has a member, who is gone, is written by hand.
     assert single.acquire(state, at, "gone", None, 10) is not None
     with private_database.transaction() as connection:

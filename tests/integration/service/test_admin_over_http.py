@@ -136,7 +136,7 @@ def test_offsets_are_described_altered_and_deleted(
         9,
     )
     (status,) = [each for each in State(private_database).figures.describe("g") if each.partition == 1]
-    assert "begins at 9999, behind the log's end 9" in str(status.remark)
+    assert "starts at 9999, after the end of the log, 9" in str(status.remark)
     State(private_database).administration.delete_offsets("g", topic)
     ask(
         "alter-share-group-offsets",
@@ -211,7 +211,9 @@ def test_an_alter_warns_over_http_as_the_command_does(
     """Of a dead-letter topic that takes nothing now; a change of anything else asks nobody about that topic."""
     changes = {"errors.deadletterqueue.topic.name": "letters"}
     (warning,) = ask("incremental-alter-configs", group_id="g", configs=changes)["warnings"]
-    assert warning.startswith("dead letters of group g will be held until somebody acts: `letters` does not")
+    assert warning.startswith(
+        "dead letters of group g will be held until an operator acts: `letters` does not"
+    )
     url = private_database.engine.url.render_as_string(hide_password=False)
     where = ("--home", str(settings.home), "--database-url", url)
     words = ("configs", "alter", "--group", "g", "--set", "errors.deadletterqueue.topic.name=letters")

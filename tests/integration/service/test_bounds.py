@@ -24,7 +24,7 @@ from sharequeue.groups.heartbeats import HeartbeatRequest
 from sharequeue.groups.tokens import Tokens
 from sharequeue.service import Tls, create_app
 from sharequeue.service.edge.connections import MAX_HEADER_BYTES
-from sharequeue.service.health.servers import DatabaseProbe, Told
+from sharequeue.service.health.servers import DatabaseProbe, DatabaseState
 from sharequeue.service.server import configured
 from sharequeue.words.settings import Settings
 from tests.servers.certificates import Authority, Pair
@@ -360,11 +360,11 @@ def test_many_probes_ask_the_servers_once(
     settings: Settings, private_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thirty `/ready` at once, from somebody without a name, are one question to the database."""
-    asked: list[Told] = []
+    asked: list[DatabaseState] = []
     go_on = threading.Event()
     ask = DatabaseProbe.__call__
 
-    def slow(probe: DatabaseProbe) -> Told:
+    def slow(probe: DatabaseProbe) -> DatabaseState:
         go_on.wait(10)
         asked.append(ask(probe))
         return asked[-1]

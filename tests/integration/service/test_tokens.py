@@ -415,8 +415,8 @@ def test_a_token_of_a_scope_is_good_for_that_alone(
             assert answer.status_code == 200, (path, answer.text)
         else:
             assert answer.status_code == 403, path
-            assert f"good for {scope} alone" in answer.text.replace("&#x27;", "'")
-            assert f"needs the scope {needed}" in answer.text
+            assert f"has only the scopes: {scope}" in answer.text.replace("&#x27;", "'")
+            assert f"needs: {needed}" in answer.text
 
 
 def test_tokens_of_scopes_by_command(

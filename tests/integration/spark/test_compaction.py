@@ -248,7 +248,7 @@ def test_one_that_took_longer_than_the_grace_is_given_up(
             with pytest.raises(Killed):
                 sweep_compactions(spark, output_settings, state, group, sink, grace=AT_ONCE, on_step=die)
 
-    with pytest.raises(InvalidRequest, match="given up by a sweep"):
+    with pytest.raises(InvalidRequest, match="abandoned by a sweep"):
         compact(spark, output_settings, state, group, sink, on_step=sweep)
     assert content(spark, state, group, sink) == seen
 

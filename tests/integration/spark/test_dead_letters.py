@@ -169,13 +169,13 @@ def test_letters_that_are_held_beside_a_service_are_called_held(job: Job) -> Non
     heard(job.case.database, "10 minutes")
     remark = str(job.run().remark)
     assert remark.startswith(
-        f"3 dead letters are held until somebody acts: `{job.case.topic}` does not begin with"
+        f"3 dead letters are held until an operator acts: `{job.case.topic}` does not begin with"
     )
     assert "set `errors.deadletterqueue.topic.name`" in remark
     assert "on the way" not in remark
     given: dict[str, Any] = {"settings": job.settings, "spark": job.spark, "membership": job.holder}
     with lease(job.case.group, [job.case.topic], **given) as leased:
-        assert "3 dead letters are held until somebody acts" in str(leased.why_nothing)
+        assert "3 dead letters are held until an operator acts" in str(leased.why_nothing)
     job.case.configure(errors_deadletterqueue_topic_name=job.case.dead_letter_topic)
     assert job.run().remark == "3 records are on the way to the dead-letter topic"
 
@@ -209,7 +209,7 @@ def test_what_is_left_is_a_warning(job: Job, monkeypatch: pytest.MonkeyPatch) ->
     assert (report.dead_letters.written, report.dead_letters.left) == (0, 3)
     warning = report.dead_letters.warning
     assert isinstance(warning, DeadLettersLeft)
-    assert f"3 dead letters of group {job.case.group} are held until somebody acts" in str(warning)
+    assert f"3 dead letters of group {job.case.group} are held until an operator acts" in str(warning)
     assert report.remark is None
     assert "errors.deadletterqueue.group.enable" in str(warning)
     assert "sharequeue dlq drain --group" in str(warning)

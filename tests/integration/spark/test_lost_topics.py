@@ -44,7 +44,7 @@ def test_a_topic_made_again(
     produce(old, 0, ["after", "after"])
     produce(other, 0, ["goes on"])
     wait_until(lambda: bool(state.figures.lost_topics(group, [old])))
-    said = f"Topic {old} was deleted and made again.*offsets reset --group {group} --topic {old} "
+    said = f"Topic {old} was deleted and created again.*offsets reset --group {group} --topic {old} "
     with pytest.raises(UnknownTopicId, match=said):
         alone.run(settings, spark=spark, progress=False)
     reports: list[RunReport] = []
@@ -57,7 +57,7 @@ def test_a_topic_made_again(
     wait_until(works)
     report = reports[-1]
     assert report.remark is not None
-    assert f"Topic {old} was deleted and made again" in report.remark
+    assert f"Topic {old} was deleted and created again" in report.remark
     assert "assigned to other members" not in report.remark
 
 
@@ -86,7 +86,7 @@ def test_a_deleted_topic(
     topics.delete(old)
     wait_until(lambda: bool(state.figures.lost_topics(group, [old])))
     produce(other, 0, ["goes on"])
-    said = f"Topic {old} was deleted: nothing of it is left for group {group}"
+    said = f"Topic {old} was deleted: group {group} has no records of it left"
     for over in (alone.run, alone.follow):
         with pytest.raises(UnknownTopicId, match=said):
             over(settings, spark=spark, progress=False, max_seconds=60)

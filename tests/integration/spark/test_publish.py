@@ -228,7 +228,7 @@ def test_a_compaction_that_was_quicker_leaves_everything_as_it_is(
         return write(self, *given)
 
     monkeypatch.setattr(FilesByLease, "_write", late)
-    with pytest.raises(InvalidRequest, match="another compaction was quicker"):
+    with pytest.raises(InvalidRequest, match="another compaction was faster"):
         case.publish(execute=True)
     assert case.output() == wanted(OffsetSet())
     case.publish(execute=True)

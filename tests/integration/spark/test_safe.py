@@ -285,7 +285,7 @@ def test_nothing_to_lease_says_why(
     state.initialize(there, topics.describe([topic])[topic].topic_id, 7, 1)
     with pytest.warns(UserWarning, match=f"offsets reset --group {late}"):
         alter_group_configs(database, late, {"share.auto.offset.reset": "earliest"})
-    with pytest.warns(UserWarning, match="has begun already"):
+    with pytest.warns(UserWarning, match="has already started"):
         alter_group_configs(database, late, {"share.auto.offset.reset": "latest"})
     with warnings.catch_warnings():
         warnings.simplefilter("error")

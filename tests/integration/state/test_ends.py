@@ -143,7 +143,7 @@ def test_another_cluster_is_refused_until_the_owner_says_otherwise(
     state.administration.check_cluster("one")
     state.administration.check_cluster("one")
     with pytest.raises(
-        InconsistentClusterId, match=r"of Kafka cluster two, and the state is of cluster one.*rebind"
+        InconsistentClusterId, match=r"belongs to Kafka cluster two, but the state to cluster one.*rebind"
     ):
         state.administration.check_cluster("two")
     heartbeat(private_database, HeartbeatRequest("g", "m1", 0, subscribed_topic_names=("t",)))

@@ -17,7 +17,7 @@ from sharequeue.words.values import SharePartition
 from tests import single
 
 AT = SharePartition("g", "t", 0)
-REFUSED = r"transaction is {level}.*READ COMMITTED only: begin the transaction with"
+REFUSED = r"transaction is {level}.*at READ COMMITTED: begin the transaction with"
 
 
 @pytest.fixture(params=["REPEATABLE READ", "SERIALIZABLE"])

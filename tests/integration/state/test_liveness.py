@@ -191,7 +191,7 @@ def test_a_head_that_waits_is_the_reason_of_a_full_window(state: State, at: Shar
     assert why(state) == ("window", 0, True)
     status = state.figures.describe("g")[0]
     assert status.obstacle is not None
-    assert "full (100 records) behind offset 0: waits for its time, until " in status.obstacle
+    assert "full (100 records) behind offset 0: waits for a later time, until " in status.obstacle
     assert status.obstacle in (status.remark or "")
     pass_time(state.database, 301)
     assert why(state) == (None, None, False)
@@ -244,7 +244,7 @@ def test_a_share_partition_that_stands_still_is_found(stuck: State, at: SharePar
     """`verify` finds lag of which nothing can be leased for no reason: here nobody will let SPSO pass."""
     with stuck.database.transaction() as connection:
         connection.execute(sa.text("update sharequeue.share_partitions set advance_due = false"))
-    assert any("nothing can be leased, and no reason is known" in each for each in stuck.figures.verify())
+    assert any("nothing can be leased, and the reason is unknown" in each for each in stuck.figures.verify())
 
 
 def test_a_reason_that_is_not_true_is_found(state: State, at: SharePartition) -> None:

@@ -278,13 +278,13 @@ def test_a_last_attempt_is_leased_alone(state: State, group: str) -> None:
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        ("renew_many('g', '{t}', '{0,1}', '{1}', 'm', null, array[gen_random_uuid()])", "one length"),
+        ("renew_many('g', '{t}', '{0,1}', '{1}', 'm', null, array[gen_random_uuid()])", "differ in length"),
         ("renew_many('g', '{null}', '{0}', '{1}', 'm', null, array[gen_random_uuid()])", "is null"),
         ("acquire_many('g', '{t}', '{0}', 'm', null, null)", "number of records"),
         ("acquire_many('g', '{t}', '{0}', 'm', null, 1, p_parts => 0)", "parts"),
         ("acquire_many('g', '{t}', '{0}', 'm', null, 1, p_max_bytes => 1, p_mean_bytes => '{0}')", "bytes"),
-        ("acquire_many('g', null, null, 'm', null, 1)", "one length"),
-        ("observe_many('g', '{t}', '{0}', '{id}', '{0}', '{1}', '{}')", "one length"),
+        ("acquire_many('g', null, null, 'm', null, 1)", "differ in length"),
+        ("observe_many('g', '{t}', '{0}', '{id}', '{0}', '{1}', '{}')", "differ in length"),
         ("release_many('g', '{t}', '{0}', 'm', array[null]::uuid[])", "token"),
         (
             "renew_many('g', array_fill('t'::text, '{1001}'), array_fill(0, '{1001}'), array_fill(1, '{1001}'), 'm',"

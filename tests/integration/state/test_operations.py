@@ -260,10 +260,10 @@ def test_a_forced_release_says_first_what_it_would_do(state: State, at: SharePar
     plan = state.administration.force_release(at, OffsetSet.of((0, 40)))
     assert [(run.act, str(run.offsets), run.member_id, run.reason) for run in plan] == [
         ("release", "{[0,1)}", None, None),
-        ("refuse", "{[1,10)}", None, "done with: acknowledged"),
+        ("refuse", "{[1,10)}", None, "finished: acknowledged"),
         ("release", "{[10,20)}", "m", None),
-        ("refuse", "{[20,25)}", None, "on its way to the dead-letter topic"),
-        ("none", "{[25,30)}", None, "available already"),
+        ("refuse", "{[20,25)}", None, "being written to the dead-letter topic"),
+        ("none", "{[25,30)}", None, "already available"),
         ("refuse", "{[30,40)}", None, "never delivered: SPEO is 30"),
     ]
     assert in_flight(state) == before
@@ -328,7 +328,7 @@ def test_a_forced_release_after_the_last_delivery(state: State, at: SharePartiti
     single.acknowledge(state, take(state, at, 1), {RELEASE: OffsetSet.of((0, 1))})
     take(state, at, 1)
     plan = state.administration.force_release(at, OffsetSet.of((0, 1)), execute=True)
-    assert plan[0].reason == "its deliveries are used up: it gets the last one back"
+    assert plan[0].reason == "no delivery was left: it gets the last one back"
     assert take(state, at, 1).deliveries[0].delivery_count == 2
 
 

@@ -41,7 +41,7 @@ BREAKS = [
     ("update sharequeue.share_partitions set speo = 25", "a batch lies at or past SPEO"),
     ("update sharequeue.share_partitions set spso = 3", "an offset below SPSO is still available"),
     ("update sharequeue.in_flight_batches set state = 2 where state = 0", "the record at SPSO is terminal"),
-    ("delete from sharequeue.in_flight_batches", "there is nothing in flight between SPSO and SPEO"),
+    ("delete from sharequeue.in_flight_batches", "no batch is in flight between SPSO and SPEO"),
     (
         "update sharequeue.share_partitions set delivery_complete_count = 7",
         "the delivery-complete count does not match",
@@ -52,45 +52,45 @@ BREAKS = [
     ),
     (
         "update sharequeue.in_flight_batches set state = 7 where first_offset = 20",
-        "a row of a batch says what cannot be",
+        "a row of a batch has impossible values",
     ),
     (
         "update sharequeue.in_flight_batches set not_before = now() where state = 1",
-        "a row of a batch says what cannot be",
+        "a row of a batch has impossible values",
     ),
     (
         "update sharequeue.in_flight_batches set cause = 'whim' where state = 2",
-        "a row of a batch says what cannot be",
+        "a row of a batch has impossible values",
     ),
-    ("update sharequeue.share_partitions set status = 'odd'", "a share-partition says what cannot be"),
-    ("update sharequeue.share_partitions set spso = 31", "a share-partition says what cannot be"),
+    ("update sharequeue.share_partitions set status = 'odd'", "a share-partition has impossible values"),
+    ("update sharequeue.share_partitions set spso = 31", "a share-partition has impossible values"),
     (
         "update sharequeue.share_partitions set redeliverable = false",
-        "something is redeliverable and not marked so",
+        "a record is redeliverable, but the share-partition is not marked so",
     ),
     (
         "insert into sharequeue.leases (share_partition_id, member_id, member_epoch, lock_duration_ms, acquired_at,"
         " expires_at) select share_partition_id, 'x', 0, 1, now(), now() + interval '1 day'"
         " from sharequeue.share_partitions",
-        "a lease holds nothing",
+        "a lease holds no record",
     ),
     (
         "update sharequeue.leases set expires_at = expires_at - interval '1 hour'",
-        "a lock lapses before the share-partition says",
+        "a lock lapses before the next expiry of its share-partition",
     ),
     (
         "update sharequeue.share_partitions set next_expiry = null",
-        "a lock lapses before the share-partition says",
+        "a lock lapses before the next expiry of its share-partition",
     ),
-    ("delete from sharequeue.leases", "under a lease of another share-partition, or of none"),
+    ("delete from sharequeue.leases", "under a lease of another share-partition, or one that does not exist"),
     (
         "update sharequeue.in_flight_batches set lease_id = 987654321 where first_offset = 10",
-        "under a lease of another share-partition, or of none",
+        "under a lease of another share-partition, or one that does not exist",
     ),
     (
         "insert into sharequeue.circuit_breakers (share_partition_id, state)"
         " select share_partition_id, 'probing' from sharequeue.share_partitions",
-        "a circuit breaker says what cannot be",
+        "a circuit breaker has impossible values",
     ),
 ]
 
@@ -134,4 +134,4 @@ def test_a_truncated_log_is_a_named_fault(state: State) -> None:
     single.observe(state, SharePartition("g", "t", 0), "id", 0, 5, 5)
     status = state.figures.describe("g")[0]
     assert status.lag == 0
-    assert status.fault == "the log ends at 5, below what was delivered: it was truncated"
+    assert status.fault == "the log ends at 5, below delivered records: it was truncated"

@@ -213,7 +213,7 @@ def test_a_fork_s_copy_is_refused(closable: Any) -> None:
     if child == 0:
         right = False
         with suppress(BaseException):
-            with pytest.raises(IllegalStateException, match="make one in each process"):
+            with pytest.raises(IllegalStateException, match="create one in each process"):
                 asyncio.run(asyncio.wait_for(consumer.subscription(), 20))
             asyncio.run(asyncio.wait_for(consumer.close(), 20))
             right = True

@@ -25,7 +25,7 @@ def test_a_fork_leaves_its_parent_s_consumer_alone() -> None:
         if child == 0:
             right = False
             with suppress(BaseException):
-                with pytest.raises(IllegalStateException, match="make one in each process"):
+                with pytest.raises(IllegalStateException, match="create one in each process"):
                     consumer.poll(0)
                 consumer.close()
                 nothing: Any = SimpleNamespace()

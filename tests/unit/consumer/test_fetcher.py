@@ -23,8 +23,8 @@ from tests.waiting import wait_until
 AT = SharePartition("g", "t", 0)
 
 
-class Told:
-    """What the state answers, and what it was told."""
+class RecordingState:
+    """A state with given results, which records its calls."""
 
     def __init__(self, fetcher: Any) -> None:
         self.asked: list[tuple[list[SharePartition], UUID]] = []
@@ -60,7 +60,7 @@ def test_a_lease_whose_reply_was_lost_is_asked_for_again() -> None:
     """As the same request: the state answers with what it leased then."""
     with consumer_of() as consumer:
         fetcher = consumer._fetcher
-        many = Told(fetcher)
+        many = RecordingState(fetcher)
         many.fails = True
         with pytest.raises(OperationalError):
             fetcher._lease({AT: "id"})
@@ -77,7 +77,7 @@ def test_the_rest_of_a_lease_is_given_back_after_an_unsubscribe() -> None:
     """What nobody has seen of it gets its delivery back when the consumer ends."""
     with consumer_of(max_poll_records=1) as consumer:
         fetcher = consumer._fetcher
-        many = Told(fetcher)
+        many = RecordingState(fetcher)
         holding: HeldLease = put(consumer, 0, 3)
         assert len(consumer.poll(0)) == 1
         fetcher.drop(frozenset())
@@ -91,7 +91,7 @@ def test_a_rest_that_could_not_be_given_back_is_tried_again() -> None:
     """With its gaps: nothing of it is acknowledged afterwards."""
     with consumer_of() as consumer:
         fetcher = consumer._fetcher
-        many = Told(fetcher)
+        many = RecordingState(fetcher)
         fetcher._ends.cannot_be_read = lambda _: None
         holding = holding_of(0, 3)
         holding.gaps, holding.unread = OffsetSet.of((0, 1)), OffsetSet.of((1, 3))
@@ -110,7 +110,7 @@ def test_a_rest_waits_for_what_is_in_use_of_its_lease() -> None:
     """For acknowledgements on their way; where a lock was renewed for the lock of the rest."""
     with consumer_of() as consumer:
         fetcher = consumer._fetcher
-        many = Told(fetcher)
+        many = RecordingState(fetcher)
         on_its_way, split = holding_of(0, 3), holding_of(3, 6)
         fetcher._rests += [on_its_way, split]
         fetcher._handover.send(

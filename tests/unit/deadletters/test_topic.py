@@ -32,8 +32,8 @@ ENABLED = {"errors.deadletterqueue.group.enable": "true"}
     [
         ("", "no dead-letter topic"),
         ("__dlq", "begins with `__`"),
-        ("dlq.ä", "no legal topic name"),
-        ("dlq." + "x" * 246, "no legal topic name"),
+        ("dlq.ä", "not a valid topic name"),
+        ("dlq." + "x" * 246, "not a valid topic name"),
         ("letters", "does not begin with `dlq.`"),
     ],
 )
@@ -129,8 +129,8 @@ def test_an_error_without_a_name_is_no_missing_permission(problem: CannotWrite) 
     """It passes: it is tried again, drops no record, and leads to the broker's log."""
     assert not problem.lasting
     assert problem.reason == (
-        "the broker met an error it has no name for (EndTxn commit failed), see the broker's log: "
-        "the records wait, the next drain tries again."
+        "the broker returned an unknown error (EndTxn commit failed), see the broker's log: "
+        "the records wait, and the next drain tries again."
     )
 
 

@@ -28,7 +28,7 @@ def test_a_broker_without_topic_ids_is_refused(monkeypatch: pytest.MonkeyPatch) 
     """A topic that was deleted and made again could not be told from the old one."""
     topics = Topics(Settings({"bootstrap_servers": "127.0.0.1:1"}))
     monkeypatch.setattr(topics, "_admin", OldBroker)
-    with pytest.raises(UnsupportedVersion, match=r"Kafka gives them since 2\.8"):
+    with pytest.raises(UnsupportedVersion, match=r"Kafka has them since 2\.8"):
         topics.describe(["orders"])
     assert isinstance(topics.ask(["orders"]).refused["orders"], UnsupportedVersion)
 

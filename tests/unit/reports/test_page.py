@@ -140,7 +140,7 @@ def test_small_pictures_are_shown_where_they_stand() -> None:
         assert found is not None
         parseString(unquote(found[1]))  # noqa: S318 (our own)
     assert inline_pictures.line([], unit="records") == "no reports yet"
-    assert inline_pictures.bars({}, unit="records") == "nothing has ended yet"
+    assert inline_pictures.bars({}, unit="records") == "no record has ended yet"
     assert inline_pictures.strip(None) == "nothing in flight"
 
 

@@ -45,7 +45,7 @@ def refusal(model: type[RequestBody], body: str | bytes) -> str:
 )
 def test_a_field_that_is_there_twice_is_refused(model: type[RequestBody], body: str, name: str) -> None:
     """JSON has no rule for it, and parsers take the last: an operator who sent both meant neither for sure."""
-    assert refusal(model, body) == f"'{name}' is there twice in one object: give it once."
+    assert refusal(model, body) == f"'{name}' is in one object twice: give it once."
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,8 @@ def test_offsets_and_partitions_that_there_are_not(given_up: Make, monkeypatch: 
             ("redrive", name, "--offsets", "0:0", "--offsets", "9:1", "--execute", "--yes"),
             "has no partition 9",
         ),
-        (("redrive", name, "--offsets", "0:900"), f"{name}-0 ends at offset 4: there is nothing at 900."),
-        (("redrive", name, "--source-partition", "9"), f"no letter in '{name}' is of a source partition 9"),
+        (("redrive", name, "--offsets", "0:900"), f"{name}-0 ends at offset 4: there is no letter at 900."),
+        (("redrive", name, "--source-partition", "9"), f"'{name}' has no letter of source partition 9"),
         (("list", name, "--offsets", "0:0", "--offsets", "9:1"), f"{name} has no partition 9: it has 2."),
         (("list", name, "--source-partition", "9"), f"{case.topic} has 1"),
         (("show", name, "9", "1"), f"{name} has no partition 9: it has 2."),
@@ -239,7 +239,7 @@ def test_another_target_and_a_topic_that_is_not_there(given_up: Make, make_topic
     work = redrive(case, target="nowhere")
     with pytest.raises(RedriveRefused, match="there is no topic `nowhere` to send to"):
         work.plan()
-    with pytest.raises(RedriveRefused, match="choose another topic"):
+    with pytest.raises(RedriveRefused, match="choose another target topic"):
         redrive(case, target=case.dead_letter_topic)
     elsewhere = make_topic(1)
     assert execute(redrive(case, target=elsewhere)).sent == 3

@@ -218,9 +218,9 @@ def test_what_fails_is_shown_with_its_age(client: TestClient, private_database: 
     service.coordinator.watcher.faults = {"t": "TOPIC_AUTHORIZATION_FAILED"}
     text = got(client, "/").text
     for said in (
-        r"dead letters fails, and is tried again, for \d[.\d]* s: the broker is away",
+        r"dead letters is failing, for \d[.\d]* s: the broker is away",
         r"group g is stuck, for \d[.\d]* s: its row is held",
-        r"topic t cannot be looked at, for \d[.\d]* s: TOPIC_AUTHORIZATION_FAILED",
+        r"topic t cannot be checked, for \d[.\d]* s: TOPIC_AUTHORIZATION_FAILED",
     ):
         assert re.search(said, text), text
     assert "a secret" not in text
@@ -244,7 +244,7 @@ def test_who_may_not_describe_sees_nothing(here: Settings, private_database: Dat
     with client_of(here) as client:
         nobody = got(client, "/")
         assert [row[0] for row in nobody.rows("Share groups")] == [
-            "half a topic of it is closed to you",
+            "half no access to one of its topics",
             "open",
         ]
         assert "why open" in nobody.text
