@@ -97,7 +97,7 @@ begin
     select s.folder, s.group_id into v_taken
     from sharequeue.sink_folders s where s.folder = any (v_folders) and s.group_id <> p_group_id order by s.folder limit 1;
     if found then
-        return format('%s belongs to the output of group %s, not of %s: nothing was acknowledged. Give the pipeline of each group '
+        return format('%s has the output of group %s, not of %s: nothing was acknowledged. Give the pipeline of each group '
             'a sink of its own', v_taken.folder, v_taken.group_id, p_group_id);
     end if;
     return null;

@@ -255,7 +255,7 @@ def test_a_folder_belongs_to_the_first_group_that_counts_in_it(state: State) -> 
                 state.release_member("mine", "m", refund=True)
             else:
                 with pytest.raises(
-                    InvalidRequest, match=f"{folder} holds the output of group mine, not of theirs"
+                    InvalidRequest, match=f"{folder} has the output of group mine, not of theirs"
                 ):
                     late.result(60)
                 assert state.figures.describe("theirs")[0].acquired == 10
