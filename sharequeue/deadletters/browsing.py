@@ -100,7 +100,7 @@ def _within(seconds: float, look: Callable[[float], Browsed]) -> Browsed:
             found = look(deadline)
         except UnknownTopicOrPartition:
             # Without similar names: the caller may not be allowed to see them.
-            found = Browsed(remark="The broker has no topic of this name, or does not show it yet.")
+            found = Browsed(remark="There is no topic of this name on the broker, or it is not visible yet.")
         except ShareError as error:
             found = Browsed(remark=error.message)
         except Exception as error:  # an error of the client: it is in the remark

@@ -232,7 +232,7 @@ def test_a_deleted_and_a_recreated_topic(
     make_topic(1, topic)
     coordinator.step()
     assert [status.status for status in State(private_database).figures.describe("g")] == ["topic_recreated"]
-    assert "made again" in coordinator.waiting["g", topic]
+    assert "created again" in coordinator.waiting["g", topic]
 
 
 def test_a_topic_that_is_taken_over_during_a_look_is_not_taken_for_empty(

@@ -203,7 +203,7 @@ def test_a_topic_made_again_with_fewer_partitions(
     assert "offsets delete" in coordinator.waiting["g", topic]
     make_topic(1, topic)
     coordinator.step()
-    assert "made again" in coordinator.waiting["g", topic]
+    assert "created again" in coordinator.waiting["g", topic]
     assert [member.assignment for member in describe_group(private_database, "g").members] == [[]]
     for partition in range(3):
         with pytest.raises(UnknownTopicId):

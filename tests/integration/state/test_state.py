@@ -139,7 +139,7 @@ def test_a_topic_made_anew_under_the_same_name_is_not_leased_from(state: State, 
         single.acquire(state, at, "m1", None, 10)
     remark = state.figures.describe("g")[0].remark
     assert remark is not None
-    assert "made again" in remark
+    assert "created again" in remark
     assert "offsets reset --group g --topic t" in remark
     [row] = state.database.rows(sa.text("select condition from sharequeue.monitored_share_partitions"))
     assert row["condition"] == "topic_recreated"
