@@ -195,7 +195,7 @@ def test_configs_are_described_and_altered(ask: Ask, private_database: Database)
     (late,) = ask("incremental-alter-configs", group_id="g", configs={"share.auto.offset.reset": "earliest"})[
         "warnings"
     ]
-    assert "group g has begun already" in late
+    assert "group g has already started" in late
     Acls(private_database).allow_everyone_if_no_acl_found(False)
     for path, body in (
         ("incremental-alter-configs", {"group_id": "g", "configs": {limit: "3"}}),

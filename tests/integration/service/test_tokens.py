@@ -438,7 +438,7 @@ def test_tokens_of_scopes_by_command(
     ]
     made = CliRunner().invoke(command, words)
     assert made.exit_code == 0, made.output
-    assert "good for describe, metrics alone" in made.stderr
+    assert "only for describe, metrics" in made.stderr
     assert CliRunner().invoke(command, [*words, "--scope", "root"]).exit_code == 2
     rows = json.loads(CliRunner().invoke(command, ["tokens", "list", "-o", "json"]).stdout)
     assert [row["scope"] for row in rows] == ["describe, metrics"], rows

@@ -73,7 +73,7 @@ def test_more_failures_than_the_set_share_stop_leasing(state: State, at: SharePa
     reason = state.figures.describe("g")[0].paused_reason
     assert reason is not None
     assert reason.startswith(
-        "circuit breaker open: 6 of the last 11 records failed, more than 50 %; probed from"
+        "circuit breaker open: 6 of the last 11 records failed, more than 50 %; a probe is due from"
     )
     assert state.figures.verify() == []
 
