@@ -20,6 +20,7 @@ from sharequeue.cli.over_http import OVER_HTTP, Service, service_of
 from sharequeue.database import Database
 from sharequeue.groups.descriptions import MemberDescription, describe_group
 from sharequeue.groups.group_names import awaited_share_partitions
+from sharequeue.reports.ages import read_ages
 from sharequeue.reports.read import read_figures
 from sharequeue.state import State
 from sharequeue.words.errors import UnknownTopicOrPartition
@@ -129,7 +130,8 @@ def describe(
             output.view("--members").rows(_members(database, named), now=State(database).now())
         elif state:
             output.view("--state").rows(
-                (_state_row(database, group) for group in named.of(database)), now=State(database).now()
+                (_state_row(settings, database, group) for group in named.of(database)),
+                now=State(database).now(),
             )
         elif watch:
             _watch(database, output, named, every, times)
@@ -198,11 +200,15 @@ def _row(each: SharePartitionStatus) -> dict[str, Any]:
     return {"group": each.group_id, "topic": each.topic, "partition": each.partition} | figures.cells(each)
 
 
-def _state_row(database: Database, group: str) -> dict[str, Any]:
-    found = describe_group(database, group)
+def _state_row(settings: Settings, database: Database, group: str) -> dict[str, Any]:
+    found, state = describe_group(database, group), State(database)
+    ages = read_ages(settings, state.figures.describe(group), state.now())
+    sums = read_figures(database, group, ages)
     return {
         **row_of(found, group=group, state=found.group_state, members=len(found.members)),
-        **figures.cells(read_figures(database, group)),
+        **figures.cells(sums),
+        # Without share-partitions, the group has no start offset yet, so its lag is not known.
+        **({} if sums.share_partitions else {"lag": None}),
     }
 
 

@@ -46,7 +46,7 @@ def report(settings: Settings, output: Output, group: str, path: Path | None, re
         require_group(database, group)
         if record:
             Reports(database).record(group)
-        found = read_report(database, group)
+        found = read_report(database, group, settings)
     if str(path) == "-":
         click.echo(page(found), nl=False)
         return

@@ -77,7 +77,9 @@ def share_group_defs(
         state_checks(group, asset=lineage.key(SPSO_AND_LAG)),
     ]
     touched = [*lineage.of_a_run, lineage.key(REDRIVEN)]
-    observed = Observed(lineage.key(SPSO_AND_LAG), lineage.key(DEAD_LETTERS), touched, checks_job.name)
+    observed = Observed(
+        lineage.key(ACCEPTED), lineage.key(SPSO_AND_LAG), lineage.key(DEAD_LETTERS), touched, checks_job.name
+    )
     schedule = group.automation.schedule
     replayed = [replayed_asset(lineage[REPLAYED], group, group.backfill)] if group.backfill else []
     history = [history_asset(lineage[HISTORY], group, group.backfill)] if group.backfill else []

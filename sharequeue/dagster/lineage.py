@@ -246,7 +246,8 @@ def _about(group: ShareGroup) -> dict[str, tuple[str, set[str]]]:
 
 
 def _base(group: ShareGroup, name: str, description: str, kinds: set[str]) -> dg.AssetSpec:
-    fresh = group.freshness.policy() if group.freshness and name == SPSO_AND_LAG else None
+    stale = group.stale_after
+    fresh = stale.policy() if stale and name in (ACCEPTED, SPSO_AND_LAG) else None
     return dg.AssetSpec(
         key=dg.AssetKey([*group.prefix, name]),
         description=description,

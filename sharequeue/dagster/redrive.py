@@ -14,6 +14,7 @@ import dagster as dg
 from pydantic import Field
 
 from sharequeue.dagster.resources import SettingsResource, StateResource
+from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import table
 from sharequeue.deadletters.redrive.redrive import MAX_REDRIVES, MIN_RATE, Redrive, RedrivePlan, RedriveReport
@@ -83,6 +84,7 @@ def redrive_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefinition:
     group_id = group.group
 
     @dg.multi_asset(specs=[spec], name=f"{group.name}_redriven")
+    @retried_if_useful
     def redriven(
         context: dg.AssetExecutionContext,
         config: Redriving,

@@ -61,8 +61,12 @@ _DAY_COLUMNS = {
 _COUNT_COLUMNS = {**_PARTITION_COLUMNS, "outcome": "string", "delivery_count": "int", "records": "int"}
 
 
-def run(report: "RunReport") -> Metadata:
-    """Report the rounds of one run: records, seconds by stage, and one row per round."""
+def run(report: "RunReport", statuses: Sequence[SharePartitionStatus]) -> Metadata:
+    """Report the rounds of one run: records, seconds by stage, and one row per round.
+
+    `statuses` are those of the group after the run. Records that wait for their dead letter are not in the lag of
+    this report: the run has done its work on them, and the next asset writes their letters.
+    """
     by_stage = {
         f"{stage.replace(' ', '_')}_seconds": round(s, 3) for stage, s in report.stage_seconds.items()
     }
@@ -76,7 +80,8 @@ def run(report: "RunReport") -> Metadata:
         "exhausted_records": report.exhausted,
         "gap_records": report.gaps,
         "lost_records": report.lost,
-        "lag_records": report.lag,
+        "lag_records": sum(max(0, status.lag - status.archiving) for status in statuses),
+        "archiving_records": sum(status.archiving for status in statuses),
         "run_seconds": round(report.seconds, 3),
         "rate_records_per_second": round(report.rate, 1),
         **by_stage,

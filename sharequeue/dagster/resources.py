@@ -15,6 +15,7 @@ from pydantic import Field, PrivateAttr
 
 from sharequeue.dagster.instance import keep_connections
 from sharequeue.dagster.references import own_modules, own_path, packed
+from sharequeue.dagster.retries import forget_parent
 from sharequeue.database import Database
 from sharequeue.reports.history import Reports
 from sharequeue.state import State
@@ -49,11 +50,12 @@ class StateResource(dg.ConfigurableResource[Any]):
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Create no pool yet: if an address is missing, the code that uses it reports that.
 
-        The run keeps its connections to Dagster's database.
+        The run keeps its connections to Dagster's database, and has no tags of the run that it repeats.
         """
         self._in_use = True
         if context.run is not None and context.instance is not None:
             keep_connections(context.instance)
+            forget_parent(context.instance, context.run)
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Close the pool."""

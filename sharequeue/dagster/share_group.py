@@ -51,6 +51,9 @@ NotNegative = Annotated[int, _bounded(0)]
 Seconds = Annotated[float, _bounded(0, above=True)]
 Share = Annotated[float, _bounded(0, 1, above=True)]
 
+STALE_AFTER = "1d"
+"""The age at which assets of an observed queue are stale, unless `freshness` has another."""
+
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
@@ -133,7 +136,10 @@ class Automation(dg.Model, dg.Resolvable):
 
 
 class Freshness(dg.Model, dg.Resolvable):
-    """The age at which the report on SPSO and lag makes its asset stale."""
+    """The age at which `accepted`, and the report on SPSO and lag, are stale.
+
+    `accepted` is as old as its last successful run, or as the last observation of an empty queue.
+    """
 
     fail_window: str = Field(description="The age at which it is stale, such as `2h`, `30m`, `1d`.")
     warn_window: str | None = Field(
@@ -259,7 +265,10 @@ class ShareGroup(dg.Model, dg.Resolvable):
     )
     run: Run = Field(default_factory=Run)
     automation: Automation = Field(default_factory=Automation)
-    freshness: Freshness | None = None
+    freshness: Freshness | None = Field(
+        default=None,
+        description="When `accepted` and the report are stale; default: after a day if `automation.observe` is on.",
+    )
     backfill: Backfill | None = None
     key_prefix: Sequence[str] | str | None = Field(
         default=None, description="The prefix of the asset keys; default: the group's name in Dagster."
@@ -323,6 +332,19 @@ class ShareGroup(dg.Model, dg.Resolvable):
                 f"freshness: warn_window {fresh.warn_window} must be shorter than fail_window {fresh.fail_window}"
             )
         return self
+
+    @property
+    def stale_after(self) -> Freshness | None:
+        """The freshness of its assets: as given, or a day if somebody observes when the queue is empty."""
+        if self.freshness is None and self.automation.observe.enabled:
+            return Freshness(fail_window=STALE_AFTER)
+        return self.freshness
+
+    @property
+    def reset_policy(self) -> str | None:
+        """The `share.auto.offset.reset` that its first run sets if the group has no value; None if it sets none."""
+        given = self.configs.get("share.auto.offset.reset")
+        return None if given is None else config_text(given)
 
     @property
     def name(self) -> str:

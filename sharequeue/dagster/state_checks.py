@@ -2,26 +2,21 @@
 
 On its SPSO-and-lag report: the invariants of the state, no lease that never ends, no lag below
 zero; and, if the yaml has a limit, how many records wait and how old the oldest is. The age is that of the record in
-its topic.
+its topic. `state_results` judges a position. The checks of a run and the observation call it, so that a queue is
+judged while its runs fail.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
-from confluent_kafka import KafkaException
 
+from sharequeue.dagster.position import Position, is_ahead, position_of
 from sharequeue.dagster.reports import STUCK_COLUMNS
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.dagster.tables import table_of
-from sharequeue.kafka.reading import RecordReader
-from sharequeue.words.errors import ShareError
 from sharequeue.words.figures import SharePartitionStatus
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
 from sharequeue.words.values import LeaseRow
 
 STATE_VERIFIED = "state_verified"
@@ -31,15 +26,10 @@ NONE_LOST = "none_lost"
 LAG_BOUNDED = "lag_bounded"
 AGE_BOUNDED = "oldest_record_bounded"
 
-SETTLE_SECONDS = 6.0
-"""How long a share-partition may be ahead of its log before the check fails. The service refreshes it every 2 s."""
-_LOOKED_THROUGH = 100
-"""Offsets that are searched for the oldest record; a few can be transaction markers."""
 
-
-def state_checks(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinition:
-    """Build the checks of the state of `group`, on the asset `asset`; each can be executed alone."""
-    group_id, bounds = group.group, group.checks
+def described_checks(group: ShareGroup) -> dict[str, str]:
+    """Return the names of the checks of a group's state, each with its description."""
+    bounds = group.checks
     described = {
         STATE_VERIFIED: "Every invariant of the group's state holds: no offset has two leases, …",
         LAG_NOT_NEGATIVE: "The group has not processed more than the log holds.",
@@ -50,10 +40,18 @@ def state_checks(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinit
         described[LAG_BOUNDED] = f"At most {bounds.max_lag:,} records wait."
     if bounds.max_age is not None:
         described[AGE_BOUNDED] = f"No waiting record is older than {bounds.max_age}."
+    return described
+
+
+def state_checks(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinition:
+    """Build the checks of the state of `group`, on the asset `asset`; each can be executed alone."""
 
     @dg.multi_asset_check(
         name=f"{group.name}_state_invariants",
-        specs=[dg.AssetCheckSpec(name, asset=asset, description=text) for name, text in described.items()],
+        specs=[
+            dg.AssetCheckSpec(name, asset=asset, description=text)
+            for name, text in described_checks(group).items()
+        ],
         can_subset=True,
     )
     def checks(
@@ -61,23 +59,39 @@ def state_checks(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinit
         sharequeue_settings: SettingsResource,
         sharequeue_state: StateResource,
     ) -> Iterator[dg.AssetCheckResult]:
-        statuses = settled(lambda: sharequeue_state.state.figures.describe(group_id))
-        made: dict[str, Callable[[], dg.AssetCheckResult]] = {
-            STATE_VERIFIED: lambda: _verified(asset, sharequeue_state.state.figures.verify(group_id)),
-            LAG_NOT_NEGATIVE: lambda: _not_negative(asset, statuses),
-            NONE_STUCK: lambda: _none_stuck(
-                asset, sharequeue_state.state.figures.leases(group_id, stuck=True), group_id
-            ),
-            NONE_LOST: lambda: _none_lost(asset, statuses, bounds.max_lost),
-            LAG_BOUNDED: lambda: _lag(asset, statuses, bounds.max_lag or 0),
-            AGE_BOUNDED: lambda: _age(asset, statuses, bounds.max_age or "", sharequeue_settings.load()),
-        }
         selected = {key.name for key in context.selected_asset_check_keys}
-        for name in described:
-            if name in selected:
-                yield made[name]()
+        position = position_of(group, sharequeue_state.database, sharequeue_settings.load())
+        yield from (each for each in state_results(group, asset, position) if each.check_name in selected)
 
     return checks
+
+
+def state_results(group: ShareGroup, asset: dg.AssetKey, position: Position) -> list[dg.AssetCheckResult]:
+    """Return the results of all checks of a group's state at a position."""
+    bounds, statuses = group.checks, position.everything
+    made: dict[str, Callable[[], dg.AssetCheckResult]] = {
+        STATE_VERIFIED: lambda: _verified(asset, position.violations),
+        LAG_NOT_NEGATIVE: lambda: _not_negative(asset, statuses),
+        NONE_STUCK: lambda: _none_stuck(asset, position.stuck, group.group),
+        NONE_LOST: lambda: _none_lost(asset, statuses, bounds.max_lost),
+        LAG_BOUNDED: lambda: _lag(asset, statuses, bounds.max_lag or 0),
+        AGE_BOUNDED: lambda: _age(asset, position, bounds.max_age or ""),
+    }
+    return [made[name]() for name in described_checks(group)]
+
+
+def evaluation(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
+    """Return the result of a check as an event without a run."""
+    if result.asset_key is None or result.check_name is None:
+        raise ValueError("expected a result with the key of its asset and the name of its check")
+    return dg.AssetCheckEvaluation(
+        result.asset_key,
+        result.check_name,
+        result.passed,
+        metadata=result.metadata,
+        severity=result.severity,
+        description=result.description,
+    )
 
 
 def _verified(asset: dg.AssetKey, violations: Sequence[str]) -> dg.AssetCheckResult:
@@ -91,25 +105,8 @@ def _verified(asset: dg.AssetKey, violations: Sequence[str]) -> dg.AssetCheckRes
     )
 
 
-def settled(read: Callable[[], Sequence[SharePartitionStatus]]) -> Sequence[SharePartitionStatus]:
-    """Return the group's position.
-
-    The service reads log ends from the broker while runs do the same, so an older response may replace a newer one;
-    its next request, within seconds, corrects it. A truncated log stays as it is.
-    """
-    statuses, until = read(), time.monotonic() + SETTLE_SECONDS
-    while any(map(_is_ahead, statuses)) and time.monotonic() < until:
-        time.sleep(0.2)
-        statuses = read()
-    return statuses
-
-
-def _is_ahead(status: SharePartitionStatus) -> bool:
-    return status.log_end - status.spso - status.delivery_complete_count < 0
-
-
 def _not_negative(asset: dg.AssetKey, statuses: Sequence[SharePartitionStatus]) -> dg.AssetCheckResult:
-    ahead = [status for status in statuses if _is_ahead(status)]
+    ahead = [status for status in statuses if is_ahead(status)]
     return _warning(
         asset,
         LAG_NOT_NEGATIVE,
@@ -167,16 +164,14 @@ def _lag(asset: dg.AssetKey, statuses: Sequence[SharePartitionStatus], most: int
     return _warning(asset, LAG_BOUNDED, problem, f"{lag:,} records wait", {"lag_records": lag})
 
 
-def _age(
-    asset: dg.AssetKey, statuses: Sequence[SharePartitionStatus], most: str, settings: Settings
-) -> dg.AssetCheckResult:
-    read = {
-        status: _age_seconds(status, status.oldest_offset, settings)
-        for status in statuses
-        if status.lag and status.oldest_offset is not None
+def _age(asset: dg.AssetKey, position: Position, most: str) -> dg.AssetCheckResult:
+    waiting = [status for status in position.everything if status.lag and status.oldest_offset is not None]
+    ages = {
+        status: age
+        for status in waiting
+        if (age := position.ages.get((status.topic, status.partition))) is not None
     }
-    ages = {status: age for status, age in read.items() if age is not None}
-    unknown = len(read) - len(ages)
+    unknown = len(waiting) - len(ages)
     oldest = max(ages.values(), default=0.0)
     old = [status for status, age in ages.items() if age > duration(most).total_seconds()]
     where = ", ".join(f"{s.share_partition} at offset {s.oldest_offset}" for s in old)
@@ -195,22 +190,6 @@ def _oldest(seconds: float | None, unknown: int) -> str:
         return known or "nothing waits"
     where = f"the age in {unknown:,} share-partitions is unknown: their records cannot be read"
     return f"{known}; {where}" if known else where
-
-
-def _age_seconds(status: SharePartitionStatus, offset: int, settings: Settings) -> float | None:
-    """Return the age of the record at an offset, or of the next one, in seconds.
-
-    None if there is no such record, or it cannot be read: the topic was deleted, or the broker is away or refuses.
-    """
-    wanted = OffsetSet.of((offset, offset + _LOOKED_THROUGH))
-    try:
-        with RecordReader(settings) as records:
-            for record in records.read(status.topic, status.partition, wanted):
-                _, milliseconds = record.timestamp()
-                return max(0.0, datetime.now(UTC).timestamp() - milliseconds / 1000)
-    except (KafkaException, ShareError):
-        return None
-    return None
 
 
 def _warning(

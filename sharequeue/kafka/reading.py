@@ -184,6 +184,40 @@ def scan(
         consumer.close()
 
 
+def first_records(settings: Settings, starts: Mapping[Place, int], seconds: float) -> dict[Place, Message]:
+    """Return the first record of each partition at or after an offset, of those that come within `seconds`.
+
+    All partitions are read at once, one log batch of each. A start below the log is moved to its start. Partitions
+    that cannot be read, or have no record there, are left out. Raises KafkaException for a config that librdkafka
+    refuses.
+    """
+    if not starts:
+        return {}
+    kafka = client()
+    # An unknown topic is reported at once.
+    config = client_config(
+        settings, auto_offset_reset="earliest", log_level=3, topic_metadata_propagation_max_ms=0
+    )
+    consumer = open_consumer({**SEEKING, **config})
+    left, found = set(starts), dict[Place, "Message"]()
+    until = time.monotonic() + seconds
+    try:
+        consumer.assign([kafka.TopicPartition(*at, starts[at]) for at in sorted(left)])
+        while left and time.monotonic() < until:
+            for message in consumer.consume(len(left), POLL_SECONDS):
+                if (topic := message.topic()) is None or (partition := message.partition()) is None:
+                    continue
+                at = topic, partition
+                if at in left:
+                    left.discard(at)
+                    consumer.incremental_unassign([kafka.TopicPartition(*at)])
+                    if message.error() is None:
+                        found[at] = message
+    finally:
+        consumer.close()
+    return found
+
+
 def place_of(message: Message) -> Place:
     """Return topic and partition of a message. Raises ValueError if it was not returned by a consumer."""
     topic, partition = message.topic(), message.partition()

@@ -8,16 +8,19 @@ with the number of share-partitions are limited here: a report on a thousand of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from itertools import pairwise
 
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.reports.ages import Ages, read_ages
+from sharequeue.reports.first_run import with_first_run
 from sharequeue.state.figures import Figures
 from sharequeue.words.figures import GroupFigures, SharePartitionStatus, column_list
 from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.settings import Settings
 from sharequeue.words.values import DeliveryCount, LeaseRow
 
 STATES = ("available", "acquired", "acknowledged", "archiving", "archived")
@@ -118,16 +121,17 @@ _OF_REPORTS = (
     " and topic = coalesce(cast(:topic as text), topic)"
     " and partition = coalesce(cast(:partition as integer), partition) group by reported_at"
 )
-# About 300 reports: one a minute for a day is more than a picture can show.
+# About 300 reports: one a minute for a day is more than a picture can show. The highest lag is always one of them.
 _MOMENTS = sa.text(
     "select h.at, h.lag, h.available, h.acquired, h.archiving, coalesce(e.ended, 0) as ended from ("  # noqa: S608
     "  select reported_at as at, sum(lag)::bigint as lag, sum(available)::bigint as available,"
     "   sum(acquired)::bigint as acquired, sum(archiving)::bigint as archiving,"
-    "   row_number() over (order by reported_at desc) - 1 as back, count(*) over () as reports"
+    "   row_number() over (order by reported_at desc) - 1 as back, count(*) over () as reports,"
+    "   row_number() over (order by sum(lag) desc, reported_at) as height"
     f"  from sharequeue.share_partition_reports {_OF_REPORTS}) as h"
     " left join (select reported_at as at, sum(records)::bigint as ended"
     f"  from sharequeue.delivery_count_reports {_OF_REPORTS}) as e using (at)"
-    " where h.back % (1 + h.reports / 300) = 0 order by h.at"
+    " where h.back % (1 + h.reports / 300) = 0 or h.height = 1 order by h.at"
 )
 # Share-partitions named by topic and partition are read directly, without a search.
 _NAMED = "unnest(cast(:topics as text[]), cast(:partitions as integer[])) as m (topic, partition)"
@@ -172,9 +176,22 @@ def figures_of_groups(database: Database, group_ids: Sequence[str]) -> dict[str,
     return {row["group_id"]: GroupFigures(**row) for row in rows}
 
 
-def read_figures(database: Database, group_id: str) -> GroupFigures:
-    """Return the figures of a group; all are zero if there is no such group."""
-    return figures_of_groups(database, [group_id]).get(group_id) or GroupFigures(group_id)
+def read_figures(
+    database: Database,
+    group_id: str,
+    ages: Ages | None = None,
+    first: Sequence[SharePartitionStatus] = (),
+) -> GroupFigures:
+    """Return the figures of a group; all are zero if there is no such group.
+
+    With `ages`, the age of the oldest record is that of its timestamp, where it is known. `first` is what a first run
+    of the group would find in topics without state.
+    """
+    found = figures_of_groups(database, [group_id]).get(group_id) or GroupFigures(group_id)
+    if ages:
+        oldest = max(age for age in (*ages.values(), found.oldest_age_seconds) if age is not None)
+        found = replace(found, oldest_age_seconds=oldest)
+    return with_first_run(found, first)
 
 
 def causes_of_groups(database: Database, group_ids: Sequence[str]) -> dict[str, list[CausesOfDay]]:
@@ -236,18 +253,33 @@ def read_windows(
     return list(windows.values())
 
 
-def read_report(database: Database, group_id: str) -> GroupReport:
-    """Return everything that a report on a group shows, as of now by the database's clock."""
+def read_report(
+    database: Database,
+    group_id: str,
+    settings: Settings | None = None,
+    first: Sequence[SharePartitionStatus] = (),
+) -> GroupReport:
+    """Return everything that a report on a group shows, as of now by the database's clock.
+
+    With `settings`, the ages of records are those of their timestamps, which are read from the broker. `first` is
+    what a first run of the group would find in topics without state.
+    """
     (now,) = database.rows(sa.text("select sharequeue.clock() as at"))
     figures = Figures(database)
+    statuses = [*figures.describe(group_id), *first]
+    ages = {} if settings is None else read_ages(settings, statuses, now["at"])
+    oldest = [OldestRecord(**row) for row in database.rows(_OLDEST, group_id=group_id)]
+    oldest = [
+        replace(each, age_seconds=ages.get((each.topic, each.partition), each.age_seconds)) for each in oldest
+    ]
     return GroupReport(
         now["at"],
-        read_figures(database, group_id),
-        figures.describe(group_id),
+        read_figures(database, group_id, ages, first),
+        statuses,
         read_moments(database, group_id),
         figures.delivery_counts(group_id),
         read_windows(database, group_id),
-        [OldestRecord(**row) for row in database.rows(_OLDEST, group_id=group_id)],
+        sorted(oldest, key=lambda each: -(each.age_seconds or 0)),
         figures.leases(group_id, stuck=True, most=MOST_STUCK),
         read_causes(database, group_id),
     )

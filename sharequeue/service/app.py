@@ -287,7 +287,7 @@ async def _report(service: Service, request: Request) -> Response:
 
     def made() -> str:
         require_there(service.database, group_id)
-        return page(read_report(service.database, group_id))
+        return page(read_report(service.database, group_id, service.settings))
 
     policy = f"{POLICY}; frame-ancestors 'none'"
     return secured(HTMLResponse(await service.in_thread(made), headers={"Content-Security-Policy": policy}))

@@ -92,6 +92,7 @@ class Service:
     ) -> None:
         self.configs = configs or ServiceConfigs.load()
         self.require_token = require_token
+        self.settings = settings
         self.bootstrap_servers = settings.bootstrap_servers
         self.database = Database.open(settings, pool_size=POOL_SIZE)
         self.topics = Topics(settings, timeout=_BROKER_TIMEOUT_S)

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import ClassVar
 
 from pyspark.errors import (
     AnalysisException,
@@ -66,6 +67,9 @@ Handler = Callable[[DataFrame], DataFrame]
 class PipelineError(Exception):
     """The base class of errors that end a run, a lease, a replay or a compaction, and need a user's action."""
 
+    retriable: ClassVar[bool] = False
+    """Whether the same run may succeed later without any change by the user."""
+
 
 class HandlerError(PipelineError):
     """Error of a handler that broke its contract; the message has what it did and what was expected."""
@@ -90,6 +94,8 @@ class RegistryNotAvailable(PipelineError):
     """The schema registry does not respond, or refuses the login; the message has the reason. No record is the cause:
     nothing was acknowledged, and the leases were given back, with their deliveries.
     """
+
+    retriable = True
 
 
 _TYPES: Mapping[str, DataType] = {

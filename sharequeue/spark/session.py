@@ -58,6 +58,8 @@ _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 class SparkNotReady(PipelineError):
     """Spark cannot be started; the message has what is missing and what to do."""
 
+    retriable = True  # for example, there was not enough memory
+
 
 def spark_session(settings: Settings, app_name: str, conf: Mapping[str, str] | None = None) -> SparkSession:
     """Return the session of this process, made at the first call. `conf` overrides everything set here. An existing

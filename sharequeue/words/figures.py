@@ -126,8 +126,9 @@ class GroupFigures:
         listed=True,
     )
     oldest_age_seconds: float | None = figure(
-        "how long the oldest unfinished record waits: since the first report that had it in the log, or since it was"
-        " leased, whichever is earlier; its own timestamp may be older",
+        "the age of the oldest unfinished record, by its timestamp. In the view, on live pages of the service,"
+        " and where the topic cannot be read: the time since the first report that had the record in the log, or"
+        " since it was leased, whichever is earlier",
         "seconds",
         "oldest record waits",
         "OLDEST-AGE",

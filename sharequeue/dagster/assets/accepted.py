@@ -15,16 +15,19 @@ from sharequeue.dagster.instance import missing_settings
 from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG, lease_tag_value
 from sharequeue.dagster.references import NoSuchObject, Reference
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
+from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import Topics
+from sharequeue.reports.run_history import RunHistory
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.words.errors import BrokerNotAvailable, ShareError
+from sharequeue.words.errors import BrokerNotAvailable, ShareError, first_line
 from sharequeue.words.settings import Settings
 
 if TYPE_CHECKING:
     from sharequeue.spark import Pipeline
+    from sharequeue.spark.progress import Progress
     from sharequeue.spark.report import RunReport
 
 FIRST_LOOK_S = 3.0
@@ -77,6 +80,7 @@ def accepted_asset(spec: dg.AssetSpec, group: ShareGroup, execute: Execute) -> d
     """Build the asset of the records that `group` accepts; `execute` does the work."""
 
     @dg.multi_asset(specs=[spec], name=f"{group.name}_accepted", pool=group.run.pool)
+    @retried_if_useful
     def accepted(
         context: dg.AssetExecutionContext,
         config: Bounds,
@@ -122,11 +126,10 @@ def process(run: Processing) -> "dg.MaterializeResult[None]":
     settings, state = run.settings.load(), run.queue.state
     job = pipeline_of(group)
     group.configure(run.queue.database)
-    if state.figures.describe(group.group):
-        # The rate of this run is counted from here.
-        run.queue.reports.record(group.group, duration(group.automation.observe.keep))
-    report, member_id = _rounds(run, job)
+    history = RunHistory(run.queue.database, group.group, duration(group.automation.observe.keep))
+    report, member_id = _rounds(run, job, history)
     swept = state.sweep()
+    history.record()
     removed = job.sweep(settings, spark=run.spark.session(group.name), state=state)
     for path in removed:
         context.log.info(f"removed {path}: its lease ended without an acknowledgement")
@@ -139,7 +142,7 @@ def process(run: Processing) -> "dg.MaterializeResult[None]":
             "member": member_id,
             **({"left_to_other_runs": list(report.left_out)} if report.left_out else {}),
             **({"not_assigned": list(report.not_assigned)} if report.not_assigned else {}),
-            **reports.run(report),
+            **reports.run(report, state.figures.describe(group.group)),
             "swept_leases": swept.leases,
             "swept_records": swept.records,
             "removed_folders": len(removed),
@@ -150,7 +153,7 @@ def process(run: Processing) -> "dg.MaterializeResult[None]":
 def pipeline_of(group: ShareGroup) -> "Pipeline":
     """Import the group's pipeline. A plain handler becomes a pipeline, with its output named after the group.
 
-    Raises dg.Failure if it is missing, not a function, or for another group or other topics.
+    Raises dg.Failure if it is missing, cannot be imported, is no function, or is for another group or other topics.
     """
     from sharequeue.spark import Pipeline, pipeline
 
@@ -158,6 +161,11 @@ def pipeline_of(group: ShareGroup) -> "Pipeline":
         found = Reference.parse(group.pipeline).load()
     except NoSuchObject as error:
         raise dg.Failure(f"pipeline: {error}", allow_retries=False) from error
+    except Exception as error:
+        raise dg.Failure(
+            f"pipeline: {group.pipeline} cannot be imported: {type(error).__name__}: {first_line(error)}",
+            allow_retries=False,
+        ) from error
     if not isinstance(found, Pipeline):
         if not callable(found) or isinstance(found, type):
             raise dg.Failure(
@@ -175,7 +183,7 @@ def pipeline_of(group: ShareGroup) -> "Pipeline":
     return found
 
 
-def _rounds(run: Processing, job: "Pipeline") -> tuple["RunReport", str]:
+def _rounds(run: Processing, job: "Pipeline", history: RunHistory) -> tuple["RunReport", str]:
     """Join, do the rounds, leave; return the report and the member's id."""
     from sharequeue.spark.leasing.group import words_of_losses
 
@@ -194,6 +202,11 @@ def _rounds(run: Processing, job: "Pipeline") -> tuple["RunReport", str]:
         assigned = ", ".join(str(share_partition) for share_partition in member.assignment)
         context.log.info(f"member {member.member_id} works on {assigned or 'nothing yet'}")
         since = run.queue.state.now()
+
+        def progressed(progress: "Progress") -> None:
+            context.log.info(str(progress))
+            history.note(progress.stage)
+
         try:
             report = job.run(
                 settings,
@@ -206,7 +219,7 @@ def _rounds(run: Processing, job: "Pipeline") -> tuple["RunReport", str]:
                 max_bytes=limits.max_bytes if bounds.max_bytes is None else bounds.max_bytes,
                 only=bounds.partitions or None,
                 replaces=limits.replaces,
-                progress=lambda progress: context.log.info(str(progress)),
+                progress=progressed,
             )
         except BaseException:
             # A failed run has no report; its leases are in the journal.

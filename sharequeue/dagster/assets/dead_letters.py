@@ -12,6 +12,7 @@ from confluent_kafka import KafkaException
 
 from sharequeue.dagster import reports
 from sharequeue.dagster.resources import SettingsResource, StateResource
+from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import table
 from sharequeue.dagster.topics import observation, observed_topics
@@ -56,6 +57,7 @@ def dead_letters_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
     """
 
     @dg.multi_asset(specs=[spec], name=f"{group.name}_dead_letters")
+    @retried_if_useful
     def dead_letters(
         context: dg.AssetExecutionContext,
         sharequeue_settings: SettingsResource,

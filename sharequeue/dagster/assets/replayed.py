@@ -14,6 +14,7 @@ from pydantic import Field
 from sharequeue.dagster.assets.accepted import cancelled_plainly, pipeline_of
 from sharequeue.dagster.names import REPLAY_TAG
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
+from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import Backfill, ShareGroup
 from sharequeue.dagster.tables import table
 from sharequeue.kafka.topics import Topics
@@ -61,6 +62,7 @@ def replayed_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) ->
         backfill_policy=policy,
         pool=group.run.pool,
     )
+    @retried_if_useful
     def replayed(
         context: dg.AssetExecutionContext,
         config: Replaying,

@@ -10,6 +10,7 @@ from sharequeue.dagster.assets.accepted import cancelled_plainly, pipeline_of
 from sharequeue.dagster.assets.stored import column_schema
 from sharequeue.dagster.references import NoSuchObject, Reference
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
+from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import preview
 
@@ -23,7 +24,9 @@ def summary_asset(spec: dg.AssetSpec, group: ShareGroup, name: str) -> dg.Assets
     """Build the asset of one summary: one Parquet file, which is replaced as a whole."""
 
     @dg.multi_asset(specs=[spec], name=f"{group.name}_{name}", pool=group.run.pool)
+    @retried_if_useful
     def summary(
+        context: dg.AssetExecutionContext,
         sharequeue_settings: SettingsResource,
         sharequeue_state: StateResource,
         sharequeue_spark: SparkResource,

@@ -1,9 +1,9 @@
 """The sensors of a share group: they request runs, and record figures, automatically.
 
-`lag` requests a run of the group's job while records wait; `observe` records SPSO and lag without a run, and requests
-checks of new dead letters. `at_work` finds the active runs of a group, `outages` waits while Postgres is away.
-All of them read Postgres and Dagster's storage: a sensor that polled a broker would block the daemon. Only `lag`
-queries the broker, if nothing else requires a run: whether topics without state exist.
+`lag` requests a run of the group's job while records wait; `observe` records and checks SPSO and lag without a run,
+and requests checks of new dead letters. `at_work` finds the active runs of a group, `outages` waits while Postgres is
+away. All of them read Postgres and Dagster's storage. The broker is read for two purposes, for seconds at most: what
+a first run would find in topics without state, and in `observe` the timestamps of the oldest records.
 """
 
 from sharequeue.dagster.sensors.at_work import AT_WORK

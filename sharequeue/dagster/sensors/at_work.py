@@ -27,6 +27,10 @@ _BACKFILLS_AT_WORK = [BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING, Bu
 
 _MOST_RUNS = 500
 """The number of active runs to examine, the newest first."""
+MOST_FAILURES = 10
+"""The number of latest runs to examine: with as many failures, a pause has its longest value."""
+REASON_CHARACTERS = 300
+"""The length of the reason of a failed run in a tick."""
 
 
 def at_work(instance: dg.DagsterInstance, group: ShareGroup, assets: Sequence[dg.AssetKey]) -> str | None:
@@ -66,13 +70,31 @@ def _runs_at_work(instance: dg.DagsterInstance, group: ShareGroup) -> Iterator[d
         yield from instance.get_runs(ours, limit=_MOST_RUNS)
 
 
-def latest_run(
+def latest_runs(
     instance: dg.DagsterInstance, group: ShareGroup, job_name: str | None = None
-) -> dg.RunRecord | None:
-    """Return the newest run of the group's job, or of another one of its jobs."""
+) -> Sequence[dg.RunRecord]:
+    """Return the newest runs of the group's job, or of another one of its jobs, the newest first."""
     ours = dg.RunsFilter(job_name=job_name or group.name, tags=group.run_tags)
-    records = instance.get_run_records(ours, limit=1)
-    return records[0] if records else None
+    return instance.get_run_records(ours, limit=MOST_FAILURES)
 
 
-__all__ = ["AT_WORK", "at_work", "latest_run"]
+def reason_of_failure(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
+    """Return why a run failed, on one line; empty if the run has no event with a reason."""
+    steps = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records
+    for record in steps:
+        event = record.event_log_entry.dagster_event
+        failure = event.step_failure_data if event is not None else None
+        if failure is not None and failure.user_failure_data is not None:
+            return _short(failure.user_failure_data.description or "")
+        if failure is not None and failure.error is not None:
+            return _short((failure.error.cause or failure.error).message)
+    ends = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.RUN_FAILURE).records
+    return _short(ends[0].event_log_entry.user_message) if ends else ""
+
+
+def _short(text: str) -> str:
+    line = next((each.strip() for each in text.splitlines() if each.strip()), "")
+    return line if len(line) <= REASON_CHARACTERS else f"{line[: REASON_CHARACTERS - 1]}…"
+
+
+__all__ = ["AT_WORK", "at_work", "latest_runs", "reason_of_failure"]

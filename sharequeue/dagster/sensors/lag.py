@@ -3,32 +3,35 @@
 It requests a run if a run could lease something, if dead letters wait that nobody else writes, or if rows wait for
 their transfer into a table, and if no run makes the group's assets and the group has no live member. A request's key
 has the job's latest run, so that a tick that is repeated after a crash requests no second run. After a run that
-failed, was cancelled, or changed nothing, the sensor waits before the next request.
+failed, was cancelled, or changed nothing, the sensor waits before the next request; each further failure doubles the
+pause. While a topic has no state, the broker is queried for what a first run would find.
 """
 
 import json
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import takewhile
 from typing import Any
 
 import dagster as dg
 
 from sharequeue.dagster.names import GROUP_TAG
+from sharequeue.dagster.position import awaited
 from sharequeue.dagster.resources import StateResource
-from sharequeue.dagster.sensors.at_work import at_work, latest_run
+from sharequeue.dagster.sensors.at_work import at_work, latest_runs, reason_of_failure
 from sharequeue.dagster.sensors.outages import keep, waiting_out
 from sharequeue.dagster.share_group import LagSensor, ShareGroup
-from sharequeue.kafka.topics import Topics
 from sharequeue.reports.waiting_work import GroupWork, work_of
+from sharequeue.words.figures import SharePartitionStatus
 from sharequeue.words.names import listed
 
 SILENT = timedelta(seconds=60)
 """After this time without a sign of the service or of the broker, a run could not work."""
 UNKNOWN_TOPIC_SECONDS = 3600.0
 """The pause after a run that left a topic unknown."""
-BROKER_TIMEOUT_SECONDS = 5.0
-"""The longest wait of a tick for the broker."""
+LONGEST_PAUSE_SECONDS = 3600.0
+"""The longest pause after failed runs, unless `pause_after_failure_seconds` is longer."""
 
 FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 
@@ -51,10 +54,17 @@ def lag_sensor(group: ShareGroup, assets: Sequence[dg.AssetKey]) -> dg.SensorDef
             work, now = work_of(sharequeue_state.database, group.group), time.time()
             kept = {name: kept[name] for name in ("marks", "waiting_since") if name in kept}
             since = kept.pop("waiting_since", now)
+            unknown = unknown_topics(group, work)
+            first = (
+                awaited(group, unknown, sharequeue_state.database, sharequeue_state.settings.load())
+                if unknown
+                else []
+            )
+            lag = work.lag + sum(status.lag for status in first)
 
             def skipped(reason: str) -> dg.SkipReason:
                 keep(context, kept)
-                return dg.SkipReason(f"lag {work.lag}: {reason}")
+                return dg.SkipReason(f"lag {lag}: {reason}")
 
             if reason := nothing_to_do(group, work):
                 return skipped(reason)
@@ -62,17 +72,15 @@ def lag_sensor(group: ShareGroup, assets: Sequence[dg.AssetKey]) -> dg.SensorDef
                 return skipped(f"the group has {work.members} live members")
             if running := at_work(context.instance, group, assets):
                 return skipped(running)
-            latest = latest_run(context.instance, group)
-            marks = _marks(work)
-            if reason := reason_to_wait(given, latest, kept.get("marks") == marks, now):
+            runs = latest_runs(context.instance, group)
+            latest, marks = runs[0] if runs else None, _marks(work)
+            if reason := reason_to_wait(context.instance, given, runs, kept.get("marks") == marks, now):
                 return skipped(reason)
-            if reason := _unknown_or_few(group, work, latest, now, since) or _not_there(
-                sharequeue_state, group, work
-            ):
+            if reason := _unknown_or_few(group, work, latest, now, since) or _not_there(work, unknown, first):
                 kept["waiting_since"] = since
                 return skipped(reason)
             run_key = f"{group.group}:{latest.dagster_run.run_id if latest else 'first'}"
-            shown = {"lag_records": work.lag, "waiting_records": work.records, "run_key": run_key}
+            shown = {"lag_records": lag, "waiting_records": work.records, "run_key": run_key}
             return dg.SensorResult(
                 run_requests=[dg.RunRequest(run_key=run_key, tags={GROUP_TAG: group.group})],
                 cursor=json.dumps({**shown, "marks": marks}),
@@ -117,20 +125,43 @@ def unknown_topics(group: ShareGroup, work: GroupWork) -> list[str]:
     return sorted(set(group.topics) - {each.topic for each in work.share_partitions})
 
 
-def reason_to_wait(given: LagSensor, latest: dg.RunRecord | None, unchanged: bool, now: float) -> str | None:
-    """Return why no run should be requested yet after `latest` at `now` (Unix seconds); None if one should.
+def reason_to_wait(
+    instance: dg.DagsterInstance,
+    given: LagSensor,
+    runs: Sequence[dg.RunRecord],
+    unchanged: bool,
+    now: float,
+) -> str | None:
+    """Return why no run should be requested yet at `now` (Unix seconds), after `runs`; None if one should.
 
-    With `unchanged`, all figures are the same as when that run was requested.
+    The newest run is the first one. With `unchanged`, all figures are the same as when that run was requested.
     """
-    if latest is None or latest.end_time is None:
+    if not runs or (ended_at := runs[0].end_time) is None:
         return None
-    run = latest.dagster_run
-    left = latest.end_time + given.pause_after_failure_seconds - now
+    run, failures = runs[0].dagster_run, _failures(runs)
+    left = ended_at + pause_after(given, failures) - now
     if left <= 0 or not (run.status in FAILED or unchanged):
         return None
-    ended = {dg.DagsterRunStatus.FAILURE: "failed", dg.DagsterRunStatus.CANCELED: "was cancelled"}
-    how = ended.get(run.status, "changed nothing")
-    return f"run {run.run_id} {how}; the next one is requested in {left:.0f} s"
+    reason = ""
+    if run.status == dg.DagsterRunStatus.FAILURE:
+        how = "failed" if failures == 1 else f"failed, as did the {failures - 1} before it"
+        reason = reason_of_failure(instance, run)
+    else:
+        how = "was cancelled" if run.status == dg.DagsterRunStatus.CANCELED else "changed nothing"
+    said = f"run {run.run_id} {how}; the next one is requested in {left:.0f} s"
+    return f"{said}. The reason: {reason}" if reason else said
+
+
+def pause_after(given: LagSensor, failures: int) -> float:
+    """Return the seconds without a request after so many failed runs in a row."""
+    least = given.pause_after_failure_seconds
+    return min(least * 2.0 ** max(0, failures - 1), max(LONGEST_PAUSE_SECONDS, least))
+
+
+def _failures(runs: Sequence[dg.RunRecord]) -> int:
+    """Return how many of the newest runs have failed, one after the other."""
+    failed = (record.dagster_run.status == dg.DagsterRunStatus.FAILURE for record in runs)
+    return sum(1 for _ in takewhile(bool, failed))
 
 
 def _unknown_or_few(
@@ -150,17 +181,10 @@ def _unknown_or_few(
     return f"topic {unknown} has no state, even after the last run: check that it exists. A run is tried every hour"
 
 
-def _not_there(queue: StateResource, group: ShareGroup, work: GroupWork) -> str | None:
-    """Return why a run would fail because of topics without state: the broker has none of them.
-
-    The broker is queried only if nothing else requires a run.
-    """
-    if work.records:
+def _not_there(work: GroupWork, unknown: Sequence[str], first: Sequence[SharePartitionStatus]) -> str | None:
+    """Return why a run would fail because of topics without state: the broker has none of them."""
+    if work.records or first:
         return None
-    unknown = unknown_topics(group, work)
-    with Topics(queue.settings.load(), timeout=BROKER_TIMEOUT_SECONDS) as topics:
-        if topics.describe(unknown):
-            return None
     return f"the broker has no topic {listed(unknown)}, or does not show it: create it"
 
 
@@ -176,4 +200,4 @@ def _marks(work: GroupWork) -> list[list[int | str]]:
     return [[work.pending_rows], *share_partitions]
 
 
-__all__ = ["FAILED", "lag_sensor", "nothing_to_do", "reason_to_wait", "unknown_topics"]
+__all__ = ["FAILED", "lag_sensor", "nothing_to_do", "pause_after", "reason_to_wait", "unknown_topics"]

@@ -1,10 +1,12 @@
 """The sensor that records a share group's figures while nothing runs.
 
-At every tick, without a run and without Spark, it writes a row of history to Postgres, and an observation of the
-report asset with the same figures as in its materializations, so that plots have no gaps. Freshness policies count
-only materializations, so the sensor records one if the last is older than a third of the window: an idle queue is
-fresh, a state that cannot be read is not. If dead letters were written while no run was active, it requests a run of
-their checks, and once more after a pause if that run fails or is cancelled.
+At every tick, without a run and without Spark, it writes a row of history to Postgres, an observation of the
+report asset with the same figures as in its materializations, so that plots have no gaps, and the results of the
+state checks if they have changed, so that a queue is judged while its runs fail. Freshness policies count only
+materializations, so the sensor records one if the last is older than a third of the window: of the report at any
+time, of `accepted` only while nothing waits. So an idle queue is fresh; one whose runs fail is not, nor is a state
+that cannot be read. If dead letters were written while no run was active, it requests a run of their checks, and once
+more after a pause if that run fails or is cancelled.
 """
 
 import json
@@ -18,24 +20,29 @@ import dagster as dg
 from sharequeue.dagster import reports
 from sharequeue.dagster.assets.dead_letters import reported_until
 from sharequeue.dagster.assets.reports import standing
+from sharequeue.dagster.position import seen_by_broker, state_of
 from sharequeue.dagster.resources import StateResource
-from sharequeue.dagster.sensors.at_work import at_work, latest_run
+from sharequeue.dagster.sensors.at_work import at_work, latest_runs
 from sharequeue.dagster.sensors.lag import FAILED, reason_to_wait, unknown_topics
 from sharequeue.dagster.sensors.outages import keep, waiting_out
 from sharequeue.dagster.share_group import ShareGroup, duration
+from sharequeue.dagster.state_checks import evaluation, state_results
 from sharequeue.reports.history import Reports
 from sharequeue.reports.read import read_figures
 from sharequeue.reports.waiting_work import GroupWork, bounded, work_of
-from sharequeue.state import State
 from sharequeue.words.names import listed
 
-Event = dg.AssetObservation | dg.AssetMaterialization
+VERDICT_SECONDS = 3600.0
+"""After this time, the result of a check is recorded again although it is the same."""
+
+Event = dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
     """What the sensor reads, as asset keys, and the job that it requests."""
 
+    accepted: dg.AssetKey
     report: dg.AssetKey
     dead_letters: dg.AssetKey
     made_by_runs: Sequence[dg.AssetKey]
@@ -51,32 +58,38 @@ def observe_sensor(group: ShareGroup, observed: Observed) -> dg.SensorDefinition
         job_name=observed.checks_job,
         minimum_interval_seconds=given.interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if given.enabled else dg.DefaultSensorStatus.STOPPED,
-        description=f"Records SPSO and lag of {group.group} without a run; requests checks of new dead letters.",
+        description=f"Records and checks SPSO and lag of {group.group} without a run; requests checks of letters.",
     )
     def sensor(
         context: dg.SensorEvaluationContext, sharequeue_state: StateResource
     ) -> dg.SensorResult | dg.SkipReason:
         def tick(kept: dict[str, Any]) -> dg.SensorResult | dg.SkipReason:
             with bounded(sharequeue_state.database) as database:
-                statuses = State(database).figures.describe(group.group)
-                if statuses:
+                position = state_of(database, group.group)
+                if position.statuses:
                     Reports(database).record(group.group, duration(given.keep))
                 work = work_of(database, group.group)
-                due = bool(statuses) and _due(context.instance, group, observed.report)
-                report = standing(database, group, sharequeue_state.settings.load()) if due else None
-                figures = reports.figures(statuses, read_figures(database, group.group))
-            if not statuses:
+            # No transaction is open while the broker is read.
+            settings = sharequeue_state.settings.load()
+            position = seen_by_broker(position, group, sharequeue_state.database, settings)
+            if not position.everything:
                 keep(context, kept)
-                return dg.SkipReason("the group has no state yet: its first run creates it")
-            now = [str(status.share_partition) for status in statuses]
+                return dg.SkipReason("the group has no state yet, and the broker shows none of its topics")
+            with bounded(sharequeue_state.database) as database:
+                sums = read_figures(database, group.group, position.ages, position.first)
+            figures = reports.figures(position.everything, sums)
+            now = [str(status.share_partition) for status in position.statuses]
             events: list[Event] = [
-                dg.AssetObservation(observed.report, metadata={**figures, **_seen(group, work, now, kept)})
+                dg.AssetObservation(observed.report, metadata={**figures, **_seen(group, work, now, kept)}),
             ]
-            if report is not None:
-                description = "Recorded by the sensor, without a run."
-                events.append(
-                    dg.AssetMaterialization(observed.report, description=description, metadata=report)
-                )
+            verdicts = map(evaluation, state_results(group, observed.report, position))
+            events += (each for each in verdicts if _is_news(context.instance, each))
+            if _due(context.instance, group, observed.report):
+                report = standing(sharequeue_state.database, group, settings)
+                events.append(_without_run(observed.report, "Recorded by the sensor", report))
+            if not position.lag and _due(context.instance, group, observed.accepted):
+                empty = {"lag_records": 0, "archiving_records": 0}
+                events.append(_without_run(observed.accepted, "Nothing waits: recorded by the sensor", empty))
             return dg.SensorResult(
                 run_requests=_checks(context.instance, group, observed, work),
                 asset_events=events,
@@ -100,12 +113,31 @@ def _seen(group: ShareGroup, work: GroupWork, now: list[str], kept: dict[str, An
     }
 
 
-def _due(instance: dg.DagsterInstance, group: ShareGroup, report: dg.AssetKey) -> bool:
-    """Return whether the report's last materialization is older than a third of its freshness policy's window."""
-    if group.freshness is None:
+def _is_news(instance: dg.DagsterInstance, verdict: dg.AssetCheckEvaluation) -> bool:
+    """Return whether a check's last result was another one, or is old: a result a minute would only fill Dagster's
+    storage."""
+    record = instance.get_latest_asset_check_evaluation_record(verdict.asset_check_key)
+    entry = record.event if record is not None else None
+    event = entry.dagster_event if entry is not None else None
+    # A run that failed before its checks leaves the event that they were planned.
+    if entry is None or event is None or event.event_type != dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+        return True
+    if event.asset_check_evaluation_data.passed != verdict.passed:
+        return True
+    return time.time() - entry.timestamp >= VERDICT_SECONDS
+
+
+def _without_run(asset: dg.AssetKey, description: str, metadata: reports.Metadata) -> dg.AssetMaterialization:
+    return dg.AssetMaterialization(asset, description=f"{description}, without a run.", metadata=metadata)
+
+
+def _due(instance: dg.DagsterInstance, group: ShareGroup, asset: dg.AssetKey) -> bool:
+    """Return whether an asset's last materialization is older than a third of its freshness policy's window."""
+    fresh = group.stale_after
+    if fresh is None:
         return False
-    event = instance.get_latest_materialization_event(report)
-    window = duration(group.freshness.warn_window or group.freshness.fail_window)
+    event = instance.get_latest_materialization_event(asset)
+    window = duration(fresh.warn_window or fresh.fail_window)
     return event is None or time.time() - event.timestamp >= window.total_seconds() / 3
 
 
@@ -120,14 +152,15 @@ def _checks(
     if written_at is None:
         return []
     reported = reported_until(instance, observed.dead_letters)
-    latest = latest_run(instance, group, observed.checks_job)
+    runs = latest_runs(instance, group, observed.checks_job)
+    latest = runs[0] if runs else None
     failed = latest is not None and latest.dagster_run.status in FAILED
     is_reported = reported is not None and written_at.timestamp() <= reported.timestamp()
     # The report is made before the checks.
     if is_reported and (latest is None or not failed or _has_results(instance, latest)):
         return []
     if at_work(instance, group, observed.made_by_runs) or reason_to_wait(
-        group.automation.sensor, latest, False, time.time()
+        instance, group.automation.sensor, runs, False, time.time()
     ):
         return []
     # Dagster launches nothing for a key that already had a run, whatever its result.

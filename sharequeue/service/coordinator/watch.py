@@ -19,6 +19,7 @@ from sharequeue.database import Database
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
 from sharequeue.groups.heartbeats import refresh_group
 from sharequeue.groups.service_leases import ServiceLease
+from sharequeue.kafka.first_offsets import first_offsets
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics, TopicsFound
 from sharequeue.service.coordinator.group_steps import GroupSteps
 from sharequeue.service.coordinator.watched_topics import (
@@ -339,14 +340,8 @@ class Watch:
         return starts
 
     def _ask_start_offsets(self, topic: str, configs: GroupConfigs) -> Mapping[int, int | None]:
-        back = configs.reset_duration
-        if back is not None:
-            since = int((self._now() - back.total_seconds()) * 1000)
-            return self._topics.offsets_for_times(topic, since, LEADER_PATIENCE_SECONDS)
-        logs = self._topics.offsets(topic, LEADER_PATIENCE_SECONDS)
-        if configs.auto_offset_reset == "earliest":
-            return {partition: log.log_start for partition, log in logs.items()}
-        return {partition: log.log_end for partition, log in logs.items()}
+        policy, back = configs.auto_offset_reset, configs.reset_duration
+        return first_offsets(self._topics, topic, policy, back, self._now(), LEADER_PATIENCE_SECONDS)
 
     def _observe(
         self, groups: Sequence[WatchedGroup], known: Mapping[str, TopicInfo], refused: dict[str, ShareError]

@@ -43,6 +43,8 @@ class LockLost(PipelineError):
     and the run's other leases were given back.
     """
 
+    retriable = True
+
 
 class LeaseKeeper(LockKeeper):
     """The leases of one member, renewed until they are dropped.

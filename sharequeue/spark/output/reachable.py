@@ -82,6 +82,8 @@ class OutputNotReachable(PipelineError):
     have been given back.
     """
 
+    retriable = True
+
 
 class OutputFull(OutputNotReachable):
     """The output has no space left. Nothing of the round was acknowledged, and it costs no record a delivery."""

@@ -10,8 +10,6 @@ import dagster as dg
 import pytest
 
 # The daemon's own loop, one turn at a time: Dagster has no public way to it.
-from dagster._core.test_utils import create_test_daemon_workspace_context
-from dagster._core.workspace.load_target import PythonFileTarget
 from dagster._daemon.sensor import execute_sensor_iteration
 
 from sharequeue.dagster.names import GROUP_TAG
@@ -21,6 +19,7 @@ from sharequeue.reports.history import Reports
 from sharequeue.state import State
 from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
+from tests.fixtures.dagster import code_location
 from tests.waiting import wait_until
 
 LOCATION = """
@@ -50,10 +49,7 @@ def turn(
     """Give a function that is one turn of the daemon's loop over the sensors of a code location with one queue."""
     url = private_database.engine.url.render_as_string(hide_password=False)
     monkeypatch.setenv("SHAREQUEUE_DATABASE_URL", url)
-    location = tmp_path / "location.py"
-    location.write_text(LOCATION.format(group=group))
-    target = PythonFileTarget(str(location), None, str(tmp_path), "queue")
-    with create_test_daemon_workspace_context(target, stack_instance) as workspace:
+    with code_location(stack_instance, tmp_path, LOCATION.format(group=group)) as workspace:
 
         def take() -> None:
             for error in execute_sensor_iteration(workspace, logging.getLogger("daemon"), None, None):

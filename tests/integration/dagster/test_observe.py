@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import dagster as dg
 import pytest
 import sqlalchemy as sa
+from confluent_kafka import Producer
 
 from sharequeue.dagster import StateResource, share_group_defs
 from sharequeue.dagster.assets.reports import spso_and_lag_asset
@@ -20,6 +22,7 @@ from sharequeue.dagster.sensors import Observed, observe_sensor
 from sharequeue.dagster.share_group import Automation, LagSensor
 from sharequeue.database import Database
 from sharequeue.groups.heartbeats import ensure_group
+from sharequeue.kafka.clients import client_config
 from sharequeue.reports.history import Reports
 from sharequeue.reports.read import read_figures
 from sharequeue.state import State
@@ -29,10 +32,12 @@ from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.fixtures.dagster import share_group
 from tests.fixtures.deadletters import GivenUp
+from tests.fixtures.stack import MakeTopic
 from tests.waiting import pass_time
 
+ACCEPTED = dg.AssetKey(["g", "accepted"])
 REPORT, LETTERS = dg.AssetKey(["g", "spso_and_lag"]), dg.AssetKey(["g", "dead_letters"])
-OBSERVED = Observed(REPORT, LETTERS, [REPORT, LETTERS], "g_checks")
+OBSERVED = Observed(ACCEPTED, REPORT, LETTERS, [REPORT, LETTERS], "g_checks")
 Tick = Callable[..., Any]
 
 
@@ -84,17 +89,55 @@ def test_figures_are_observed_without_a_run(
     assert [row.lag for row in Reports(private_database).history("g")] == [990, 980]
 
 
+def test_a_check_has_a_new_result_when_it_changes(
+    tick: Tick, private_database: Database, instance: dg.DagsterInstance, at: SharePartition
+) -> None:
+    """The first tick has a result of each check; later ones only those that are other than the last one, which may
+    be of a run."""
+
+    def verdicts() -> dict[str, bool]:
+        found = events(tick(checks={"max_lag": 995}), dg.AssetCheckEvaluation)
+        return {each.check_name: each.passed for each in found}
+
+    first = verdicts()
+    assert first.pop("lag_bounded") is False
+    assert first == dict.fromkeys(("state_verified", "lag_not_negative", "none_stuck", "none_lost"), True)
+    assert verdicts() == {}
+    state = State(private_database)
+    lease = single.acquire(state, at, "member", None, 10)
+    assert lease is not None
+    single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: lease.offsets})
+    assert verdicts() == {"lag_bounded": True}
+    instance.report_runless_asset_event(dg.AssetCheckEvaluation(REPORT, "lag_bounded", passed=False))
+    assert verdicts() == {"lag_bounded": True}
+
+
 def test_an_idle_queue_stays_fresh(tick: Tick, instance: dg.DagsterInstance, at: SharePartition) -> None:
     """The report is materialized where its last materialization is older than a third of the window, with its table
     and its picture; without a policy it is not."""
     assert not events(tick(), dg.AssetMaterialization)
     hours = {"freshness": {"fail_window": "2h"}}
     (made,) = events(tick(**hours), dg.AssetMaterialization)
+    assert made.asset_key == REPORT, "the queue is not empty, so `accepted` is not fresh"
     assert {"lag_records", "share_partitions"} <= set(made.metadata)
     assert next(iter(made.metadata)) == "report"
     assert Path(str(made.metadata["report_file"].value)).read_text().startswith("<!doctype html>")
     assert not events(tick(**hours), dg.AssetMaterialization)
     assert events(tick(freshness={"fail_window": "0.001s"}), dg.AssetMaterialization)
+
+
+def test_accepted_is_fresh_while_nothing_waits(
+    tick: Tick, private_database: Database, at: SharePartition
+) -> None:
+    """Without a run, it is materialized only for an empty queue: one with records needs a run that succeeds."""
+    hours, state = {"freshness": {"fail_window": "2h"}}, State(private_database)
+    assert ACCEPTED not in [each.asset_key for each in events(tick(**hours), dg.AssetMaterialization)]
+    lease = single.acquire(state, at, "member", None, 1000)
+    assert lease is not None
+    single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: lease.offsets})
+    (made,) = events(tick(**hours), dg.AssetMaterialization)
+    assert (made.asset_key, made.metadata["lag_records"].value) == (ACCEPTED, 0)
+    assert not events(tick(**hours), dg.AssetMaterialization)
 
 
 def test_new_partitions_are_seen_and_unknown_topics_are_named(
@@ -110,9 +153,44 @@ def test_new_partitions_are_seen_and_unknown_topics_are_named(
     assert not {"new_share_partitions", "unknown_topics"} & set(observation.metadata)
 
 
-def test_a_group_without_state_is_skipped(tick: Tick) -> None:
-    """Before the first run there is nothing to observe."""
-    assert "its first run creates it" in tick().skip_message
+def test_a_group_without_state_and_topics_is_skipped(tick: Tick) -> None:
+    """Before the first run there is nothing to observe, unless the broker has a topic."""
+    assert "the broker shows none of its topics" in tick(topics=["nothing-of-this-name"]).skip_message
+
+
+@pytest.mark.parametrize(("reset", "lag"), [("earliest", 9), ("latest", 0), ("by_duration:PT1H", 4)])
+def test_before_the_first_run_the_lag_is_what_it_would_find(
+    tick: Tick,
+    make_topic: MakeTopic,
+    settings: Settings,
+    private_database: Database,
+    reset: str,
+    lag: int,
+) -> None:
+    """By the reset policy that the run will set: in the observation, the checks, and the materialized report."""
+    topic, now = make_topic(2), time.time()
+    producer = Producer(client_config(settings))
+    for at in range(9):
+        age = 7200 if at < 5 else 600
+        producer.produce(topic, b"x", partition=0, timestamp=int((now - age) * 1000))
+    assert producer.flush(30) == 0
+    answer = tick(
+        topics=[topic],
+        configs={"share.auto.offset.reset": reset},
+        checks={"max_lag": 8, "max_age": "1h"},
+        freshness={"fail_window": "2h"},
+    )
+    (observation,) = events(answer, dg.AssetObservation)
+    (report, *_) = events(answer, dg.AssetMaterialization)
+    assert report.asset_key == REPORT
+    for seen in (observation, report):
+        assert seen.metadata["lag_records"].value == lag
+    verdicts = {each.check_name: each.passed for each in events(answer, dg.AssetCheckEvaluation)}
+    assert (verdicts["lag_bounded"], verdicts["oldest_record_bounded"]) == (lag <= 8, lag <= 8)
+    ages = {"earliest": 7200, "by_duration:PT1H": 600}
+    seconds = observation.metadata["oldest_age_seconds"].value
+    assert seconds == (pytest.approx(ages[reset], abs=60) if reset in ages else None)
+    assert State(private_database).figures.describe("g") == []
 
 
 def test_history_is_kept_for_so_long(tick: Tick, private_database: Database, at: SharePartition) -> None:
@@ -209,9 +287,8 @@ def ended(instance: dg.DagsterInstance, job: str, tags: dict[str, str], fails: b
 def asked(case: GivenUp, defs: dg.Definitions, instance: dg.DagsterInstance) -> list[dg.RunRequest]:
     """What a tick of the group's sensor asks for."""
     sensor = defs.resolve_sensor_def(f"{share_group(case.group).name}_observe")
-    with dg.build_sensor_context(
-        instance, resources={"sharequeue_state": SimpleNamespace(database=case.database)}
-    ) as context:
+    queue = SimpleNamespace(database=case.database, settings=SimpleNamespace(load=lambda: case.settings))
+    with dg.build_sensor_context(instance, resources={"sharequeue_state": queue}) as context:
         answer = sensor(context)
     assert isinstance(answer, dg.SensorResult)
     return list(answer.run_requests or ())

@@ -18,6 +18,7 @@ import yaml
 from dagster.components.testing import create_defs_folder_sandbox
 
 from sharequeue.dagster import share_group_defs, share_group_resources
+from sharequeue.dagster.position import settled
 from sharequeue.dagster.quality import dead_letters
 from sharequeue.dagster.quality.archived import ArchivedBatch
 from sharequeue.dagster.quality.comparison import ABSENT, OTHER, Compared
@@ -30,7 +31,6 @@ from sharequeue.dagster.quality.judging import Judged, header_texts
 from sharequeue.dagster.quality.reading import Reading
 from sharequeue.dagster.quality.reconciliation import Place, Reconciliation
 from sharequeue.dagster.share_group import Drift
-from sharequeue.dagster.state_checks import settled
 from sharequeue.deadletters.letters import BATCH, KAFKA_HEADERS, MESSAGES, SEQUENCE, DeadLetter
 from sharequeue.kafka.topics import LogOffsets, TopicInfo
 from sharequeue.words.offsets import OffsetSet

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +14,11 @@ from sqlalchemy.exc import OperationalError
 
 from sharequeue.dagster import share_group_defs, share_group_resources
 from sharequeue.dagster.sensors import lag, lag_sensor
-from sharequeue.dagster.sensors.lag import nothing_to_do, reason_to_wait
+from sharequeue.dagster.sensors.lag import nothing_to_do, pause_after, reason_to_wait
 from sharequeue.dagster.sensors.outages import LONGEST_PAUSE_SECONDS
-from sharequeue.dagster.share_group import LagSensor
+from sharequeue.dagster.share_group import LagSensor, ShareGroup
 from sharequeue.reports.waiting_work import GroupWork, WaitingWork
+from sharequeue.words.figures import SharePartitionStatus
 from tests.fixtures.dagster import share_group
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -69,13 +68,12 @@ def tick(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, asked_of
         monkeypatch.setattr(lag, "work_of", asked)
         group = share_group("orders", automation={"sensor": sensor})
 
-        # A broker that has every topic.
-        def describe(names: list[str]) -> list[str]:
+        # A broker that has every topic, each with a hundred records.
+        def first(group: ShareGroup, names: list[str], *_: object) -> list[SharePartitionStatus]:
             asked_of_broker.extend(names)
-            return names
+            return [SharePartitionStatus("orders", each, 0, 0, 0, 0, 100, 100) for each in names]
 
-        broker = nullcontext(SimpleNamespace(describe=describe))
-        monkeypatch.setattr(lag, "Topics", lambda settings, timeout: broker)
+        monkeypatch.setattr(lag, "awaited", first)
         resources = {
             "sharequeue_state": SimpleNamespace(database=None, settings=SimpleNamespace(load=lambda: None))
         }
@@ -87,17 +85,16 @@ def tick(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, asked_of
     return look
 
 
-def test_the_broker_is_only_asked_for_unknown_topics_while_nothing_else_waits(
-    tick: Tick, asked_of_broker: list[str]
-) -> None:
-    """As the page on automation says; all else is read in Postgres."""
-    known = part(lag=5, ready_records=5)
-    other = replace(known, topic="another")
-    for found in (work(known), work(other), work(part())):
+def test_the_broker_is_only_asked_for_topics_without_state(tick: Tick, asked_of_broker: list[str]) -> None:
+    """As the page on automation says; all else is read in Postgres. What a first run would find is lag."""
+    for found in (work(part(lag=5, ready_records=5)), work(part())):
         tick(found)
     assert asked_of_broker == []
-    assert tick(work()).run_requests
-    assert asked_of_broker == ["flights"]
+    requested = tick(work())
+    assert requested.run_requests
+    assert json.loads(requested.cursor)["lag_records"] == 100
+    assert tick(work(members=1)).skip_message == "lag 100: the group has 1 live members"
+    assert set(asked_of_broker) == {"flights"}
 
 
 def test_work_requests_a_run(tick: Tick) -> None:
@@ -146,21 +143,61 @@ def test_a_few_records_wait_until_they_are_old(tick: Tick) -> None:
     assert "a run is requested from 10 on" in tick(few, min_lag=10, max_age_seconds=60).skip_message
 
 
-def record(status: dg.DagsterRunStatus) -> Any:
-    return SimpleNamespace(dagster_run=SimpleNamespace(run_id="r", status=status), end_time=1000.0)
+def ended(*statuses: dg.DagsterRunStatus) -> list[Any]:
+    """Runs that have ended, the newest first."""
+    return [
+        SimpleNamespace(dagster_run=SimpleNamespace(run_id="r", status=status), end_time=1000.0)
+        for status in statuses
+    ]
 
 
-def test_what_did_not_help_is_not_repeated_at_once() -> None:
+def test_what_did_not_help_is_not_repeated_at_once(instance: dg.DagsterInstance) -> None:
     """A failed run, a cancelled one, and one that changed nothing are followed by a pause; progress is not."""
     given = LagSensor(pause_after_failure_seconds=300)
     status = dg.DagsterRunStatus
-    assert "r failed; the next one is requested in 299 s" in str(
-        reason_to_wait(given, record(status.FAILURE), False, 1001)
+
+    def reason(runs: list[Any], unchanged: bool, now: float) -> str | None:
+        return reason_to_wait(instance, given, runs, unchanged, now)
+
+    assert reason(ended(status.FAILURE), False, 1001) == "run r failed; the next one is requested in 299 s"
+    assert "was cancelled" in str(reason(ended(status.CANCELED), False, 1001))
+    assert "changed nothing" in str(reason(ended(status.SUCCESS), True, 1001))
+    assert reason(ended(status.SUCCESS), False, 1001) is None
+    assert reason(ended(status.FAILURE), True, 1300) is None
+    assert reason([], True, 1001) is None
+
+
+def test_each_further_failure_doubles_the_pause(instance: dg.DagsterInstance) -> None:
+    """Up to an hour, or the configured pause if that is longer; a run that did not fail ends the series."""
+    given, status = LagSensor(pause_after_failure_seconds=300), dg.DagsterRunStatus
+    assert [pause_after(given, n) for n in range(7)] == [300, 300, 600, 1200, 2400, 3600, 3600]
+    assert pause_after(LagSensor(pause_after_failure_seconds=7200), 5) == 7200
+    thrice = ended(status.FAILURE, status.FAILURE, status.FAILURE, status.SUCCESS, status.FAILURE)
+    assert "r failed, as did the 2 before it; the next one is requested in 1199 s" in str(
+        reason_to_wait(instance, given, thrice, False, 1001)
     )
-    assert "was cancelled" in str(reason_to_wait(given, record(status.CANCELED), False, 1001))
-    assert "changed nothing" in str(reason_to_wait(given, record(status.SUCCESS), True, 1001))
-    assert reason_to_wait(given, record(status.SUCCESS), False, 1001) is None
-    assert reason_to_wait(given, record(status.FAILURE), True, 1300) is None
+
+
+def test_a_tick_has_the_reason_of_the_failed_run(instance: dg.DagsterInstance) -> None:
+    """That of the step that failed, in one line; a failure that the run itself describes, in its own words."""
+
+    @dg.op
+    def fails() -> None:
+        raise ValueError("no such column\nand a long explanation")
+
+    @dg.op
+    def describes() -> None:
+        raise dg.Failure("the pipeline is for another group", allow_retries=False)
+
+    for op, expected in (
+        (fails, "ValueError: no such column"),
+        (describes, "the pipeline is for another group"),
+    ):
+        made = dg.GraphDefinition("orders", node_defs=[op]).to_job(tags=share_group("orders").run_tags)
+        done = made.execute_in_process(instance=instance, raise_on_error=False)
+        (record, *_) = instance.get_run_records(dg.RunsFilter(run_ids=[done.run_id]))
+        reason = reason_to_wait(instance, LagSensor(), [record], False, (record.end_time or 0) + 1)
+        assert str(reason).endswith(f". The reason: {expected}")
 
 
 def test_a_topic_that_nobody_knows_is_tried_once(tick: Tick, instance: dg.DagsterInstance) -> None:

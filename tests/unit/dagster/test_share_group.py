@@ -379,10 +379,19 @@ def test_prefix_owners_tags_and_freshness_reach_the_assets() -> None:
     accepted = found["shop/orders/accepted"]
     assert accepted.owners == ["team:shop"]
     assert accepted.tags["tier"] == "gold"
-    assert accepted.freshness_policy is None
-    assert found["shop/orders/spso_and_lag"].freshness_policy == dg.FreshnessPolicy.time_window(
-        fail_window=timedelta(hours=2)
-    )
+    two_hours = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=2))
+    assert accepted.freshness_policy == found["shop/orders/spso_and_lag"].freshness_policy == two_hours
+    assert found["shop/orders/dead_letters"].freshness_policy is None
+
+
+def test_an_observed_queue_is_stale_after_a_day() -> None:
+    """Unless `freshness` has another age. Without an observation nothing has a policy: an idle queue would look
+    stale."""
+    observed = specs(loaded({**MINIMAL, "automation": {"observe": {"enabled": True}}}))
+    a_day = dg.FreshnessPolicy.time_window(fail_window=timedelta(days=1))
+    assert observed["orders/accepted"].freshness_policy == a_day
+    assert observed["orders/spso_and_lag"].freshness_policy == a_day
+    assert specs(loaded(MINIMAL))["orders/accepted"].freshness_policy is None
 
 
 def test_a_component_of_ones_own_changes_the_run_and_the_looks() -> None:

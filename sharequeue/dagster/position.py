@@ -1,0 +1,111 @@
+"""The position of a share group: the figures from which its reports, its state checks and its sensors are made.
+
+Before a group has state for a topic, its position there is what its first run would find.
+"""
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sharequeue.dagster.share_group import ShareGroup
+from sharequeue.database import Database
+from sharequeue.groups.configs import GroupConfigs
+from sharequeue.groups.configs.texts import reset_duration
+from sharequeue.reports.ages import Ages, read_ages
+from sharequeue.reports.first_run import first_run
+from sharequeue.state import State
+from sharequeue.words.errors import ShareError
+from sharequeue.words.figures import SharePartitionStatus
+from sharequeue.words.settings import SettingMissing, Settings
+from sharequeue.words.values import LeaseRow
+
+SETTLE_SECONDS = 6.0
+"""How long to wait for a share-partition that is ahead of its log. The service refreshes it every 2 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A group as of `at` by the database's clock."""
+
+    at: datetime
+    statuses: Sequence[SharePartitionStatus]
+    violations: Sequence[str]
+    """The invariants of the state that do not hold."""
+    stuck: Sequence[LeaseRow]
+    first: Sequence[SharePartitionStatus] = ()
+    """What the first run would find in topics without state."""
+    ages: Ages = field(default_factory=dict)
+
+    @property
+    def everything(self) -> Sequence[SharePartitionStatus]:
+        """The share-partitions with state, and those that the first run initialises."""
+        return [*self.statuses, *self.first]
+
+    @property
+    def lag(self) -> int:
+        """The records that are not done."""
+        return sum(status.lag for status in self.everything)
+
+
+def state_of(database: Database, group_id: str) -> Position:
+    """Return the position of a group as the database has it, without the broker's part."""
+    state = State(database)
+    statuses = settled(lambda: state.figures.describe(group_id))
+    violations = state.figures.verify(group_id)
+    return Position(state.now(), statuses, violations, state.figures.leases(group_id, stuck=True))
+
+
+def seen_by_broker(position: Position, group: ShareGroup, database: Database, settings: Settings) -> Position:
+    """Return the position with the broker's part: the first run, and the ages of records.
+
+    Without it if the broker is away: then the ages are not known, and there is no first run.
+    """
+    first: Sequence[SharePartitionStatus] = ()
+    with suppress(ShareError, SettingMissing):
+        known = {status.topic for status in position.statuses}
+        first = awaited(group, set(group.topics) - known, database, settings)
+    ages = read_ages(settings, [*position.statuses, *first], position.at)
+    return Position(position.at, position.statuses, position.violations, position.stuck, first, ages)
+
+
+def position_of(group: ShareGroup, database: Database, settings: Settings) -> Position:
+    """Return the whole position of a group."""
+    return seen_by_broker(state_of(database, group.group), group, database, settings)
+
+
+def awaited(
+    group: ShareGroup, topics: Collection[str], database: Database, settings: Settings
+) -> list[SharePartitionStatus]:
+    """Return what the group's first run would find in topics without state. Raises BrokerNotAvailable."""
+    if not topics:
+        return []
+    configs = GroupConfigs.load(database, group.group)
+    policy = configs.auto_offset_reset
+    if "share.auto.offset.reset" not in configs.own:
+        # The first run sets it.
+        policy = group.reset_policy or policy
+    now = State(database).now()
+    return first_run(settings, group.group, topics, policy, reset_duration(policy), now)
+
+
+def settled(read: Callable[[], Sequence[SharePartitionStatus]]) -> Sequence[SharePartitionStatus]:
+    """Return the figures of a group's share-partitions.
+
+    The service reads log ends from the broker while runs do the same, so an older response may replace a newer one;
+    its next request, within seconds, corrects it. A truncated log stays as it is.
+    """
+    statuses, until = read(), time.monotonic() + SETTLE_SECONDS
+    while any(map(is_ahead, statuses)) and time.monotonic() < until:
+        time.sleep(0.2)
+        statuses = read()
+    return statuses
+
+
+def is_ahead(status: SharePartitionStatus) -> bool:
+    """Return whether a group has done more of a share-partition than its log holds."""
+    return status.log_end - status.spso - status.delivery_complete_count < 0
+
+
+__all__ = ["Position", "awaited", "is_ahead", "position_of", "seen_by_broker", "settled", "state_of"]

@@ -1,0 +1,115 @@
+"""The retries of failed runs: which errors a retry may cure, and what a retry must not inherit.
+
+Dagster retries a failed run as often as the instance allows (`run_retries`), unless the run's tag
+`dagster/max_retries` has another number. `Failure(allow_retries=False)` concerns retries of a step, not of a run. A
+retry gets all tags of the failed run, except some of Dagster's own.
+"""
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import dagster as dg
+
+from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG
+from sharequeue.dagster.references import NoSuchObject
+from sharequeue.database.schema_files import SchemaOutdated
+from sharequeue.words.errors import ShareError, first_line
+from sharequeue.words.settings import OutputInvalid, ServersInvalid, SettingMissing
+
+MAX_RETRIES_TAG = "dagster/max_retries"
+BACKFILL_TAG = "dagster/backfill"
+RETRY_NUMBER_TAG = "dagster/retry_number"
+NOT_RETRIED_TAG = "sharequeue/not_retried"
+"""On a run that must not be retried: the error."""
+REASON_CHARACTERS = 200
+OF_ANOTHER_RUN = "none"
+"""The value of a tag that a retry has inherited, before it has its own: Dagster cannot remove a tag."""
+
+_NOT_CURED = (NoSuchObject, ImportError, SettingMissing, SchemaOutdated, OutputInvalid, ServersInvalid)
+_MISSING_IN_WORKER = ("ModuleNotFoundError: ", "ImportError: ")
+
+
+def is_final(error: BaseException) -> bool:
+    """Return whether a retry cannot cure an error: somebody has to change something first.
+
+    The causes of an error count too.
+    """
+    if isinstance(error, dg.Failure):
+        return not error.allow_retries
+    if isinstance(error, ShareError):
+        return not error.retriable
+    if isinstance(error, _NOT_CURED):
+        return True
+    # Only a process that has imported Spark can raise these.
+    handler = sys.modules.get("sharequeue.spark.handler")
+    if handler is not None and isinstance(error, handler.PipelineError):
+        return not error.retriable
+    if type(error).__module__.startswith("pyspark.") and any(
+        line.startswith(_MISSING_IN_WORKER) for line in str(error).splitlines()
+    ):
+        return True
+    cause = error.__cause__
+    return cause is not None and is_final(cause)
+
+
+def retried_if_useful(work: Callable[..., Any]) -> Callable[..., Any]:
+    """Tag the run of an asset that fails with an error that a retry cannot cure, so that it is not retried.
+
+    The same if the run is a part of a backfill that was cancelled meanwhile. A retry for such a backfill fails before
+    it does anything.
+    """
+
+    @wraps(work)
+    def done(context: dg.AssetExecutionContext, *given: Any, **named: Any) -> Any:
+        instance, run = context.instance, context.run
+        try:
+            if RETRY_NUMBER_TAG in run.tags and (reason := _of_cancelled_backfill(instance, run)):
+                raise dg.Failure(f"{reason}: nothing was done", allow_retries=False)
+            return work(context, *given, **named)
+        except Exception as error:
+            reason = _reason(error) if is_final(error) else _of_cancelled_backfill(instance, run)
+            if reason:
+                instance.add_run_tags(run.run_id, {MAX_RETRIES_TAG: "0", NOT_RETRIED_TAG: reason})
+            raise
+
+    return done
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"[:REASON_CHARACTERS]
+
+
+def _of_cancelled_backfill(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
+    """Return that the backfill of a run, or of the run that it retries, was cancelled; empty if it was not."""
+    parent = instance.get_run_by_id(run.parent_run_id) if run.parent_run_id else None
+    # A retry that begins while its backfill is cancelled does not belong to it any more.
+    tags = run.tags if parent is None or BACKFILL_TAG in run.tags else parent.tags
+    backfill = instance.get_backfill(tags[BACKFILL_TAG]) if BACKFILL_TAG in tags else None
+    if backfill is None or backfill.status.value not in ("CANCELING", "CANCELED"):
+        return ""
+    return f"backfill {backfill.backfill_id} was cancelled"
+
+
+def forget_parent(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
+    """Replace the tags that a run has inherited from the run that it repeats: its member, its leases, its retries.
+
+    What the run itself has written already is kept: each step of it may have a process of its own.
+    """
+    parent = instance.get_run_by_id(run.parent_run_id) if run.parent_run_id else None
+    if parent is None:
+        return
+    inherited = {
+        tag: OF_ANOTHER_RUN
+        for tag in (MEMBER_TAG, LEASES_TAG, NOT_RETRIED_TAG)
+        if run.tags.get(tag, OF_ANOTHER_RUN) != OF_ANOTHER_RUN and run.tags[tag] == parent.tags.get(tag)
+    }
+    if NOT_RETRIED_TAG in inherited:
+        # Somebody repeats the run after a change: this one may be retried again.
+        inherited[MAX_RETRIES_TAG] = str(instance.run_retries_max_retries)
+    if inherited:
+        instance.add_run_tags(run.run_id, inherited)
+
+
+__all__ = ["MAX_RETRIES_TAG", "NOT_RETRIED_TAG", "forget_parent", "is_final", "retried_if_useful"]
