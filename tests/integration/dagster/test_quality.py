@@ -83,7 +83,7 @@ def run_checks(stack: StackInfo, ours: GivenUp, tmp_path: Path) -> RunChecks:
 
     def run(only: Sequence[str] = (), given: dict[str, Any] | None = None, **config: object) -> Results:
         settings = SettingsResource(home=str(stack.home))
-        group = share_group(ours.group, **(given or {}))
+        group = share_group(ours.group, topics=[ours.topic], **(given or {}))
         checks = dg.Definitions(
             assets=[dg.AssetSpec(DEAD_LETTERS), dg.AssetSpec(LAG)],
             asset_checks=[dead_letter_checks(group, DEAD_LETTERS, after=[]), state_checks(group, LAG)],
