@@ -4,8 +4,7 @@
 reached (`start` is before anything, `never` is never), after DELAY_MS more, by MANNER: `exit` is `os._exit`, `kill`
 SIGKILL. The stack is named by `SHAREQUEUE_HOME`.
 
-Without arguments it reads such lines from its input, forks a process for each, and answers how that ended: what takes
-a second of each drain, starting Python and importing, is then paid once. It has no threads and connections itself.
+Without arguments it reads such lines from its input, and forks a process for each (`forked_drains.serve`).
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import SharePartition
+from tests.chaos.forked_drains import serve
 
 EXIT_CODE = 86
 
@@ -62,23 +62,8 @@ def drain(group: str, batch_records: str, fatal_step: str, nth: str, manner: str
     os._exit(0)
 
 
-def serve() -> None:
-    """A process for each line; the answer is its exit code, negative for the signal that killed it."""
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            try:
-                drain(*line.split())
-            finally:
-                # Only an error comes here, and its traceback must not be the parent's to print.
-                sys.excepthook(*sys.exc_info())
-                os._exit(1)
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
-
-
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         drain(*sys.argv[1:])
     else:
-        serve()
+        serve(drain)

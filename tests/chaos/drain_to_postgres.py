@@ -1,16 +1,15 @@
-"""The process that a kill test kills: drains a share-partition into a table and dies where it is told to.
+"""The process that a kill test kills: drains a share-partition into a table and ends at a chosen step by SIGKILL.
 
-`python -m tests.chaos.drain_to_postgres GROUP TOPIC TABLE LEASE_RECORDS STEP NTH DELAY_MS`: at the NTH time
-that STEP is reached (`start` is before anything, `never` is never), after DELAY_MS more, by SIGKILL. All but
-Spark is the real thing: the rows are made here and not read from a topic, and the copy that Spark's tasks make
-is made by this process. The database is named by `SHAREQUEUE_DATABASE_URL`.
+`python -m tests.chaos.drain_to_postgres` reads lines of `DATABASE_URL GROUP TOPIC TABLE LEASE_RECORDS STEP NTH
+DELAY_MS` from its input, and forks a process for each (`forked_drains.serve`). It is killed at the NTH time that STEP
+is reached (`start` is before anything, `never` is never), after DELAY_MS more. All but Spark is the real thing: the
+rows are made here and not read from a topic, and the copy that Spark's tasks make is made by this process.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,6 +29,7 @@ from sharequeue.words.offsets import EMPTY, OffsetSet
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
 from tests import single
+from tests.chaos.forked_drains import serve
 
 COLUMNS = (
     StructType()
@@ -52,9 +52,17 @@ def released(offset: int, delivery_count: int) -> bool:
     return offset % 11 == 5 and delivery_count == 1
 
 
-def main() -> None:
+def drain_or_die(
+    database_url: str,
+    group: str,
+    topic: str,
+    table: str,
+    lease_records: str,
+    fatal_step: str,
+    nth: str,
+    delay_ms: str,
+) -> None:
     """Drain, unless dead before."""
-    group, topic, table, lease_records, fatal_step, nth, delay_ms = sys.argv[1:]
     left = int(nth)
 
     def die() -> None:
@@ -69,7 +77,7 @@ def main() -> None:
             else:
                 die()
 
-    settings = Settings.load()
+    settings = Settings.load(database_url=database_url)
     with Database.open(settings) as database:
         drain(settings, State(database), group, topic, table, int(lease_records), on_step)
     # A timer still running has nothing left to kill.
@@ -143,4 +151,4 @@ def _batches(lease: Lease, offsets: list[int]) -> Iterator[pa.RecordBatch]:
 
 
 if __name__ == "__main__":
-    main()
+    serve(drain_or_die)

@@ -1,5 +1,5 @@
-"""Drains of dead letters in processes of their own that die as told, forked from one that has imported everything:
-starting Python takes longer than all else that they do.
+"""Drains in processes of their own that are killed, forked from one process that has imported everything: starting
+Python takes longer than all else that they do.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[2]
 
 
+DEAD_LETTERS = "tests.chaos.drain_dead_letters"
+INTO_POSTGRES = "tests.chaos.drain_to_postgres"
+
+
 @contextmanager
-def drains(home: Path, errors: int | None = None) -> Iterator[Callable[..., int]]:
+def drains(home: Path, errors: int | None = None, module: str = DEAD_LETTERS) -> Iterator[Callable[..., int]]:
     """Give a function that drains in a process of its own, one at a time, and gives its exit code, which is negative
-    for a signal. Its arguments are those of `tests.chaos.drain_dead_letters`; what it says goes to `errors`."""
+    for a signal. Its arguments are those of the module; what it prints as errors goes to `errors`."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.chaos.drain_dead_letters"],
+        [sys.executable, "-m", module],
         cwd=REPOSITORY,
         env={**os.environ, "SHAREQUEUE_HOME": str(home)},
         stdin=subprocess.PIPE,
@@ -42,3 +46,20 @@ def drains(home: Path, errors: int | None = None) -> Iterator[Callable[..., int]
     finally:
         process.stdin.close()
         process.wait(60)
+
+
+def serve(drain: Callable[..., None]) -> None:
+    """Fork a process for each line of the input, and print its exit code, negative for the signal that killed it.
+
+    This process has no threads and no connections."""
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            try:
+                drain(*line.split())
+            finally:
+                # Only an error comes here, and its traceback must not be the parent's to print.
+                sys.excepthook(*sys.exc_info())
+                os._exit(1)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from typing import get_args
 
 import pytest
@@ -13,34 +11,38 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
+from sharequeue.local.stack import StackInfo
 from sharequeue.spark.sinks.postgres import Step
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import SharePartition
 from tests import single
 from tests.chaos.drain_to_postgres import drain, job_of, rejected
-from tests.fixtures.stack import REPOSITORY
+from tests.chaos.forked_drains import INTO_POSTGRES, drains
 from tests.servers.cutting_proxy import CuttingProxy
 
-RECORDS = 6000
+RECORDS = 900
+"""Six leases: the second is killed, and others follow."""
 LEASE_RECORDS = 150
-"""Small: however fast the machine, ten kills of a deep run find something left to do."""
 STEPS: tuple[Step, ...] = get_args(Step)
+Forked = Callable[..., int]
 
 
 class Filled:
     """A share-partition with records, a table, and what drains the one into the other."""
 
-    def __init__(self, database: Database, settings: Settings, group: str, topic: str) -> None:
+    def __init__(
+        self, database: Database, settings: Settings, group: str, topic: str, records: int = RECORDS
+    ) -> None:
         url = database.engine.url.render_as_string(hide_password=False)
-        self.database, self.group, self.topic = database, group, topic
+        self.database, self.group, self.topic, self.records = database, group, topic, records
         self.settings = settings.replace(database_url=url)
         self.state = State(database)
         configs = {"share.partition.max.record.locks": str(2**31 - 1), "share.delivery.count.limit": "10"}
         alter_group_configs(database, group, configs | {"sharequeue.retry.backoff.ms": "0"})
         at = SharePartition(group, topic, 0)
         self.state.initialize(at, "id", 0, 1)
-        single.observe(self.state, at, "id", 0, RECORDS, RECORDS)
+        single.observe(self.state, at, "id", 0, records, records)
         self.run(
             'create table public.accepted (topic text, partition int, "offset" bigint, lease_id bigint, text text)'
         )
@@ -49,28 +51,10 @@ class Filled:
         with self.database.transaction() as connection:
             connection.exec_driver_sql(statement)
 
-    def start(self, step: str, nth: int, delay_ms: int = 0) -> int:
-        """Drain in a process of its own that dies as told; answers how it ended."""
-        arguments = [
-            self.group,
-            self.topic,
-            "public.accepted",
-            str(LEASE_RECORDS),
-            step,
-            str(nth),
-            str(delay_ms),
-        ]
-        ended = subprocess.run(
-            [sys.executable, "-m", "tests.chaos.drain_to_postgres", *arguments],
-            cwd=REPOSITORY,
-            env={**os.environ, "SHAREQUEUE_DATABASE_URL": self.settings.database_url},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        print(ended.stdout, ended.stderr)
-        return ended.returncode
+    def start(self, forked: Forked, step: str, nth: int, delay_ms: int = 0) -> int:
+        """Drain in a process of its own that is killed at this step; return its exit code."""
+        at = (self.settings.database_url, self.group, self.topic, "public.accepted")
+        return forked(*at, LEASE_RECORDS, step, nth, delay_ms)
 
     def lapse(self) -> None:
         """More time passes than any lock lasts: those of the dead lapse."""
@@ -86,11 +70,11 @@ class Filled:
 
     def assert_each_accepted_record_is_there_once(self) -> None:
         rows = self.database.rows(sa.text('select "offset", text from public.accepted order by "offset"'))
-        expected = [n for n in range(RECORDS) if not rejected(n)]
+        expected = [n for n in range(self.records) if not rejected(n)]
         assert [row["offset"] for row in rows] == expected
         assert all(row["text"] == f'record "of"\n{row["offset"]}' for row in rows)
         (status,) = self.state.figures.describe(self.group)
-        assert (status.spso, status.leases) == (RECORDS, 0)
+        assert (status.spso, status.leases) == (self.records, 0)
         counted = sum(row.records for row in self.state.outputs.counted(self.group, "table"))
         assert counted == len(expected)
         assert self.state.figures.verify(self.group) == []
@@ -103,15 +87,22 @@ class Filled:
 
 @pytest.fixture
 def filled(private_database: Database, settings: Settings, group: str, topic: str) -> Filled:
-    """Give six thousand records to drain, in a database of this test alone."""
+    """Give records to drain, in a database of this test alone."""
     return Filled(private_database, settings, group, topic)
 
 
+@pytest.fixture(scope="module")
+def forked(stack: StackInfo) -> Iterator[Forked]:
+    """Give a function that drains in a process of its own."""
+    with drains(stack.home, module=INTO_POSTGRES) as drain:
+        yield drain
+
+
 @pytest.mark.parametrize("step", STEPS)
-def test_killed_at_a_step_of_the_second_lease(filled: Filled, step: Step) -> None:
+def test_killed_at_a_step_of_the_second_lease(filled: Filled, forked: Forked, step: Step) -> None:
     """Dead there, the second lease's rows are in the table exactly if its acknowledgement was committed; the next
     run brings the rest, each record once."""
-    assert filled.start(step, 2) == -signal.SIGKILL
+    assert filled.start(forked, step, 2) == -signal.SIGKILL
     committed = step in ("committed", "dropped")
     in_table = filled.database.rows(sa.text("select count(distinct lease_id) as leases from public.accepted"))
     assert in_table[0]["leases"] == (2 if committed else 1)

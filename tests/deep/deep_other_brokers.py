@@ -19,7 +19,7 @@ from sharequeue.service.coordinator import Coordinator
 from sharequeue.words.errors import InconsistentClusterId
 from sharequeue.words.settings import Settings
 from tests.deep.main_path import invoke, walk
-from tests.fixtures.stack import _made
+from tests.fixtures.stack import Copies, _made
 from tests.integration.consumer.share_group import poll_some, wait_until, work_on
 from tests.servers.own_brokers import OwnBroker, jars_of, own_broker
 
@@ -70,14 +70,14 @@ def test_two_clusters_side_by_side(
     older: OwnBroker,
     settings: Settings,
     private_database: Database,
-    migrated: str,
+    copies: Copies,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     """A database each, from one machine: by a folder of settings each, or by flags; each refuses the other's."""
     topic = f"topic-{uuid4().hex[:8]}"
     engine = sa.create_engine(settings.database_url, isolation_level="AUTOCOMMIT")
-    with _made(engine, f"template {migrated}") as second:
+    with _made(engine, f"template {copies.template}") as second:
         here = placed(tmp_path / "here", private_database, settings.bootstrap_servers)
         there = placed(tmp_path / "there", second, older.address())
         group = f"group-{uuid4().hex[:8]}"

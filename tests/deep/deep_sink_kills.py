@@ -14,10 +14,12 @@ import pytest
 from pyspark.sql import DataFrame
 
 from sharequeue.database import Database
+from sharequeue.local.stack import StackInfo
 from sharequeue.spark.sinks.at_least_once import AtLeastOnce
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import Lease
+from tests.chaos.forked_drains import INTO_POSTGRES, drains
 from tests.chaos.test_sink_kills import STEPS, Filled
 from tests.chaos.test_sink_kills_spark import RECORDS, kill, until_lapsed
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
@@ -84,23 +86,25 @@ def test_drivers_killed_at_random_moments_leave_nothing_out(
 
 @pytest.fixture
 def filled(private_database: Database, settings: Settings, group: str, topic: str) -> Filled:
-    """Give six thousand records to drain without Spark, in a database of this test alone."""
-    return Filled(private_database, settings, group, topic)
+    """Give records to drain without Spark, in a database of this test alone: so many that, however fast the machine,
+    ten kills find something left to do."""
+    return Filled(private_database, settings, group, topic, records=6000)
 
 
-def test_ten_random_kills(filled: Filled) -> None:
+def test_ten_random_kills(filled: Filled, stack: StackInfo) -> None:
     """Ten drains, one after the other, each killed at a random moment: in a copy, between two statements, in a
     commit. Each record counts once."""
     killed = 0
-    for seed in range(10):
-        chance = random.Random(seed)  # noqa: S311
-        step, nth = chance.choice([("start", 1), *((step, nth) for step in STEPS for nth in (1, 2))])
-        delay_ms = chance.randint(1, 60)
-        code = filled.start(step, nth, delay_ms)
-        print(f"seed {seed}: {delay_ms} ms after {step} number {nth}: {code}")
-        assert code in (0, -signal.SIGKILL)
-        killed += code != 0
-        filled.lapse()
+    with drains(stack.home, module=INTO_POSTGRES) as forked:
+        for seed in range(10):
+            chance = random.Random(seed)  # noqa: S311
+            step, nth = chance.choice([("start", 1), *((step, nth) for step in STEPS for nth in (1, 2))])
+            delay_ms = chance.randint(1, 60)
+            code = filled.start(forked, step, nth, delay_ms)
+            print(f"seed {seed}: {delay_ms} ms after {step} number {nth}: {code}")
+            assert code in (0, -signal.SIGKILL)
+            killed += code != 0
+            filled.lapse()
     assert killed >= 5
     filled.finish()
     filled.assert_each_accepted_record_is_there_once()

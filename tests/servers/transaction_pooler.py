@@ -78,6 +78,7 @@ class TransactionPooler:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._clients.append(client)
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
@@ -120,16 +121,19 @@ class TransactionPooler:
         """One transaction on one server connection; False when the client went away in the middle of it."""
         while message is not None:
             server.socket.sendall(message)
-            kind = b""
+            kind, replies = b"", []
             while kind != b"Z":
                 kind, reply = _read(server.socket)
-                if kind == b"Z" and reply[-1:] == b"I":
-                    # Given back before the client hears of it: its next transaction gets another one.
-                    server.transactions += 1
-                    self._idle.put(server)
-                    client.sendall(reply)
-                    return True
-                client.sendall(reply)
+                replies.append(reply)
+            ended = replies[-1][-1:] == b"I"
+            if ended:
+                # Given back before the client hears of it: its next transaction gets another one.
+                server.transactions += 1
+                self._idle.put(server)
+            # In one piece: of several small ones, the second waits 40 ms for the client to confirm the first.
+            client.sendall(b"".join(replies))
+            if ended:
+                return True
             message = _query(client)
         server.socket.sendall(_message(b"Q", b"rollback\0"))
         while _read(server.socket)[0] != b"Z":
