@@ -32,10 +32,12 @@ from sharequeue.groups.tokens import TokenRefused
 from sharequeue.reports.page import POLICY, page
 from sharequeue.reports.read import read_report
 from sharequeue.service.admin import OPERATIONS, Admin, Operation
+from sharequeue.service.admission import throttle_time_ms
 from sharequeue.service.bodies import group_description, heartbeat_request, heartbeat_response, parsed
 from sharequeue.service.callers import Throttled, delay, throttled, unauthenticated
-from sharequeue.service.context import Service, refusal, throttle_time_ms
+from sharequeue.service.context import Service
 from sharequeue.service.edge.hosts import AllowedHosts
+from sharequeue.service.heartbeats import refusal
 from sharequeue.service.metrics.observed import Observed
 from sharequeue.service.pages import Pages
 from sharequeue.service.pages import routes as page_routes
@@ -99,10 +101,12 @@ def create_app(
         runner = threading.Thread(
             target=service.coordinator.run, args=(stop,), name="sharequeue-coordinator", daemon=True
         )
-        teller = threading.Thread(target=service.tell, args=(stop,), name="sharequeue-tell", daemon=True)
+        recorder = threading.Thread(
+            target=service.record_work, args=(stop,), name="sharequeue-work", daemon=True
+        )
         if coordinate:
             runner.start()
-            teller.start()
+            recorder.start()
         try:
             yield
         finally:
@@ -194,15 +198,15 @@ async def _not_served(request: Request, error: Exception) -> Response:
 
 def _admin(operation: Operation) -> Handler:
     async def answer(service: Service, request: Request) -> Response:
-        await service.principal(request)
+        await service.admission.principal(request)
         if not _is_json(request):
             return _error(InvalidRequest(_SEND_JSON), 415)
-        async with service.room_for(request):
+        async with service.threads.room_for(request):
             asked = parsed(operation.body, await _body(request))
             # Checked again: a body may arrive slowly, and its token may be revoked meanwhile.
-            admin = Admin(service.database, service.topics, await service.principal(request))
+            admin = Admin(service.database, service.topics, await service.admission.principal(request))
             try:
-                response = await service.in_thread(lambda: operation.do(admin, asked))
+                response = await service.threads.run(lambda: operation.do(admin, asked))
             except Throttled:
                 raise
             except ShareError as error:
@@ -218,20 +222,17 @@ def _is_json(request: Request) -> bool:
 
 
 async def _heartbeat(service: Service, request: Request) -> Response:
-    principal = await service.principal(request)
+    principal = await service.admission.principal(request)
     if not _is_json(request):
         return _error(InvalidRequest(_SEND_JSON), 415)
     began = time.monotonic()
     try:
-        async with service.room_for(request):
+        async with service.threads.room_for(request):
             body = await _body(request)
             if time.monotonic() - began > _SOON_S:
-                principal = await service.principal(request)
+                principal = await service.admission.principal(request)
             asked = heartbeat_request(body, request.client.host if request.client else "")
-            heard = await service.gathered.response(asked, principal)
-            if heard is None:
-                heard = await service.in_turn(asked.group_id, lambda: service.heartbeat(asked, principal))
-            response = heard
+            response = await service.heartbeats.response(asked, principal)
     except (Throttled, TokenRefused, ClientDisconnect):
         raise
     except ShareError as error:
@@ -253,18 +254,18 @@ async def _body(request: Request) -> bytes:
 
 
 async def _groups(service: Service, request: Request) -> Response:
-    admin = Admin(service.database, service.topics, await service.principal(request))
+    admin = Admin(service.database, service.topics, await service.admission.principal(request))
     states = {each.strip().capitalize() for each in request.query_params.get("state", "").split(",")} - {""}
     if states - _STATES:
         raise InvalidRequest("`state` must be a comma-separated list of Empty, Stable and Dead.")
-    groups = await service.in_thread(lambda: admin.groups(states or _STATES))
+    groups = await service.threads.run(lambda: admin.groups(states or _STATES))
     return Response(f'{{"groups": {groups}}}', media_type="application/json")
 
 
 async def _group(service: Service, request: Request) -> Response:
     group_id = await _described(service, request)
-    group = await service.in_thread(lambda: describe_group(service.database, group_id))
-    partitions = await service.in_thread(lambda: State(service.database).figures.describe(group_id))
+    group = await service.threads.run(lambda: describe_group(service.database, group_id))
+    partitions = await service.threads.run(lambda: State(service.database).figures.describe(group_id))
     waiting = {topic: why for (waits, topic), why in service.coordinator.waiting.items() if waits == group_id}
     return JSONResponse(group_description(group, partitions, waiting))
 
@@ -277,8 +278,8 @@ async def _described(service: Service, request: Request) -> str:
     group_id = str(request.path_params["group_id"])
     if "\x00" in group_id:
         raise InvalidGroupId("The group id has a NUL character: no group can have such an id.")
-    admin = Admin(service.database, service.topics, await service.principal(request))
-    await service.in_thread(lambda: admin.require_whole(group_id))
+    admin = Admin(service.database, service.topics, await service.admission.principal(request))
+    await service.threads.run(lambda: admin.require_whole(group_id))
     return group_id
 
 
@@ -290,4 +291,4 @@ async def _report(service: Service, request: Request) -> Response:
         return page(read_report(service.database, group_id, service.settings))
 
     policy = f"{POLICY}; frame-ancestors 'none'"
-    return secured(HTMLResponse(await service.in_thread(made), headers={"Content-Security-Policy": policy}))
+    return secured(HTMLResponse(await service.threads.run(made), headers={"Content-Security-Policy": policy}))

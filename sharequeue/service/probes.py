@@ -76,7 +76,7 @@ async def ready(service: Service, request: Request) -> Response:
         faults += Faults.late(checked.replicas.ages, drains=checked.replicas.drains)
     faults += Faults.held(checked.held)
     status = 200 if is_ready else 503
-    if service.require_token and not await _known(service, request):
+    if service.admission.require_token and not await _known(service, request):
         return JSONResponse({"ready": is_ready, "degraded": bool(faults)}, status)
     faults.sort(key=attrgetter("age_seconds"), reverse=True)
     body: ReadyAnswer = {
@@ -121,7 +121,7 @@ def _rounded(seconds: float | None) -> float | None:
 async def _known(service: Service, request: Request) -> bool:
     with anyio.move_on_after(_DATABASE_TIMEOUT_S):
         try:
-            await service.principal(request)
+            await service.admission.principal(request)
         except (TokenRefused, SQLAlchemyError, ShareError):
             return False
         return True
@@ -138,7 +138,7 @@ async def metrics(service: Service, request: Request) -> Response:
     missing."""
     try:
         with anyio.fail_after(_DATABASE_TIMEOUT_S):
-            await service.principal(request)
+            await service.admission.principal(request)
     except TimeoutError:
         raise CoordinatorNotAvailable from None
     return Response(await service.metrics.text(), media_type=CONTENT_TYPE_LATEST)

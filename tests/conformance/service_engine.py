@@ -25,8 +25,9 @@ from sharequeue.service.admin_bodies import (
     TopicStarts,
 )
 from sharequeue.service.callers import ANONYMOUS
-from sharequeue.service.context import Service
 from sharequeue.service.coordinator import Coordinator
+from sharequeue.service.heartbeats import Heartbeats
+from sharequeue.service.threads import Threads
 from sharequeue.words.errors import InvalidRequest, OffsetNotAvailable, ShareError, error_for
 from sharequeue.words.values import SharePartition
 from tests.conformance.engines import LogEnds
@@ -45,13 +46,13 @@ RECORDED = {
 """What the recorded broker was configured to; a topic without a young record is asked for again at each turn."""
 
 
-class RecordedService(Service):
+class RecordedService:
     """The service without its routes, on a scenario's topics. Its turns are taken by the replay."""
 
     def __init__(self, database: Database, topics: RecordedTopics) -> None:
-        self.database, self.topics, self.configs = database, topics, ServiceConfigs.of(RECORDED)
-        self._beats_database = database
-        self.coordinator = Coordinator(database, topics, self.configs)
+        configs = ServiceConfigs.of(RECORDED)
+        self.coordinator = Coordinator(database, topics, configs)
+        self.heartbeats = Heartbeats(database, configs, topics, self.coordinator, Threads())
         self.admin = Admin(database, topics)
 
 
@@ -74,7 +75,7 @@ class ServiceEngine(PostgresEngine):
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
         """One ShareGroupHeartbeat."""
-        return self.service.heartbeat(request, ANONYMOUS)
+        return self.service.heartbeats.heartbeat(request, ANONYMOUS)
 
     def group(self, group_id: str) -> GroupDescription:
         """Kafka's ShareGroupDescribe. Raises GroupIdNotFound."""

@@ -190,7 +190,7 @@ class Pages:
         async def endpoint(request: Request) -> Response:
             principal = ANONYMOUS
             try:
-                principal = await self._service.principal(request)
+                principal = await self._service.admission.principal(request)
                 look = Look(self._service, self._database, self._settings, request, principal)
                 return await self._in_thread(lambda: handler(look), slow)
             except ClientDisconnect:

@@ -123,10 +123,10 @@ def test_a_member_through_the_service_is_few_calls(queue: Database, settings: Se
     url = queue.engine.url.render_as_string(hide_password=False)
     app = create_app(settings.replace(database_url=url), SERVICE, coordinate=False)
     service = app.state.service
-    service.gathered._keeps_up = lambda: True
+    service.coordinator.settle()
     sent: list[str] = []
     sa.event.listen(
-        service._beats_database.engine, "before_cursor_execute", lambda *given: sent.append(given[2])
+        service.heartbeats.database.engine, "before_cursor_execute", lambda *given: sent.append(given[2])
     )
     body = {"group_id": "g", "member_id": "m1", "member_epoch": 0, "subscribed_topic_names": ["t"]}
     headers = {"Authorization": f"Bearer {secret}"}

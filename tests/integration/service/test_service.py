@@ -30,8 +30,8 @@ from sharequeue.groups.lock_timeouts import LOCK_TIMEOUT_MS
 from sharequeue.groups.membership import Membership
 from sharequeue.groups.tokens import Tokens
 from sharequeue.service import create_app
-from sharequeue.service.context import POOL_SIZE
 from sharequeue.service.logs import OneLine
+from sharequeue.service.threads import POOL_SIZE
 from sharequeue.state import State
 from sharequeue.words.errors import CoordinatorNotAvailable, InvalidRequest
 from sharequeue.words.settings import Settings

@@ -13,8 +13,8 @@ from sharequeue.database import Database
 from sharequeue.groups import assignments, heartbeats
 from sharequeue.local import postgres
 from sharequeue.service.app import create_app
-from sharequeue.service.context import POOL_SIZE
 from sharequeue.service.pages import viewing
+from sharequeue.service.threads import POOL_SIZE
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.words.settings import Settings
 

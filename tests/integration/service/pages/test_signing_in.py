@@ -93,9 +93,9 @@ def test_wrong_passwords_are_answered_later_and_later(
     async def delay(request: Any, seconds: float) -> None:
         waited.append(seconds)
 
-    monkeypatch.setattr("sharequeue.service.context.delay", delay)
+    monkeypatch.setattr("sharequeue.service.admission.delay", delay)
     # However long the sixty take, they come at one moment.
-    client.app.state.service._refused = Rates(20, clock=lambda: 0.0)  # type: ignore[attr-defined]
+    client.app.state.service.admission.refused = Rates(20, clock=lambda: 0.0)  # type: ignore[attr-defined]
     for number in range(60):
         assert client.get("/", auth=("ann", f"sq_{number:043}")).status_code == 401
     assert (len(waited), waited[0]) == (60, 0)
