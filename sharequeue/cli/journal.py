@@ -79,16 +79,8 @@ def days(settings: Settings, output: Output, named: GroupsNamed) -> None:
 def verify(settings: Settings, output: Output, named: GroupsNamed) -> None:
     """Replay every share-partition from its latest snapshot; exit code 1 if the current state differs."""
     with Database.open(settings) as database:
-        reader = Journal(database)
-        chosen: list[str | None] = [None] if named.every else list(named.of(database))
-        differences = [each for group in chosen for each in reader.verify(group)]
-    if not output.text:
-        output.rows({"difference": each} for each in differences)
-    for each in differences:
-        output.note(each)
-    if differences:
-        raise click.exceptions.Exit(1)
-    output.note("replay gives the current state")
+        differences = named.checked(database, Journal(database).verify)
+    output.violations(differences, "replay gives the current state")
 
 
 @journal.command()

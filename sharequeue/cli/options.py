@@ -259,6 +259,11 @@ class GroupsNamed:
                 require_among(known, name)
         return list(dict.fromkeys(self.names))
 
+    def checked(self, database: Database, check: Callable[[str | None], Sequence[str]]) -> list[str]:
+        """Return what a check of one group finds in them; for all groups it is called once, with None."""
+        chosen: list[str | None] = [None] if self.every else list(self.of(database))
+        return [each for group in chosen for each in check(group)]
+
 
 def groups_option(
     *, default_all: bool = False, none: bool = False

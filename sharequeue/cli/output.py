@@ -219,6 +219,16 @@ class Output:
         else:
             self.rows([row])
 
+    def violations(self, found: Sequence[str], otherwise: str) -> None:
+        """Print the violations that a check found, and end with exit code 1; without any, print `otherwise`."""
+        if not self.text:
+            self.rows({self.columns[0].key: each} for each in found)
+        for each in found:
+            self.note(each)
+        if found:
+            raise click.exceptions.Exit(1)
+        self.note(otherwise)
+
     def note(self, line: str) -> None:
         """Print a line for people only, in addition to the result."""
         if self.text:

@@ -64,16 +64,8 @@ def migrate(settings: Settings, output: Output, dry_run: bool, roles: bool, show
 def verify(settings: Settings, output: Output, named: GroupsNamed) -> None:
     """Check every invariant of the state; exit code 1 if one is violated."""
     with Database.open(settings) as database:
-        figures = State(database).figures
-        chosen: list[str | None] = [None] if named.every else list(named.of(database))
-        violations = [each for group in chosen for each in figures.verify(group)]
-    if not output.text:
-        output.rows({"violation": each} for each in violations)
-    for violation in violations:
-        output.note(violation)
-    if violations:
-        raise click.exceptions.Exit(1)
-    output.note("every invariant holds")
+        violations = named.checked(database, State(database).figures.verify)
+    output.violations(violations, "every invariant holds")
 
 
 COMMANDS = (migrate, verify)

@@ -12,7 +12,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from sharequeue.local import ports, processes
+from sharequeue.local import components, ports, processes
 from sharequeue.local.home import Home, Progress
 from sharequeue.local.preflight import StackError
 from sharequeue.local.processes import Start
@@ -100,7 +100,7 @@ def start(settings: Settings, progress: Progress) -> str:
                 home, Start(WEBSERVER, command, environment(settings), directory=root)
             )
         url = f"http://{ports.LOOPBACK}:{port}"
-        processes.wait_until(webserver, lambda: _serves(url), 90)
+        processes.wait_until(webserver, lambda: components.responds(f"{url}/server_info"), 90)
         daemon = processes.find(home, DAEMON)
         if daemon is None:
             log = home.logs / f"{DAEMON}.log"
@@ -110,10 +110,7 @@ def start(settings: Settings, progress: Progress) -> str:
 
 def stop(home: Home, name: str) -> bool:
     """Stop one of `NAMES` and its runs; False if it was not running."""
-    running = processes.find(home, name)
-    if running is not None:
-        processes.stop(home, running, seconds=10)
-    return running is not None
+    return components.stop(home, name, seconds=10)
 
 
 def _program(name: str) -> str:
@@ -124,13 +121,3 @@ def _program(name: str) -> str:
             f"{name} is not installed in this environment: run `make` again, or pip install -e ."
         )
     return found
-
-
-def _serves(url: str) -> bool:
-    # Imported here: the import takes a fifth of the start time of any command.
-    import httpx
-
-    try:
-        return httpx.get(f"{url}/server_info", timeout=2, trust_env=False).is_success
-    except httpx.HTTPError:
-        return False

@@ -16,7 +16,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sharequeue.local import ports, processes
+from sharequeue.local import components, ports, processes
 from sharequeue.local.home import Home, Progress
 from sharequeue.local.preflight import Java, StackError
 from sharequeue.local.processes import Running, Start
@@ -25,7 +25,6 @@ __all__ = ["NAME", "cluster_id", "ensure", "find", "stop"]
 
 NAME = "kafka"
 CONTROLLER = "kafka-controller"
-_ATTEMPTS = 3
 _HEAP = "-Xmx768m"
 
 _SETTINGS = """\
@@ -83,9 +82,7 @@ logger.server.level=info
 
 def find(home: Home) -> tuple[Running, int] | None:
     """Return the running broker and its port, or None."""
-    running = processes.find(home, NAME)
-    port = ports.recorded(home).get(NAME)
-    return (running, port) if running is not None and port is not None else None
+    return components.find(home, NAME)
 
 
 def ensure(home: Home, java: Java, jars: Path, progress: Progress) -> int:
@@ -95,26 +92,16 @@ def ensure(home: Home, java: Java, jars: Path, progress: Progress) -> int:
         running, port = found
         if processes.comes_up(running, lambda: cluster_id(port) == _formatted(home), 60):
             return port
-    for attempt in range(1, _ATTEMPTS + 1):
-        port = ports.choose(home, NAME, progress)
-        controller = ports.choose(home, CONTROLLER, progress)
-        try:
-            _start(home, java, jars, port, controller)
-        except StackError:
-            # Another program may have bound a port between our check and the broker's start.
-            if attempt == _ATTEMPTS or not processes.lost_its_port(home.logs / f"{NAME}.log"):
-                raise
-            continue
-        break
-    return port
+
+    def start(port: int) -> None:
+        _start(home, java, jars, port, ports.choose(home, CONTROLLER, progress))
+
+    return components.start_at_a_port(home, NAME, start, progress)
 
 
 def stop(home: Home) -> bool:
     """Stop the broker cleanly; False if it was not running."""
-    running = processes.find(home, NAME)
-    if running is not None:
-        processes.stop(home, running, seconds=30)
-    return running is not None
+    return components.stop(home, NAME, seconds=30)
 
 
 def cluster_id(port: int) -> str | None:

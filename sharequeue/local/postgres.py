@@ -23,7 +23,7 @@ import psutil
 import psycopg2
 from psycopg2.errors import DuplicateDatabase, UniqueViolation
 
-from sharequeue.local import ports, processes
+from sharequeue.local import components, ports, processes
 from sharequeue.local.home import Home, Progress, write_private
 from sharequeue.local.preflight import StackError
 from sharequeue.local.processes import Running, Start
@@ -33,7 +33,6 @@ __all__ = ["NAME", "ensure", "find", "stop", "url"]
 NAME = "postgres"
 USER = "sharequeue"
 DATABASES = ("sharequeue", "dagster")
-_ATTEMPTS = 3
 # All differences from Postgres's defaults, with the reason.
 _OPTIONS = {
     "listen_addresses": ports.LOOPBACK,
@@ -52,9 +51,7 @@ def url(home: Home, database: str, port: int) -> str:
 
 def find(home: Home) -> tuple[Running, int] | None:
     """Return the running server and its port, or None."""
-    running = processes.find(home, NAME)
-    port = ports.recorded(home).get(NAME)
-    return (running, port) if running is not None and port is not None else None
+    return components.find(home, NAME)
 
 
 def ensure(home: Home, progress: Progress) -> int:
@@ -72,27 +69,20 @@ def ensure(home: Home, progress: Progress) -> int:
     _clear_leftovers(home)
     if not (home.postgres / "data" / "PG_VERSION").exists():
         _initialise(home, binaries, runner)
-    for attempt in range(1, _ATTEMPTS + 1):
-        port = ports.choose(home, NAME, progress)
-        try:
-            _start(home, binaries, runner, port)
-        except StackError:
-            # Another program may have bound the port between our check and the server's start.
-            if attempt == _ATTEMPTS or not processes.lost_its_port(home.logs / f"{NAME}.log"):
-                raise
-            _clear_leftovers(home)
-            continue
-        break
+    port = components.start_at_a_port(
+        home,
+        NAME,
+        lambda port: _start(home, binaries, runner, port),
+        progress,
+        before_retry=lambda: _clear_leftovers(home),
+    )
     _create_databases(home, port)
     return port
 
 
 def stop(home: Home) -> bool:
     """Stop Postgres ("fast": clients are disconnected, all data is written); False if it was not running."""
-    running = processes.find(home, NAME)
-    if running is not None:
-        processes.stop(home, running, polite=signal.SIGINT, seconds=30)
-    return running is not None
+    return components.stop(home, NAME, polite=signal.SIGINT, seconds=30)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,22 +12,18 @@ from functools import partial
 
 import psutil
 
-from sharequeue.local import ports, processes
+from sharequeue.local import components, ports, processes
 from sharequeue.local.home import Home, Progress
-from sharequeue.local.preflight import StackError
 from sharequeue.local.processes import Running, Start
 
 __all__ = ["NAME", "ensure", "find", "healthy", "stop"]
 
 NAME = "service"
-_ATTEMPTS = 3
 
 
 def find(home: Home) -> tuple[Running, int] | None:
     """Return the running service and its port, or None."""
-    running = processes.find(home, NAME)
-    port = ports.recorded(home).get(NAME)
-    return (running, port) if running is not None and port is not None else None
+    return components.find(home, NAME)
 
 
 def ensure(home: Home, addresses: dict[str, str], progress: Progress) -> int:
@@ -43,8 +39,8 @@ def ensure(home: Home, addresses: dict[str, str], progress: Progress) -> int:
             processes.stop(home, running)
         elif processes.comes_up(running, partial(_answers, running, port), 60):
             return port
-    for attempt in range(1, _ATTEMPTS + 1):
-        port = ports.choose(home, NAME, progress)
+
+    def start(port: int) -> None:
         command = [
             sys.executable,
             "-m",
@@ -57,34 +53,19 @@ def ensure(home: Home, addresses: dict[str, str], progress: Progress) -> int:
         ]
         environment = {**os.environ, **addresses, "SHAREQUEUE_HOME": str(home.path)}
         running = processes.start(home, Start(NAME, command, environment, directory=home.path))
-        try:
-            processes.wait_until(running, partial(_answers, running, port), 60)
-        except StackError:
-            # Another program may have bound the port between our check and the service's start.
-            if attempt == _ATTEMPTS or not processes.lost_its_port(running.log):
-                raise
-            continue
-        break
-    return port
+        processes.wait_until(running, partial(_answers, running, port), 60)
+
+    return components.start_at_a_port(home, NAME, start, progress)
 
 
 def stop(home: Home) -> bool:
     """Stop the service; False if it was not running."""
-    running = processes.find(home, NAME)
-    if running is not None:
-        processes.stop(home, running, seconds=10)
-    return running is not None
+    return components.stop(home, NAME, seconds=10)
 
 
 def healthy(port: int) -> bool:
     """Return whether the service's `/health` succeeds."""
-    # Imported here: the import takes a fifth of the start time of any command.
-    import httpx
-
-    try:
-        return httpx.get(f"http://{ports.LOOPBACK}:{port}/health", timeout=2, trust_env=False).is_success
-    except httpx.HTTPError:
-        return False
+    return components.responds(f"http://{ports.LOOPBACK}:{port}/health")
 
 
 def _answers(running: Running, port: int) -> bool:
