@@ -123,10 +123,6 @@ class Reader:
             self._consumer.incremental_assign([TopicPartition(*key, position)])
             self._logs[key] = _Log(position, seen_end=position)
 
-    def watches(self, key: Key) -> bool:
-        """Return whether the partition is being read."""
-        return key in self._logs
-
     def keep_only(self, keys: Collection[Key]) -> None:
         """Stop reading all other partitions."""
         for key in [key for key in self._logs if key not in keys]:

@@ -52,8 +52,6 @@ TOPIC_OPERATIONS = ("ALL", "READ", "DESCRIBE")
 
 RESOURCE_TYPES = ("GROUP", "TOPIC")
 PATTERN_TYPES = ("LITERAL", "PREFIXED")
-WILDCARD = "*"
-"""The literal name that stands for every group, or every topic."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

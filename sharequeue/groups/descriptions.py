@@ -160,11 +160,5 @@ def describe_group(database: Database, group_id: str) -> GroupDescription:
     )
 
 
-def describe_groups(database: Database, group_ids: list[str] | None = None) -> list[GroupDescription]:
-    """Describe the groups of these ids, or all. Errors as `describe_group`."""
-    names = [group.group_id for group in list_groups(database)] if group_ids is None else group_ids
-    return [describe_group(database, group_id) for group_id in names]
-
-
 def _state(members: int) -> str:
     return "Stable" if members else "Empty"

@@ -32,7 +32,6 @@ from sharequeue.words.names import too_long
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
-MAX_MEMBER_ID_LENGTH = 36
 
 
 @dataclass(frozen=True, slots=True)

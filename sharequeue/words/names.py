@@ -37,11 +37,6 @@ def topic_name_problem(name: str) -> str | None:
     )
 
 
-def is_blank(name: str) -> bool:
-    """Return whether a name is blank: it has only characters that Java's `String.trim` removes. Kafka refuses it."""
-    return all(each <= " " for each in name)
-
-
 def too_long(what: str, name: str) -> str | None:
     """Return the error message for a group id or client id that is too long; None for others."""
     if len(name) <= LONGEST_NAME:

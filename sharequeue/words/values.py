@@ -158,10 +158,6 @@ class AcknowledgementBatch:
         """Return the batch from ``first`` to ``last``, both inclusive."""
         return cls(first, last, tuple(int(kind) for kind in types))
 
-    def type_at(self, offset: int) -> AcknowledgeType:
-        """Return the acknowledgement type of one offset."""
-        return AcknowledgeType(self.types[offset - self.first] if len(self.types) > 1 else self.types[0])
-
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopic:

@@ -105,7 +105,7 @@ class Acknowledgement:
         for offset in self.at.held(self.member_id, self.token):
             if offset < self.at.spso:
                 record = self.at.records[offset]
-                if any(b.first <= offset <= b.last and b.type_at(offset) is ACCEPT for b in batches):
+                if any(b.first <= offset <= b.last and type_at(b, offset) is ACCEPT for b in batches):
                     self._count("accepted", "accepted", record)
                     self.at.lost_records -= 1
                 self.at.move(record, RecordState.ARCHIVED)
@@ -116,7 +116,7 @@ class Acknowledgement:
         for in_flight in self._covering(batch):
             for offset in in_flight.offsets():
                 if max(batch.first, self.at.spso) <= offset <= batch.last:
-                    self._judge(offset, batch.type_at(offset))
+                    self._judge(offset, type_at(batch, offset))
 
     def _covering(self, batch: AcknowledgementBatch) -> list[InFlightBatch]:
         """The in-flight batches of a run (R-AK-7, R-AK-8)."""
@@ -183,3 +183,8 @@ class Acknowledgement:
     def _count(self, did: str, outcome: str, record: Record) -> None:
         self.did[did] += 1
         self.at.outcomes[outcome, record.delivery_count] += 1
+
+
+def type_at(batch: AcknowledgementBatch, offset: int) -> AcknowledgeType:
+    """Return the acknowledgement type of one offset of a run."""
+    return AcknowledgeType(batch.types[offset - batch.first] if len(batch.types) > 1 else batch.types[0])

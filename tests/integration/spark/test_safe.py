@@ -26,7 +26,6 @@ from tests.fixtures.stack import MakeTopic
 from tests.waiting import pass_time
 
 Handler = Callable[[DataFrame], DataFrame]
-BACKOFF = "sharequeue.retry.backoff.ms"
 
 
 def outcomes(expression: str, error: str = "no good") -> Handler:
