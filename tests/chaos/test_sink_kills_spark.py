@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import textwrap
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -21,15 +17,17 @@ from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import Lease
-from tests.fixtures.pipelines import Assigned, Holder, MakeTable, Produce, RunJob, all_accepted, job_of
-from tests.fixtures.stack import REPOSITORY, MakeTopic
+from tests.fixtures.pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.stack import MakeTopic
+from tests.killed import run_killed
+from tests.waiting import pass_time
 
 pytestmark = pytest.mark.slow
 
 RECORDS = 100
 """By partition, of two."""
-LOCK_MS = 5000
-WITHOUT_A_LEASE_SECONDS = 30
+LOCK_SECONDS = 600
+"""The lock duration that `assigned` gives a group."""
 
 KILLED = textwrap.dedent(
     """
@@ -42,10 +40,10 @@ KILLED = textwrap.dedent(
     from sharequeue.words.values import SharePartition
     from sharequeue.state import State
     from sharequeue.kafka.topics import Topics
-    from tests.fixtures.pipelines import Holder, MakeTable, all_accepted, job_of
+    from tests.fixtures.pipelines import Holder, all_accepted, job_of
 
-    home, output, group, topic, lock_ms, kind, where, delay_ms = sys.argv[1:]
-    settings = Settings.load(home, output=output)
+    home, output, url, group, topic, kind, where, delay_ms = sys.argv[1:]
+    settings = Settings.load(home, output=output, database_url=url)
 
     def die():
         os.kill(os.getpid(), 9)
@@ -65,13 +63,24 @@ KILLED = textwrap.dedent(
         die_at(kind)("written")
 
     sink = AtLeastOnce(write) if kind in ("writing", "written") else PostgresTable(where, on_step=die_at(kind))
-    lock = int(lock_ms)
-    job = job_of(group, topic, all_accepted, lock_duration_ms=lock, destination=sink)
+    job = job_of(group, topic, all_accepted, destination=sink)
     holder = Holder([SharePartition(group, topic, partition) for partition in range(2)], "killed")
     state, spark = State(Database.open(settings)), spark_session(settings, "killed")
     run_rounds(settings, job, membership=holder, state=state, topics=Topics(settings), spark=spark)
     """
 )
+
+
+@pytest.fixture
+def database(private_database: Database) -> Database:
+    """Give a database of this test alone, whose clock it moves."""
+    return private_database
+
+
+@pytest.fixture
+def settings(settings: Settings, database: Database) -> Settings:
+    """Give the settings of the stack with that database."""
+    return settings.replace(database_url=database.engine.url.render_as_string(hide_password=False))
 
 
 @pytest.fixture
@@ -91,25 +100,15 @@ def table(make_table: MakeTable) -> str:
 
 def kill(settings: Settings, group: str, topic: str, kind: str, where: str, delay_ms: int = 0) -> None:
     """Run until the process kills itself at this step of its first lease, or so long after it."""
-    arguments = [settings.home, settings.output, group, topic, LOCK_MS, kind, where, delay_ms]
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, *map(str, arguments)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL or (delay_ms and killed.returncode == 0), killed.stderr
+    addresses = (settings.home, settings.output, settings.database_url)
+    run_killed(KILLED, *addresses, group, topic, kind, where, delay_ms, may_end=delay_ms > 0)
 
 
-def until_lapsed(state: State, holder: Holder) -> None:
-    """Wait until the killed run's locks have lapsed, as a sweep sees it."""
-    deadline = time.monotonic() + WITHOUT_A_LEASE_SECONDS
-    while state.figures.leases(holder.assignment[0].group_id):
-        assert time.monotonic() < deadline
-        state.sweep()
-        time.sleep(0.1)
+def locks_lapse(state: State, group: str) -> None:
+    """The killed run's locks lapse, and a sweep ends them."""
+    pass_time(state.database, LOCK_SECONDS + 1)
+    state.sweep()
+    assert state.figures.leases(group) == []
 
 
 @pytest.mark.deep
@@ -130,7 +129,7 @@ def test_a_driver_killed_before_its_commit_writes_each_record_exactly_once(
     kill(output_settings, group, filled, "acknowledged", table)
     count = sa.text(f"select count(*) as rows from {table}")  # noqa: S608 - a name of this test's
     assert database.rows(count)[0]["rows"] == 0
-    until_lapsed(state, holder)
+    locks_lapse(state, group)
     job = job_of(group, filled, all_accepted, destination=PostgresTable(table))
     assert run_job(job, holder).accepted == 2 * RECORDS
     found = database.rows(sa.text(f'select partition, "offset" from {table}'))  # noqa: S608 - the same
@@ -160,7 +159,7 @@ def test_a_driver_killed_after_the_users_writer_writes_again(
     (before,) = tmp_path.glob("[0-9]*")
     written = Counter(before.read_text().split()[1:])
     assert len(written) == RECORDS
-    until_lapsed(state, holder)
+    locks_lapse(state, group)
 
     def write(rows: DataFrame, lease: Lease) -> None:
         written.update(f"{row['partition']},{row['offset']}" for row in rows.collect())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 import textwrap
 import time
 from collections import Counter
@@ -18,7 +16,8 @@ from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
-from tests.fixtures.stack import REPOSITORY, MakeTopic
+from tests.fixtures.stack import MakeTopic
+from tests.killed import run_killed
 
 RECORDS, A_ROUND = 60, 10
 SEED = int(os.environ.get("SHAREQUEUE_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
@@ -99,15 +98,7 @@ def test_a_driver_killed_with_two_rounds_in_flight(
     produce(topic, 0, range(RECORDS))
     holder = assigned(topic)
     told = (output_settings.home, output_settings.output, group, topic, number, stage, delay_ms, A_ROUND)
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, *map(str, told)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert killed.returncode == -9, killed.stderr
+    run_killed(KILLED, *told)
     assert len({lease.lease_id for lease in state.figures.leases(group)}) <= 2
     deadline = time.monotonic() + 30
     while state.figures.leases(group):

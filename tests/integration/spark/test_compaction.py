@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 import textwrap
 import threading
 from collections import Counter
@@ -27,7 +24,8 @@ from sharequeue.state import State
 from sharequeue.words.errors import InvalidRequest, ShareError
 from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
-from tests.fixtures.stack import REPOSITORY, MakeTopic
+from tests.fixtures.stack import MakeTopic
+from tests.killed import run_killed
 from tests.waiting import wait_until
 
 RECORDS = 40
@@ -188,20 +186,7 @@ def test_sigkill_before_the_manifest_moves(
     seen: Counter[tuple[int, int]],
 ) -> None:
     """A process killed with its folder in place: nobody sees the folder, and the sweep removes it."""
-    killed = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            KILLED,
-            *map(str, (output_settings.home, output_settings.output, group, sink)),
-        ],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    run_killed(KILLED, output_settings.home, output_settings.output, group, sink)
     assert len(folders(output_settings, sink)) == 5
     assert content(spark, state, group, sink) == seen
     assert len(sweep_compactions(spark, output_settings, state, group, sink, grace=AT_ONCE)) == 1

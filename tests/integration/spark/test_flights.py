@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -23,7 +21,8 @@ from sharequeue.spark.output.manifest import read_output
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob
-from tests.fixtures.stack import REPOSITORY, MakeTopic
+from tests.fixtures.stack import MakeTopic
+from tests.killed import run_killed
 
 Log = dict[int, list[tuple[bytes, bytes, int]]]
 
@@ -78,15 +77,7 @@ records.produce(Settings.load(home), topic=topic, limit=3000, progress=kill_in_t
 def test_a_producer_killed_in_the_middle_goes_on_where_the_logs_end(settings: Settings, topic: str) -> None:
     """Killed, started again, and started once more: the topic has the sequence, no record twice, none left out. The
     next ones continue it."""
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(settings.home), topic],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert killed.returncode == -9, killed.stderr
+    run_killed(KILLED, settings.home, topic)
     produced = produce_flights(settings, topic=topic, limit=3000)
     assert produced.total == 3000
     assert produced.new > 0

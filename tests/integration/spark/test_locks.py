@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 import threading
 from collections import Counter
@@ -32,7 +30,8 @@ from sharequeue.words.settings import Settings
 from sharequeue.words.values import Acknowledged, AcknowledgeType, LeaseOutput, SharePartition
 from tests import single
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
-from tests.fixtures.stack import REPOSITORY, MakeTopic
+from tests.fixtures.stack import MakeTopic
+from tests.killed import run_killed
 from tests.servers.cutting_proxy import CuttingProxy
 from tests.waiting import pass_time, wait_until
 
@@ -302,20 +301,7 @@ def test_killed_between_write_and_acknowledgement(
     """A run killed once its files are in place: nobody sees them, its locks lapse, the next run brings each
     record once, and the sweep removes what the killed run left, and nothing else."""
     state, url = State(private_database), private_database.engine.url.render_as_string(hide_password=False)
-    killed = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            KILLED,
-            *map(str, (output_settings.home, output_settings.output, url, group, filled)),
-        ],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert killed.returncode == -9, killed.stderr
+    run_killed(KILLED, output_settings.home, output_settings.output, url, group, filled)
     job = job_of(group, filled, all_accepted)
     folders = sorted(str(path) for path in (output_settings.local_output / job.sink).glob("leases=*"))
     assert len(folders) == 1
