@@ -30,10 +30,14 @@ from sharequeue.state import State
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import SharePartition
 from tests.fixtures.pipelines import Holder, all_accepted, job_of
+from tests.waiting import wait_until
 
 CASES = ("job", "dagster", "planning", "group", "twice", "terminated", "acknowledging")
 """In a job of Spark's, in the same with Dagster's handler, in the handler on the driver, in a job with a signal to
 the whole process group as Ctrl-C sends it, with two signals, with SIGTERM, in an acknowledgement."""
+
+INTERRUPTED = "interrupted"
+"""The file that the test makes when it has sent the signal."""
 
 
 def ready(case: str) -> None:
@@ -42,12 +46,16 @@ def ready(case: str) -> None:
 
 
 class Slow(State):
-    """Acknowledgements that take their time."""
+    """Acknowledgements that go on once the file `interrupted` is there."""
+
+    def __init__(self, database: Database, interrupted: Path) -> None:
+        super().__init__(database)
+        self._interrupted = interrupted
 
     def acknowledge(self, *arguments: Any, **named: Any) -> Any:
         """Wait until the run has been interrupted."""
         ready("acknowledging")
-        time.sleep(2.5)
+        wait_until(self._interrupted.exists)
         return super().acknowledge(*arguments, **named)
 
 
@@ -91,7 +99,8 @@ def main() -> None:
             job = job_of(
                 group, topic, handler_of(case, Path(marker, case)), try_empty=False, lock_duration_ms=60_000
             )
-            state = Slow(database) if case == "acknowledging" else State(database)
+            interrupted = Path(marker, INTERRUPTED)
+            state = Slow(database, interrupted) if case == "acknowledging" else State(database)
             around = (
                 raise_interrupts_as(dg.DagsterExecutionInterruptedError)
                 if case == "dagster"

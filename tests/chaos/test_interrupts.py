@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,9 +14,10 @@ import pytest
 
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
-from tests.chaos.interrupted_runs import CASES
+from tests.chaos.interrupted_runs import CASES, INTERRUPTED
 from tests.fixtures.pipelines import Assigned, Produce
 from tests.fixtures.stack import REPOSITORY, MakeTopic
+from tests.waiting import wait_until
 
 RECORDS = 50
 PATIENCE_SECONDS = 240
@@ -58,11 +58,11 @@ def test_an_interrupted_run_makes_no_suspects_and_no_dead_letters(
     reading.start()
 
     def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not condition():
+        def came() -> bool:
             assert process.poll() is None, "".join(said)
-            assert time.monotonic() < deadline, "".join(said)
-            time.sleep(0.05)
+            return condition()
+
+        wait_until(came, PATIENCE_SECONDS, lambda: "".join(said))
 
     try:
         assert process.stdin is not None
@@ -76,6 +76,8 @@ def test_an_interrupted_run_makes_no_suspects_and_no_dead_letters(
                 process.send_signal(signal.SIGTERM if case == "terminated" else signal.SIGINT)
             if case == "twice":
                 process.send_signal(signal.SIGINT)
+            if case == "acknowledging":
+                (tmp_path / INTERRUPTED).touch()
             wait(lambda: any(line.startswith(f"ended {case} ") for line in said))  # noqa: B023
             (status,) = state.figures.describe(group)
             # An acknowledgement that is under way is waited for, and counts.

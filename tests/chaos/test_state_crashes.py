@@ -31,6 +31,7 @@ from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
 from tests import single
 from tests.servers.cutting_proxy import CuttingProxy
+from tests.waiting import wait_until
 
 AT = SharePartition("g", "t", 0)
 ACCEPT, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.REJECT
@@ -62,14 +63,6 @@ def victim(database: Database) -> Iterator[sa.Engine]:
         yield engine
     finally:
         engine.dispose()
-
-
-def wait_for(what: Callable[[], object], seconds: float = 20) -> None:
-    """Until it is so; fails when it never is."""
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.002)
 
 
 def victims(database: Database, waiting: str = "%") -> list[int]:
@@ -147,6 +140,23 @@ def finish(state: State) -> None:
     assert sum(row.records for row in state.figures.delivery_counts("g")) == status.log_end
 
 
+def killed_while_it_waits(database: Database, call: Call, hold: str, waiting: str) -> None:
+    """Kill the backend of a call while it waits for what `hold` locks: nothing has changed, and the same request done
+    again does it once."""
+    before = state_of(database)
+    with victim(database) as engine, ThreadPoolExecutor(1) as pool:
+        with database.transaction() as holder:
+            holder.execute(sa.text(hold))
+            killed = pool.submit(perform, engine, call)
+            wait_until(lambda: bool(victims(database, waiting)))
+            kill(database, victims(database))
+        with pytest.raises(OperationalError):
+            killed.result()
+        assert state_of(database) == before
+        returned = perform(engine, call)
+        assert perform(engine, call) == returned
+
+
 @pytest.mark.rule("R-LT-4", "R-ST-6")
 @pytest.mark.parametrize("kind", ["acquire", "acknowledge", BOTH])
 def test_killed_while_it_waits_for_the_row_lock(private_database: Database, kind: str) -> None:
@@ -154,19 +164,8 @@ def test_killed_while_it_waits_for_the_row_lock(private_database: Database, kind
     state = begin(private_database)
     lease = single.acquire(state, AT, "m1", None, 10, redelivery="kafka")
     assert lease
-    call = call_of(lease, kind, uuid4())
-    before = state_of(private_database)
-    with victim(private_database) as engine, ThreadPoolExecutor(1) as pool:
-        with private_database.transaction() as holder:
-            holder.execute(sa.text("select from sharequeue.share_partitions for update"))
-            waiting = pool.submit(perform, engine, call)
-            wait_for(lambda: victims(private_database, "Lock:%"))
-            kill(private_database, victims(private_database))
-        with pytest.raises(OperationalError):
-            waiting.result()
-        assert state_of(private_database) == before
-        returned = perform(engine, call)
-        assert perform(engine, call) == returned
+    hold = "select from sharequeue.share_partitions for update"
+    killed_while_it_waits(private_database, call_of(lease, kind, uuid4()), hold, "Lock:%")
     finish(state)
 
 
@@ -187,19 +186,8 @@ def test_killed_inside_the_call(private_database: Database, kind: str, table: st
             f"create trigger stop_here after insert or update or delete on sharequeue.{table}"
             " for each statement execute function public.stop_here()"
         )
-    call = call_of(lease, kind, uuid4())
-    before = state_of(private_database)
-    with victim(private_database) as engine, ThreadPoolExecutor(1) as pool:
-        with private_database.transaction() as holder:
-            holder.execute(sa.text("select pg_advisory_xact_lock(7)"))
-            inside = pool.submit(perform, engine, call)
-            wait_for(lambda: victims(private_database, "Lock:advisory"))
-            kill(private_database, victims(private_database))
-        with pytest.raises(OperationalError):
-            inside.result()
-        assert state_of(private_database) == before
-        returned = perform(engine, call)
-        assert perform(engine, call) == returned
+    hold = "select pg_advisory_xact_lock(7)"
+    killed_while_it_waits(private_database, call_of(lease, kind, uuid4()), hold, "Lock:advisory")
     finish(state)
 
 
@@ -222,7 +210,7 @@ def test_cut_in_the_middle_of_a_reply(private_database: Database, kind: str, mar
         with contextlib.suppress(OperationalError):  # long enough, and all of the reply has come
             perform(engine, call)
         assert not proxy.armed
-        wait_for(lambda: not in_a_transaction(private_database))
+        wait_until(lambda: not in_a_transaction(private_database))
         happened = state_of(private_database) != before
         assert happened == (marker == "COMMIT")
         returned = perform(engine, call)
@@ -362,11 +350,11 @@ def test_postgres_killed_under_load(stack_home: Path) -> None:
         done = [pool.submit(client.run) for client in clients]
         for turn in range(kills):
             enough = records * turn // (kills + 1)
-            wait_for(partial(more_than, clients, enough), 60)
+            wait_until(partial(more_than, clients, enough))
             found = postgres.find(home)
             assert found is not None
             os.kill(found[0].pid, signal.SIGKILL)
-            wait_for(partial(gone, found[0]))
+            wait_until(partial(gone, found[0]))
             urls.append(ensure())
         for each in done:
             each.result()

@@ -21,7 +21,7 @@ from sharequeue.words.settings import Settings
 from sharequeue.words.values import Lease
 from tests.chaos.forked_drains import INTO_POSTGRES, drains
 from tests.chaos.test_sink_kills import STEPS, Filled
-from tests.chaos.test_sink_kills_spark import RECORDS, kill, until_lapsed
+from tests.chaos.test_sink_kills_spark import RECORDS, kill, locks_lapse
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 
@@ -29,6 +29,18 @@ TOPICS = 10
 KILLS = 3
 """For each topic. A driver takes some ten seconds to start."""
 SEED = int(os.environ.get("SHAREQUEUE_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+
+
+@pytest.fixture
+def database(private_database: Database) -> Database:
+    """Give a database of this test alone, whose clock it moves."""
+    return private_database
+
+
+@pytest.fixture
+def settings(settings: Settings, database: Database) -> Settings:
+    """Give the settings of the stack with that database."""
+    return settings.replace(database_url=database.engine.url.render_as_string(hide_password=False))
 
 
 def random_kills(
@@ -47,7 +59,7 @@ def random_kills(
     for seed in seeds:
         delay_ms = random.Random(seed).randint(1, 300)  # noqa: S311
         kill(settings, group, topic, "writing", str(folder), delay_ms)
-        until_lapsed(state, holder)
+        locks_lapse(state, group)
         left = sum(status.lag for status in state.figures.describe(group))
         print(f"seed {seed}: killed {delay_ms} ms after its writer was called, {left} records left")
 

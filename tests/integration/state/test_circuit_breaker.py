@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import pytest
 import sqlalchemy as sa
 
-from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.state import State
 from sharequeue.state.rows import Redelivery
@@ -25,11 +24,6 @@ BREAKER = {
     "sharequeue.circuit.breaker.probe.records": 3,
     "sharequeue.circuit.breaker.open.ms": 60_000,
 }
-
-
-@pytest.fixture
-def state(private_database: Database) -> State:
-    return State(private_database)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.state import State
 from sharequeue.state.calls import LeaseAcknowledgement
@@ -26,20 +25,9 @@ from tests import single
 from tests.integration.state.state_calls import audited, in_flight, journal_differs, take
 from tests.waiting import pass_time
 
-ACCEPT, RELEASE, REJECT, RENEW = (
-    AcknowledgeType.ACCEPT,
-    AcknowledgeType.RELEASE,
-    AcknowledgeType.REJECT,
-    AcknowledgeType.RENEW,
-)
+ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 BOTH: tuple[Redelivery, Redelivery] = ("kafka", "fan_out")
-DLQ = {"errors.deadletterqueue.topic.name": "dlq.g"}
 REFUND = {"sharequeue.cancelled.run.refund.enable": True}
-
-
-@pytest.fixture
-def state(private_database: Database) -> State:
-    return State(private_database)
 
 
 @pytest.fixture

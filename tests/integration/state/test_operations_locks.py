@@ -22,7 +22,6 @@ from sharequeue.local import postgres
 from sharequeue.local.home import Home
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
-from sharequeue.state.rows import Redelivery
 from sharequeue.words.errors import FencedStateEpoch, InvalidRequest
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.values import AcknowledgementBatch, AcknowledgeType, SharePartition
@@ -31,20 +30,7 @@ from tests.fixtures.stack import LOCK_BOUNDS
 from tests.integration.state.state_calls import audited, take
 from tests.waiting import pass_time, wait_until
 
-ACCEPT, RELEASE, REJECT, RENEW = (
-    AcknowledgeType.ACCEPT,
-    AcknowledgeType.RELEASE,
-    AcknowledgeType.REJECT,
-    AcknowledgeType.RENEW,
-)
-BOTH: tuple[Redelivery, Redelivery] = ("kafka", "fan_out")
-DLQ = {"errors.deadletterqueue.topic.name": "dlq.g"}
-REFUND = {"sharequeue.cancelled.run.refund.enable": True}
-
-
-@pytest.fixture
-def state(private_database: Database) -> State:
-    return State(private_database)
+ACCEPT, RENEW = AcknowledgeType.ACCEPT, AcknowledgeType.RENEW
 
 
 @pytest.fixture

@@ -36,11 +36,6 @@ ACCEPT, RELEASE, REJECT, GAP = (
 )
 
 
-@pytest.fixture
-def state(private_database: Database) -> State:
-    return State(private_database)
-
-
 def acquired(state: State, at: SharePartition, most: int = 10_000, member: str = "m1") -> Lease:
     lease = single.acquire(state, at, member, None, most)
     assert lease is not None
