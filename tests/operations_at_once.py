@@ -45,7 +45,8 @@ from sharequeue.words.values import AcknowledgeType, Lease, LeaseOutput, LogSeen
 from tests import single
 from tests.fixtures.stack import LOCK_BOUNDS
 from tests.hostile import functions
-from tests.operations import OPERATIONS, sane
+from tests.operation_calls import sane
+from tests.operations import OPERATIONS
 
 GROUPS, TOPICS, PARTITIONS = ("g0", "g1"), ("t0", "t1"), (0, 1, 2)
 GONE = "gone"

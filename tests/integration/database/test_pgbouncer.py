@@ -31,7 +31,7 @@ from sharequeue.state import State
 from sharequeue.words.settings import DatabaseOptions, Settings
 from sharequeue.words.values import AcknowledgeType
 from tests import single
-from tests.operations import call_every_operation, start
+from tests.operation_calls import call_every_operation, start
 from tests.servers.ports import free_port
 from tests.servers.transaction_pooler import TransactionPooler
 from tests.waiting import wait_until

@@ -12,7 +12,7 @@ from sharequeue.state import State
 from sharequeue.state.journal import Journal
 from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
-from tests.operations import call_every_operation
+from tests.operation_calls import call_every_operation
 from tests.waiting import pass_time
 
 WITHOUT_IDENTITY = sa.text(

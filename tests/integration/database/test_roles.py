@@ -38,7 +38,8 @@ from sharequeue.words.settings import RoleNames, Settings
 from sharequeue.words.values import SharePartition
 from tests import single
 from tests.fixtures.stack import REPOSITORY
-from tests.operations import call_every_operation, may_call, start
+from tests.operation_calls import call_every_operation, start
+from tests.operations import may_call
 
 PROGRAMS = ("sharequeue", "pipelines", "orchestration")
 PURPOSES = ("owner", "service", "worker", "reader")

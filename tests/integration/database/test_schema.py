@@ -26,7 +26,7 @@ from sharequeue.words.errors import UnsupportedVersion
 from sharequeue.words.values import SharePartition
 from tests import single
 from tests.conformance.histories import run_histories
-from tests.operations import call_every_operation
+from tests.operation_calls import call_every_operation
 
 AT = SharePartition("group", "topic", 0)
 FUTURE = Migration("migrations/9999_future.sql", "drop function sharequeue.sweep(integer);", repeatable=False)

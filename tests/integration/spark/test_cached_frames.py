@@ -3,17 +3,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.progress import Progress
 from sharequeue.state import State
 from sharequeue.words.errors import InvalidRecordState
-from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, by_value, job_of
 from tests.fixtures.stack import MakeTopic
 
 RECORDS, A_ROUND = 30, 10
+
+
+def cached(spark: SparkSession) -> set[int]:
+    """Return what is in Spark's cache."""
+    context: Any = spark.sparkContext._jsc
+    return set(context.getPersistentRDDs().keySet())
 
 
 @pytest.mark.parametrize("failing", [0, 2])
@@ -32,9 +42,6 @@ def test_what_a_handler_cached_is_removed(
     holder = assigned(topic)
     calls: list[int] = []
 
-    def cached() -> set[int]:
-        return set(spark.sparkContext._jsc.getPersistentRDDs().keySet())
-
     def handler(records: DataFrame) -> DataFrame:
         kept = records.cache()
         calls.append(kept.count())
@@ -42,14 +49,14 @@ def test_what_a_handler_cached_is_removed(
             raise LookupError("no such table")
         return all_accepted(kept)
 
-    before = cached()
+    before = cached(spark)
     job = job_of(group, topic, handler, try_empty=False)
     if failing:
         with pytest.raises(LookupError):
             run_job(job, holder, max_records=A_ROUND)
     else:
         assert run_job(job, holder, max_records=A_ROUND).accepted == RECORDS
-    assert cached() - before == set()
+    assert cached(spark) - before == set()
 
 
 @pytest.mark.parametrize("stage", ["plan", "read back"])
@@ -68,9 +75,6 @@ def test_what_a_handler_cached_is_removed_when_the_locks_are_lost(
     produce(topic, 0, range(RECORDS))
     holder = assigned(topic)
 
-    def cached() -> set[int]:
-        return set(spark.sparkContext._jsc.getPersistentRDDs().keySet())
-
     def handler(records: DataFrame) -> DataFrame:
         kept = records.cache()
         kept.count()
@@ -80,9 +84,31 @@ def test_what_a_handler_cached_is_removed_when_the_locks_are_lost(
         if (progress.round, progress.stage) == (2 if stage == "plan" else 1, stage):
             state.release_member(group, holder.member_id)
 
-    before = cached()
+    before = cached(spark)
     job = job_of(group, topic, handler, try_empty=False)
     with pytest.raises((LockLost, InvalidRecordState)):
         run_job(job, holder, max_records=A_ROUND, progress=disturb)
     assert state.figures.leases(group) == []
-    assert cached() - before == set()
+    assert cached(spark) - before == set()
+
+
+def test_what_a_handler_caches_is_gone_after_the_round(
+    job: ShareGroupJob, produce: Produce, assigned: Assigned, run_job: RunJob, spark: SparkSession
+) -> None:
+    """What it has cached of other data stays."""
+    (topic,) = job.topics
+    produce(topic, 0, ["accept a", "accept b"])
+    before = cached(spark)
+    table = spark.range(3).cache()
+
+    def caching(records: DataFrame) -> DataFrame:
+        kept = records.where("offset < 100").cache()
+        assert kept.join(table, kept["offset"] == table["id"]).count() <= 1
+        return by_value(kept)
+
+    try:
+        assert run_job(replace(job, handler=caching), assigned(topic), max_records=1).accepted == 2
+        assert table.storageLevel.useMemory
+        assert len(cached(spark) - before) == 1
+    finally:
+        table.unpersist()

@@ -11,7 +11,6 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
 from sharequeue.words.errors import UnknownTopicId
 from sharequeue.words.settings import Settings
-from tests.fixtures.logs import delete_before
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 
@@ -46,46 +45,6 @@ def test_what_the_log_does_not_return_is_a_gap(
     assert (report.accepted, report.gaps, report.dropped) == (accepted, gaps, 0)
     (status,) = state.figures.describe(group)
     assert (status.spso, status.lag, status.acquired) == (33, 0, 0)
-
-
-def test_what_retention_took_before_the_lease_is_not_leased(
-    group: str,
-    make_topic: MakeTopic,
-    produce: Produce,
-    settings: Settings,
-    assigned: Assigned,
-    run_job: RunJob,
-) -> None:
-    """The log start is asked for before the lease: what is gone by then is no gap, and is reported as lost."""
-    topic = make_topic(1)
-    produce(topic, 0, range(20))
-    delete_before(settings, topic, 5)
-    report = run_job(job_of(group, topic, all_accepted), assigned(topic))
-    assert (report.accepted, report.gaps, report.lost) == (15, 0, 5)
-
-
-def test_retention_that_overtakes_a_lease_is_counted_and_no_gap(
-    group: str,
-    make_topic: MakeTopic,
-    produce: Produce,
-    settings: Settings,
-    assigned: Assigned,
-    run_job: RunJob,
-    state: State,
-) -> None:
-    """Records deleted between lease and read: the job neither fails nor passes them off as gaps; they are
-    lost, and said to be."""
-    topic = make_topic(1)
-    produce(topic, 0, range(20))
-
-    def too_late(records: DataFrame) -> DataFrame:
-        delete_before(settings, topic, 8)
-        return all_accepted(records)
-
-    report = run_job(job_of(group, topic, too_late, try_empty=False), assigned(topic))
-    assert (report.accepted, report.gaps, report.lost, report.dropped) == (12, 0, 8, 0)
-    (status,) = state.figures.describe(group)
-    assert (status.spso, status.lag, status.leases) == (20, 0, 0)
 
 
 @pytest.mark.parametrize("filled", [5, 20])

@@ -1,5 +1,5 @@
 """Topics of every kind in one group: many partitions, holes left by compaction, records of a mebibyte, both sorts of
-timestamp. Transactions and retention are in `test_gaps.py`."""
+timestamp. Transactions are in `test_gaps.py`, retention in `test_changing_logs.py`."""
 
 from __future__ import annotations
 

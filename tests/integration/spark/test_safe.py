@@ -142,6 +142,28 @@ def test_a_run_in_which_most_records_fail_stops(
     assert run_job(job_of(group, topic, bad, failed_share=None), holder).rejected == 50
 
 
+def test_a_handler_that_raises_for_every_record_ends_the_run_and_loses_nothing(
+    group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    """The first run ends with the error itself, which may be one record's fault; from the second on all parts fail
+    alike, and the run says so. Only the first failure costs a delivery, and the mended handler gets all records."""
+    topic = make_topic(1)
+    produce(topic, 0, range(8))
+    holder = assigned(topic, errors_deadletterqueue_topic_name=f"dlq.{topic}")
+    broken = job_of(group, topic, outcomes("raise_error('no value in ' || offset)"))
+    with pytest.raises(Exception, match="no value in") as first:
+        run_job(broken, holder)
+    assert not isinstance(first.value, MostFailed)
+    with pytest.raises(MostFailed, match=r"the same error.*no value in"):
+        run_job(broken, holder)
+    assert delivered(state, group) == [(8, 0, 1)]
+    assert state.outputs.counted(group, broken.sink) == []
+    report = run_job(job_of(group, topic, all_accepted), holder)
+    assert (report.accepted, report.drained) == (8, True)
+    assert state.dead_letters.written(group) == []
+    assert state.figures.verify(group) == []
+
+
 def test_a_handler_is_tried_before_anything_is_leased(
     group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
 ) -> None:

@@ -22,7 +22,8 @@ from sharequeue.words.settings import RoleNames
 from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.hostile import Function, granted_functions, hostile_values
-from tests.operations import OPERATIONS, is_meant, prepare, sane
+from tests.operation_calls import prepare, sane
+from tests.operations import OPERATIONS, is_meant
 
 
 class Attempts:

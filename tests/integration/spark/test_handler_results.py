@@ -1,0 +1,243 @@
+"""What a handler returns: rows in any order, rows of no record, rows that contradict each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from sharequeue.spark.handler import HandlerError
+from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.output.manifest import read_output
+from sharequeue.spark.pipeline import pipeline
+from sharequeue.state import State
+from tests.fixtures.pipelines import (
+    Assigned,
+    Produce,
+    RunJob,
+    all_accepted,
+    by_value,
+    job_of,
+    offsets_in,
+)
+from tests.fixtures.stack import MakeTopic
+
+Handler = Callable[[DataFrame], DataFrame]
+
+
+def test_an_outcome_that_is_none_is_what_the_job_says(
+    job: ShareGroupJob,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+) -> None:
+    """Where the job says so, a misspelt or missing outcome releases its record, and is written down."""
+    (topic,) = job.topics
+    produce(topic, 0, ["Accept a", "b"])
+
+    @pipeline(group=job.group, topics=job.topics, sink=job.sink, unknown="release")
+    def misspelt(records: DataFrame) -> DataFrame:
+        value = fn.col("value").cast("string")
+        return records.withColumn("outcome", fn.when(value != "b", fn.substring_index(value, " ", 1)))
+
+    report = run_job(misspelt, assigned(topic), max_rounds=1)
+    assert (report.accepted, report.released) == (0, 2)
+    errors = (
+        read_output(spark, state, job.group, job.exceptions_sink).orderBy("offset").select("error").collect()
+    )
+    assert [row["error"] for row in errors] == ["unknown outcome: Accept", "unknown outcome: null"]
+
+
+@pytest.mark.parametrize(
+    ("dropped", "counted"), [("release", "released"), ("accept", "accepted"), ("reject", "rejected")]
+)
+def test_a_record_without_a_row_gets_the_outcome_of_the_policy(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    dropped: str,
+    counted: str,
+) -> None:
+    """A handler that filters drops records: they get the outcome that the job says, and are counted."""
+    topic = make_topic(1)
+    produce(topic, 0, range(10))
+    even: Handler = lambda records: all_accepted(records.where(fn.col("offset") % 2 == 0))  # noqa: E731
+    report = run_job(job_of(group, topic, even, dropped=dropped), assigned(topic), max_rounds=1)
+    assert report.dropped == 5
+    assert report.gaps == 0
+    assert getattr(report, counted) == (10 if dropped == "accept" else 5)
+
+
+def test_rows_in_any_order_and_several_by_record(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+) -> None:
+    """A handler may shuffle its rows, and make three of one record: all are written, each record is
+    answered once."""
+    topic = make_topic(1)
+    produce(topic, 0, range(2000))
+
+    def tripled(records: DataFrame) -> DataFrame:
+        copies = records.withColumn("copy", fn.explode(fn.array(fn.lit(1), fn.lit(2), fn.lit(3))))
+        return all_accepted(copies.repartition(5, fn.xxhash64("offset", "copy"))).orderBy(fn.rand(seed=7))
+
+    report = run_job(job_of(group, topic, tripled), assigned(topic))
+    assert (report.accepted, report.dropped, report.gaps) == (2000, 0, 0)
+    assert Counter(offsets_in(read_output(spark, state, group, f"sink-{group}"))) == {
+        (0, n): 3 for n in range(2000)
+    }
+    (output,) = state.outputs.counted(group, f"sink-{group}")
+    assert output.records == 6000
+
+
+def test_rows_of_one_record_must_agree(
+    group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    """Accepted and rejected at once is refused before anything is acknowledged, and everything is given
+    back."""
+    topic = make_topic(1)
+    produce(topic, 0, range(5))
+
+    def torn(records: DataFrame) -> DataFrame:
+        both = fn.explode(fn.array(fn.lit("accept"), fn.lit("reject")))
+        return records.select("topic", "partition", "offset", "lease_id", both.alias("outcome"))
+
+    with pytest.raises(HandlerError, match="more than one outcome"):
+        run_job(job_of(group, topic, torn), assigned(topic))
+    _nothing_happened(state, group, 5)
+
+
+def test_offsets_that_were_not_leased_are_refused(
+    group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    topic = make_topic(1)
+    produce(topic, 0, range(5))
+    shifted: Handler = lambda records: all_accepted(records.withColumn("offset", fn.col("offset") + 1))  # noqa: E731
+    with pytest.raises(HandlerError, match="was not leased"):
+        run_job(job_of(group, topic, shifted), assigned(topic))
+    _nothing_happened(state, group, 5)
+
+
+def test_a_handler_must_pass_on_which_record_a_row_is(
+    group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    topic = make_topic(1)
+    produce(topic, 0, range(5))
+    with pytest.raises(HandlerError, match="lacks lease_id, outcome"):
+        run_job(job_of(group, topic, lambda records: records.drop("lease_id")), assigned(topic))
+    _nothing_happened(state, group, 0)
+
+
+@pytest.mark.parametrize(
+    ("planned", "told"),
+    [
+        (lambda records: records.withColumn("outcome", fn.col("valu")), "`valu` cannot be resolved.*`value`"),
+        (lambda records: records.withColumn("outcome", records.valu), "Attribute `valu` is not supported"),
+        (
+            lambda records: records.withColumn("outcome", fn.expr("uper(value)")),
+            "Cannot resolve routine `uper`",
+        ),
+        (lambda records: records.withColumn("outcome", fn.expr("upper(")), "Syntax error"),
+    ],
+    ids=["column", "attribute", "function", "expression"],
+)
+def test_what_spark_cannot_plan_is_an_error_of_the_handler_in_one_line(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    capfd: pytest.CaptureFixture[str],
+    planned: Handler,
+    told: str,
+) -> None:
+    """Before a record is touched, and without the JVM's stack: not in the message, and not on stderr as JSON."""
+    topic = make_topic(1)
+    produce(topic, 0, range(5))
+    with pytest.raises(HandlerError, match=f"^Spark cannot plan what the handler does: .*{told}") as failed:
+        run_job(job_of(group, topic, planned), assigned(topic))
+    assert len(str(failed.value).splitlines()) == 1
+    assert '"stacktrace"' not in "".join(capfd.readouterr())
+    _nothing_happened(state, group, 0)
+
+
+@pytest.mark.parametrize(
+    ("lease_id", "told"), [("lease_id + 1000", r"lease_id \d+"), ("null", "lease_id null")]
+)
+def test_rows_under_another_lease_id_are_named(
+    job: ShareGroupJob,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    lease_id: str,
+    told: str,
+) -> None:
+    """They would be found nowhere: an error, and nothing is answered."""
+    (topic,) = job.topics
+    produce(topic, 0, ["accept a", "accept b"])
+
+    def changing(records: DataFrame) -> DataFrame:
+        changed = fn.when(fn.col("offset") == 1, fn.expr(lease_id)).otherwise(fn.col("lease_id"))
+        return by_value(records).withColumn("lease_id", changed.cast("long"))
+
+    with pytest.raises(HandlerError, match=f"rows with {told}, which this round does not have"):
+        run_job(replace(job, handler=changing), assigned(topic))
+    _nothing_happened(state, job.group, 2)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "told"),
+    [
+        ("topic", "'x'", "topic 'x' and partition 0"),
+        ("topic", "concat('x', offset)", r"topic 'x\d' and partition 0"),
+        ("partition", "if(offset = 1, partition + 1, partition)", "and partition 1"),
+        ("partition", "cast(null as int)", "and partition None"),
+    ],
+)
+@pytest.mark.parametrize("delays", [False, True])
+def test_rows_that_say_they_are_of_another_partition_are_named(
+    job: ShareGroupJob,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    column: str,
+    value: str,
+    told: str,
+    delays: bool,
+) -> None:
+    """They would be found under a record that is not theirs: an error, and nothing is answered."""
+    (topic,) = job.topics
+    produce(topic, 0, ["accept a", "accept b", "reject c"])
+
+    def changing(records: DataFrame) -> DataFrame:
+        handled = by_value(records).withColumn(column, fn.expr(value))
+        return handled.withColumn("not_before", fn.current_timestamp()) if delays else handled
+
+    with pytest.raises(HandlerError, match=told):
+        run_job(replace(job, handler=changing), assigned(topic))
+    _nothing_happened(state, job.group, 3)
+
+
+def _nothing_happened(state: State, group: str, available: int) -> None:
+    """No answer was given, no output counts, nothing is held: what was leased waits to be delivered again."""
+    statuses = state.figures.describe(group)
+    assert sum(status.acquired for status in statuses) == 0
+    assert sum(status.available for status in statuses) == available
+    assert state.outputs.counted(group, f"sink-{group}") == []
+    assert state.figures.verify(group) == []
