@@ -24,7 +24,8 @@ from benchmarks.harness import Side, Table, case, in_turn, say, seconds, side_ta
 from benchmarks.share_groups import confluent_seconds
 from benchmarks.stack import Jobs, Stages, connector, jobs, spent_note, stack
 from pipelines.flights.pipeline import FLIGHT, flight_delays
-from pipelines.flights.records import TOPIC, produce
+from pipelines.flights.producer import produce
+from pipelines.flights.records import TOPIC
 from sharequeue.words.settings import Settings
 
 BY_FILE = 50_000

@@ -17,8 +17,8 @@ from pyspark.sql import functions as fn
 from benchmarks.harness import Side, Table, case, in_turn, seconds, side_table
 from benchmarks.stack import PARTITIONS, Jobs, Ranges, Stages, fill, jobs, spent_note, stack
 from pipelines.flights.pipeline import flight_delays
+from pipelines.flights.producer import produce
 from pipelines.flights.records import TOPIC as FLIGHTS
-from pipelines.flights.records import produce
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import pipeline
 from sharequeue.spark.job import ShareGroupJob

@@ -16,7 +16,7 @@ from benchmarks.harness import Side, Table, case, in_turn, seconds, side_table
 from benchmarks.stack import stack
 from orchestration.demo.queue import QUEUE
 from orchestration.demo.runs import Launcher, open_instance, sole_demo
-from pipelines.flights.records import produce
+from pipelines.flights.producer import produce
 from sharequeue.database import Database
 from sharequeue.local.home import Home
 

@@ -83,7 +83,8 @@ class Demo:
 
     def produce(self, wanted: Wanted) -> None:
         """Produce the flights that are missing in the input topic."""
-        from pipelines.flights.records import NotProduced, TopicInUse, extra, produce
+        from pipelines.flights.producer import NotProduced, TopicInUse, extra, produce
+        from pipelines.flights.records import FlightsMissing
 
         began = time.monotonic()
         try:
@@ -98,7 +99,7 @@ class Demo:
                     made = extra(self.settings, wanted.more)
                     new += made.new
                     wanted.more = 0
-        except (NotProduced, TopicInUse) as error:
+        except (FlightsMissing, NotProduced, TopicInUse) as error:
             raise InputNotThere(str(error)) from error
         produced = f", {new:,} produced in {time.monotonic() - began:.1f} s" if new else ""
         self.say(f"topic        {TOPIC}: {made.total:,} records{produced}")

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from sharequeue.database import Database
@@ -77,20 +77,22 @@ class DeadLetterDrainer:
     def drain(self, sources: Iterable[SharePartition]) -> DeadLetterReport | None:
         """Do one turn for a group's share-partitions, except those that another replica drains; None if none is
         left."""
-        leases = {source: self._lease(source) for source in sources}
+        leases = {source: self.lease(source) for source in sources}
         leases = {source: lease for source, lease in leases.items() if lease.take()}
         try:
-            return self._drain(leases) if leases else None
+            return self.drain_under(leases) if leases else None
         finally:
             for lease in leases.values():
                 lease.end()
 
-    def _lease(self, source: SharePartition) -> ServiceLease:
+    def lease(self, source: SharePartition) -> ServiceLease:
+        """Return the lease under which this replica drains a share-partition."""
         return ServiceLease(
             self._database, f"dead letters of {source.group_id}: {source}", self._replica, LEASE_SECONDS
         )
 
-    def _drain(self, leases: dict[SharePartition, ServiceLease]) -> DeadLetterReport:
+    def drain_under(self, leases: Mapping[SharePartition, ServiceLease]) -> DeadLetterReport:
+        """Do one turn for the share-partitions of leases that were taken; stop for each one whose lease is lost."""
         group_id = next(iter(leases)).group_id
         began = time.monotonic()
         done = threading.Event()

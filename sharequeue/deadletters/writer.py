@@ -166,7 +166,7 @@ class DeadLetterWriter:
         self._settings = settings
         self._state = state
         self._group_id = group_id
-        self._rules = DeadLetterRules.of(
+        self.rules = DeadLetterRules.of(
             configs, service or ServiceConfigs.stored(state.database), inputs_of(state.database, group_id)
         )
         self._batch_records = batch_records
@@ -190,7 +190,7 @@ class DeadLetterWriter:
         if not waiting:
             # Another drain may have just closed them.
             self._settle()
-            return DeadLetterReport(self._rules.topic, seconds=time.monotonic() - started_at)
+            return DeadLetterReport(self.rules.topic, seconds=time.monotonic() - started_at)
         self._check_cluster()
         with (
             MarkerGroup(self._settings, marker_group(self._group_id)) as markers,
@@ -216,7 +216,7 @@ class DeadLetterWriter:
         for one in held:
             self._state.dead_letters.hold(one.share_partition, one.reason)
         return DeadLetterReport(
-            self._rules.topic,
+            self.rules.topic,
             tuple(report for report, _ in outcomes.values() if report is not None),
             held,
             time.monotonic() - started_at,
@@ -230,13 +230,13 @@ class DeadLetterWriter:
 
     def _settle(self) -> None:
         """Wait until readers see the written letters."""
-        if self._rules.topic:
+        if self.rules.topic:
             with suppress(ShareError), Topics(self._settings, SETTLE_SECONDS) as topics:
-                topics.settle([self._rules.topic])
+                topics.settle([self.rules.topic])
 
     def _topic(self) -> tuple[DeadLetterTopic | None, CannotWrite | None]:
         try:
-            return TopicKeeper(self._settings).ready(self._rules), None
+            return TopicKeeper(self._settings).ready(self.rules), None
         except CannotWrite as problem:
             return None, problem
 
@@ -251,7 +251,7 @@ class DeadLetterWriter:
             if drain.topic[0] is None:
                 drain.topic = self._topic()
             report, problem = self._attempt(source, drain, report)
-        if problem is not None and problem.lasting and self._rules.drop:
+        if problem is not None and problem.lasting and self.rules.drop:
             return self._drop(source, drain, report or PartitionReport(source)), None
         return report, problem
 
@@ -318,8 +318,8 @@ class DeadLetterWriter:
             source,
             topic,
             originals,
-            copying=self._rules.copy_record,
-            messages=self._rules.messages,
+            copying=self.rules.copy_record,
+            messages=self.rules.messages,
             max_records=self._batch_records,
         )
 

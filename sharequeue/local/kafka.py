@@ -1,7 +1,6 @@
 """The embedded Apache Kafka: one KRaft node, formatted once, started, recovered, stopped.
 
-The settings are for a single node (every replication factor is 1) that keeps old records and is available soon after
-a SIGKILL. Its jars are in `jars.py`; its users create their topics.
+Its settings are in `broker_settings.py`, its jars in `jars.py`; its users create their topics.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from sharequeue.local import components, ports, processes
+from sharequeue.local.broker_settings import write_settings
 from sharequeue.local.home import Home, Progress
 from sharequeue.local.preflight import Java, StackError
 from sharequeue.local.processes import Running, Start
@@ -26,47 +26,6 @@ __all__ = ["NAME", "cluster_id", "ensure", "find", "stop"]
 NAME = "kafka"
 CONTROLLER = "kafka-controller"
 _HEAP = "-Xmx768m"
-
-_SETTINGS = """\
-# Written at every start by `sharequeue up`; changes in this file are lost. Put your own settings into {own}.
-# one node
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=4
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=4
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-share.coordinator.state.topic.num.partitions=4
-group.initial.rebalance.delay.ms=0
-
-# after a SIGKILL the controller waits this long for the previous process (9000 by default)
-broker.session.timeout.ms=3000
-broker.heartbeat.interval.ms=1000
-
-# topics are created explicitly, so that a typing error creates none; the broker may create dead-letter topics
-auto.create.topics.enable=false
-errors.deadletterqueue.auto.create.topics.enable=true
-
-# the demo's records have timestamps of 2013, which the default of 7 days would delete at once
-log.retention.ms=-1
-# the markers that make dead letters exactly-once are committed offsets, and a data folder may be unused for months
-offsets.retention.minutes=5256000
-
-# your own
-"""
-_PLACE = """\
-
-# the node's address, which cannot be changed: other components expect it
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@{host}:{controller_port}
-listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
-advertised.listeners=PLAINTEXT://{host}:{port}
-controller.listener.names=CONTROLLER
-log.dirs={data}
-"""
-"""These come last: Java uses the last of two settings with the same name."""
 
 _LOGGING = """\
 rootLogger.level=warn
@@ -130,7 +89,7 @@ def _start(home: Home, java: Java, jars: Path, port: int, controller: int) -> No
     data = home.kafka / "data"
     if _formatted(home) is None:
         _format(home, java, jars, port, controller)
-    settings = _write_settings(home, home.kafka, data, port, controller)
+    settings = write_settings(home, home.kafka, data, port, controller)
     logging = home.kafka / "log4j2.properties"
     logging.write_text(_LOGGING)
     command = [
@@ -151,7 +110,7 @@ def _format(home: Home, java: Java, jars: Path, port: int, controller: int) -> N
     # A unique name: the tool of a killed `up` may still be writing to the previous one.
     work = Path(tempfile.mkdtemp(dir=home.kafka, prefix="formatting-"))
     staged = work / "data"
-    settings = _write_settings(home, work, staged, port, controller)
+    settings = write_settings(home, work, staged, port, controller)
     identifier = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     if identifier.startswith("-"):
         identifier = f"A{identifier[1:]}"  # the tool would read a leading hyphen as an option
@@ -170,23 +129,3 @@ def _format(home: Home, java: Java, jars: Path, port: int, controller: int) -> N
     shutil.rmtree(data, ignore_errors=True)
     staged.rename(data)
     shutil.rmtree(work)
-
-
-def _write_settings(home: Home, folder: Path, data: Path, port: int, controller: int) -> Path:
-    """Write our settings, the user's, and those that cannot be changed, in this order."""
-    place = _PLACE.format(
-        host=ports.LOOPBACK, port=port, controller_port=controller, data=_in_properties(str(data))
-    )
-    own = home.broker_settings.read_text("latin-1") if home.broker_settings.exists() else ""
-    path = folder / "server.properties"
-    path.write_text(
-        _SETTINGS.format(own=_in_properties(str(home.broker_settings))) + own + place, encoding="latin-1"
-    )
-    return path
-
-
-def _in_properties(text: str) -> str:
-    """Return a value in the form of Java's properties files, which are read as ISO 8859-1 in every locale."""
-    units = text.replace("\\", "\\\\").encode("utf-16-be")
-    codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
-    return "".join(chr(code) if code < 128 else f"\\u{code:04x}" for code in codes)

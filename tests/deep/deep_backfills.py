@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from orchestration.demo.queue import NAME, QUEUE
-from pipelines.flights.records import produce
+from pipelines.flights.producer import produce
 from sharequeue.dagster.names import GROUP_TAG, REPLAY_TAG
 from sharequeue.state import State
 from tests.fixtures.demo import GROUP, DemoStack

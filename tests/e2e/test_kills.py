@@ -17,7 +17,7 @@ import psutil
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from pipelines.flights.records import extra
+from pipelines.flights.producer import extra
 from sharequeue.local import processes
 from sharequeue.local.home import Home
 from sharequeue.state import State

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 
 from orchestration.demo.queue import NAME, QUEUE
 from orchestration.demo.runs import open_instance
-from pipelines.flights.records import produce
+from pipelines.flights.producer import produce
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from orchestration.demo.queue import NAME, QUEUE
 from orchestration.demo.runs import open_instance
-from pipelines.flights.records import produce
+from pipelines.flights.producer import produce
 from sharequeue.dagster.names import GROUP_TAG, LEASES_TAG, MEMBER_TAG
 from sharequeue.local import processes
 from sharequeue.local.home import Home

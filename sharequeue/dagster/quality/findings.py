@@ -113,13 +113,14 @@ class Cursor:
                 continue
             kept = event.asset_check_evaluation_data.metadata.get(CURSOR)
             try:
-                return cls._read(getattr(kept, "data", None), group_id)
+                return cls.read(getattr(kept, "data", None), group_id)
             except (KeyError, TypeError, ValueError):
                 return cls()
         return cls()
 
     @classmethod
-    def _read(cls, kept: Any, group_id: str) -> Cursor:
+    def read(cls, kept: Any, group_id: str) -> Cursor:
+        """Return the cursor that `metadata` has stored."""
         return cls(
             kept["topic_id"],
             _by_partition(kept["next"]),

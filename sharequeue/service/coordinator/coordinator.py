@@ -139,6 +139,11 @@ class Coordinator:
         return self.watcher.waiting
 
     @property
+    def drains(self) -> bool:
+        """Whether this coordinator writes dead letters."""
+        return self._drainer is not None
+
+    @property
     def keeps_up(self) -> bool:
         """Whether this coordinator checks all groups, so that a heartbeat need not check its own."""
         return time.monotonic() - self._settled_at < KEEPS_UP_SECONDS
@@ -165,7 +170,7 @@ class Coordinator:
             return silence is not None and time.monotonic() - began > silence.total_seconds()
 
         # A beat that waited while the database was stopped must not hide the silence.
-        beat_and_hear(self._database, self.name, silence, drains=self._drainer is not None)
+        beat_and_hear(self._database, self.name, silence, drains=self.drains)
         due = due_groups(self._database)
         expired = 0
         left: list[str] = []
@@ -277,7 +282,7 @@ class Coordinator:
                 "the database had no beat of the service for %s: locks continue with their remaining time",
                 outage,
             )
-        unheard = hear_replica(self._database, self.name, silence, drains=self._drainer is not None)
+        unheard = hear_replica(self._database, self.name, silence, drains=self.drains)
         if unheard is not None:
             _log.warning("no replica was active for %s: sessions continue with their remaining time", unheard)
         publish_service_configs(self._database, self._configs)

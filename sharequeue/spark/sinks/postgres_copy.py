@@ -50,7 +50,7 @@ class Copier:
                 for batch in batches:
                     for lease_id in pc.unique(batch[LEASE]).to_pylist():
                         part = batch.filter(pc.equal(batch[LEASE], lease_id))
-                        cursor.copy_expert(self.statements[lease_id], _csv(part, attempt))
+                        cursor.copy_expert(self.statements[lease_id], as_csv(part, attempt))
                         rows[lease_id] = rows.get(lease_id, 0) + part.num_rows
         finally:
             connection.close()
@@ -64,7 +64,7 @@ class Copier:
         )
 
 
-def _csv(rows: pa.RecordBatch, attempt: str) -> io.BytesIO:
+def as_csv(rows: pa.RecordBatch, attempt: str) -> io.BytesIO:
     """Return the rows as CSV for Postgres. Texts are quoted, so that an empty text is not read as null."""
     names = [name for name in rows.schema.names if name != LEASE]
     columns = [pa.repeat(pa.scalar(attempt), rows.num_rows), *(_in_utc(rows[name]) for name in names)]

@@ -95,7 +95,7 @@ def test_one_replica_at_a_time(alone: Make, monkeypatch: pytest.MonkeyPatch) -> 
     case.reject()
     source = SharePartition(case.group, case.topic, 0)
     dead = drainer(case, "dead")
-    assert dead._lease(source).take()
+    assert dead.lease(source).take()
     assert drainer(case).waiting() == [source]
     assert drainer(case).drain([source]) is None
     assert archiving(case) == 10
@@ -115,13 +115,13 @@ def test_whoever_loses_its_lease_writes_nothing_more(alone: Make) -> None:
     case.reject()
     source = SharePartition(case.group, case.topic, 0)
     slow = drainer(case, "slow")
-    lease = slow._lease(source)
+    lease = slow.lease(source)
     assert lease.take()
     case.database.rows(text("select sharequeue.set_clock_offset(interval '2 min')"))
     other = drainer(case, "other")
-    taken = other._lease(source)
+    taken = other.lease(source)
     assert taken.take()
-    left = slow._drain({source: lease})
+    left = slow.drain_under({source: lease})
     assert (left.written, [each.takeovers for each in left.partitions]) == (0, [1])
     taken.end()
     report = other.drain([source])
@@ -193,5 +193,5 @@ def test_it_can_be_switched_off(settings: Settings, no_environment: pytest.Monke
         if given is not None:
             no_environment.setenv("SHAREQUEUE_SERVICE_DRAIN_DEAD_LETTERS", given)
         service = Service(Settings.load(settings.home, **here))
-        assert (service.coordinator._drainer is not None) is drains
+        assert service.coordinator.drains is drains
         service.close()

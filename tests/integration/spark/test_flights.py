@@ -12,10 +12,10 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 from pyspark.sql import SparkSession
 
-from pipelines.flights import records
 from pipelines.flights.pipeline import CANCELLED, DELAYS, NO_ARRIVAL, flight_delays, merged_delays
-from pipelines.flights.records import PARTITIONS, TopicInUse, extra
-from pipelines.flights.records import produce as produce_flights
+from pipelines.flights.producer import TopicInUse, extra
+from pipelines.flights.producer import produce as produce_flights
+from pipelines.flights.records import PARTITIONS, flights, partitions_of, records_of
 from sharequeue.kafka.clients import client_config
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.state import State
@@ -50,8 +50,8 @@ def log_of(settings: Settings, topic: str) -> Log:
 
 
 def expected_log(length: int) -> Log:
-    made = records._records(0, np.arange(length))
-    partitions = records._partitions(0, length).tolist()
+    made = records_of(0, np.arange(length))
+    partitions = partitions_of(0, length).tolist()
     log: Log = {partition: [] for partition in range(PARTITIONS)}
     for record, partition in zip(made, partitions, strict=True):
         log[partition].append(record)
@@ -60,17 +60,17 @@ def expected_log(length: int) -> Log:
 
 KILLED = """
 import os, sys
-from pipelines.flights import records
+from pipelines.flights import producer
 from sharequeue.words.settings import Settings
 
-records._CHUNK = 500
+producer.CHUNK = 500
 home, topic = sys.argv[1:]
 
 def kill_in_the_middle(done, total):
     if done >= 1500:
         os.kill(os.getpid(), 9)
 
-records.produce(Settings.load(home), topic=topic, limit=3000, progress=kill_in_the_middle)
+producer.produce(Settings.load(home), topic=topic, limit=3000, progress=kill_in_the_middle)
 """
 
 
@@ -115,10 +115,10 @@ def test_each_flight_ends_where_its_outcome_says(
     """Cancelled flights and what is no flight are rejected with the reason, flights without an arrival are released,
     and the delays are those of the accepted ones."""
     produce_flights(settings, topic=topic, limit=6000)
-    flights = records._flights().head(6000)
-    cancelled = flights["dep_time"].isna()
-    not_arrived = ~cancelled & flights["arr_delay"].isna()
-    accepted = flights[~cancelled & ~not_arrived]
+    produced = flights().head(6000)
+    cancelled = produced["dep_time"].isna()
+    not_arrived = ~cancelled & produced["arr_delay"].isna()
+    accepted = produced[~cancelled & ~not_arrived]
     assert cancelled.any()
     assert not_arrived.any()
     no_flights = ["{", json.dumps({"carrier": "UA"}), json.dumps({"flight": "x"}), None, "[]"]

@@ -10,18 +10,17 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.spark import lease, session, spark_session
 from sharequeue.spark.by_row import Release, by_row
 from sharequeue.spark.handler import HandlerError, with_outcomes
-from sharequeue.spark.outcomes.written_by_program import _refuse_unwritten
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.output.parquet import ColumnChanged, read_parquet
 from sharequeue.spark.output.shared_folder import OutputNotShared, refuse_unshared
 from sharequeue.spark.session import SparkNotReady
-from sharequeue.spark.sinks.postgres_copy import _csv
+from sharequeue.spark.sinks.postgres_copy import as_csv
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
@@ -246,20 +245,10 @@ def test_folders_of_several_shapes_are_one_table(spark: SparkSession, tmp_path: 
         read_parquet(spark, [*folders, f"{tmp_path}/text"])
 
 
-def test_one_stored_leaf_is_not_enough(spark: SparkSession, tmp_path: Path) -> None:
-    """Outcomes of which a part is in memory were not written."""
-    stored: DataFrame = spark.range(3).selectExpr("id as offset", "'accept' as outcome")
-    stored.write.parquet(str(tmp_path / "out"))
-    written = spark.read.parquet(str(tmp_path / "out"))
-    _refuse_unwritten(written)
-    with pytest.raises(HandlerError, match="in memory only, or a part of them is"):
-        _refuse_unwritten(written.union(stored))
-
-
 def test_times_are_copied_as_utc_whatever_zone_the_session_names() -> None:
     """Arrow does not know `UTC+2`."""
     at = pa.array([datetime(2013, 7, 4, 5, 6, 7, tzinfo=UTC)], pa.timestamp("us", "UTC")).cast(
         pa.timestamp("us", "UTC+2")
     )
-    text: io.BytesIO = _csv(pa.RecordBatch.from_arrays([at], names=["at"]), "a")
+    text: io.BytesIO = as_csv(pa.RecordBatch.from_arrays([at], names=["at"]), "a")
     assert text.getvalue() == b'"a",2013-07-04 05:06:07.000000Z\n'

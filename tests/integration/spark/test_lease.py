@@ -124,8 +124,12 @@ def test_outcomes_that_need_not_be_what_was_written_are_refused(
         outcomes = by_value(leased.records)
         with pytest.raises(HandlerError, match="computed from the topic"):
             leased.acknowledge(outcomes)
+        computed = spark.range(3).selectExpr("'accept' outcome", "id offset")
         with pytest.raises(HandlerError, match="in memory"):
-            leased.acknowledge(spark.range(3).selectExpr("'accept' outcome", "id offset"))
+            leased.acknowledge(computed)
+        computed.write.parquet(f"{tmp_path}/a part")
+        with pytest.raises(HandlerError, match="in memory only, or a part of them is"):
+            leased.acknowledge(spark.read.parquet(f"{tmp_path}/a part").union(computed))
         with pytest.raises(HandlerError, match="no folder"):
             leased.acknowledge(tmp_path / "nowhere")
         elsewhere = outcomes.select(

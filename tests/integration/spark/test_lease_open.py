@@ -20,7 +20,7 @@ from tests.fixtures.stack import MakeTopic
 
 
 @pytest.fixture
-def leased(
+def make_lease(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,
@@ -28,11 +28,18 @@ def leased(
     settings: Settings,
     spark: SparkSession,
     state: State,
-) -> LeasedRecords:
-    """Give a lease of three records that is not open."""
+) -> Callable[[], LeasedRecords]:
+    """Give a function that gives a lease of the same three records, not open."""
     topic = make_topic(1)
     produce(topic, 0, ["a", "b", "c"])
-    return lease(group, topic, settings=settings, spark=spark, state=state, membership=assigned(topic))
+    holder = assigned(topic)
+    return lambda: lease(group, topic, settings=settings, spark=spark, state=state, membership=holder)
+
+
+@pytest.fixture
+def leased(make_lease: Callable[[], LeasedRecords]) -> LeasedRecords:
+    """Give a lease of three records that is not open."""
+    return make_lease()
 
 
 @pytest.fixture
@@ -78,10 +85,13 @@ def test_open_and_close_are_the_block(
 
 
 def test_a_lease_that_nobody_closes_warns_and_lapses(
-    leased: LeasedRecords, group: str, state: State, keepers: Callable[[], list[threading.Thread]]
+    make_lease: Callable[[], LeasedRecords],
+    group: str,
+    state: State,
+    keepers: Callable[[], list[threading.Thread]],
 ) -> None:
     """Its last reference is enough: nothing is given back, and nothing is renewed any more."""
-    dropped = LeasedRecords(leased._wanted).open()
+    dropped = make_lease().open()
     (held,) = state.figures.leases(group)
     (keeper,) = keepers()
     with pytest.warns(

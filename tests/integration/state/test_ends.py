@@ -174,7 +174,7 @@ def test_every_process_has_the_services_dead_letter_rules(
     )
     monkeypatch.setenv("SHAREQUEUE_ERRORS_DEADLETTERQUEUE_TOPIC_NAME_PREFIX", "mine.")
     configs = GroupConfigs.load(private_database, "g")
-    rules = DeadLetterWriter(settings, state, "g", configs)._rules
+    rules = DeadLetterWriter(settings, state, "g", configs).rules
     assert (rules.prefix, rules.auto_create) == ("letters.", True)
 
 

@@ -301,7 +301,7 @@ def test_a_cursor_survives_its_metadata() -> None:
     lost = Finding("missing", None, None, "flights", 0, 4, 2)
     cursor = Cursor("id", {0: 7}, {at: Place(2, 5)}, [Finding("x", 0, 3, "flights", 0, 2), lost])
     data = json.loads(json.dumps(cursor.metadata().data))
-    again = Cursor._read(data, "g")
+    again = Cursor.read(data, "g")
     assert again == cursor
     assert together({"a": cursor, "b": again, "c": Cursor("id", {0: 6})}) == [["a", "b"], ["c"]]
     whole, altered = (Finding("x", 0, 3, "flights", 0, 2, intact=intact) for intact in (True, False))
@@ -340,7 +340,7 @@ def test_what_was_found_and_not_listed_is_not_forgotten() -> None:
         reading = Reading(Settings({}), "dlq", TopicInfo("id", 2), logs, first)
         reading.next.update(to)
         after = cursor.after(reading, {}, new)
-        assert Cursor._read(json.loads(json.dumps(after.metadata().data)), "g") == after
+        assert Cursor.read(json.loads(json.dumps(after.metadata().data)), "g") == after
         return after
 
     cursor = read(begun, (0, 0), {0: 10, 1: 40}, {0: 90, 1: 40}, found)

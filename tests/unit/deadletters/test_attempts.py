@@ -146,7 +146,8 @@ def test_a_file_serves_all_batches_of_its_lease(tmp_path: Path, monkeypatch: pyt
         )
     assert read == [str(folder)]
     explanations.of([attempt(2, OffsetSet.of((2000, 2001)))])
-    assert explanations._tables == {}
+    explanations.of([attempt(1, OffsetSet.of((0, 100)), folder)])(0)
+    assert read == 2 * [str(folder)]
 
 
 def test_files_that_are_gone_or_of_another_kind_hold_nothing_up(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sharequeue.local.broker_settings import write_settings
 from sharequeue.local.home import Home
-from sharequeue.local.kafka import _write_settings
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def home(tmp_path: Path) -> Home:
 
 def written(home: Home) -> dict[str, str]:
     """The settings as Java reads them: of two of one name the second."""
-    path = _write_settings(home, home.kafka, home.kafka / "data", 9092, 9093)
+    path = write_settings(home, home.kafka, home.kafka / "data", 9092, 9093)
     lines = [line for line in path.read_text("latin-1").splitlines() if line and not line.startswith("#")]
     return {name: value for name, _, value in (line.partition("=") for line in lines)}
 

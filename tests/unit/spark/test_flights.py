@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from pipelines.flights import records
-from pipelines.flights.records import FLIGHTS, PARTITIONS, murmur2
+from pipelines.flights.records import FLIGHTS, PARTITIONS, flights, length, murmur2, partitions_of, records_of
 
 
 @pytest.mark.parametrize(
@@ -31,17 +30,17 @@ def test_keys_are_placed_by_kafkas_own_hash(key: bytes, signed: int) -> None:
 
 def test_the_year_is_what_the_demo_says_it_is() -> None:
     """336,776 flights: 8,255 cancelled, 1,175 that left and have no arrival delay, 327,346 others."""
-    flights = records._flights()
-    cancelled = flights["dep_time"].isna()
-    assert len(flights) == FLIGHTS
+    year = flights()
+    cancelled = year["dep_time"].isna()
+    assert len(year) == FLIGHTS
     assert int(cancelled.sum()) == 8255
-    assert int((~cancelled & flights["arr_delay"].isna()).sum()) == 1175
+    assert int((~cancelled & year["arr_delay"].isna()).sum()) == 1175
 
 
 def test_a_record_is_json_without_nan() -> None:
     """Whole numbers stay whole, what is missing is null, and each record can be read by itself."""
-    cancelled = np.flatnonzero(records._flights()["dep_time"].isna())[:1]
-    ((value, key, timestamp),) = records._records(0, cancelled)
+    cancelled = np.flatnonzero(flights()["dep_time"].isna())[:1]
+    ((value, key, timestamp),) = records_of(0, cancelled)
     flight = json.loads(value)
     assert b"NaN" not in value
     assert b".0" not in value
@@ -54,28 +53,28 @@ def test_a_record_is_json_without_nan() -> None:
 
 def test_records_are_in_the_order_of_their_timestamps() -> None:
     """So offsets for a time, and a start by duration, mean what they say."""
-    timestamps = [timestamp for _, _, timestamp in records._records(0, np.arange(20_000))]
+    timestamps = [timestamp for _, _, timestamp in records_of(0, np.arange(20_000))]
     assert timestamps == sorted(timestamps)
 
 
 def test_keys_spread_over_the_partitions() -> None:
     """No partition has more than a tenth above its share."""
-    sizes = Counter(records._partitions(0, FLIGHTS).tolist())
+    sizes = Counter(partitions_of(0, FLIGHTS).tolist())
     assert set(sizes) == set(range(PARTITIONS))
     assert max(sizes.values()) < 1.1 * FLIGHTS / PARTITIONS
 
 
 def test_the_next_year_goes_to_the_same_partitions() -> None:
     """What comes after the last flight is the first one, a year later, under the same key."""
-    (first,), (again,) = records._records(0, np.array([0])), records._records(FLIGHTS, np.array([0]))
+    (first,), (again,) = records_of(0, np.array([0])), records_of(FLIGHTS, np.array([0]))
     assert first[1] == again[1]
     assert json.loads(first[0])["year"] + 1 == json.loads(again[0])["year"]
     assert json.loads(again[0])["time_hour"].startswith("2014-01-01")
-    assert records._partitions(0, 1).tolist() == records._partitions(FLIGHTS, 1).tolist()
+    assert partitions_of(0, 1).tolist() == partitions_of(FLIGHTS, 1).tolist()
 
 
-@pytest.mark.parametrize("length", [0, 1, 7, 5000, FLIGHTS, FLIGHTS + 3, 2 * FLIGHTS + 100])
-def test_the_length_is_known_from_where_the_logs_end(length: int) -> None:
+@pytest.mark.parametrize("count", [0, 1, 7, 5000, FLIGHTS, FLIGHTS + 3, 2 * FLIGHTS + 100])
+def test_the_length_is_known_from_where_the_logs_end(count: int) -> None:
     """Partitions that hold the first n records say n, also past the end of the year."""
-    ends = np.bincount(records._partitions(0, length), minlength=PARTITIONS).tolist()
-    assert records._length(ends) == length
+    ends = np.bincount(partitions_of(0, count), minlength=PARTITIONS).tolist()
+    assert length(ends) == count

@@ -6,7 +6,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -46,8 +46,9 @@ class Broker:
 class Batches:
     """A database without redrives; the topic `anew` has another id than it had."""
 
-    def __init__(self, database: Any, topic: str, topic_id: str) -> None:
-        self.asked: list[uuid.UUID] = []
+    asked: ClassVar[list[uuid.UUID]] = []
+
+    def __init__(self, database: Any, topic: str, topic_id: str) -> None: ...
 
     def sent(self) -> dict[int, OffsetSet]:
         """Return none."""
@@ -99,6 +100,7 @@ def letter(at: int, topic: str, offset: int, copy: bool = False) -> DeadLetter:
 def letters(monkeypatch: pytest.MonkeyPatch) -> list[DeadLetter]:
     """What the dead-letter topic holds."""
     found: list[DeadLetter] = []
+    Batches.asked.clear()
     state = SimpleNamespace(administration=SimpleNamespace(check_cluster=lambda _: None))
     monkeypatch.setattr(module, "Topics", Broker)
     monkeypatch.setattr(module, "RedriveBatches", Batches)
@@ -136,7 +138,7 @@ def test_a_redrive_with_nothing_to_send_makes_no_batch(letters: list[DeadLetter]
     work = redrive()
     report = work.run(work.plan())
     assert report == RedriveReport(report.redrive_id, gone=2, seconds=report.seconds)
-    assert work._batches.asked == [report.redrive_id]  # type: ignore[attr-defined]
+    assert Batches.asked == [report.redrive_id]
 
 
 @pytest.mark.parametrize("rate", [float("nan"), float("inf"), 0.0, -1.0, 1e-9])
