@@ -13,7 +13,7 @@ from sharequeue.local.home import Home
 
 __all__ = ["write_settings"]
 
-_SETTINGS = """\
+SETTINGS = """\
 # Written at every start by `sharequeue up`; changes in this file are lost. Put your own settings into {own}.
 # one node
 offsets.topic.replication.factor=1
@@ -41,7 +41,7 @@ offsets.retention.minutes=5256000
 
 # your own
 """
-_PLACE = """\
+ADDRESS = """\
 
 # the node's address, which cannot be changed: other components expect it
 process.roles=broker,controller
@@ -57,13 +57,13 @@ log.dirs={data}
 
 def write_settings(home: Home, folder: Path, data: Path, port: int, controller: int) -> Path:
     """Write our settings, the user's, and those that cannot be changed, in this order."""
-    place = _PLACE.format(
+    place = ADDRESS.format(
         host=ports.LOOPBACK, port=port, controller_port=controller, data=_in_properties(str(data))
     )
     own = home.broker_settings.read_text("latin-1") if home.broker_settings.exists() else ""
     path = folder / "server.properties"
     path.write_text(
-        _SETTINGS.format(own=_in_properties(str(home.broker_settings))) + own + place, encoding="latin-1"
+        SETTINGS.format(own=_in_properties(str(home.broker_settings))) + own + place, encoding="latin-1"
     )
     return path
 
