@@ -25,7 +25,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
-from sharequeue.kafka.asking import Asking
+from sharequeue.kafka.broker_client import BrokerClient
 from sharequeue.words.errors import (
     BrokerNotAvailable,
     InvalidTopic,
@@ -90,7 +90,7 @@ def is_same(now: Mapping[str, TopicInfo], name: str, topic_id: str) -> bool:
     return name in now and now[name].topic_id == topic_id
 
 
-class Topics(Asking):
+class Topics(BrokerClient):
     """Requests to one Kafka cluster, over one client that is made when it is first needed.
 
     `timeout` is the longest time for any one request, in seconds. `token` returns tokens, as confluent-kafka's

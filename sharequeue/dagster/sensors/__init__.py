@@ -6,7 +6,7 @@ away. All of them read Postgres and Dagster's storage. The broker is read for tw
 a first run would find in topics without state, and in `observe` the timestamps of the oldest records.
 """
 
-from sharequeue.dagster.sensors.at_work import AT_WORK
+from sharequeue.dagster.sensors.active_runs import AT_WORK
 from sharequeue.dagster.sensors.lag import lag_sensor
 from sharequeue.dagster.sensors.observe import Observed, observe_sensor
 

@@ -19,7 +19,7 @@ import dagster as dg
 from sharequeue.dagster.names import GROUP_TAG
 from sharequeue.dagster.position import awaited
 from sharequeue.dagster.resources import StateResource
-from sharequeue.dagster.sensors.at_work import at_work, latest_runs, reason_of_failure
+from sharequeue.dagster.sensors.active_runs import at_work, latest_runs, reason_of_failure
 from sharequeue.dagster.sensors.outages import keep, waiting_out
 from sharequeue.dagster.share_group import LagSensor, ShareGroup
 from sharequeue.reports.waiting_work import GroupWork, work_of

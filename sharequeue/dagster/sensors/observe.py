@@ -22,7 +22,7 @@ from sharequeue.dagster.assets.dead_letters import reported_until
 from sharequeue.dagster.assets.reports import standing
 from sharequeue.dagster.position import seen_by_broker, state_of
 from sharequeue.dagster.resources import StateResource
-from sharequeue.dagster.sensors.at_work import at_work, latest_runs
+from sharequeue.dagster.sensors.active_runs import at_work, latest_runs
 from sharequeue.dagster.sensors.lag import FAILED, reason_to_wait, unknown_topics
 from sharequeue.dagster.sensors.outages import keep, waiting_out
 from sharequeue.dagster.share_group import ShareGroup, duration

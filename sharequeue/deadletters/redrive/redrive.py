@@ -2,7 +2,7 @@
 
 The plan reads the dead-letter topic once, and chooses letters and their order; the run sends the letters of the plan.
 Postgres records every letter that was sent, so no other redrive, later or at the same time, sends it again. The
-conditions are in `redrive.selection`, the records to send in `redrive.sending`, the exactly-once writing in
+conditions are in `redrive.selection`, the records to send in `redrive.redriven_letters`, the exactly-once writing in
 `deadletters.outbox`.
 """
 
@@ -22,6 +22,7 @@ from sharequeue.database import Database
 from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.outbox import Outbox, Step
 from sharequeue.deadletters.redrive.batches import RedriveBatches
+from sharequeue.deadletters.redrive.redriven_letters import RedrivenLetters, source_check
 from sharequeue.deadletters.redrive.selection import (
     LettersSeen,
     Place,
@@ -31,7 +32,6 @@ from sharequeue.deadletters.redrive.selection import (
     in_order,
     redrive_count,
 )
-from sharequeue.deadletters.redrive.sending import LettersPutBack, source_check
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import Topics
 from sharequeue.kafka.transactions import MarkerGroup
@@ -262,7 +262,7 @@ class Redrive:
 
     def _partition(self, partition: int, wanted: Iterable[OffsetSet], report: RedriveReport) -> Iterator[str]:
         with RecordReader(self._settings) as reader:
-            letters = LettersPutBack(
+            letters = RedrivenLetters(
                 self._batches,
                 partition,
                 report.redrive_id,

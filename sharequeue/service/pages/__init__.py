@@ -1,7 +1,7 @@
 """HTML pages: the groups, their share-partitions, and their dead letters.
 
 They are rendered on the server, without a build step and without an address outside the service; they work without
-scripts, and are read-only. Read `viewing` (the caller's rights and the time limits of a page), `layout` (the frame of
+scripts, and are read-only. Read `requests` (the caller's rights and the time limits of a page), `layout` (the frame of
 each page), then the pages: `overview`, `group`, `share_partition`, `letters`; and `data_docs`, for the files that
 Great Expectations has written. Figures are read and shown by `sharequeue.reports`.
 """
@@ -19,7 +19,7 @@ from sharequeue.service.pages.layout import STATIC, error_document, secured
 from sharequeue.service.pages.letters import dead_letters
 from sharequeue.service.pages.overview import overview
 from sharequeue.service.pages.share_partition import share_partition
-from sharequeue.service.pages.viewing import Look, Pages
+from sharequeue.service.pages.requests import PageRequest, Pages
 
 __all__ = ["Pages", "routes"]
 
@@ -37,9 +37,9 @@ def routes(pages: Pages) -> list[Route]:
     ]
 
 
-def _sign_in(look: Look) -> Response:
+def _sign_in(request: PageRequest) -> Response:
     """Make the browser prompt for a token, which it then sends with each request."""
-    if look.principal == ANONYMOUS:
+    if request.principal == ANONYMOUS:
         raise demanded()
     return secured(RedirectResponse("/", 303))
 

@@ -15,7 +15,7 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.reports.data_docs import context_folder, group_in_address, read_file, site_folder
 from sharequeue.service.pages.layout import error_document, secured
 from sharequeue.service.pages.letters import require_letters, require_topic
-from sharequeue.service.pages.viewing import Look
+from sharequeue.service.pages.requests import PageRequest
 
 _NETWORKS = " ".join(
     f"https://{host}"
@@ -50,17 +50,17 @@ _HEADERS = {
 _TOPICS = sa.text("select distinct topic from sharequeue.share_partitions where group_id = :group_id")
 
 
-def data_docs(look: Look) -> Response:
+def data_docs(request: PageRequest) -> Response:
     """Return a file of a group's Data Docs.
 
     Raises GroupIdNotFound, GroupAuthorizationFailed and TopicAuthorizationFailed.
     """
-    group_id = look.described(group_in_address(str(look.request.path_params["name"])))
-    require_letters(look, group_id, GroupConfigs.load(look.database, group_id).dead_letter_topic)
-    for row in look.database.rows(_TOPICS, group_id=group_id):
-        require_topic(look, row["topic"])
+    group_id = request.described(group_in_address(str(request.request.path_params["name"])))
+    require_letters(request, group_id, GroupConfigs.load(request.database, group_id).dead_letter_topic)
+    for row in request.database.rows(_TOPICS, group_id=group_id):
+        require_topic(request, row["topic"])
     found = read_file(
-        site_folder(context_folder(look.settings, group_id)), str(look.request.path_params["path"])
+        site_folder(context_folder(request.settings, group_id)), str(request.request.path_params["path"])
     )
     if found is None:
         return error_document(
@@ -68,7 +68,7 @@ def data_docs(look: Look) -> Response:
             "The checks of the dead letters write Data Docs into the data folder of their run (SHAREQUEUE_HOME), and "
             "the service reads its own. Run the checks once, and let both use the same folder.",
             404,
-            principal=look.principal,
+            principal=request.principal,
         )
     content, kind = found
     response = Response(content, media_type=kind)

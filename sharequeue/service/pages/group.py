@@ -16,7 +16,7 @@ from sharequeue.reports.drawing import STATE_COLOURS
 from sharequeue.reports.html import Content, Html, address, each, element, joined, moment, short_moment, table
 from sharequeue.reports.read import read_causes, read_figures, read_moments, read_windows
 from sharequeue.service.pages.layout import link, pager
-from sharequeue.service.pages.viewing import Look
+from sharequeue.service.pages.requests import PageRequest
 from sharequeue.state import State
 from sharequeue.words.figures import SharePartitionStatus
 
@@ -38,43 +38,43 @@ _MEMBERS_OF = sa.text(
 )
 
 
-def group(look: Look) -> Response:
+def group(request: PageRequest) -> Response:
     """Return the page of one group."""
-    group_id, database = look.group(), look.database
+    group_id, database = request.group(), request.database
     figures, now = State(database).figures, State(database).now()
     count = int(database.rows(_COUNT, group_id=group_id)[0]["found"])
     pages = max(1, -(-count // _PARTITIONS))
-    page, by_lag = look.number("page", 1, pages, 1), look.asked("sort") == "lag"
+    page, by_lag = request.number("page", 1, pages, 1), request.asked("sort") == "lag"
     skip = (page - 1) * _PARTITIONS
     statuses = (
-        look.read(
+        request.read(
             "share-partitions",
             lambda: figures.some(group_id, skip=skip, most=_PARTITIONS, by_lag=by_lag),
         )
         or []
     )
-    sums = look.read("sums of the group", lambda: read_figures(database, group_id))
-    causes = look.read("dead letters", lambda: read_causes(database, group_id)) or []
-    stuck = look.read("stuck leases", lambda: figures.leases(group_id, stuck=True, most=_STUCK)) or []
+    sums = request.read("sums of the group", lambda: read_figures(database, group_id))
+    causes = request.read("dead letters", lambda: read_causes(database, group_id)) or []
+    stuck = request.read("stuck leases", lambda: figures.leases(group_id, stuck=True, most=_STUCK)) or []
     today = sum(cause.written_records for cause in causes if cause.day == now.astimezone(UTC).date())
     sections: list[tuple[str, Content]] = [
         (
             "Share-partitions",
             joined(
                 element("p", f"{count:,} in all. ", _order(group_id, by_lag)),
-                _partitions(look, group_id, statuses),
+                _partitions(request, group_id, statuses),
                 pager(page, pages, "/groups", group_id, sort="lag" if by_lag else None),
             )
             if count
             else element("p", "None yet: the first member that subscribes to a topic creates them."),
         ),
-        ("Leases", leases(look, group_id, sums.leases if sums else None)),
+        ("Leases", leases(request, group_id, sums.leases if sums else None)),
         ("Stuck leases", parts.stuck(stuck, sums.stuck_leases if sums else None)),
-        ("Members", _members(look, group_id)),
-        ("Lag", parts.lag_line(look.read("history of lag", lambda: read_moments(database, group_id)) or [])),
+        ("Members", _members(request, group_id)),
+        ("Lag", parts.lag_line(request.read("history of lag", lambda: read_moments(database, group_id)) or [])),
         (
             "Deliveries until a record ended",
-            parts.histogram(look.read("delivery counts", lambda: figures.delivery_counts(group_id)) or []),
+            parts.histogram(request.read("delivery counts", lambda: figures.delivery_counts(group_id)) or []),
         ),
         (
             "Dead letters by day and cause",
@@ -83,13 +83,13 @@ def group(look: Look) -> Response:
                 parts.causes(causes),
             ),
         ),
-        ("Configs", _configs(look, group_id)),
+        ("Configs", _configs(request, group_id)),
     ]
-    return look.document(
+    return request.document(
         f"Group {group_id}",
         element("h1", f"Share group {group_id}"),
         element("p", "As of ", moment(now), " UTC."),
-        look.late_note(),
+        request.late_note(),
         parts.boxes(sums, dead_letters_today=today)
         if sums
         else element("p", "The sums of the group are not known now.", class_="note"),
@@ -104,13 +104,13 @@ def _order(group_id: str, by_lag: bool) -> Html:
     return link("Most lag first", address("/groups", group_id, sort="lag"))
 
 
-def _partitions(look: Look, group_id: str, statuses: Sequence[SharePartitionStatus]) -> Html:
+def _partitions(request: PageRequest, group_id: str, statuses: Sequence[SharePartitionStatus]) -> Html:
     drawn: dict[str, list[int]] = {}
     for status in statuses:
         if 0 < status.in_flight <= _LARGEST_STRIP:
             drawn.setdefault(status.topic, []).append(status.partition)
     found = (
-        look.read("windows", lambda: read_windows(look.database, group_id, drawn, None)) if drawn else None
+        request.read("windows", lambda: read_windows(request.database, group_id, drawn, None)) if drawn else None
     )
     strips = {(window.topic, window.partition): drawing.strip(window) for window in found or ()}
 
@@ -145,12 +145,12 @@ def _state(status: SharePartitionStatus) -> Content:
 
 
 def leases(
-    look: Look, group_id: str, count: int | None, topic: str | None = None, partition: int | None = None
+    request: PageRequest, group_id: str, count: int | None, topic: str | None = None, partition: int | None = None
 ) -> Html:
     """Return a table of the leases: holder, times and run."""
-    found = look.read(
+    found = request.read(
         "leases",
-        lambda: State(look.database).figures.leases(group_id, topic, partition, most=_HOLDINGS),
+        lambda: State(request.database).figures.leases(group_id, topic, partition, most=_HOLDINGS),
     )
     if not found:
         return element("p", "Nothing is leased.")
@@ -190,11 +190,11 @@ def holder(client_id: str | None) -> Content:
     return client_id or None
 
 
-def _members(look: Look, group_id: str) -> Html:
-    found = look.read(
-        "members", lambda: look.database.rows(_MEMBERS_OF, group_id=group_id, most=_MEMBERS + 1)
+def _members(request: PageRequest, group_id: str) -> Html:
+    found = request.read(
+        "members", lambda: request.database.rows(_MEMBERS_OF, group_id=group_id, most=_MEMBERS + 1)
     )
-    assignor = look.read("assignor", lambda: assignor_of(look.database, group_id))
+    assignor = request.read("assignor", lambda: assignor_of(request.database, group_id))
     summary = element(
         "p",
         f"Assignor: {assignor}. A member's rack is stored and shown; no assignor uses it.",
@@ -237,10 +237,10 @@ def _members(look: Look, group_id: str) -> Html:
     return joined(table(columns, rows, caption="Members", texts=("subscribed to",)), rest, summary)
 
 
-def _configs(look: Look, group_id: str) -> Html:
-    if not look.may("DESCRIBE_CONFIGS", group_id):
-        return element("p", f"{look.principal} may not see them (DESCRIBE_CONFIGS).")
-    found = GroupConfigs.load(look.database, group_id)
+def _configs(request: PageRequest, group_id: str) -> Html:
+    if not request.may("DESCRIBE_CONFIGS", group_id):
+        return element("p", f"{request.principal} may not see them (DESCRIBE_CONFIGS).")
+    found = GroupConfigs.load(request.database, group_id)
     rows = [
         (name, as_text(value), "set for this group" if name in found.own else "default")
         for name, value in sorted(found.values.items())

@@ -23,7 +23,7 @@ from sharequeue.reports.parts import causes
 from sharequeue.reports.read import read_causes
 from sharequeue.service.pages.decoding import brief, shown
 from sharequeue.service.pages.layout import field, link
-from sharequeue.service.pages.viewing import Look
+from sharequeue.service.pages.requests import PageRequest
 from sharequeue.words.errors import GroupAuthorizationFailed, TopicAuthorizationFailed
 from sharequeue.words.names import shown as quoted
 
@@ -38,10 +38,10 @@ _LAST = sa.text(
 _BEFORE = re.compile(r"(\d{1,10}):(\d{1,19})")
 
 
-def dead_letters(look: Look) -> Response:
+def dead_letters(request: PageRequest) -> Response:
     """Return the page of a group's dead letters, or of one of them."""
-    group_id = look.group()
-    topic = GroupConfigs.load(look.database, group_id).dead_letter_topic
+    group_id = request.group()
+    topic = GroupConfigs.load(request.database, group_id).dead_letter_topic
     heading = element("h1", f"Dead letters of {group_id}")
     up = element("p", "Of group ", link(group_id, address("/groups", group_id)), ".")
     title = f"Dead letters of {group_id}"
@@ -50,54 +50,54 @@ def dead_letters(look: Look) -> Response:
             "The group has no dead-letter topic (config errors.deadletterqueue.topic.name): records that "
             "are given up have no dead letter."
         )
-        return look.document(title, heading, up, element("p", note), live=False)
-    require_letters(look, group_id, topic)
-    if look.asked("offset"):
-        return _one(look, group_id, topic)
-    found = look.read("dead letters by cause", lambda: read_causes(look.database, group_id)) or []
-    return look.document(
+        return request.document(title, heading, up, element("p", note), live=False)
+    require_letters(request, group_id, topic)
+    if request.asked("offset"):
+        return _one(request, group_id, topic)
+    found = request.read("dead letters by cause", lambda: read_causes(request.database, group_id)) or []
+    return request.document(
         title,
         heading,
         up,
         element("section", element("h2", "In the last 30 days"), causes(found)),
-        _list(look, group_id, topic),
-        _redrives(look, group_id, topic),
-        look.late_note(),
+        _list(request, group_id, topic),
+        _redrives(request, group_id, topic),
+        request.late_note(),
         live=False,
     )
 
 
-def require_letters(look: Look, group_id: str, topic: str) -> None:
+def require_letters(request: PageRequest, group_id: str, topic: str) -> None:
     """Raise GroupAuthorizationFailed or TopicAuthorizationFailed unless the caller may read the dead letters.
 
     The topic may be empty, if the group has none.
     """
-    if not look.may("READ", group_id):
+    if not request.may("READ", group_id):
         raise GroupAuthorizationFailed(
-            f"{look.principal} may not READ group {quoted(group_id)}: dead letters contain its records."
+            f"{request.principal} may not READ group {quoted(group_id)}: dead letters contain its records."
         )
     if topic:
-        require_topic(look, topic)
+        require_topic(request, topic)
 
 
-def require_topic(look: Look, topic: str) -> None:
+def require_topic(request: PageRequest, topic: str) -> None:
     """Raise TopicAuthorizationFailed unless the caller may read a topic."""
-    if not look.may_topic("READ", topic):
-        raise TopicAuthorizationFailed(f"{look.principal} may not READ topic {quoted(topic)}")
+    if not request.may_topic("READ", topic):
+        raise TopicAuthorizationFailed(f"{request.principal} may not READ topic {quoted(topic)}")
 
 
-def _list(look: Look, group_id: str, topic: str) -> Html:
-    cause = look.asked("cause") if look.asked("cause") in CAUSES else None
-    source = look.asked("topic") or None
+def _list(request: PageRequest, group_id: str, topic: str) -> Html:
+    cause = request.asked("cause") if request.asked("cause") in CAUSES else None
+    source = request.asked("topic") or None
     selection = Selection(cause=cause, group=group_id, source_topic=source)
-    before = {int(at): int(offset) for at, offset in _BEFORE.findall(look.asked("before")[:100_000])}
-    found = browse(look.settings, topic, selection.takes, before=before, most=_MOST)
+    before = {int(at): int(offset) for at, offset in _BEFORE.findall(request.asked("before")[:100_000])}
+    found = browse(request.settings, topic, selection.takes, before=before, most=_MOST)
     return element(
         "section",
         element("h2", "Letters"),
-        _filter(look, group_id, cause, source),
+        _filter(request, group_id, cause, source),
         element("p", found.remark, class_="wrong") if found.remark else None,
-        _table(look, group_id, topic, found),
+        _table(request, group_id, topic, found),
         element(
             "p",
             link(
@@ -116,7 +116,7 @@ def _list(look: Look, group_id: str, topic: str) -> Html:
     )
 
 
-def _filter(look: Look, group_id: str, cause: str | None, source: str | None) -> Html:
+def _filter(request: PageRequest, group_id: str, cause: str | None, source: str | None) -> Html:
     options = each(
         element("option", name or "any cause", value=name, selected=name == (cause or ""))
         for name in ("", *CAUSES)
@@ -137,9 +137,9 @@ def _filter(look: Look, group_id: str, cause: str | None, source: str | None) ->
     )
 
 
-def _redrives(look: Look, group_id: str, topic: str) -> Html:
+def _redrives(request: PageRequest, group_id: str, topic: str) -> Html:
     found = (
-        look.read("last redrives", lambda: look.database.rows(_LAST, topic=topic, group_id=group_id)) or []
+        request.read("last redrives", lambda: request.database.rows(_LAST, topic=topic, group_id=group_id)) or []
     )
     rows: list[Sequence[Content]] = [
         (
@@ -163,11 +163,11 @@ def _redrives(look: Look, group_id: str, topic: str) -> Html:
     )
 
 
-def _table(look: Look, group_id: str, topic: str, found: Browsed) -> Html:
+def _table(request: PageRequest, group_id: str, topic: str, found: Browsed) -> Html:
     if not found.letters:
         return element("p", f"No letter of this group among the {found.offsets:,} offsets that were read.")
     open_topics = {
-        name: look.may_topic("READ", name)
+        name: request.may_topic("READ", name)
         for name in {seen.letter.source_topic or "" for seen in found.letters}
     }
     rows: list[Sequence[Content]] = []
@@ -207,10 +207,10 @@ def source_of(letter: DeadLetter) -> str:
     return f"{letter.source_topic}-{letter.source_partition} at {letter.source_offset}"
 
 
-def _one(look: Look, group_id: str, topic: str) -> Response:
-    partition = look.number("partition", 0, _MOST_PARTITIONS, 0)
-    offset = look.number("offset", 0, 2**62, 0)
-    found = letter_at(look.settings, topic, partition, offset)
+def _one(request: PageRequest, group_id: str, topic: str) -> Response:
+    partition = request.number("partition", 0, _MOST_PARTITIONS, 0)
+    offset = request.number("offset", 0, 2**62, 0)
+    found = letter_at(request.settings, topic, partition, offset)
     found.letters = [seen for seen in found.letters if seen.letter.group == group_id]
     name = f"Letter {partition}:{offset}"
     back = element(
@@ -218,13 +218,13 @@ def _one(look: Look, group_id: str, topic: str) -> Response:
     )
     if not found.letters:
         why = found.remark or "There is no such letter of this group: it may have been deleted."
-        return look.document(
+        return request.document(
             name, element("h1", name), back, element("p", why, class_="wrong"), live=False, status=404
         )
     (seen,) = found.letters
-    require_topic(look, seen.letter.source_topic or "")
+    require_topic(request, seen.letter.source_topic or "")
     again = redrive_of(topic, group_id, "--offsets", f"{partition}:{offset}")
-    return look.document(name, element("h1", name), back, _whole(seen, again), live=False)
+    return request.document(name, element("h1", name), back, _whole(seen, again), live=False)
 
 
 def _whole(seen: Seen, again: str) -> Html:

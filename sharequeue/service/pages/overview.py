@@ -17,7 +17,7 @@ from sharequeue.reports.parts import cell, duration, shown_figures
 from sharequeue.reports.read import CAUSE_DAYS, causes_of_groups, figures_of_groups, read_remarks
 from sharequeue.service.health.faults import Fault
 from sharequeue.service.pages.layout import field, link
-from sharequeue.service.pages.viewing import Look
+from sharequeue.service.pages.requests import PageRequest
 from sharequeue.state import State
 from sharequeue.words.figures import GroupFigures
 
@@ -37,34 +37,34 @@ _WHOLE = sa.text(
 _LETTERS = ("dead letters today", f"in {CAUSE_DAYS} days")
 
 
-def overview(look: Look) -> Response:
+def overview(request: PageRequest) -> Response:
     """Return the page of all groups that the caller may describe."""
-    part, after = look.asked("q")[:249].replace("\x00", ""), look.asked("after")[:249].replace("\x00", "")
-    found = look.read(
-        "the groups", lambda: look.as_caller(lambda database: list_groups(database, part, after, _MOST + 1))
+    part, after = request.asked("q")[:249].replace("\x00", ""), request.asked("after")[:249].replace("\x00", "")
+    found = request.read(
+        "the groups", lambda: request.as_caller(lambda database: list_groups(database, part, after, _MOST + 1))
     )
     if found is None:
-        return look.document("Share groups", element("h1", "Share groups"), _filter(part), look.late_note())
+        return request.document("Share groups", element("h1", "Share groups"), _filter(part), request.late_note())
     listed, more = found[:_MOST], len(found) > _MOST
-    names, now = [group.group_id for group in listed], State(look.database).now()
-    whole = look.read_as_caller("figures of the groups", lambda database: _whole(database, names))
+    names, now = [group.group_id for group in listed], State(request.database).now()
+    whole = request.read_as_caller("figures of the groups", lambda database: _whole(database, names))
     open_to_caller = sorted(whole or ())
     caption = (
         "Share groups" + (f" with “{part}” in their name" if part else "") + (", continued" if after else "")
     )
-    return look.document(
+    return request.document(
         "Share groups",
         element("h1", "Share groups"),
         element("p", "As of ", moment(now), " UTC."),
-        _alerts(look, open_to_caller),
+        _alerts(request, open_to_caller),
         _filter(part),
-        _table(look, listed, whole, now.astimezone(UTC).date(), caption)
+        _table(request, listed, whole, now.astimezone(UTC).date(), caption)
         if listed
         else element("p", "There is no such group." if part else "There is no share group yet."),
         element("p", link("More groups", address("/", q=part or None, after=listed[-1].group_id)))
         if more
         else None,
-        look.late_note(),
+        request.late_note(),
     )
 
 
@@ -84,10 +84,10 @@ def _filter(part: str) -> Html:
     )
 
 
-def _alerts(look: Look, groups: Sequence[str]) -> Html:
+def _alerts(request: PageRequest, groups: Sequence[str]) -> Html:
     """Return the faults that the caller may see."""
     shown = set(groups)
-    known = look.service.faults
+    known = request.service.faults
     known.look()
     faults = sorted(
         known.of_this_replica(), key=lambda fault: (fault.kind, fault.group or "", fault.topic or "")
@@ -107,7 +107,7 @@ def _alerts(look: Look, groups: Sequence[str]) -> Html:
         if fault.kind == "group" and fault.group in shown
     ]
     of_topics = {fault.topic: fault for fault in faults if fault.topic is not None}
-    closed = look.read_as_caller(
+    closed = request.read_as_caller(
         "topics that the broker does not report",
         lambda database: refused_topics(database, of_topics, "DESCRIBE"),
     )
@@ -117,9 +117,9 @@ def _alerts(look: Look, groups: Sequence[str]) -> Html:
         for topic in open_to_caller[:_MOST_REMARKS]
     ]
     remarks = (
-        look.read(
+        request.read(
             "remarks of share-partitions",
-            lambda: read_remarks(look.database, groups, _MOST_REMARKS + 1),
+            lambda: read_remarks(request.database, groups, _MOST_REMARKS + 1),
         )
         or []
     )
@@ -149,11 +149,11 @@ def _since(fault: Fault) -> str:
 
 
 def _table(
-    look: Look, listed: Sequence[GroupSummary], whole: set[str] | None, today: date, caption: str
+    request: PageRequest, listed: Sequence[GroupSummary], whole: set[str] | None, today: date, caption: str
 ) -> Html:
     groups = sorted(whole or ())
-    figures = look.read("figures of the groups", lambda: figures_of_groups(look.database, groups)) or {}
-    letters = look.read("dead letters of the groups", lambda: causes_of_groups(look.database, groups)) or {}
+    figures = request.read("figures of the groups", lambda: figures_of_groups(request.database, groups)) or {}
+    letters = request.read("dead letters of the groups", lambda: causes_of_groups(request.database, groups)) or {}
     rows: list[Sequence[Content]] = []
     for group in listed:
         name = link(group.group_id, address("/groups", group.group_id))

@@ -12,7 +12,7 @@ from sharequeue.reports.html import Content, Html, address, each, element, joine
 from sharequeue.reports.read import STATES, Window, read_moments, read_windows
 from sharequeue.service.pages.group import leases
 from sharequeue.service.pages.layout import link
-from sharequeue.service.pages.viewing import Look
+from sharequeue.service.pages.requests import PageRequest
 from sharequeue.state import State
 from sharequeue.words.errors import UnknownTopicOrPartition
 from sharequeue.words.figures import SharePartitionStatus
@@ -23,11 +23,11 @@ _MOST_RANGES = 100
 _LARGEST_PARTITION = 2**31 - 1
 
 
-def share_partition(look: Look) -> Response:
+def share_partition(request: PageRequest) -> Response:
     """Return the page of one share-partition. Raises UnknownTopicOrPartition."""
-    group_id, database, state = look.group(), look.database, State(look.database)
-    topic = look.asked("topic").replace("\x00", "")
-    partition = look.number("partition", 0, _LARGEST_PARTITION, 0)
+    group_id, database, state = request.group(), request.database, State(request.database)
+    topic = request.asked("topic").replace("\x00", "")
+    partition = request.number("partition", 0, _LARGEST_PARTITION, 0)
     name = f"{topic}-{partition}"
     status = state.figures.one(SharePartition(group_id, topic, partition))
     if status is None:
@@ -35,20 +35,20 @@ def share_partition(look: Look) -> Response:
             f"Group {shown(group_id)} has no share-partition {partition} of topic {shown(topic)}."
         )
     wanted = {topic: (partition,)}
-    windows = look.read("window", lambda: read_windows(database, group_id, wanted, None))
-    history = look.read("history of lag", lambda: read_moments(database, group_id, topic, partition)) or []
+    windows = request.read("window", lambda: read_windows(database, group_id, wanted, None))
+    history = request.read("history of lag", lambda: read_moments(database, group_id, topic, partition)) or []
     sections: list[tuple[str, Content]] = [
         ("In flight", _window(windows[0] if windows else None)),
-        ("Leases", leases(look, group_id, status.leases, topic, partition)),
+        ("Leases", leases(request, group_id, status.leases, topic, partition)),
         ("Lag", parts.lag_line(history)),
         ("How records ended", _ended(status)),
     ]
-    return look.document(
+    return request.document(
         f"{name} of {group_id}",
         element("h1", f"Share-partition {name}"),
         element("p", "Of group ", link(group_id, address("/groups", group_id)), "."),
         element("p", "As of ", moment(state.now()), " UTC."),
-        look.late_note(),
+        request.late_note(),
         parts.boxes(status),
         parts.remarks([status]),
         each(element("section", element("h2", title), inside) for title, inside in sections),

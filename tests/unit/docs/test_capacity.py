@@ -13,7 +13,7 @@ from sharequeue.database import Database
 from sharequeue.groups import assignments, heartbeats
 from sharequeue.local import postgres
 from sharequeue.service.app import create_app
-from sharequeue.service.pages import viewing
+from sharequeue.service.pages import requests
 from sharequeue.service.threads import POOL_SIZE
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.words.settings import Settings
@@ -48,7 +48,7 @@ def test_every_pool_is_as_the_page_says() -> None:
     # As many threads as that use them: it never opens more than it keeps.
     assert row("the same: its heartbeats") == (POOL_SIZE, POOL_SIZE)
     service.close()
-    assert row("the same: its pages") == (viewing.AT_ONCE, viewing.AT_ONCE)
+    assert row("the same: its pages") == (requests.AT_ONCE, requests.AT_ONCE)
     with Database.open(settings) as job:
         assert bounds(job) == row("a Spark job") == row("a Dagster code server")
     [consumers] = re.findall(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Uuid
 
-from sharequeue.kafka import asking
+from sharequeue.kafka import broker_client
 from sharequeue.kafka.topics import ASKED_AT_ONCE, Topics
 from sharequeue.words.errors import BrokerNotAvailable, UnsupportedVersion
 from sharequeue.words.settings import Settings
@@ -30,7 +30,7 @@ class OldBroker:
 def test_a_broker_without_topic_ids_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic that was deleted and made again could not be told from the old one."""
     topics = Topics(Settings({"bootstrap_servers": "127.0.0.1:1"}))
-    monkeypatch.setattr(asking, "AdminClient", OldBroker)
+    monkeypatch.setattr(broker_client, "AdminClient", OldBroker)
     with pytest.raises(UnsupportedVersion, match=r"Kafka has them since 2\.8"):
         topics.describe(["orders"])
     assert isinstance(topics.ask(["orders"]).refused["orders"], UnsupportedVersion)
@@ -56,7 +56,7 @@ class SilentBroker:
 def test_a_broker_that_is_silent_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many names there are to ask for."""
     topics, silent = Topics(Settings({"bootstrap_servers": "127.0.0.1:1"})), SilentBroker()
-    monkeypatch.setattr(asking, "AdminClient", lambda *_, **__: silent)
+    monkeypatch.setattr(broker_client, "AdminClient", lambda *_, **__: silent)
     with pytest.raises(BrokerNotAvailable):
         topics.ask(f"missing-{number:04}" for number in range(5 * ASKED_AT_ONCE))
     assert silent.questions == 1

@@ -7,13 +7,13 @@ from importlib import import_module
 
 import pytest
 
-from sharequeue.service.pages import viewing
+from sharequeue.service.pages import requests
 
 
 @pytest.fixture(autouse=True)
 def _time_for_statements(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(viewing, "STATEMENT_SECONDS", 60.0)
-    monkeypatch.setattr(viewing, "PAGE_SECONDS", 60.0)
+    monkeypatch.setattr(requests, "STATEMENT_SECONDS", 60.0)
+    monkeypatch.setattr(requests, "PAGE_SECONDS", 60.0)
 
 
 @pytest.fixture

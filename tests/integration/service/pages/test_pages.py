@@ -19,7 +19,7 @@ from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.groups.tokens import Tokens
 from sharequeue.reports.history import Reports
-from sharequeue.service.pages import viewing
+from sharequeue.service.pages import requests
 from sharequeue.state import State
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
@@ -58,7 +58,7 @@ def test_groups_that_take_too_long_are_left_out(
     """The page is there all the same, and says what it lacks: figures where a group has thousands of topics to ask
     about, or all of it."""
     alter_group_configs(private_database, "g", {})
-    monkeypatch.setattr(viewing, "STATEMENT_SECONDS", 2.0)
+    monkeypatch.setattr(requests, "STATEMENT_SECONDS", 2.0)
     monkeypatch.setattr(OVERVIEW, "_WHOLE", sa.text("select pg_sleep(60), :groups"))
     with client_of(here) as client:
         page = got(client, "/")

@@ -62,7 +62,7 @@ class _Heard:
             self.refusal = error
 
 
-class Asking:
+class BrokerClient:
     """A client for requests to one Kafka cluster, made when it is first needed.
 
     `timeout` is the longest time for any one request, in seconds. `token` returns tokens, as confluent-kafka's

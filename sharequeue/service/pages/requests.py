@@ -1,4 +1,4 @@
-"""Pages with the caller's rights and a time limit.
+"""Requests for pages, with the caller's rights and a time limit.
 
 A page is made in a thread, with a connection of the pages' own small pool, so that pages never take connections from
 heartbeats. Each statement may take `STATEMENT_SECONDS`, and after `PAGE_SECONDS` no statement is started; a part that
@@ -42,7 +42,7 @@ from sharequeue.words.errors import (
 )
 from sharequeue.words.settings import Settings
 
-__all__ = ["Look", "Pages"]
+__all__ = ["PageRequest", "Pages"]
 
 _log = logging.getLogger(__name__)
 
@@ -73,11 +73,11 @@ _CHALLENGE = 'Basic realm="sharequeue: any name, and a token as the password", c
 """The header that makes a browser prompt for a token, and send it with each request until it is closed."""
 
 Found = TypeVar("Found")
-Handler = Callable[["Look"], Response]
+Handler = Callable[["PageRequest"], Response]
 
 
 @dataclass(slots=True)
-class Look:
+class PageRequest:
     """One request for a page, with its caller."""
 
     service: Service
@@ -191,8 +191,8 @@ class Pages:
             principal = ANONYMOUS
             try:
                 principal = await self._service.admission.principal(request)
-                look = Look(self._service, self._database, self._settings, request, principal)
-                return await self._in_thread(lambda: handler(look), slow)
+                page_request = PageRequest(self._service, self._database, self._settings, request, principal)
+                return await self._in_thread(lambda: handler(page_request), slow)
             except ClientDisconnect:
                 return Response(status_code=400)  # the client has closed the connection
             except ShareError as error:

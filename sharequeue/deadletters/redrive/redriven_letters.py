@@ -26,7 +26,7 @@ PARTITION_UA = -1
 """librdkafka's value for a partition that the client chooses."""
 
 
-class LettersPutBack:
+class RedrivenLetters:
     """Letters of one partition that are redriven in batches: a `Source` of the outbox.
 
     `wanted` has the letters to send together, in order. An open batch of a killed redrive comes first, because it was

@@ -10,10 +10,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sharequeue.words import traces
 
-__all__ = ["Observed"]
+__all__ = ["RequestDurations"]
 
 
-class Observed:
+class RequestDurations:
     """ASGI middleware. `durations` has one label: the operation."""
 
     def __init__(self, app: ASGIApp, durations: Histogram) -> None:
