@@ -201,7 +201,7 @@ def test_another_cluster_is_not_read(
     with work_on(settings, private_database, group) as work:
         work.produce(topic, 2)
         with work.consumer(topic) as consumer:
-            wait_until(lambda: bool(consumer._member.assignment))
+            wait_until(lambda: consumer.metrics()["assigned-partitions"] > 0)
             rebind = sa.text("select sharequeue.rebind_cluster(:cluster)")
             [bound] = private_database.rows(rebind, cluster="another")
             with pytest.raises(KafkaException, match="belongs to Kafka cluster"):
@@ -292,12 +292,11 @@ def test_members_share_partitions(work: Work, make_topic: MakeTopic) -> None:
     topic = make_topic(4)
     with work.consumer(topic) as one:
         with work.consumer(topic) as other:
-            members = one._member, other._member
 
             def shared() -> bool:
-                for each in members:
-                    each.membership._wake.set()  # the next heartbeat now
-                return [len(each.assignment) for each in members] == [2, 2]
+                for each in (one, other):
+                    each._member.membership._wake.set()  # the next heartbeat now
+                return [each.metrics()["assigned-partitions"] for each in (one, other)] == [2, 2]
 
             wait_until(shared)
             for partition in range(4):
@@ -306,7 +305,7 @@ def test_members_share_partitions(work: Work, make_topic: MakeTopic) -> None:
             assert len(poll_some(other, 10)) == 10
             assert all(error is None for each in (one, other) for error in each.commit_sync().values())
         one._member.membership._wake.set()
-        wait_until(lambda: len(one._member.assignment) == 4)
+        wait_until(lambda: one.metrics()["assigned-partitions"] == 4)
 
 
 def test_a_consumer_out_of_use_stops(work: Work, make_topic: MakeTopic) -> None:

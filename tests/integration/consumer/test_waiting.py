@@ -34,7 +34,7 @@ def test_a_waiting_consumer_is_notified(
         messages = poll_some(holder, 2)
         wait_until(lambda: waiting._listener.active)
         waiting._member.membership._wake.set()
-        wait_until(lambda: bool(waiting._member.assignment))
+        wait_until(lambda: waiting.metrics()["assigned-partitions"] > 0)
         waiting.poll(0.5)
         # By itself it would ask in ten minutes.
         monkeypatch.setattr(fetcher, "NOTIFIED_S", 600.0)
