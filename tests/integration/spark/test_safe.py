@@ -150,7 +150,7 @@ def test_a_handler_that_raises_for_every_record_ends_the_run_and_loses_nothing(
     topic = make_topic(1)
     produce(topic, 0, range(8))
     holder = assigned(topic, errors_deadletterqueue_topic_name=f"dlq.{topic}")
-    broken = job_of(group, topic, outcomes("raise_error('no value in ' || offset)"))
+    broken = job_of(group, topic, outcomes("cast(raise_error('no value in ' || offset) as string)"))
     with pytest.raises(Exception, match="no value in") as first:
         run_job(broken, holder)
     assert not isinstance(first.value, MostFailed)
