@@ -70,31 +70,31 @@ def statements(database: Database, function: str) -> Iterator[list[str]]:
 
 
 def test_a_thousand_share_partitions_take_a_few_round_trips(
-    database: Database, state: State, group: str, monkeypatch: pytest.MonkeyPatch
+    state: State, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Observe: one statement; acquire, a turn of renewals, acknowledge and release: five each, of 200 leases."""
     at = started(state, group, PARTITIONS)
-    with statements(database, "observe_many") as observed:
+    with statements(state.database, "observe_many") as observed:
         assert set(state.observe(logs(at)).values()) == {"active"}
     assert len(observed) == 1
     with LeaseKeeper(state, Holder(at)) as keeper:
-        with statements(database, "acquire_many") as acquired:
+        with statements(state.database, "acquire_many") as acquired:
             leases = keeper.acquire_within(Budget(10 * PARTITIONS * 10), at, 60_000)
         assert len(leases) == PARTITIONS
         assert len(acquired) == 5
-        with statements(database, "renew_many") as renewed:
+        with statements(state.database, "renew_many") as renewed:
             # Half of each lock has passed: all of them are due.
             monkeypatch.setattr(locks, "lock_clock", lambda: lock_clock() + 30)
             wait_until(lambda: len(renewed) >= 5)
         assert len(renewed) == 5
         keeper.check()
         acknowledgements = [LeaseAcknowledgement(lease, {ACCEPT: lease.offsets}) for lease in leases[:200]]
-        with statements(database, "acknowledge_many") as acknowledged:
+        with statements(state.database, "acknowledge_many") as acknowledged:
             assert all(isinstance(each, Acknowledged) for each in state.acknowledge(acknowledgements))
         assert len(acknowledged) == 1
     assert state.figures.leases(group) == []
     assert sum(status.available for status in state.figures.describe(group)) == (PARTITIONS - 200) * 100
-    with database.transaction() as connection:
+    with state.database.transaction() as connection:
         # As autovacuum would a little later: without statistics the check's joins are planned for a few rows.
         connection.exec_driver_sql(
             "analyze sharequeue.share_partitions, sharequeue.in_flight_batches, sharequeue.leases"
