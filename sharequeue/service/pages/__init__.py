@@ -1,8 +1,8 @@
 """HTML pages: the groups, their share-partitions, and their dead letters.
 
 They are rendered on the server, without a build step and without an address outside the service; they work without
-scripts, and are read-only. Read `requests` (the caller's rights and the time limits of a page), `layout` (the frame of
-each page), then the pages: `overview`, `group`, `share_partition`, `letters`; and `data_docs`, for the files that
+scripts, and are read-only. Read `requests` (the caller's rights and the time limits of a page), `layout` (the frame
+of each page), then the pages: `overview`, `group`, `share_partition`, `letters`; and `data_docs`, for the files that
 Great Expectations has written. Figures are read and shown by `sharequeue.reports`.
 """
 
@@ -18,8 +18,8 @@ from sharequeue.service.pages.group import group
 from sharequeue.service.pages.layout import STATIC, error_document, secured
 from sharequeue.service.pages.letters import dead_letters
 from sharequeue.service.pages.overview import overview
-from sharequeue.service.pages.share_partition import share_partition
 from sharequeue.service.pages.requests import PageRequest, Pages
+from sharequeue.service.pages.share_partition import share_partition
 
 __all__ = ["Pages", "routes"]
 

@@ -71,7 +71,10 @@ def group(request: PageRequest) -> Response:
         ("Leases", leases(request, group_id, sums.leases if sums else None)),
         ("Stuck leases", parts.stuck(stuck, sums.stuck_leases if sums else None)),
         ("Members", _members(request, group_id)),
-        ("Lag", parts.lag_line(request.read("history of lag", lambda: read_moments(database, group_id)) or [])),
+        (
+            "Lag",
+            parts.lag_line(request.read("history of lag", lambda: read_moments(database, group_id)) or []),
+        ),
         (
             "Deliveries until a record ended",
             parts.histogram(request.read("delivery counts", lambda: figures.delivery_counts(group_id)) or []),
@@ -110,7 +113,9 @@ def _partitions(request: PageRequest, group_id: str, statuses: Sequence[SharePar
         if 0 < status.in_flight <= _LARGEST_STRIP:
             drawn.setdefault(status.topic, []).append(status.partition)
     found = (
-        request.read("windows", lambda: read_windows(request.database, group_id, drawn, None)) if drawn else None
+        request.read("windows", lambda: read_windows(request.database, group_id, drawn, None))
+        if drawn
+        else None
     )
     strips = {(window.topic, window.partition): drawing.strip(window) for window in found or ()}
 
@@ -145,7 +150,11 @@ def _state(status: SharePartitionStatus) -> Content:
 
 
 def leases(
-    request: PageRequest, group_id: str, count: int | None, topic: str | None = None, partition: int | None = None
+    request: PageRequest,
+    group_id: str,
+    count: int | None,
+    topic: str | None = None,
+    partition: int | None = None,
 ) -> Html:
     """Return a table of the leases: holder, times and run."""
     found = request.read(

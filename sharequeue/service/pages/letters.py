@@ -139,7 +139,8 @@ def _filter(request: PageRequest, group_id: str, cause: str | None, source: str 
 
 def _redrives(request: PageRequest, group_id: str, topic: str) -> Html:
     found = (
-        request.read("last redrives", lambda: request.database.rows(_LAST, topic=topic, group_id=group_id)) or []
+        request.read("last redrives", lambda: request.database.rows(_LAST, topic=topic, group_id=group_id))
+        or []
     )
     rows: list[Sequence[Content]] = [
         (

@@ -39,12 +39,18 @@ _LETTERS = ("dead letters today", f"in {CAUSE_DAYS} days")
 
 def overview(request: PageRequest) -> Response:
     """Return the page of all groups that the caller may describe."""
-    part, after = request.asked("q")[:249].replace("\x00", ""), request.asked("after")[:249].replace("\x00", "")
+    part, after = (
+        request.asked("q")[:249].replace("\x00", ""),
+        request.asked("after")[:249].replace("\x00", ""),
+    )
     found = request.read(
-        "the groups", lambda: request.as_caller(lambda database: list_groups(database, part, after, _MOST + 1))
+        "the groups",
+        lambda: request.as_caller(lambda database: list_groups(database, part, after, _MOST + 1)),
     )
     if found is None:
-        return request.document("Share groups", element("h1", "Share groups"), _filter(part), request.late_note())
+        return request.document(
+            "Share groups", element("h1", "Share groups"), _filter(part), request.late_note()
+        )
     listed, more = found[:_MOST], len(found) > _MOST
     names, now = [group.group_id for group in listed], State(request.database).now()
     whole = request.read_as_caller("figures of the groups", lambda database: _whole(database, names))
@@ -153,7 +159,9 @@ def _table(
 ) -> Html:
     groups = sorted(whole or ())
     figures = request.read("figures of the groups", lambda: figures_of_groups(request.database, groups)) or {}
-    letters = request.read("dead letters of the groups", lambda: causes_of_groups(request.database, groups)) or {}
+    letters = (
+        request.read("dead letters of the groups", lambda: causes_of_groups(request.database, groups)) or {}
+    )
     rows: list[Sequence[Content]] = []
     for group in listed:
         name = link(group.group_id, address("/groups", group.group_id))
