@@ -1,18 +1,20 @@
 """Launch runs, watch them, and end the records of killed ones.
 
-A run is created as the UI creates one, with its code location, so that the UI shows it and can execute it
-again. It is executed in a process of its own, as by Dagster's launcher, and a signal ends all of it.
+A run is executed in a process of its own (`run`), in the instance that the UI shows, and a signal ends all of it.
+A tag leads from the launch to the run.
 The demo holds a lock on a file, which the run's process inherits. Whoever gets that lock knows that no run of an
 earlier demo is alive, and may mark those still recorded as started as failed.
 """
 
 import fcntl
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,20 +22,6 @@ from pathlib import Path
 
 import dagster as dg
 
-# For the UI to execute a run again, the run needs its code's origin, for which Dagster (1.13) has no public API.
-from dagster._core.definitions.reconstruct import ReconstructableRepository
-from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
-from dagster._core.origin import JobPythonOrigin
-from dagster._core.remote_origin import (
-    ManagedGrpcPythonEnvCodeLocationOrigin,
-    RemoteJobOrigin,
-    RemoteRepositoryOrigin,
-)
-from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
-from dagster._grpc.types import ExecuteRunArgs
-from dagster_shared.serdes import serialize_value
-
-from orchestration.definitions import defs
 from orchestration.demo.queue import NAME, QUEUE
 from sharequeue.dagster.lineage import ACCEPTED
 from sharequeue.dagster.sensors import AT_WORK
@@ -42,10 +30,8 @@ from sharequeue.local.home import Home
 from sharequeue.words.settings import Settings
 
 HOME_TAG = "sharequeue/demo-home"
+LAUNCH_TAG = "sharequeue/demo-launch"
 POLL_SECONDS = 0.25
-_LOCATION = {"module_name": "orchestration.definitions", "location_name": "sharequeue"}
-"""The name in `workspace.yaml`."""
-
 _STAGE = re.compile(r" - (?:\w+ - )?(round \d+: .+|STEP_START - Started execution of step \"\w+\")")
 
 
@@ -83,27 +69,26 @@ class Launcher:
 
         An interrupt goes to the run first, which then releases its records.
         """
-        run = self._create(max_seconds)
+        bounds = {} if max_seconds is None else {"max_seconds": max_seconds}
+        launch = {LAUNCH_TAG: str(uuid.uuid4())}
+        tags = {
+            **QUEUE.run_tags,
+            HOME_TAG: str(self._settings.home),
+            # The demo repeats a failed run itself; a daemon must not repeat it too.
+            "dagster/max_retries": "0",
+            **launch,
+        }
         folder = Home.at(self._settings.home).logs / "runs"
         folder.mkdir(parents=True, exist_ok=True)
-        log = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{run.run_id[:8]}.log"
-        arguments = ExecuteRunArgs(
-            job_origin=_origin(),
-            run_id=run.run_id,
-            instance_ref=self._instance.get_ref(),
-            set_exit_code_on_failure=True,
-        )
+        log = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{launch[LAUNCH_TAG][:8]}.log"
         began = time.monotonic()
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "dagster", "api", "execute_run"],
+                [sys.executable, "-m", "orchestration.demo.run", json.dumps(bounds), json.dumps(tags)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={
-                    **dagster_ui.environment(self._settings),
-                    "DAGSTER_EXECUTE_RUN_ARGS": serialize_value(arguments),
-                },
+                env=dagster_ui.environment(self._settings),
                 cwd=dagster_ui.project(),
                 pass_fds=(self._lock,),
                 # Ctrl-C goes to the demo, which passes it on once and waits.
@@ -114,23 +99,7 @@ class Launcher:
         except BaseException:
             _end(process)
             raise
-        return self._outcome(run.run_id, process.returncode, time.monotonic() - began, log)
-
-    def _create(self, max_seconds: float | None) -> dg.DagsterRun:
-        """Create the run as a record of the instance, not started yet."""
-        bounds = {} if max_seconds is None else {"max_seconds": max_seconds}
-        return self._instance.create_run_for_job(
-            defs().get_repository_def().get_job(NAME),
-            run_config={"ops": {f"{NAME}_accepted": {"config": bounds}}},
-            tags={
-                **QUEUE.run_tags,
-                HOME_TAG: str(self._settings.home),
-                # The demo repeats a failed run itself; a daemon must not repeat it too.
-                "dagster/max_retries": "0",
-            },
-            remote_job_origin=_remote_origin(),
-            job_code_origin=_origin(),
-        )
+        return self._outcome(launch, process.returncode, time.monotonic() - began, log)
 
     def checks(self) -> list[dg.AssetCheckEvaluation]:
         """Return the check results of the latest successful run."""
@@ -154,14 +123,13 @@ class Launcher:
                 watch(stage)
                 time.sleep(POLL_SECONDS)
 
-    def _outcome(self, run_id: str, returncode: int, seconds: float, log: Path) -> RunOutcome:
-        run = self._instance.get_run_by_id(run_id)
-        if run is None:
-            return RunOutcome("", False, seconds, None, 0, "it was deleted while it ran", log)
-        if run.status == dg.DagsterRunStatus.NOT_STARTED:
+    def _outcome(self, launch: dict[str, str], returncode: int, seconds: float, log: Path) -> RunOutcome:
+        run = next(iter(self._instance.get_runs(dg.RunsFilter(tags=launch), limit=1)), None)
+        if run is None or run.status == dg.DagsterRunStatus.NOT_STARTED:
             reason = f"it ended before it started: {_last_line(log)}"
-            self._instance.report_run_failed(run, reason)
-            return RunOutcome(run_id, False, seconds, None, 0, reason, log)
+            if run is not None:
+                self._instance.report_run_failed(run, reason)
+            return RunOutcome(run.run_id if run else "", False, seconds, None, 0, reason, log)
         if not run.is_finished:
             self._instance.report_run_failed(run, f"The process of this run ended with {returncode}.")
         succeeded = run.status == dg.DagsterRunStatus.SUCCESS
@@ -231,25 +199,6 @@ def stage_of(line: str) -> str | None:
         return None
     stage = found.group(1).strip()
     return stage if stage.startswith("round") else stage.rsplit('"', 2)[1].replace("_", " ")
-
-
-def _origin() -> JobPythonOrigin:
-    """Return the location of the job's code for the run's process."""
-    repository = ReconstructableRepository.for_module(
-        _LOCATION["module_name"], "defs", str(dagster_ui.project())
-    )
-    return repository.get_reconstructable_job(NAME).get_python_origin()
-
-
-def _remote_origin() -> RemoteJobOrigin:
-    """Return the location of the job for the UI: the code location of `workspace.yaml`."""
-    target = LoadableTargetOrigin(
-        executable_path=sys.executable,
-        module_name=_LOCATION["module_name"],
-        working_directory=str(dagster_ui.project()),
-    )
-    location = ManagedGrpcPythonEnvCodeLocationOrigin(target, _LOCATION["location_name"])
-    return RemoteJobOrigin(RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME), NAME)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -57,7 +57,7 @@ def run_process(demo: DemoProcess) -> psutil.Process:
     """The process of the run that the demo launched."""
     children = psutil.Process(demo.process.pid).children()
     alive = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
-    (run,) = [child for child in alive if "execute_run" in child.cmdline()]
+    (run,) = [child for child in alive if "orchestration.demo.run" in child.cmdline()]
     return run
 
 
