@@ -5,6 +5,7 @@ A topic is an external asset with the key `kafka/<topic>`, whichever share group
 sensors.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import dagster as dg
@@ -39,9 +40,26 @@ def observation(topic: str, ends: Ends) -> dg.AssetObservation:
     )
 
 
-def observed_topics(statuses: Sequence[SharePartitionStatus]) -> list[dg.AssetObservation]:
-    """Return an observation of each topic of a group, from what its state has last seen of the logs."""
+def observed_topics(
+    statuses: Sequence[SharePartitionStatus], seen: Mapping[str, int] | None = None
+) -> list[dg.AssetObservation]:
+    """Return an observation of each topic of a group, from what its state has last seen of the logs.
+
+    A topic that still has the offsets in `seen`, from `written_offsets`, is left out.
+    """
     topics: dict[str, dict[int, tuple[int, int]]] = {}
     for status in statuses:
         topics.setdefault(status.topic, {})[status.partition] = (status.log_start, status.log_end)
-    return [observation(topic, ends) for topic, ends in sorted(topics.items())]
+    now = written_offsets(statuses)
+    known = seen or {}
+    return [
+        observation(topic, ends) for topic, ends in sorted(topics.items()) if known.get(topic) != now[topic]
+    ]
+
+
+def written_offsets(statuses: Sequence[SharePartitionStatus]) -> dict[str, int]:
+    """Return the sum of the end offsets of each topic of a group."""
+    written = Counter[str]()
+    for status in statuses:
+        written[status.topic] += status.log_end
+    return dict(written)

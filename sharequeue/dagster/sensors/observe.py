@@ -6,7 +6,8 @@ state checks if they have changed, so that a queue is judged while its runs fail
 materializations, so the sensor records one if the last is older than a third of the window: of the report at any
 time, of `accepted` only while nothing waits. So an idle queue is fresh; one whose runs fail is not, nor is a state
 that cannot be read. If dead letters were written while no run was active, it requests a run of their checks, and once
-more after a pause if that run fails or is cancelled.
+more after a pause if that run fails or is cancelled. A topic is observed when its end offsets have
+changed.
 """
 
 import json
@@ -27,6 +28,7 @@ from sharequeue.dagster.sensors.lag import FAILED, reason_to_wait, unknown_topic
 from sharequeue.dagster.sensors.outages import keep, waiting_out
 from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.dagster.state_checks import evaluation, state_results
+from sharequeue.dagster.topics import observed_topics, written_offsets
 from sharequeue.reports.history import Reports
 from sharequeue.reports.read import read_figures
 from sharequeue.reports.waiting_work import GroupWork, bounded, work_of
@@ -92,8 +94,8 @@ def observe_sensor(group: ShareGroup, observed: Observed) -> dg.SensorDefinition
                 events.append(_without_run(observed.accepted, "Nothing waits: recorded by the sensor", empty))
             return dg.SensorResult(
                 run_requests=_checks(context.instance, group, observed, work),
-                asset_events=events,
-                cursor=json.dumps({"share_partitions": now}),
+                asset_events=[*events, *observed_topics(position.everything, kept.get("topics"))],
+                cursor=json.dumps({"share_partitions": now, "topics": written_offsets(position.everything)}),
             )
 
         return waiting_out(context, given.interval_seconds, tick)

@@ -20,6 +20,7 @@ from sharequeue.dagster.reports import figures
 from sharequeue.dagster.resources import SettingsResource
 from sharequeue.dagster.sensors import Observed, observe_sensor
 from sharequeue.dagster.share_group import Automation, LagSensor
+from sharequeue.dagster.topics import TOPIC_PREFIX, topic_key
 from sharequeue.database import Database
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.kafka.clients import client_config
@@ -67,7 +68,9 @@ def tick(private_database: Database, instance: dg.DagsterInstance, settings: Set
 
 
 def events(answer: Any, kind: type) -> list[Any]:
-    return [event for event in answer.asset_events if isinstance(event, kind)]
+    """The events of a kind, except those of topics."""
+    found: list[Any] = [event for event in answer.asset_events if isinstance(event, kind)]
+    return [event for event in found if event.asset_key.path[0] != TOPIC_PREFIX]
 
 
 def test_figures_are_observed_without_a_run(
@@ -308,3 +311,21 @@ def test_the_asset_of_a_run_keeps_history_too(
     asset = spso_and_lag_asset(dg.AssetSpec(REPORT), share_group("g", topics=["t"]))
     assert dg.materialize([asset], resources={"sharequeue_state": queue}).success
     assert len(reports.history("g")) == 1
+
+
+def test_a_topic_is_observed_when_it_has_new_offsets(
+    tick: Tick, private_database: Database, at: SharePartition
+) -> None:
+    """The first tick has its partitions and offsets; later ones only what has changed."""
+
+    def topics() -> list[dg.AssetObservation]:
+        return [event for event in tick().asset_events if event.asset_key == topic_key("t")]
+
+    (first,) = topics()
+    (status,) = State(private_database).figures.describe("g")
+    assert first.metadata["partitions"].value == 1
+    assert first.metadata["written_offsets"].value == status.log_end
+    assert topics() == []
+    single.observe(State(private_database), at, "id", 0, status.log_end + 5, status.log_end + 5)
+    (again,) = topics()
+    assert again.metadata["written_offsets"].value == status.log_end + 5
