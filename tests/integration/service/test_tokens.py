@@ -454,7 +454,7 @@ def test_tokens_of_scopes_by_command(
             )
     with serving(settings.replace(database_url=url)) as address:
         member = Membership(ServiceAddress(address, made.stdout.strip()), "g", ["t"])
-        with member, pytest.raises(ClusterAuthorizationFailed, match="needs the scope heartbeat"):
+        with member, pytest.raises(ClusterAuthorizationFailed, match="needs: heartbeat"):
             member.join(60)
 
 
