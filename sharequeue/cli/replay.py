@@ -28,6 +28,7 @@ T = TypeVar("T")
     text("SELECTION"),
     flag("DRY-RUN"),
     text("PATH"),
+    text("REPLAY-ID"),
     number("RECORDS"),
     number("ACCEPTED"),
     number("ACCEPTED-ROWS"),
@@ -35,6 +36,7 @@ T = TypeVar("T")
     number("REJECTED"),
     number("DROPPED"),
     number("DEAD-LETTERS"),
+    text("LIVE-GROUP"),
     nested("MISSING"),
     number("SCANNED"),
     number("SECONDS"),
@@ -132,22 +134,26 @@ def replay(
     nested("SUMMARIES"),
     text("WHERE"),
     flag("PUBLISHED"),
+    number("PUBLICATIONS"),
+    text("PUBLISHED-BEFORE"),
+    flag("REPEATED"),
     one=True,
 )
 @execute_option
+@click.option("--again", is_flag=True, help="Publish a replay that was published before.")
 @click.argument("job", metavar="MODULE:JOB")
 @click.argument("name")
-def publish(settings: Settings, output: Output, execute: bool, job: str, name: str) -> None:
+def publish(settings: Settings, output: Output, execute: bool, again: bool, job: str, name: str) -> None:
     """Move the replay NAME into the live output of a pipeline, in place of the rows of the same records.
 
     A reader finds each record once, before and after: files move in one commit of the manifest, rows of a Postgres
-    table in one transaction. Publishing again gives the same output.
+    table in one transaction. A replay that was published before is refused without --again.
     """
     from sharequeue.spark.handler import PipelineError
 
     try:
         with nullcontext() if output.text else redirect_stdout(sys.stderr):
-            report = load_job(job).publish(name, settings, execute=execute)
+            report = load_job(job).publish(name, settings, execute=execute, again=again)
     except PipelineError as error:
         raise Refused(error) from error
     output.one_row(asdict(report), str(report))

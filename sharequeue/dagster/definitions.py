@@ -5,14 +5,14 @@ calls it directly.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import dagster as dg
 
 from sharequeue.dagster.assets.accepted import Execute, accepted_asset, process
 from sharequeue.dagster.assets.dead_letters import dead_letters_asset
 from sharequeue.dagster.assets.history import history_asset
-from sharequeue.dagster.assets.replayed import replayed_asset
+from sharequeue.dagster.assets.published import publish_job
+from sharequeue.dagster.assets.replayed import partitions_of, replayed_asset
 from sharequeue.dagster.assets.reports import delivery_counts_asset, spso_and_lag_asset
 from sharequeue.dagster.assets.summaries import summary_asset
 from sharequeue.dagster.checks import dead_letter_checks
@@ -21,6 +21,7 @@ from sharequeue.dagster.lineage import (
     DEAD_LETTERS,
     DELIVERY_COUNTS,
     HISTORY,
+    PUBLISHED,
     REDRIVEN,
     REPLAYED,
     SPSO_AND_LAG,
@@ -28,9 +29,10 @@ from sharequeue.dagster.lineage import (
     Translate,
     topics_of,
 )
-from sharequeue.dagster.redrive import redrive_asset
-from sharequeue.dagster.sensors import Observed, lag_sensor, observe_sensor
-from sharequeue.dagster.share_group import Schedule, ShareGroup
+from sharequeue.dagster.redrive import redrive_job
+from sharequeue.dagster.sensors import Observed, history_sensor, lag_sensor, observe_sensor
+from sharequeue.dagster.sensors.active_runs import at_work
+from sharequeue.dagster.share_group import Backfill, Schedule, ShareGroup
 from sharequeue.dagster.state_checks import state_checks
 
 
@@ -49,7 +51,6 @@ def share_group_defs(
     """
     lineage = Lineage(group, translate)
     name, reported = group.name, [lineage.key(SPSO_AND_LAG), lineage.key(DELIVERY_COUNTS)]
-    redriven = redrive_asset(lineage[REDRIVEN], group)
     job = dg.define_asset_job(
         name,
         selection=dg.AssetSelection.assets(*lineage.of_a_run),
@@ -57,13 +58,6 @@ def share_group_defs(
         executor_def=dg.in_process_executor,
         tags=group.run_tags,
         description=f"Processes share group {group.group}, then writes dead letters, reports and checks.",
-    )
-    redrive_job = dg.define_asset_job(
-        f"{name}_redrive",
-        selection=dg.AssetSelection.assets(redriven),
-        executor_def=dg.in_process_executor,
-        tags=group.run_tags,
-        description=f"Sends dead letters of share group {group.group} back; a dry run by default.",
     )
     checks_job = dg.define_asset_job(
         f"{name}_checks",
@@ -81,38 +75,57 @@ def share_group_defs(
         lineage.key(ACCEPTED), lineage.key(SPSO_AND_LAG), lineage.key(DEAD_LETTERS), touched, checks_job.name
     )
     schedule = group.automation.schedule
-    replayed = [replayed_asset(lineage[REPLAYED], group, group.backfill)] if group.backfill else []
-    history = [history_asset(lineage[HISTORY], group, group.backfill)] if group.backfill else []
-    return dg.Definitions(
+    backfills = dg.Definitions() if group.backfill is None else _backfills(group, group.backfill, lineage)
+    made = dg.Definitions(
         assets=[
             accepted_asset(lineage[ACCEPTED], group, execute),
             *(summary_asset(lineage[summary], group, summary) for summary in group.summaries),
             dead_letters_asset(lineage[DEAD_LETTERS], group),
-            redriven,
-            *replayed,
-            *history,
+            lineage[REDRIVEN],
             spso_and_lag_asset(lineage[SPSO_AND_LAG], group),
             delivery_counts_asset(lineage[DELIVERY_COUNTS], group),
             *(topics_of([lineage]) if topics is None else topics),
         ],
         asset_checks=checks,
-        jobs=[job, redrive_job, checks_job, *(_replay_job(group, asset) for asset in replayed)],
+        jobs=[job, redrive_job(group, lineage.key(REDRIVEN)), checks_job],
         sensors=[lag_sensor(group, touched), observe_sensor(group, observed)],
-        schedules=[] if schedule is None else [_schedule(group, schedule)],
+        schedules=[] if schedule is None else [_schedule(group, schedule, touched)],
     )
+    return dg.Definitions.merge(made, backfills)
 
 
-def _replay_job(group: ShareGroup, asset: dg.AssetsDefinition) -> Any:
-    return dg.define_asset_job(
+def _backfills(group: ShareGroup, backfill: Backfill, lineage: Lineage) -> dg.Definitions:
+    """Return the definitions of replays, of their publication, and of the history."""
+    replayed = replayed_asset(lineage[REPLAYED], group, backfill)
+    published = lineage[PUBLISHED].replace_attributes(partitions_def=partitions_of(backfill))
+    history = history_asset(lineage[HISTORY], group)
+    replay_job = dg.define_asset_job(
         f"{group.name}_replay",
-        selection=dg.AssetSelection.assets(asset),
+        selection=dg.AssetSelection.assets(replayed),
         executor_def=dg.in_process_executor,
-        description=f"Replays records of share group {group.group} by day or hour; the live group is not changed.",
+        description=f"Replays records of share group {group.group} by time; the live group is not changed.",
+    )
+    history_job = dg.define_asset_job(
+        f"{group.name}_count_days",
+        selection=dg.AssetSelection.assets(history),
+        executor_def=dg.in_process_executor,
+        description=f"Counts past days of share group {group.group} from the journal, without Spark.",
+    )
+    return dg.Definitions(
+        assets=[replayed, published, history],
+        jobs=[replay_job, publish_job(group, backfill, published.key), history_job],
+        sensors=[history_sensor(group, history_job.name)],
     )
 
 
-def _schedule(group: ShareGroup, given: Schedule) -> dg.ScheduleDefinition:
-    return dg.ScheduleDefinition(
+def _schedule(group: ShareGroup, given: Schedule, assets: Sequence[dg.AssetKey]) -> dg.ScheduleDefinition:
+    """Build the schedule of the job of `group`; `assets` are those of its runs.
+
+    A tick is skipped, with the reason, while a run or a backfill of the group is active or queued, so that runs that
+    take longer than the interval do not fill the queue.
+    """
+
+    @dg.schedule(
         name=f"{group.name}_schedule",
         job_name=group.name,
         cron_schedule=given.cron,
@@ -120,8 +133,15 @@ def _schedule(group: ShareGroup, given: Schedule) -> dg.ScheduleDefinition:
         default_status=dg.DefaultScheduleStatus.RUNNING
         if given.enabled
         else dg.DefaultScheduleStatus.STOPPED,
-        description=f"Processes share group {group.group} at set times, whatever the lag.",
+        description=f"Processes share group {group.group} at set times, whatever the lag."
+        + ("" if given.overlap else " Skips a time while a run of the group is active or queued."),
     )
+    def schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        if not given.overlap and (running := at_work(context.instance, group, assets)):
+            return dg.SkipReason(running)
+        return dg.RunRequest(tags=group.run_tags)
+
+    return schedule
 
 
 __all__ = ["share_group_defs"]

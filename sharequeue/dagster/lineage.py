@@ -3,7 +3,7 @@
     kafka/<topic> → accepted → each summary
                     accepted → dead_letters → kafka/<dead-letter topic> → redriven
                     accepted, dead_letters → spso_and_lag, delivery_counts
-    kafka/<topic> → replayed, and spso_and_lag → history, if backfills are configured
+    kafka/<topic> → replayed → published, and spso_and_lag → history, if backfills are configured
 
 A topic is one external asset, shared by all groups of a code location that read or write it (`topics_of`). So a
 dead-letter topic that is another group's source connects both. Redriven records return to their source topic. As a
@@ -27,7 +27,7 @@ from sharequeue.words.names import listed
 
 ACCEPTED, DEAD_LETTERS, REDRIVEN = "accepted", "dead_letters", "redriven"
 SPSO_AND_LAG, DELIVERY_COUNTS = "spso_and_lag", "delivery_counts"
-REPLAYED, HISTORY = "replayed", "history"
+REPLAYED, PUBLISHED, HISTORY = "replayed", "published", "history"
 DEAD_LETTER_TOPIC_CONFIG = "errors.deadletterqueue.topic.name"
 
 _SHOWN_GROUPS = 20
@@ -94,6 +94,7 @@ _DEPS = {
     REDRIVEN: (DEAD_LETTERS,),
     SPSO_AND_LAG: (ACCEPTED, DEAD_LETTERS),
     DELIVERY_COUNTS: (ACCEPTED, DEAD_LETTERS),
+    PUBLISHED: (REPLAYED,),
     HISTORY: (SPSO_AND_LAG,),
 }
 
@@ -215,7 +216,8 @@ def _about(group: ShareGroup) -> dict[str, tuple[str, set[str]]]:
             {"kafka"},
         ),
         REDRIVEN: (
-            f"Dead letters of `{group.group}` sent back to {topics}, each once; a dry run unless `execute` is set.",
+            f"Dead letters of `{group.group}` sent back to {topics}, each once. The job `{group.name}_redrive` sends "
+            "them; a dry run unless `execute` is set.",
             {"kafka"},
         ),
         SPSO_AND_LAG: (
@@ -233,6 +235,11 @@ def _about(group: ShareGroup) -> dict[str, tuple[str, set[str]]]:
                     f"Records of {topics} by their timestamps, processed again by the handler of "
                     f"`{group.group}`, into separate folders. The live group is not changed.",
                     {"kafka", "spark", "parquet"},
+                ),
+                PUBLISHED: (
+                    f"Replayed records of `{group.group}` in its live output, in place of the rows of the same "
+                    f"records. The job `{group.name}_publish` publishes them; a dry run unless `execute` is set.",
+                    {"spark"},
                 ),
                 HISTORY: (
                     f"The figures of each past day of `{group.group}`, counted again from the journal.",
@@ -270,6 +277,7 @@ def _commands(group: ShareGroup, name: str) -> Mapping[str, Any]:
         REPLAYED: f"sharequeue replay {group.pipeline} --day {group.backfill.start}"
         if group.backfill
         else "",
+        PUBLISHED: f"sharequeue publish {group.pipeline} NAME",
     }
     if topic:
         commands[DEAD_LETTERS] = f"sharequeue dlq list {topic}"

@@ -1,9 +1,10 @@
 """Redrive dead letters from Dagster.
 
-It is an asset of its own, in no automatic job: launch it after the cause is removed, with a config that
-selects the letters. Without `execute` it only shows what it would do. It gives the same guarantees as the command,
-which `sharequeue.redrive` implements: each letter is sent once, even if others redrive at the same time or a run is
-killed.
+It is a job of its own, with one op: launch it after the cause is removed, with a config that selects the letters.
+The asset `redriven` is external, so that "Materialize all" never starts a redrive. Without `execute` the job only
+shows what it would do, as an observation of that asset; letters that were sent are a materialization. It gives the
+same guarantees as the command, which `sharequeue.deadletters.redrive` implements: each letter is sent once, even if
+others redrive at the same time or a run is killed.
 """
 
 from collections.abc import Mapping
@@ -79,18 +80,18 @@ class Redriving(dg.Config):
             raise dg.Failure(f"the redrive's config cannot be read: {error}", allow_retries=False) from error
 
 
-def redrive_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefinition:
-    """Build the asset `redriven`: dead letters of `group` sent back."""
+def redrive_job(group: ShareGroup, asset: dg.AssetKey) -> dg.JobDefinition:
+    """Build the job that sends dead letters of `group` back, and records that as events of `asset`."""
     group_id = group.group
 
-    @dg.multi_asset(specs=[spec], name=f"{group.name}_redriven")
+    @dg.op(name=f"{group.name}_redriven")
     @retried_if_useful
     def redriven(
-        context: dg.AssetExecutionContext,
+        context: dg.OpExecutionContext,
         config: Redriving,
         sharequeue_settings: SettingsResource,
         sharequeue_state: StateResource,
-    ) -> Any:
+    ) -> None:
         """Dead letters sent back, each once; a dry run unless the config has `execute`."""
         topic = GroupConfigs.load(sharequeue_state.database, group_id).dead_letter_topic
         if not topic:
@@ -113,11 +114,23 @@ def redrive_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefinition:
         except RedriveRefused as error:
             # An immediate retry would not help, and what was sent is recorded.
             raise dg.Failure(str(error), allow_retries=False) from error
+        shown = metadata(topic, selection, plan, report)
         if report is None:
             context.log.info(f"a dry run: {plan.letters:,} letters would be sent; set execute to send them")
-        return dg.MaterializeResult(metadata=metadata(topic, selection, plan, report))
+            context.log_event(dg.AssetObservation(asset, metadata=shown))
+        else:
+            context.log_event(dg.AssetMaterialization(asset, metadata=shown))
 
-    return redriven
+    @dg.job(
+        name=f"{group.name}_redrive",
+        executor_def=dg.in_process_executor,
+        tags=group.run_tags,
+        description=f"Sends dead letters of share group {group_id} back; a dry run by default.",
+    )
+    def job() -> None:
+        redriven()
+
+    return job
 
 
 def metadata(

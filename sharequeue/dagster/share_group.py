@@ -106,6 +106,11 @@ class Schedule(dg.Model, dg.Resolvable):
     cron: str = Field(description="The times, such as `0 3 * * *`.")
     timezone: str = Field(default="UTC", description="The time zone of `cron`, such as `Europe/Berlin`.")
     enabled: bool = Field(default=False, description="Whether it is switched on in a new deployment.")
+    overlap: bool = Field(
+        default=False,
+        description="Request a run even if a run or backfill of the group is active or queued; else the tick is "
+        "skipped.",
+    )
 
     @field_validator("timezone")
     @classmethod
@@ -219,15 +224,19 @@ class Checks(dg.Model, dg.Resolvable):
 
 
 class Backfill(dg.Model, dg.Resolvable):
-    """Replays by time: the asset `<key_prefix>/replayed`, with a partition for each day or hour. Reports on past
-    days: the asset `<key_prefix>/history`, with a partition for each day in UTC."""
+    """Replays by time: the asset `<key_prefix>/replayed`, with a partition for each week, day or hour, and
+    `<key_prefix>/published`. Reports on past days: the asset `<key_prefix>/history`, with a partition for each day in
+    UTC that has figures."""
 
-    partitions: Literal["daily", "hourly"] = "daily"
+    partitions: Literal["weekly", "daily", "hourly"] = Field(
+        default="daily", description="`weekly`, `daily` or `hourly`; a week begins on the weekday of `start`."
+    )
     start: str = Field(description="The first day that can be replayed, such as `2013-01-01`.")
     timezone: str = Field(default="UTC", description="The time zone in which a day begins.")
     one_run: bool = Field(
-        default=False,
-        description="Replay all requested partitions in one run, which reads the log once; else one run for each.",
+        default=True,
+        description="Replay a range of partitions in one run, which reads the log once; `false`: one run for each, "
+        "of which each reads the log.",
     )
 
     @field_validator("timezone")
@@ -380,6 +389,7 @@ RESERVED = frozenset(
         "dead_letters",
         "redriven",
         "replayed",
+        "published",
         "history",
         "spso_and_lag",
         "delivery_counts",

@@ -229,17 +229,20 @@ class Pipeline(ShareGroupJob):
         *,
         output: str | None = None,
         execute: bool = False,
+        again: bool = False,
         spark: SparkSession | None = None,
         state: State | None = None,
     ) -> PublishReport:
         """Replace rows of the live output with a replay's accepted rows of the same records.
 
-        Without `execute` nothing is changed, and the report has what would change. Publishing is idempotent. Released
-        and rejected records and dead letters of the live group do not change. `output` is the folder of all replays.
+        Without `execute` nothing is changed, and the report has what would change. Publishing is idempotent; a
+        replay that was published before is published again only with `again`. Released and rejected records and dead
+        letters of the live group do not change. `output` is the folder of all replays.
 
-        Raises InvalidRequest when there is no such replay, when the group has not finished all its records, when a
-        compaction committed first, or when the sink cannot remove rows; UnknownTopicId when a topic was recreated;
-        CompactionFailed, SettingMissing, SparkNotReady, and what a sink raises: nothing has then changed.
+        Raises InvalidRequest when there is no such replay, when it was published before, when the group has not
+        finished all its records, when a compaction committed first, or when the sink cannot remove rows;
+        UnknownTopicId when a topic was recreated; CompactionFailed, SettingMissing, SparkNotReady, and what a sink
+        raises: nothing has then changed.
         """
         with self._opened(settings, spark, state) as (loaded, session, queue), Topics(loaded) as topics:
             return publish(
@@ -251,6 +254,7 @@ class Pipeline(ShareGroupJob):
                 spark=session,
                 output=output,
                 execute=execute,
+                again=again,
             )
 
     def output(

@@ -182,6 +182,17 @@ _REPLAYED_LEASES = sa.text(
 _REPLAYED_OUTCOMES = sa.text(
     "select * from sharequeue.replay_outcomes(:id, :snapshot, cast(:until as bigint))"
 )
+# A look at the index of each day's partition, for each share-partition of the group.
+_DAYS_WITH_FIGURES = sa.text(
+    "select day from sharequeue.daily_rollups where group_id = :group_id"
+    " union"
+    " select p.day from sharequeue.journal_partitions() p"
+    " where p.day < cast(sharequeue.clock() at time zone 'UTC' as date) and exists ("
+    "  select from sharequeue.share_partitions sp join sharequeue.journal j using (share_partition_id)"
+    "  where sp.group_id = :group_id and j.at >= cast(p.day as timestamp) at time zone 'UTC'"
+    "  and j.at < cast(p.day + 1 as timestamp) at time zone 'UTC')"
+    " order by day"
+)
 
 
 class Journal:
@@ -300,6 +311,13 @@ class Journal:
             until=until,
         )
         return [Day(**row) for row in rows]
+
+    def days_with_figures(self, group_id: str) -> list[date]:
+        """Return the days (UTC) that are over and have figures of a group: days that were counted, and days of the
+        journal on which its state changed.
+        """
+        rows = self._database.rows(_DAYS_WITH_FIGURES, group_id=group_id)
+        return [row["day"] for row in rows]
 
     def outcomes(self, group_id: str, day: date) -> list[DayOutcome]:
         """Return the outcomes of a group's records on one day that has been rolled up."""

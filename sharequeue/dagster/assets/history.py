@@ -3,6 +3,9 @@
 The service counts a day when it is over. This asset counts it again, as far back as the journal goes, and
 shows it as a partition of its own, so that a backfill fills the gaps of times without a service. For older
 days it shows the earlier count. It needs no Spark, and does not change the live group.
+
+Its partitions are dynamic, and the sensor `history` adds them: when definitions are loaded, nobody knows on which day
+the group began.
 """
 
 from collections.abc import Sequence
@@ -13,16 +16,21 @@ import dagster as dg
 
 from sharequeue.dagster import reports
 from sharequeue.dagster.resources import StateResource
-from sharequeue.dagster.share_group import Backfill, ShareGroup
+from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.state.journal import Day, Journal
 
 
-def history_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) -> dg.AssetsDefinition:
+def partitions_of(group: ShareGroup) -> dg.DynamicPartitionsDefinition:
+    """Return the partitions of the asset: the days (UTC) that are over and of which the group has figures."""
+    return dg.DynamicPartitionsDefinition(name=f"sharequeue/{group.name}/history")
+
+
+def history_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefinition:
     """Build the asset of the history of `group`: a partition for each day in UTC, from the journal.
 
     One run makes all requested partitions.
     """
-    partitions = dg.DailyPartitionsDefinition(backfill.start, timezone="UTC")
+    partitions = partitions_of(group)
 
     @dg.multi_asset(
         specs=[spec.replace_attributes(partitions_def=partitions)],
@@ -60,4 +68,4 @@ def _source(kept: bool, days: Sequence[Day]) -> str:
     )
 
 
-__all__ = ["history_asset"]
+__all__ = ["history_asset", "partitions_of"]

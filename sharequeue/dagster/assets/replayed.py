@@ -1,11 +1,12 @@
 """The asset `replayed`: process the records of a day or hour again with the same handler, apart from the live group.
 
-Its partitions are days or hours of the records' timestamps, as needed for Dagster's backfills. Every
+Its partitions are weeks, days or hours of the records' timestamps, as needed for Dagster's backfills. Every
 partition has its own folder, which is replaced as a whole: a backfill may be cancelled, resumed and executed
 again. Nothing of the live group is changed, so a replay and its runs do not wait for each other.
 """
 
 import re
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -36,21 +37,28 @@ class Replaying(dg.Config):
 
 
 def partitions_of(backfill: Backfill) -> dg.TimeWindowPartitionsDefinition:
-    """Return the partitions of the asset: days or hours that are over."""
+    """Return the partitions of the asset: weeks, days or hours that are over."""
+    if backfill.partitions == "weekly":
+        # Dagster counts from Sunday; any other weekday would leave out the days before the first week.
+        weekday = date.fromisoformat(backfill.start).isoweekday() % 7
+        return dg.WeeklyPartitionsDefinition(backfill.start, timezone=backfill.timezone, day_offset=weekday)
     if backfill.partitions == "hourly":
         return dg.HourlyPartitionsDefinition(f"{backfill.start}-00:00", timezone=backfill.timezone)
     return dg.DailyPartitionsDefinition(backfill.start, timezone=backfill.timezone)
 
 
-def replay_name(partition_key: str) -> str:
-    """Return the name of a partition's replay and of its folder: an hour's key has a colon, which they must not."""
-    return _NOT_IN_NAMES.sub("-", partition_key)
+def replay_name(backfill: Backfill, partition_key: str) -> str:
+    """Return the name of a partition's replay and of its folder: an hour's key has a colon, which they must not, and
+    a week's key is also the key of its first day.
+    """
+    name = _NOT_IN_NAMES.sub("-", partition_key)
+    return f"week-{name}" if backfill.partitions == "weekly" else name
 
 
 def replayed_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) -> dg.AssetsDefinition:
     """Build the asset of the replays of `group`.
 
-    One run replays one partition, or with `one_run` all requested ones.
+    One run replays a range of partitions, or without `one_run` a single one.
     """
     partitions = partitions_of(backfill)
     policy = dg.BackfillPolicy.single_run() if backfill.one_run else dg.BackfillPolicy.multi_run(1)
@@ -77,7 +85,7 @@ def replayed_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) ->
         context.instance.add_run_tags(context.run.run_id, {REPLAY_TAG: group.group})
         job, loaded = pipeline_of(group), sharequeue_settings.load()
         spans = {key: partitions.time_window_for_partition_key(key) for key in context.partition_keys}
-        windows = [Window(span.start, span.end, replay_name(key)) for key, span in spans.items()]
+        windows = [Window(span.start, span.end, replay_name(backfill, key)) for key, span in spans.items()]
         with cancelled_plainly("finished partitions are kept"), Topics(loaded) as topics:
             reports = replay_windows(
                 job,
@@ -115,7 +123,7 @@ def _metadata(report: "ReplayReport") -> dict[str, Any]:
         "dropped_records": report.dropped,
         "would_be_dead_letters": report.dead_letters,
         "missing": "; ".join(report.missing) or "none: retention has removed none of these records",
-        "live_group": "unchanged: no lease, no delivery count, no SPSO, no dead letter",
+        "live_group": report.live_group,
         "path": dg.MetadataValue.path(str(report.path)),
         "scanned_offsets": report.scanned,
         "replay_seconds": round(report.seconds, 3),

@@ -5,12 +5,17 @@ takes the accepted rows of its records out of the live output and puts the repla
 record once, both before and after.
 
 Only records that the group has finished are published: any other would be redelivered, and be in the output twice.
+
+Each publication is recorded beside the replays, in `_published/<name>.json`, which stays when a new replay of that
+name replaces the folder. A replay that was published is not published again unless the caller demands it.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import UTC
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -32,6 +37,9 @@ from sharequeue.words.settings import Settings
 
 __all__ = ["PublishReport", "publish"]
 
+PUBLISHED = "_published"
+"""The folder beside the replays that lists the publications, with a file for each name."""
+
 
 @dataclass(frozen=True, slots=True)
 class PublishReport(Shown):
@@ -52,6 +60,12 @@ class PublishReport(Shown):
     """Summaries that were recomputed."""
     where: str
     published: bool
+    publications: int = 0
+    """How often a replay of this name was published before."""
+    published_before: str | None = None
+    """When that happened last (ISO 8601, UTC)."""
+    repeated: bool = False
+    """Whether that was this very replay, not an earlier one of the same name."""
 
     def table(self) -> Table:
         """Return its figures."""
@@ -62,6 +76,10 @@ class PublishReport(Shown):
             [(self.records, self.hidden_rows, self.added_rows, self.folders)],
             (
                 f"recomputed: {', '.join(self.summaries)}" if self.summaries else None,
+                None
+                if self.published_before is None
+                else f"{'this replay' if self.repeated else 'an earlier replay of this name'} was published at "
+                f"{self.published_before}",
                 None if self.published else "nothing was changed: execute to publish",
             ),
         )
@@ -77,6 +95,7 @@ def publish(
     spark: SparkSession,
     output: str | None = None,
     execute: bool = False,
+    again: bool = False,
 ) -> PublishReport:
     """Replace rows of the live output with a replay's accepted rows of the same records.
 
@@ -84,6 +103,16 @@ def publish(
     """
     refuse_unusable(spark, settings, settings.output)
     report = _report(job, settings, name, spark, output)
+    record = _record(settings, job, name, output)
+    files = Files(spark, record)
+    earlier: list[dict[str, Any]] = json.loads(files.read_text(record) or "[]")
+    repeated = bool(earlier) and earlier[-1]["replay_id"] == report.replay_id
+    if execute and repeated and not again:
+        raise InvalidRequest(
+            f"Replay {name} of group {job.group} was published at {earlier[-1]['published_at']}, and not replayed "
+            "since: nothing was changed. Replay the records again, or set `again` (`--again`) to write the same rows "
+            "again."
+        )
     _refuse_other_topics(report, topics)
     _refuse_unfinished(job, state, report)
     _refuse_other_lives(job, state, report)
@@ -97,6 +126,15 @@ def publish(
     done = (job.destination or ParquetByLease()).replace(
         SinkContext(settings, state, spark, job.names), replacement, execute=execute
     )
+    if execute:
+        entry = {
+            "replay_id": report.replay_id,
+            "published_at": state.now().astimezone(UTC).isoformat(timespec="seconds"),
+            "records": report.records,
+            "hidden_rows": done.hidden_rows,
+            "added_rows": report.accepted_rows,
+        }
+        files.write_text(record, json.dumps([*earlier, entry], indent=2))
     return PublishReport(
         report.group,
         report.sink,
@@ -108,7 +146,16 @@ def publish(
         done.summaries,
         done.where,
         execute,
+        len(earlier),
+        earlier[-1]["published_at"] if earlier else None,
+        repeated,
     )
+
+
+def _record(settings: Settings, job: ShareGroupJob, name: str, output: str | None) -> str:
+    """Return the file that lists the publications of the replays of a name."""
+    parent, _, last = replay_folder(settings, job, name, output).rpartition("/")
+    return f"{parent}/{PUBLISHED}/{last}.json"
 
 
 def _report(

@@ -40,6 +40,7 @@ from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.replays import offsets as log_offsets
+from sharequeue.spark.replays.live_group import LiveGroup, changes, measure
 from sharequeue.spark.replays.offsets import Chosen, Logs
 from sharequeue.spark.replays.report import ReplayedPartition, ReplayReport
 from sharequeue.spark.replays.selection import (
@@ -176,6 +177,7 @@ def _opened(
                 configs,
                 output,
                 time.monotonic(),
+                measure(state, job.group),
             )
             yield work
         except BaseException as error:
@@ -197,6 +199,8 @@ class _Work:
     configs: GroupConfigs
     output: str | None
     began_at: float
+    before: LiveGroup
+    """The live group when this replay, or the one of this window, began."""
     unfinished: str | None = None
     """The folder of the attempt that is being written."""
 
@@ -226,6 +230,12 @@ class _Work:
         self.began_at = time.monotonic()
         return report
 
+    def _live_group(self) -> str:
+        """Return what has happened to the live group since the last measurement."""
+        state, group = self.source.state, self.job.group
+        before, self.before = self.before, measure(state, group)
+        return changes(state, group, before, self.before)
+
     def _written(self, report: ReplayReport, leases: Sequence[Lease]) -> ReplayReport:
         """Run the handler, write its result, read it back, and move it into place."""
         spark, settings = self.source.spark, self.source.settings
@@ -236,7 +246,8 @@ class _Work:
             began = _STAGED.fullmatch(left)
             if began and time.time() - int(began[1]) > DEAD_AFTER_SECONDS:
                 files.remove(f"{parent}/{STAGING}/{left}")
-        staging = f"{parent}/{STAGING}/{report.name}+{time.time():.0f}-{uuid4().hex}"
+        replay_id = uuid4()
+        staging = f"{parent}/{STAGING}/{report.name}+{time.time():.0f}-{replay_id.hex}"
         self.unfinished = staging
         records = self.source.records(leases) if leases else no_records(spark)
         handled = call_handler(self.job.handler, records, self.job.unknown)
@@ -270,6 +281,8 @@ class _Work:
             # With a limit of one delivery, a released record is not redelivered.
             dead_letters=rejected + (released if self.configs.delivery_count_limit == 1 else 0),
             seconds=time.monotonic() - self.began_at,
+            replay_id=str(replay_id),
+            live_group=self._live_group(),
         )
         uncache(handled, of=None if leases else records)
         files.write_text(f"{staging}/{REPORT}", json.dumps(done.plain(), indent=2))

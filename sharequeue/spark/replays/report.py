@@ -57,6 +57,10 @@ class ReplayReport(Shown):
     scanned: int = 0
     """Offsets that were read to find the records."""
     seconds: float = field(default=0.0, compare=False)
+    replay_id: str = field(default="", compare=False)
+    """A UUID of this replay: another replay of the same name has another one. Empty after a dry run."""
+    live_group: str = field(default="", compare=False)
+    """What happened to the live group meanwhile, as measured before and after; empty after a dry run."""
 
     @property
     def records(self) -> int:
@@ -89,7 +93,11 @@ class ReplayReport(Shown):
                 name: getattr(self, name)
                 for name in ("group", "sink", "name", "selection", "dry_run", "path")
             },
-            **(self.figures() if not self.dry_run else {"records": self.records}),
+            **(
+                {"replay_id": self.replay_id, **self.figures(), "live_group": self.live_group}
+                if not self.dry_run
+                else {"records": self.records}
+            ),
             "missing": list(self.missing),
             "scanned": self.scanned,
             "seconds": round(self.seconds, 3),
@@ -114,6 +122,7 @@ class ReplayReport(Shown):
         )
         return cls(
             **{name: found[name] for name in names},
+            **{name: found.get(name, "") for name in ("replay_id", "live_group")},
             missing=tuple(found["missing"]),
             partitions=tuple(partitions),
         )
@@ -136,7 +145,8 @@ class ReplayReport(Shown):
             ],
             (
                 *self.missing,
-                None if self.dry_run else f"{outcomes}; nothing of the live group was touched",
+                None if self.dry_run else outcomes,
+                f"live group: {self.live_group}" if self.live_group else None,
                 None if self.dry_run else f"output: {self.path}",
             ),
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.dagster import ShareGroup, share_group_defs
+from sharequeue.dagster.names import dagster_name
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.database import Database
 from sharequeue.kafka.clients import client_config
@@ -71,6 +73,8 @@ class Case:
     state: State
     spark: SparkSession
     database: Database
+    work: Callable[[], object]
+    """One more round of the live group, over all records."""
 
     def asset(self, **backfill: Any) -> dg.AssetsDefinition:
         group = self.group.model_copy(
@@ -149,7 +153,9 @@ def case(
         value = ("accept", "accept", "reject", "accept", "release")[at % 5]
         producer.produce(topic, value.encode(), partition=at % 2, timestamp=int(time.timestamp() * 1000))
     assert producer.flush(30) == 0
-    run_job(job_of(group, topic, by_value), assigned(topic), max_rounds=1, max_records=RECORDS // 2)
+    job = replace(job_of(group, topic, by_value), sink=dagster_name(group))
+    holder = assigned(topic)
+    run_job(job, holder, max_rounds=1, max_records=RECORDS // 2)
     monkeypatch.setenv("SHAREQUEUE_OUTPUT", str(tmp_path / "backfills"))
     resource = SettingsResource(home=str(stack.home))
     return Case(
@@ -168,6 +174,7 @@ def case(
         state,
         spark,
         database,
+        lambda: run_job(job, holder, max_rounds=1, max_records=RECORDS),
     )
 
 
@@ -183,21 +190,21 @@ def test_three_days_cancelled_midway_resumed_and_executed_again_equal_a_clean_ru
     figure of the live group has changed."""
     before = case.figures()
     assert any(each.lag for each in before[0])
-    clean = case.launch(case.asset(one_run=True), *DAYS)
+    clean = case.launch(case.asset(), *DAYS)
     assert clean.success
     told = metadata(clean)
     assert sorted(map(str, told)) == list(DAYS)
     assert [told[day]["read_records"] for day in DAYS] == [30, 30, 30]
     assert sum(told[day]["accepted_records"] for day in DAYS) == RECORDS * 3 // 5
     assert told[DAYS[0]]["would_be_dead_letters"] == told[DAYS[0]]["rejected_records"] == 6
-    assert told[DAYS[0]]["live_group"].startswith("unchanged")
+    assert told[DAYS[0]]["live_group"] == "unchanged: SPSO and 13 figures of 2 share-partitions are the same"
     assert told[DAYS[0]]["path"].endswith("/2013-01-01")
     wanted = case.files()
     assert len(wanted) == 2 * len(DAYS)
     assert case.figures() == before
 
     case.output.rename(case.output.with_name("clean"))
-    each = case.asset()
+    each = case.asset(one_run=False)
     assert case.launch(each, DAYS[0]).success
     monkeypatch.setenv(STOP_AT_CALL, str(len(_calls) + 1))
     sentence = "^the run was cancelled: finished partitions are kept$"
@@ -212,10 +219,74 @@ def test_three_days_cancelled_midway_resumed_and_executed_again_equal_a_clean_ru
     assert case.figures() == before
 
 
+def test_replayed_days_are_published_once_after_a_dry_run(case: Case) -> None:
+    """Nothing is published of a group that has not finished; a dry run only observes; each published day is a
+    materialization with its rows; a range with a day that was published before is refused as a whole."""
+    name = case.group.name
+    key = dg.AssetKey([name, "published"])
+    job = dg.Definitions.merge(
+        share_group_defs(case.group), dg.Definitions(resources=case.resources)
+    ).resolve_job_def(f"{name}_publish")
+    instance = dg.DagsterInstance.ephemeral()
+
+    def publish(**config: object) -> str:
+        """Return why a run failed, or an empty text."""
+        ran = job.execute_in_process(
+            instance=instance,
+            run_config={"ops": {f"{name}_published": {"config": config}}},
+            raise_on_error=False,
+        )
+        failures = [event for event in ran.all_events if event.is_step_failure]
+        return "".join(str(event.step_failure_data.error) for event in failures)
+
+    def seen() -> dict[str | None, tuple[Any, ...]]:
+        figures = ("replayed_records", "rows_out", "rows_in", "earlier_publications")
+        records = instance.fetch_observations(key, limit=10).records
+        observed = [each.asset_observation for each in records]
+        return {
+            each.partition: tuple(each.metadata[figure].value for figure in figures)
+            for each in observed
+            if each is not None
+        }
+
+    def output() -> tuple[int, int]:
+        """Return the rows of the live output, and in how many folders they are."""
+        rows = [row for row in case.state.outputs.counted(case.group.group, name) if row.records]
+        return sum(row.records for row in rows), len({row.location for row in rows})
+
+    assert case.launch(case.asset(), *DAYS).success
+    assert "has not finished all records of replay 2013-01-01" in publish(first=DAYS[0])
+    case.work()
+    # Released records would come again.
+    for status in case.state.figures.describe(case.group.group):
+        case.state.administration.alter_offsets(status.share_partition, status.topic_id, status.log_end)
+    before = output()
+    assert publish(first=DAYS[0], last=DAYS[1]) == ""
+    assert seen() == dict.fromkeys(DAYS[:2], (30, 18, 18, 0))
+    assert before == (RECORDS * 3 // 5, 2)
+    assert (output(), instance.get_materialized_partitions(key)) == (before, set())
+
+    assert publish(first=DAYS[0], last=DAYS[1], execute=True) == ""
+    assert instance.get_materialized_partitions(key) == set(DAYS[:2])
+    after = output()
+    assert after == (RECORDS * 3 // 5, 1)
+    why = publish(first=DAYS[1], last=DAYS[2], execute=True)
+    assert (
+        "the replays of 2013-01-02 were published before, and not replayed since: nothing was changed" in why
+    )
+    assert (output(), instance.get_materialized_partitions(key)) == (after, set(DAYS[:2]))
+    assert publish(first=DAYS[1], last=DAYS[2], execute=True, again=True) == ""
+    assert output() == after
+    assert instance.get_materialized_partitions(key) == set(DAYS)
+    assert "first: 'yesterday' is not a partition of `replayed`" in publish(first="yesterday")
+    assert "is before first" in publish(first=DAYS[1], last=DAYS[0])
+    assert "There is no replay in" in publish(first="2013-01-09")
+
+
 def test_days_side_by_side_do_not_meet(case: Case) -> None:
     """Two runs at the same time, as a pool with two places allows: each has its own folder. Hours likewise, also the
     one at whose end clocks show what they showed at its beginning."""
-    asset, results = case.asset(), []
+    asset, results = case.asset(one_run=False), []
     threads = [
         threading.Thread(target=lambda day=day: results.append(case.launch(asset, day).success))
         for day in DAYS[:2]

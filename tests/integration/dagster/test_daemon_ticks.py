@@ -1,16 +1,21 @@
-"""The sensors in Dagster's own daemon: loaded by a code server, ticked by the daemon's loop, kept in its Postgres."""
+"""The sensors and the schedule in Dagster's own daemon: loaded by a code server, ticked by the daemon's loops, kept
+in its Postgres."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 
 # The daemon's own loop, one turn at a time: Dagster has no public way to it.
+from dagster._core.workspace.context import IWorkspaceProcessContext
 from dagster._daemon.sensor import execute_sensor_iteration
+from dagster._scheduler.scheduler import ScheduleIterationTimes, launch_scheduled_runs
 
 from sharequeue.dagster.names import GROUP_TAG
 from sharequeue.database import Database
@@ -31,31 +36,51 @@ group = ShareGroup(
     freshness={{"fail_window": "2h"}},
     automation={{
         "sensor": {{"enabled": True, "interval_seconds": 1}}, "observe": {{"enabled": True, "interval_seconds": 1}},
+        "schedule": {{"cron": "*/5 * * * *", "enabled": True}},
     }},
 )
 defs = dg.Definitions.merge(share_group_defs(group), share_group_resources())
 """
 Turn = Callable[[], None]
+Workspace = IWorkspaceProcessContext[Any]
 
 
 @pytest.fixture
-def turn(
+def workspace(
     stack_instance: dg.DagsterInstance,
     private_database: Database,
     group: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Turn]:
-    """Give a function that is one turn of the daemon's loop over the sensors of a code location with one queue."""
+) -> Iterator[Workspace]:
+    """Give a code location with one queue, as the daemon loads it."""
     url = private_database.engine.url.render_as_string(hide_password=False)
     monkeypatch.setenv("SHAREQUEUE_DATABASE_URL", url)
-    with code_location(stack_instance, tmp_path, LOCATION.format(group=group)) as workspace:
+    with code_location(stack_instance, tmp_path, LOCATION.format(group=group)) as loaded:
+        yield loaded
 
-        def take() -> None:
-            for error in execute_sensor_iteration(workspace, logging.getLogger("daemon"), None, None):
-                assert error is None, error
 
-        yield take
+@pytest.fixture
+def turn(workspace: Workspace) -> Turn:
+    """Give a function that is one turn of the daemon's loop over the sensors."""
+
+    def take() -> None:
+        for error in execute_sensor_iteration(workspace, logging.getLogger("daemon"), None, None):
+            assert error is None, error
+
+    return take
+
+
+@pytest.fixture
+def at_time(workspace: Workspace) -> Callable[[datetime], None]:
+    """Give a function that is one turn of the daemon's loop over the schedules, at a time of the test's choice."""
+    kept: dict[str, ScheduleIterationTimes] = {}
+
+    def take(now: datetime) -> None:
+        for error in launch_scheduled_runs(workspace, logging.getLogger("daemon"), now, kept):
+            assert error is None, error
+
+    return take
 
 
 def test_the_daemon_requests_one_run_and_observes(
@@ -92,11 +117,53 @@ def test_the_daemon_requests_one_run_and_observes(
     assert len(stack_instance.fetch_materializations(key, limit=100).records) == 1
 
 
-def said(stack_instance: dg.DagsterInstance, sensor: str) -> list[str]:
-    """What each tick of a sensor that has ended said, the first one first; none has failed."""
+def test_a_cron_schedule_ticks_and_its_runs_do_not_pile_up(
+    at_time: Callable[[datetime], None], stack_instance: dg.DagsterInstance, group: str
+) -> None:
+    """Every five minutes, with a run that takes longer: the next tick is skipped with the run's id, whether the run
+    is queued or started; when it is over, the tick after that requests the second run."""
+    name = group.replace("-", "_")
+    # Near the present: Dagster removes old ticks that were skipped.
+    begun = datetime.now(UTC).replace(second=0)
+    begun -= timedelta(minutes=begun.minute % 5 - 1)
+
+    def runs() -> list[dg.DagsterRun]:
+        return list(stack_instance.get_runs(dg.RunsFilter(job_name=name)))
+
+    at_time(begun)
+    assert runs() == []
+    at_time(begun + timedelta(minutes=5))
+    at_time(begun + timedelta(minutes=6))
+    (first,) = runs()
+    assert (first.status, first.tags[GROUP_TAG]) == (dg.DagsterRunStatus.QUEUED, group)
+    at_time(begun + timedelta(minutes=10))
+    stack_instance.report_dagster_event(
+        dg.DagsterEvent("PIPELINE_START", name, message="started"), first.run_id, logging.INFO
+    )
+    at_time(begun + timedelta(minutes=15))
+    assert [run.run_id for run in runs()] == [first.run_id]
+    ended = stack_instance.get_run_by_id(first.run_id)
+    assert ended is not None
+    assert ended.status == dg.DagsterRunStatus.STARTED
+    stack_instance.report_run_failed(ended)
+    at_time(begun + timedelta(minutes=20))
+    assert len(runs()) == 2
+    assert said(stack_instance, f"{name}_schedule") == [
+        "",
+        f"run {first.run_id} of {name} is queued",
+        f"run {first.run_id} of {name} is started",
+        "",
+    ]
+    for run in runs():
+        if not run.is_finished:
+            stack_instance.report_run_canceled(run)
+
+
+def said(stack_instance: dg.DagsterInstance, instigator: str) -> list[str]:
+    """Return the reason of each tick of a sensor or schedule that has ended, the first one first; none has failed."""
     found = []
     for state in stack_instance.all_instigator_state():
-        if state.origin.instigator_name == sensor:
+        if state.origin.instigator_name == instigator:
             for tick in stack_instance.get_ticks(state.instigator_origin_id, state.selector_id, limit=100):
                 assert tick.error is None, tick.error
                 if tick.end_timestamp is not None:

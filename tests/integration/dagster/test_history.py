@@ -39,7 +39,9 @@ def days_work(state: State, records: int) -> None:
 def test_days_without_a_service_are_counted_by_a_backfill(
     private_database: Database, stack: StackInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two days of work that nobody has counted: one run shows each as it was; a day without a journal says so."""
+    """Two days of work that nobody has counted: the sensor offers exactly these, and requests one run, which shows
+    each as it was; a day without a journal is shown as such. After a night without work, no further day is offered; a
+    day with work is offered when it is over."""
     state, journal = State(private_database), Journal(private_database)
     now = state.now().astimezone(UTC)
     # Noon: no midnight comes in between.
@@ -59,19 +61,35 @@ def test_days_without_a_service_are_counted_by_a_backfill(
 
     url = private_database.engine.url.render_as_string(hide_password=False)
     monkeypatch.setenv("SHAREQUEUE_DATABASE_URL", url)
-    first = today - timedelta(days=3)
-    group = share_group("orders", backfill={"start": first.isoformat()})
+    group = share_group("orders", backfill={"start": "2013-01-01"})
     key = dg.AssetKey(["orders", "history"])
-    assets = [a for a in share_group_defs(group).assets or () if isinstance(a, dg.AssetsDefinition)]
+    defs = share_group_defs(group)
+    assets = [a for a in defs.assets or () if isinstance(a, dg.AssetsDefinition)]
     settings = SettingsResource(home=str(stack.home))
+    resources = {"sharequeue_settings": settings, "sharequeue_state": StateResource(settings=settings)}
+    (sensor,) = [s for s in defs.sensors or () if s.name == "orders_history"]
+    instance = dg.DagsterInstance.ephemeral()
+
+    def tick(cursor: str | None) -> Any:
+        with dg.build_sensor_context(instance=instance, cursor=cursor, resources=resources) as context:
+            return sensor(context)
+
+    wanted = [day.isoformat() for day in days]
+    found = tick(None)
+    (offered,) = found.dynamic_partitions_requests
+    assert offered.partition_keys == wanted
+    assert tick(None).run_requests == found.run_requests
+    assert tick(found.cursor).skip_message == f"no further day is over since {wanted[-1]}"
+    # A person may add a day of which nothing is known.
+    first = today - timedelta(days=3)
+    for added in ([first.isoformat()], wanted):
+        instance.add_dynamic_partitions(offered.partitions_def_name, added)
+    (request,) = found.run_requests
     result = dg.materialize(
         [next(asset for asset in assets if key in asset.keys)],
-        resources={"sharequeue_settings": settings, "sharequeue_state": StateResource(settings=settings)},
-        instance=dg.DagsterInstance.ephemeral(),
-        tags={
-            "dagster/asset_partition_range_start": first.isoformat(),
-            "dagster/asset_partition_range_end": days[-1].isoformat(),
-        },
+        resources=resources,
+        instance=instance,
+        tags={**request.tags, "dagster/asset_partition_range_start": first.isoformat()},
     )
     made = [event.materialization for event in result.get_asset_materialization_events()]
     shown: dict[str | None, dict[str, Any]] = {
@@ -84,3 +102,10 @@ def test_days_without_a_service_are_counted_by_a_backfill(
         (50, 47, 3, 1, "the journal"),
     ]
     assert [(day.day, day.spso) for day in journal.days("orders")] == list(zip(days, (100, 150), strict=True))
+    set_clock(private_database, noon + timedelta(days=1))
+    assert tick(found.cursor).skip_message == f"no further day is over since {wanted[-1]}"
+    days_work(state, 20)
+    assert tick(found.cursor).skip_message == f"no further day is over since {wanted[-1]}"
+    set_clock(private_database, noon + timedelta(days=2))
+    (request,) = tick(found.cursor).run_requests
+    assert request.partition_key == (today + timedelta(days=1)).isoformat()

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.dagster.checks import RECONCILED, dead_letter_checks
-from sharequeue.dagster.redrive import redrive_asset
+from sharequeue.dagster.redrive import redrive_job
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.local.stack import StackInfo
 from sharequeue.words.offsets import OffsetSet
@@ -33,14 +33,14 @@ def case(given_up: Callable[..., GivenUp]) -> GivenUp:
 
 @pytest.fixture
 def definitions(stack: StackInfo, case: GivenUp) -> dg.Definitions:
-    """Give the asset, and the checks on the letters it takes from, each with its job."""
+    """Give the redrive's job, and the checks on the letters that it sends, with their job."""
     settings = SettingsResource(home=str(stack.home))
     group = share_group(case.group)
     return dg.Definitions(
-        assets=[redrive_asset(dg.AssetSpec(REDRIVEN), group), dg.AssetSpec(LETTERS)],
+        assets=[dg.AssetSpec(REDRIVEN), dg.AssetSpec(LETTERS)],
         asset_checks=[dead_letter_checks(group, LETTERS, after=[])],
         jobs=[
-            dg.define_asset_job("redrive", selection=[REDRIVEN]),
+            redrive_job(group, REDRIVEN),
             dg.define_asset_job("checks", selection=dg.AssetSelection.all_asset_checks()),
         ],
         resources={"sharequeue_settings": settings, "sharequeue_state": StateResource(settings=settings)},
@@ -49,10 +49,10 @@ def definitions(stack: StackInfo, case: GivenUp) -> dg.Definitions:
 
 @pytest.fixture
 def launch(definitions: dg.Definitions) -> Launch:
-    """Give a function that runs the asset in this process, with the config given."""
+    """Give a function that runs the job in this process, with the config given."""
 
     def run(raise_on_error: bool = True, **config: object) -> dg.ExecuteInProcessResult:
-        job = definitions.resolve_job_def("redrive")
+        (job,) = (each for each in definitions.resolve_all_job_defs() if each.name.endswith("_redrive"))
         (node,) = job.nodes
         return job.execute_in_process(
             run_config={"ops": {node.name: {"config": config}}}, raise_on_error=raise_on_error
@@ -62,8 +62,15 @@ def launch(definitions: dg.Definitions) -> Launch:
 
 
 def figures(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
-    (made,) = result.get_asset_materialization_events()
-    return {name: value.value for name, value in made.materialization.metadata.items()}
+    """Return the figures of the one event of the asset: an observation for a dry run, else a materialization."""
+    seen = [event.asset_observation_data.asset_observation for event in result.get_asset_observation_events()]
+    events: list[dg.AssetObservation | dg.AssetMaterialization] = [*seen]
+    events += [event.materialization for event in result.get_asset_materialization_events()]
+    (one,) = events
+    assert one.asset_key == REDRIVEN
+    found = {name: value.value for name, value in one.metadata.items()}
+    assert found["dry_run"] == bool(seen)
+    return found
 
 
 def ends(case: GivenUp) -> int:

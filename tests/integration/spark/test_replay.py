@@ -7,7 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ from sharequeue.state import State
 from sharequeue.words.errors import InvalidRequest, OffsetOutOfRange, UnknownTopicOrPartition
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
 from tests.fixtures.logs import delete_before
 from tests.fixtures.pipelines import Assigned, RunJob, standing
 from tests.fixtures.stack import MakeTopic
@@ -156,16 +158,39 @@ def test_a_day_is_replayed_from_a_log_in_disorder_and_the_group_stays_as_it_is(c
     assert {tuple(row) for row in errors} == {("reject", "as it says"), ("release", "as it says")}
     written = json.loads((Path(report.path) / "replay.json").read_text())
     assert (ReplayReport.of_plain(written), written["records"]) == (report, 40)
-    assert "nothing of the live group was touched" in str(report)
+    assert report.live_group == "unchanged: SPSO and 13 figures of 2 share-partitions are the same"
+    assert f"live group: {report.live_group}" in str(report)
 
     again = case.replay(since=FIRST_DAY, until=FIRST_DAY + timedelta(days=1))
     assert again == report
+    assert again.replay_id != report.replay_id
     assert case.rows(again.accepted_path) == accepted
     # A dry run finds the same and writes nothing.
     told = case.replay(since=FIRST_DAY, until=FIRST_DAY + timedelta(days=1), dry_run=True, name="dry")
     assert (told.records, told.partitions, told.path) == (40, report.partitions, None)
     assert sorted(path.name for path in Path(root).iterdir()) == ["2013-01-01", "_staging"]
     assert not list((Path(root) / "_staging").iterdir())
+
+
+def test_what_the_live_group_does_meanwhile_is_in_the_report(case: Case) -> None:
+    """The figures that differ, and the member whose lease has changed them."""
+    at = SharePartition(case.job.group, case.topic, 0)
+
+    def busy(records: DataFrame) -> DataFrame:
+        lease = single.acquire(case.state, at, "another", None, 5)
+        assert lease is not None
+        single.acknowledge(case.state, lease, {AcknowledgeType.ACCEPT: lease.offsets})
+        return by_value(records)
+
+    report = replace(case.job, handler=busy).replay(
+        case.settings,
+        offsets={(case.topic, 0): OffsetSet.of((0, 4))},
+        spark=case.spark,
+        state=case.state,
+    )
+    words = f"changed meanwhile by 1 lease of members of the group (another): {case.topic}-0 "
+    assert report.live_group.startswith(words)
+    assert report.records == 4
 
 
 def test_many_windows_are_found_in_one_reading_and_an_empty_one_has_its_folder(case: Case) -> None:

@@ -50,7 +50,9 @@ def test_the_launchpad_says_what_each_field_means(repository: dg.RepositoryDefin
     """Every field of the config of our steps and resources has a description."""
     silent = []
     for job in repository.get_all_jobs():
-        resources = {name: job.resource_defs[name] for name in (SETTINGS, STATE, SPARK)}
+        resources = {
+            name: job.resource_defs[name] for name in (SETTINGS, STATE, SPARK) if name in job.resource_defs
+        }
         for name, each in [*((node.name, node.definition) for node in job.nodes), *resources.items()]:
             schema = each.config_schema
             fields = getattr(schema.as_field().config_type, "fields", {}) if schema else {}

@@ -37,7 +37,8 @@ def test_the_executor_is_ours_on_our_jobs_alone(location: dg.Definitions) -> Non
     """The other jobs, and assets materialized in the UI, keep the location's executor."""
     jobs = location.get_repository_def().get_all_jobs()
     executors = {job.name: job.executor_def.name for job in jobs}
-    ours = {f"orders{suffix}" for suffix in ("", "_redrive", "_checks", "_replay")}
+    suffixes = ("", "_redrive", "_checks", "_replay", "_publish", "_count_days")
+    ours = {f"orders{suffix}" for suffix in suffixes}
     assert {name for name, executor in executors.items() if executor == "in_process"} == ours
     assert executors["nightly"] == executors["__ASSET_JOB"] == "multiprocess"
 

@@ -23,10 +23,10 @@ from sharequeue.dagster import (
     share_group_resources,
     topic_assets,
 )
-from sharequeue.dagster.assets.replayed import replay_name
+from sharequeue.dagster.assets.replayed import partitions_of, replay_name
 from sharequeue.dagster.lineage import Lineage
 from sharequeue.dagster.names import GROUP_TAG, lease_tag_value
-from sharequeue.dagster.share_group import duration
+from sharequeue.dagster.share_group import Backfill, duration
 from tests.fixtures.dagster import share_group
 
 RESOURCES = """import dagster as dg
@@ -196,23 +196,55 @@ def test_what_is_stored_where_is_known_before_the_first_run() -> None:
     assert [column.name for column in letters["dagster/column_schema"].columns] == ["key", "value", "headers"]
 
 
-def test_a_backfill_adds_an_asset_with_days_or_hours_and_a_job() -> None:
-    """From the topic, beside the group; one run for many days only where it says so."""
+def test_a_backfill_adds_an_asset_with_partitions_and_a_job() -> None:
+    """From the topic, beside the group; one run for a range, or one for each partition if the yaml says so."""
     defs = loaded({**MINIMAL, "backfill": {"start": "2013-01-01", "timezone": "Europe/Berlin"}})
     spec = specs(defs)["orders/replayed"]
     assert [dep.asset_key.to_user_string() for dep in spec.deps] == ["kafka/orders"]
     graph = defs.resolve_asset_graph()
     node = graph.get(spec.key)
     assert (str(node.partitions_def), node.pools) == ("Daily, starting 2013-01-01 Europe/Berlin.", {"spark"})
-    assert node.backfill_policy == dg.BackfillPolicy.multi_run(1)
+    assert node.backfill_policy == dg.BackfillPolicy.single_run()
     assert spec.key not in graph.get(dg.AssetKey(["orders", "accepted"])).child_keys
     assert "orders_replay" in {job.name for job in defs.jobs or ()}
-    hourly = {"start": "2013-01-01", "partitions": "hourly", "one_run": True}
-    node = loaded({**MINIMAL, "backfill": hourly}).resolve_asset_graph().get(spec.key)
-    assert node.backfill_policy == dg.BackfillPolicy.single_run()
-    assert node.partitions_def is not None
-    (first, *_) = node.partitions_def.get_partition_keys()
-    assert (first, replay_name(first)) == ("2013-01-01-00:00", "2013-01-01-00-00")
+    each = {"start": "2013-01-01", "one_run": False}
+    node = loaded({**MINIMAL, "backfill": each}).resolve_asset_graph().get(spec.key)
+    assert node.backfill_policy == dg.BackfillPolicy.multi_run(1)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "key", "seconds", "name"),
+    [
+        ("hourly", "2013-01-01-00:00", 3600, "2013-01-01-00-00"),
+        ("daily", "2013-01-01", 86_400, "2013-01-01"),
+        ("weekly", "2013-01-01", 604_800, "week-2013-01-01"),
+    ],
+)
+def test_the_first_partition_begins_with_the_first_day(
+    partitions: str, key: str, seconds: int, name: str
+) -> None:
+    """A week begins on the weekday of the start, a Tuesday here, so that no day is left out; its replay has another
+    name than that of its first day."""
+    backfill = Backfill.model_validate({"start": "2013-01-01", "partitions": partitions})
+    made = partitions_of(backfill)
+    window = made.time_window_for_partition_key(key)
+    assert (made.get_first_partition_key(), replay_name(backfill, key)) == (key, name)
+    assert (window.end - window.start).total_seconds() == seconds
+
+
+def test_materialize_all_neither_redrives_nor_publishes() -> None:
+    """Dagster cannot materialize what is redriven or published: only their jobs do that."""
+    defs = loaded({**MINIMAL, "backfill": {"start": "2013-01-01"}})
+    graph = defs.resolve_asset_graph()
+    every = defs.resolve_implicit_global_asset_job_def().all_node_defs
+    steps = {node.name for node in every}
+    assert "orders_accepted" in steps
+    for asset, job in (("redriven", "orders_redrive"), ("published", "orders_publish")):
+        key = dg.AssetKey(["orders", asset])
+        assert graph.has(key)
+        assert key not in graph.materializable_asset_keys
+        assert f"orders_{asset}" not in steps
+        assert [node.name for node in defs.resolve_job_def(job).nodes] == [f"orders_{asset}"]
 
 
 def test_groups_that_dagster_could_not_tell_apart_are_refused() -> None:
