@@ -375,8 +375,13 @@ def test_replay(
         return figures
 
     figures = ("records", "hidden_rows", "added_rows", "published")
-    assert [publish()[name] for name in figures] == [2, 2, 2, False]
-    assert [publish("--execute", "--yes")[name] for name in figures] == [2, 2, 2, True]
+    for words, done in (
+        ((), False),
+        (("--execute", "--yes"), True),
+        (("--execute", "--yes", "--again"), True),
+    ):
+        told = publish(*words)
+        assert [told[name] for name in figures] == [2, 2, 2, done]
     assert orders.output(own, state=state).count() == 2
     found = {
         path.parent.name: json.loads(path.read_text())["records"]
