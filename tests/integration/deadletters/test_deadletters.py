@@ -337,8 +337,8 @@ def test_a_silent_broker_holds_and_never_drops(
     case.configure(sharequeue_dead_letter_drop_enable="true")
     case.produce(4)
     case.reject()
-    for module in (deadletter_topic, writer):
-        monkeypatch.setattr(module, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(writer, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(writer, "TopicKeeper", partial(deadletter_topic.TopicKeeper, timeout_seconds=0.5))
     away = replace(case, settings=settings.replace(bootstrap_servers="127.0.0.1:1"))
     report = away.writer(try_again_seconds=0).drain()
     assert [held.records for held in report.held] == [4]

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from sqlalchemy.exc import OperationalError
 from sharequeue.cli import command
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
+from sharequeue.kafka.topics import Topics
 from sharequeue.spark import Pipeline, RunReport, following, pipeline
 from sharequeue.spark.progress import Progress
 from sharequeue.state import State
@@ -109,9 +111,15 @@ def test_the_command_follows(job: Pipeline, tmp_path: Path, monkeypatch: pytest.
     ],
 )
 def test_a_wrong_setting_ends_it_at_the_start(
-    job: Pipeline, settings: Settings, setting: str, value: str, error: type[Exception]
+    job: Pipeline,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str,
+    value: str,
+    error: type[Exception],
 ) -> None:
     """It is not waited for, as a server that is away is."""
+    monkeypatch.setattr(sys.modules[Pipeline.__module__], "Topics", partial(Topics, timeout=1.0))
     at = make_url(settings.database_url)
     wrong = settings.replace(**{setting: value.format(f"{at.host}:{at.port}")})
     with pytest.raises(error):
