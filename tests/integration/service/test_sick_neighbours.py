@@ -152,7 +152,7 @@ def test_the_well_go_on(
             waits = coordinator.waiting["a dark topic", neighbours.new["a dark topic"]]
             assert waits == "its leader does not answer"
         if "a held topic" in kinds:
-            assert "held" in coordinator.watcher.faults[neighbours.old["a held topic"]]
+            assert "locked" in coordinator.watcher.faults[neighbours.old["a held topic"]]
         monkeypatch.setattr(topics, "offsets", offsets)
     coordinator.step()
     for group in neighbours.groups:
