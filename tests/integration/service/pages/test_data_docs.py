@@ -52,8 +52,10 @@ def test_the_pages_show_in_a_browser(settings: Settings, private_database: Datab
         assert policy["default-src"] == "'none'"
         assert page.headers["x-content-type-options"] == "nosniff"
         assert page.headers["cache-control"] == "no-store"
+        assert page.headers["cross-origin-resource-policy"] == "same-origin"
         logo = client.get("/v1/data-docs/g/static/logo.png")
         assert (logo.content, logo.headers["content-type"]) == (b"png", "image/png")
+        assert logo.headers["cross-origin-resource-policy"] == "cross-origin"
         for wrong in ("secret.json", "static/%2e%2e/index.html", "..%2f..%2f..%2f..%2f.lock", "nothing.html"):
             assert "data folder" in got(client, f"/v1/data-docs/g/{wrong}", 404).text
         assert client.get("/v1/data-docs/nosuch/index.html").status_code == 404
