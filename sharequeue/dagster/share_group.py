@@ -8,6 +8,7 @@ named as text (`pipeline`, `summaries`) are not imported: a process that only lo
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import date, timedelta
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
@@ -247,11 +248,11 @@ class Backfill(dg.Model, dg.Resolvable):
     @field_validator("start")
     @classmethod
     def _is_day(cls, text: str) -> str:
-        try:
-            date.fromisoformat(text)
-        except ValueError:
-            raise ValueError(f"start is {text!r}: expected a day such as 2013-01-01") from None
-        return text
+        with suppress(ValueError):
+            # Dagster reads this form alone; Python also reads 20130101 and 2013-W01-1.
+            if date.fromisoformat(text).isoformat() == text:
+                return text
+        raise ValueError(f"start is {text!r}: expected a day such as 2013-01-01")
 
 
 class ShareGroup(dg.Model, dg.Resolvable):
