@@ -5,9 +5,10 @@ Before a group has state for a topic, its position there is what its first run w
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+
+from confluent_kafka import KafkaException
 
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.database import Database
@@ -18,7 +19,7 @@ from sharequeue.reports.first_run import first_run
 from sharequeue.state import State
 from sharequeue.words.errors import ShareError
 from sharequeue.words.figures import SharePartitionStatus
-from sharequeue.words.settings import SettingMissing, Settings
+from sharequeue.words.settings import ServersInvalid, SettingMissing, Settings
 from sharequeue.words.values import LeaseRow
 
 SETTLE_SECONDS = 6.0
@@ -36,6 +37,8 @@ class Position:
     stuck: Sequence[LeaseRow]
     first: Sequence[SharePartitionStatus] = ()
     """What the first run would find in topics without state."""
+    first_known: bool = True
+    """Whether that could be read from the broker."""
     ages: Ages = field(default_factory=dict)
 
     @property
@@ -60,14 +63,12 @@ def state_of(database: Database, group_id: str) -> Position:
 def seen_by_broker(position: Position, group: ShareGroup, database: Database, settings: Settings) -> Position:
     """Return the position with the broker's part: the first run, and the ages of records.
 
-    Without it if the broker is away: then the ages are not known, and there is no first run.
+    Without it if the broker cannot be read: then neither the ages nor the first run are known.
     """
-    first: Sequence[SharePartitionStatus] = ()
-    with suppress(ShareError, SettingMissing):
-        known = {status.topic for status in position.statuses}
-        first = awaited(group, set(group.topics) - known, database, settings)
-    ages = read_ages(settings, [*position.statuses, *first], position.at)
-    return Position(position.at, position.statuses, position.violations, position.stuck, first, ages)
+    known = {status.topic for status in position.statuses}
+    first = awaited(group, set(group.topics) - known, database, settings)
+    ages = read_ages(settings, [*position.statuses, *(first or ())], position.at)
+    return replace(position, first=first or (), first_known=first is not None, ages=ages)
 
 
 def position_of(group: ShareGroup, database: Database, settings: Settings) -> Position:
@@ -77,8 +78,11 @@ def position_of(group: ShareGroup, database: Database, settings: Settings) -> Po
 
 def awaited(
     group: ShareGroup, topics: Collection[str], database: Database, settings: Settings
-) -> list[SharePartitionStatus]:
-    """Return what the group's first run would find in topics without state. Raises BrokerNotAvailable."""
+) -> list[SharePartitionStatus] | None:
+    """Return what the group's first run would find in topics without state; None if the broker cannot be read.
+
+    A run may be able to read it: it may be on another machine, or have other rights.
+    """
     if not topics:
         return []
     configs = GroupConfigs.load(database, group.group)
@@ -87,7 +91,10 @@ def awaited(
         # The first run sets it.
         policy = group.reset_policy or policy
     now = State(database).now()
-    return first_run(settings, group.group, topics, policy, reset_duration(policy), now)
+    try:
+        return first_run(settings, group.group, topics, policy, reset_duration(policy), now)
+    except (KafkaException, ShareError, SettingMissing, ServersInvalid):
+        return None
 
 
 def settled(read: Callable[[], Sequence[SharePartitionStatus]]) -> Sequence[SharePartitionStatus]:

@@ -35,13 +35,16 @@ def first_run(
 
     `policy` and `back` are those of `first_offsets`. With `by_duration`, a partition without a recent record begins
     at the next one, so it has no lag. Topics that do not exist, and partitions without a leader, are left out. Raises
-    BrokerNotAvailable.
+    BrokerNotAvailable, and the broker's error if it refuses to show all of the topics.
     """
     if not topics:
         return []
     found: list[SharePartitionStatus] = []
     with Topics(settings, timeout=TIMEOUT_SECONDS) as broker:
-        known = broker.ask(topics).known
+        asked = broker.ask(topics)
+        known = asked.known
+        if not known and asked.refused:
+            raise next(iter(asked.refused.values()))
         logs = broker.offsets_of({topic: info.partitions for topic, info in known.items()}, refused={})
         for topic, info in sorted(known.items()):
             of_topic = {partition: log for (name, partition), log in logs.items() if name == topic}

@@ -1,7 +1,5 @@
 """The assets `spso_and_lag` and `delivery_counts`: the position of the group, from Postgres alone."""
 
-from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -17,9 +15,7 @@ from sharequeue.reports.files import page_path, write_page
 from sharequeue.reports.read import read_report
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.words.errors import ShareError
-from sharequeue.words.figures import SharePartitionStatus
-from sharequeue.words.settings import SettingMissing, Settings
+from sharequeue.words.settings import Settings
 
 REPORTED_DAYS = 200
 """Rows, one for each share-partition and day: seven weeks of four partitions."""
@@ -43,11 +39,9 @@ def standing(database: Database, group: ShareGroup, settings: Settings) -> repor
 
     It also writes the day's page.
     """
-    first: Sequence[SharePartitionStatus] = ()
-    with suppress(ShareError, SettingMissing):
-        known = {status.topic for status in State(database).figures.describe(group.group)}
-        first = awaited(group, set(group.topics) - known, database, settings)
-    report = read_report(database, group.group, settings, first)
+    known = {status.topic for status in State(database).figures.describe(group.group)}
+    first = awaited(group, set(group.topics) - known, database, settings)
+    report = read_report(database, group.group, settings, first or ())
     days = Journal(database).days(group.group)[-REPORTED_DAYS:]
     try:
         file: dg.MetadataValue[Any] = dg.MetadataValue.path(str(write_page(settings, report)))

@@ -60,7 +60,7 @@ def lag_sensor(group: ShareGroup, assets: Sequence[dg.AssetKey]) -> dg.SensorDef
                 if unknown
                 else []
             )
-            lag = work.lag + sum(status.lag for status in first)
+            lag = work.lag + sum(status.lag for status in first or ())
 
             def skipped(reason: str) -> dg.SkipReason:
                 keep(context, kept)
@@ -181,9 +181,14 @@ def _unknown_or_few(
     return f"topic {unknown} has no state, even after the last run: check that it exists. A run is tried every hour"
 
 
-def _not_there(work: GroupWork, unknown: Sequence[str], first: Sequence[SharePartitionStatus]) -> str | None:
-    """Return why a run would fail because of topics without state: the broker has none of them."""
-    if work.records or first:
+def _not_there(
+    work: GroupWork, unknown: Sequence[str], first: Sequence[SharePartitionStatus] | None
+) -> str | None:
+    """Return why a run would fail because of topics without state: the broker has none of them.
+
+    None as `first`: the broker could not be read here, but a run may be able to.
+    """
+    if work.records or first or first is None:
         return None
     return f"the broker has no topic {listed(unknown)}, or does not show it: create it"
 

@@ -6,8 +6,7 @@ state checks if they have changed, so that a queue is judged while its runs fail
 materializations, so the sensor records one if the last is older than a third of the window: of the report at any
 time, of `accepted` only while nothing waits. So an idle queue is fresh; one whose runs fail is not, nor is a state
 that cannot be read. If dead letters were written while no run was active, it requests a run of their checks, and once
-more after a pause if that run fails or is cancelled. A topic is observed when its end offsets have
-changed.
+more after a pause if that run fails or is cancelled. A topic is observed when its end offsets have changed.
 """
 
 import json
@@ -36,6 +35,11 @@ from sharequeue.words.names import listed
 
 VERDICT_SECONDS = 3600.0
 """After this time, the result of a check is recorded again although it is the same."""
+
+MOST_EXECUTIONS = 10
+"""The latest executions of a check to examine."""
+CATALOG = ("dagster/uri", "dagster/table_name", "dagster/storage_kind", "dagster/column_schema", "path")
+"""The metadata that a materialization without a run repeats."""
 
 Event = dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation
 
@@ -76,7 +80,10 @@ def observe_sensor(group: ShareGroup, observed: Observed) -> dg.SensorDefinition
             position = seen_by_broker(position, group, sharequeue_state.database, settings)
             if not position.everything:
                 keep(context, kept)
-                return dg.SkipReason("the group has no state yet, and the broker shows none of its topics")
+                return dg.SkipReason(
+                    "the group has no state yet, and the broker "
+                    + ("shows none of its topics" if position.first_known else "cannot be read")
+                )
             with bounded(sharequeue_state.database) as database:
                 sums = read_figures(database, group.group, position.ages, position.first)
             figures = reports.figures(position.everything, sums)
@@ -89,8 +96,13 @@ def observe_sensor(group: ShareGroup, observed: Observed) -> dg.SensorDefinition
             if _due(context.instance, group, observed.report):
                 report = standing(sharequeue_state.database, group, settings)
                 events.append(_without_run(observed.report, "Recorded by the sensor", report))
-            if not position.lag and _due(context.instance, group, observed.accepted):
-                empty = {"lag_records": 0, "archiving_records": 0}
+            waits = position.lag or not position.first_known
+            if not waits and _due(context.instance, group, observed.accepted):
+                empty = {
+                    "lag_records": 0,
+                    "archiving_records": 0,
+                    **_catalog(context.instance, observed.accepted),
+                }
                 events.append(_without_run(observed.accepted, "Nothing waits: recorded by the sensor", empty))
             return dg.SensorResult(
                 run_requests=_checks(context.instance, group, observed, work),
@@ -117,16 +129,34 @@ def _seen(group: ShareGroup, work: GroupWork, now: list[str], kept: dict[str, An
 
 def _is_news(instance: dg.DagsterInstance, verdict: dg.AssetCheckEvaluation) -> bool:
     """Return whether a check's last result was another one, or is old: a result a minute would only fill Dagster's
-    storage."""
-    record = instance.get_latest_asset_check_evaluation_record(verdict.asset_check_key)
-    entry = record.event if record is not None else None
-    event = entry.dagster_event if entry is not None else None
-    # A run that failed before its checks leaves the event that they were planned.
-    if entry is None or event is None or event.event_type != dg.DagsterEventType.ASSET_CHECK_EVALUATION:
-        return True
-    if event.asset_check_evaluation_data.passed != verdict.passed:
-        return True
-    return time.time() - entry.timestamp >= VERDICT_SECONDS
+    storage.
+
+    An active run has planned its checks already. Dagster stores the run's result in the place of the plan: a result
+    recorded meanwhile would count as the later one, so the plan alone is no reason for one.
+    """
+    executions = instance.event_log_storage.get_asset_check_execution_history(
+        verdict.asset_check_key, MOST_EXECUTIONS
+    )
+    for record in executions:
+        event = record.event.dagster_event if record.event is not None else None
+        if record.event is None or event is None:
+            return True
+        if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            is_old = time.time() - record.event.timestamp >= VERDICT_SECONDS
+            return is_old or event.asset_check_evaluation_data.passed != verdict.passed
+        run = instance.get_run_by_id(record.run_id)
+        # A run that failed before its checks leaves the event that they were planned.
+        if run is None or run.is_finished:
+            return True
+    return True
+
+
+def _catalog(instance: dg.DagsterInstance, asset: dg.AssetKey) -> reports.Metadata:
+    """Return where an asset's rows are, and their columns, from its last materialization: Dagster's catalog shows
+    those of the newest one alone. The number of rows is left out, because others may have added some."""
+    event = instance.get_latest_materialization_event(asset)
+    made = event.asset_materialization if event is not None else None
+    return {name: made.metadata[name] for name in CATALOG if name in made.metadata} if made else {}
 
 
 def _without_run(asset: dg.AssetKey, description: str, metadata: reports.Metadata) -> dg.AssetMaterialization:

@@ -12,9 +12,9 @@ from typing import Any
 import dagster as dg
 import pytest
 import sqlalchemy as sa
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
-from sharequeue.dagster import StateResource, share_group_defs
+from sharequeue.dagster import StateResource, position, share_group_defs
 from sharequeue.dagster.assets.reports import spso_and_lag_asset
 from sharequeue.dagster.reports import figures
 from sharequeue.dagster.resources import SettingsResource
@@ -27,6 +27,7 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.reports.history import Reports
 from sharequeue.reports.read import read_figures
 from sharequeue.state import State
+from sharequeue.words.figures import SharePartitionStatus
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import AcknowledgeType, SharePartition
@@ -115,6 +116,32 @@ def test_a_check_has_a_new_result_when_it_changes(
     assert verdicts() == {"lag_bounded": True}
 
 
+def test_a_check_that_an_active_run_has_planned_has_no_further_result(
+    tick: Tick, instance: dg.DagsterInstance, at: SharePartition
+) -> None:
+    """The run's own result would count as the earlier one. A run that fails before its checks leaves none."""
+
+    @dg.asset_check(asset=REPORT, name="state_verified")
+    def planned() -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=True)
+
+    selected = dg.AssetSelection.checks(planned)
+    defs = dg.Definitions(
+        assets=[dg.AssetSpec(REPORT)],
+        asset_checks=[planned],
+        jobs=[dg.define_asset_job("checks", selection=selected)],
+    )
+    assert "state_verified" in [each.check_name for each in events(tick(), dg.AssetCheckEvaluation)]
+    run = instance.create_run_for_job(defs.resolve_job_def("checks"))
+    key = dg.AssetCheckKey(REPORT, "state_verified")
+    latest = instance.get_latest_asset_check_evaluation_record(key)
+    assert latest is not None
+    assert latest.run_id == run.run_id
+    assert events(tick(), dg.AssetCheckEvaluation) == []
+    instance.report_run_failed(run)
+    assert [each.check_name for each in events(tick(), dg.AssetCheckEvaluation)] == ["state_verified"]
+
+
 def test_an_idle_queue_stays_fresh(tick: Tick, instance: dg.DagsterInstance, at: SharePartition) -> None:
     """The report is materialized where its last materialization is older than a third of the window, with its table
     and its picture; without a policy it is not."""
@@ -130,7 +157,7 @@ def test_an_idle_queue_stays_fresh(tick: Tick, instance: dg.DagsterInstance, at:
 
 
 def test_accepted_is_fresh_while_nothing_waits(
-    tick: Tick, private_database: Database, at: SharePartition
+    tick: Tick, private_database: Database, instance: dg.DagsterInstance, at: SharePartition
 ) -> None:
     """Without a run, it is materialized only for an empty queue: one with records needs a run that succeeds."""
     hours, state = {"freshness": {"fail_window": "2h"}}, State(private_database)
@@ -141,6 +168,31 @@ def test_accepted_is_fresh_while_nothing_waits(
     (made,) = events(tick(**hours), dg.AssetMaterialization)
     assert (made.asset_key, made.metadata["lag_records"].value) == (ACCEPTED, 0)
     assert not events(tick(**hours), dg.AssetMaterialization)
+    # What Dagster's catalog shows of the last run stays; the number of rows may have changed since.
+    of_run = {"dagster/uri": "file:///output", "dagster/row_count": 5}
+    instance.report_runless_asset_event(dg.AssetMaterialization(ACCEPTED, metadata=of_run))
+    again = events(tick(freshness={"fail_window": "0.001s"}), dg.AssetMaterialization)
+    (metadata,) = [each.metadata for each in again if each.asset_key == ACCEPTED]
+    assert metadata["dagster/uri"].value == "file:///output"
+    assert "dagster/row_count" not in metadata
+
+
+def test_accepted_is_not_fresh_while_the_broker_cannot_be_read(
+    tick: Tick, private_database: Database, at: SharePartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows then whether records wait in a topic without state."""
+    state = State(private_database)
+    lease = single.acquire(state, at, "member", None, 1000)
+    assert lease is not None
+    single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: lease.offsets})
+
+    def refused(*_: object) -> list[SharePartitionStatus]:
+        raise KafkaException(KafkaError(KafkaError.BROKER_NOT_AVAILABLE))
+
+    monkeypatch.setattr(position, "first_run", refused)
+    given = {"topics": ["t", "new"], "freshness": {"fail_window": "2h"}}
+    (made,) = events(tick(**given), dg.AssetMaterialization)
+    assert made.asset_key == REPORT
 
 
 def test_new_partitions_are_seen_and_unknown_topics_are_named(

@@ -60,7 +60,7 @@ def tick(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, asked_of
     """Give a function that has the sensor look at `found`; the cursor lasts from tick to tick."""
     kept: list[str | None] = [None]
 
-    def look(found: GroupWork | Exception, **sensor: Any) -> Any:
+    def look(found: GroupWork | Exception, *, shown: bool = True, **sensor: Any) -> Any:
         def asked(database: object, group_id: str) -> GroupWork:
             if isinstance(found, Exception):
                 raise found
@@ -69,9 +69,11 @@ def tick(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, asked_of
         monkeypatch.setattr(lag, "work_of", asked)
         group = share_group("orders", automation={"sensor": sensor})
 
-        # A broker that has every topic, each with a hundred records.
-        def first(group: ShareGroup, names: list[str], *_: object) -> list[SharePartitionStatus]:
+        # A broker that has every topic, each with a hundred records, if it can be read.
+        def first(group: ShareGroup, names: list[str], *_: object) -> list[SharePartitionStatus] | None:
             asked_of_broker.extend(names)
+            if not shown:
+                return None
             return [SharePartitionStatus("orders", each, 0, 0, 0, 0, 100, 100) for each in names]
 
         monkeypatch.setattr(lag, "awaited", first)
@@ -96,6 +98,14 @@ def test_the_broker_is_only_asked_for_topics_without_state(tick: Tick, asked_of_
     assert json.loads(requested.cursor)["lag_records"] == 100
     assert tick(work(members=1)).skip_message == "lag 100: the group has 1 live members"
     assert set(asked_of_broker) == {"flights"}
+
+
+def test_a_broker_that_the_daemon_cannot_read_holds_no_run_up(tick: Tick) -> None:
+    """A run may have other rights, or another network: it is requested, and what it would find is not in the lag."""
+    for found, known in ((work(), 0), (work(part(lag=5, ready_records=5, topic="other")), 5)):
+        requested = tick(found, shown=False)
+        assert requested.run_requests
+        assert json.loads(requested.cursor)["lag_records"] == known
 
 
 def test_work_requests_a_run(tick: Tick) -> None:
