@@ -32,8 +32,8 @@ class Position:
 
     at: datetime
     statuses: Sequence[SharePartitionStatus]
-    violations: Sequence[str]
-    """The invariants of the state that do not hold."""
+    violations: Sequence[str] | None
+    """The invariants of the state that do not hold; None if they were not checked."""
     stuck: Sequence[LeaseRow]
     first: Sequence[SharePartitionStatus] = ()
     """What the first run would find in topics without state."""
@@ -52,11 +52,10 @@ class Position:
         return sum(status.lag for status in self.everything)
 
 
-def state_of(database: Database, group_id: str) -> Position:
+def state_of(database: Database, group_id: str, violations: Sequence[str] | None) -> Position:
     """Return the position of a group as the database has it, without the broker's part."""
     state = State(database)
     statuses = settled(lambda: state.figures.describe(group_id))
-    violations = state.figures.verify(group_id)
     return Position(state.now(), statuses, violations, state.figures.leases(group_id, stuck=True))
 
 
@@ -73,7 +72,8 @@ def seen_by_broker(position: Position, group: ShareGroup, database: Database, se
 
 def position_of(group: ShareGroup, database: Database, settings: Settings) -> Position:
     """Return the whole position of a group."""
-    return seen_by_broker(state_of(database, group.group), group, database, settings)
+    violations = State(database).figures.verify(group.group)
+    return seen_by_broker(state_of(database, group.group, violations), group, database, settings)
 
 
 def awaited(

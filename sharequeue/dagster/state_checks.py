@@ -67,17 +67,19 @@ def state_checks(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinit
 
 
 def state_results(group: ShareGroup, asset: dg.AssetKey, position: Position) -> list[dg.AssetCheckResult]:
-    """Return the results of all checks of a group's state at a position."""
+    """Return the results of the checks of a group's state at a position; of the invariants if they were checked."""
     bounds, statuses = group.checks, position.everything
     made: dict[str, Callable[[], dg.AssetCheckResult]] = {
-        STATE_VERIFIED: lambda: _verified(asset, position.violations),
+        STATE_VERIFIED: lambda: _verified(asset, position.violations or ()),
         LAG_NOT_NEGATIVE: lambda: _not_negative(asset, statuses),
         NONE_STUCK: lambda: _none_stuck(asset, position.stuck, group.group),
         NONE_LOST: lambda: _none_lost(asset, statuses, bounds.max_lost),
         LAG_BOUNDED: lambda: _lag(asset, statuses, bounds.max_lag or 0),
         AGE_BOUNDED: lambda: _age(asset, position, bounds.max_age or ""),
     }
-    return [made[name]() for name in described_checks(group)]
+    if position.violations is None:
+        del made[STATE_VERIFIED]
+    return [made[name]() for name in described_checks(group) if name in made]
 
 
 def evaluation(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
+from sqlalchemy.exc import DBAPIError
 
 from sharequeue.dagster import reports
 from sharequeue.dagster.assets.dead_letters import reported_until
@@ -28,14 +29,18 @@ from sharequeue.dagster.sensors.outages import keep, waiting_out
 from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.dagster.state_checks import evaluation, state_results
 from sharequeue.dagster.topics import observed_topics, written_offsets
+from sharequeue.database import Database
 from sharequeue.reports.history import Reports
 from sharequeue.reports.read import read_figures
 from sharequeue.reports.waiting_work import GroupWork, bounded, work_of
+from sharequeue.state import State
 from sharequeue.words.names import listed
 
 VERDICT_SECONDS = 3600.0
 """After this time, the result of a check is recorded again although it is the same."""
 
+CANCELLED = "57014"
+"""SQLSTATE of a statement that was cancelled by the timeout."""
 MOST_EXECUTIONS = 10
 """The latest executions of a check to examine."""
 CATALOG = ("dagster/uri", "dagster/table_name", "dagster/storage_kind", "dagster/column_schema", "path")
@@ -70,8 +75,9 @@ def observe_sensor(group: ShareGroup, observed: Observed) -> dg.SensorDefinition
         context: dg.SensorEvaluationContext, sharequeue_state: StateResource
     ) -> dg.SensorResult | dg.SkipReason:
         def tick(kept: dict[str, Any]) -> dg.SensorResult | dg.SkipReason:
+            violations = _violations(sharequeue_state.database, group)
             with bounded(sharequeue_state.database) as database:
-                position = state_of(database, group.group)
+                position = state_of(database, group.group, violations)
                 if position.statuses:
                     Reports(database).record(group.group, duration(given.keep))
                 work = work_of(database, group.group)
@@ -113,6 +119,17 @@ def observe_sensor(group: ShareGroup, observed: Observed) -> dg.SensorDefinition
         return waiting_out(context, given.interval_seconds, tick)
 
     return sensor
+
+
+def _violations(database: Database, group: ShareGroup) -> Sequence[str] | None:
+    """Return the violated invariants of the state; None if a check of all takes too long for a tick."""
+    try:
+        with bounded(database) as joined:
+            return State(joined).figures.verify(group.group)
+    except DBAPIError as error:
+        if getattr(error.orig, "pgcode", None) != CANCELLED:
+            raise
+        return None
 
 
 def _seen(group: ShareGroup, work: GroupWork, now: list[str], kept: dict[str, Any]) -> dict[str, str | int]:

@@ -13,6 +13,7 @@ import dagster as dg
 import pytest
 import sqlalchemy as sa
 from confluent_kafka import KafkaError, KafkaException, Producer
+from sqlalchemy.exc import OperationalError
 
 from sharequeue.dagster import StateResource, position, share_group_defs
 from sharequeue.dagster.assets.reports import spso_and_lag_asset
@@ -27,6 +28,7 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.reports.history import Reports
 from sharequeue.reports.read import read_figures
 from sharequeue.state import State
+from sharequeue.state.figures import Figures
 from sharequeue.words.figures import SharePartitionStatus
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
@@ -114,6 +116,23 @@ def test_a_check_has_a_new_result_when_it_changes(
     assert verdicts() == {"lag_bounded": True}
     instance.report_runless_asset_event(dg.AssetCheckEvaluation(REPORT, "lag_bounded", passed=False))
     assert verdicts() == {"lag_bounded": True}
+
+
+def test_a_check_of_the_invariants_that_takes_too_long_costs_no_other_figure(
+    tick: Tick, private_database: Database, at: SharePartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The history has its row, and all other checks have results."""
+
+    class Cancelled(Exception):
+        pgcode = "57014"
+
+    def verify(*_: object) -> list[str]:
+        raise OperationalError("verify", None, Cancelled())
+
+    monkeypatch.setattr(Figures, "verify", verify)
+    verdicts = {each.check_name for each in events(tick(), dg.AssetCheckEvaluation)}
+    assert verdicts == {"lag_not_negative", "none_stuck", "none_lost"}
+    assert len(Reports(private_database).history("g")) == 1
 
 
 def test_a_check_that_an_active_run_has_planned_has_no_further_result(
