@@ -16,7 +16,7 @@ from sharequeue.words.errors import ShareError
 from sharequeue.words.figures import SharePartitionStatus
 from sharequeue.words.settings import SettingMissing, Settings
 
-__all__ = ["Ages", "read_ages"]
+__all__ = ["Ages", "read_ages", "with_a_record"]
 
 Ages = Mapping[tuple[str, int], float]
 """Seconds, by topic and partition. Share-partitions whose age is not known are left out."""
@@ -34,12 +34,7 @@ def read_ages(settings: Settings, statuses: Iterable[SharePartitionStatus], now:
     A share-partition is left out if nothing waits, or if its record cannot be read: the topic was deleted, or the
     broker is away or refuses.
     """
-    waiting = [
-        each
-        for each in statuses
-        if each.lag and each.oldest_offset is not None and each.status not in _NOT_THERE
-    ]
-    waiting.sort(key=lambda each: -each.lag)
+    waiting = sorted(with_a_record(statuses), key=lambda each: -each.lag)
     starts = {(each.topic, each.partition): each.oldest_offset or 0 for each in waiting[:MOST_READ]}
     try:
         found = first_records(settings, starts, READ_SECONDS)
@@ -51,3 +46,12 @@ def read_ages(settings: Settings, statuses: Iterable[SharePartitionStatus], now:
         for at, (kind, milliseconds) in times.items()
         if kind != TIMESTAMP_NOT_AVAILABLE
     }
+
+
+def with_a_record(statuses: Iterable[SharePartitionStatus]) -> list[SharePartitionStatus]:
+    """Return the share-partitions that have an unfinished record in a topic that still exists."""
+    return [
+        each
+        for each in statuses
+        if each.lag and each.oldest_offset is not None and each.status not in _NOT_THERE
+    ]

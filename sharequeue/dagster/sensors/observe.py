@@ -21,15 +21,16 @@ from sqlalchemy.exc import DBAPIError
 from sharequeue.dagster import reports
 from sharequeue.dagster.assets.dead_letters import reported_until
 from sharequeue.dagster.assets.reports import standing
-from sharequeue.dagster.position import seen_by_broker, state_of
+from sharequeue.dagster.position import Position, seen_by_broker, state_of
 from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.sensors.active_runs import at_work, latest_runs
 from sharequeue.dagster.sensors.lag import FAILED, reason_to_wait, unknown_topics
 from sharequeue.dagster.sensors.outages import keep, waiting_out
 from sharequeue.dagster.share_group import ShareGroup, duration
-from sharequeue.dagster.state_checks import evaluation, state_results
+from sharequeue.dagster.state_checks import AGE_BOUNDED, LAG_BOUNDED, evaluation, state_results
 from sharequeue.dagster.topics import observed_topics, written_offsets
 from sharequeue.database import Database
+from sharequeue.reports.ages import with_a_record
 from sharequeue.reports.history import Reports
 from sharequeue.reports.read import read_figures
 from sharequeue.reports.waiting_work import GroupWork, bounded, work_of
@@ -98,7 +99,9 @@ def observe_sensor(group: ShareGroup, observed: Observed) -> dg.SensorDefinition
                 dg.AssetObservation(observed.report, metadata={**figures, **_seen(group, work, now, kept)}),
             ]
             verdicts = map(evaluation, state_results(group, observed.report, position))
-            events += (each for each in verdicts if _is_news(context.instance, each))
+            events += (
+                each for each in verdicts if _is_sure(position, each) and _is_news(context.instance, each)
+            )
             if _due(context.instance, group, observed.report):
                 report = standing(sharequeue_state.database, group, settings)
                 events.append(_without_run(observed.report, "Recorded by the sensor", report))
@@ -142,6 +145,16 @@ def _seen(group: ShareGroup, work: GroupWork, now: list[str], kept: dict[str, An
         **({"new_share_partitions": listed(new, 20)} if new else {}),
         **({"unknown_topics": f"{listed(unknown, 20)}: known after the next run"} if unknown else {}),
     }
+
+
+def _is_sure(position: Position, verdict: dg.AssetCheckEvaluation) -> bool:
+    """Return whether a check has its result for another reason than that the broker cannot be read: a check that
+    failed must not pass because of an outage."""
+    if verdict.passed and verdict.check_name in (LAG_BOUNDED, AGE_BOUNDED) and not position.first_known:
+        return False
+    if verdict.passed and verdict.check_name == AGE_BOUNDED:
+        return bool(position.ages) or not with_a_record(position.everything)
+    return True
 
 
 def _is_news(instance: dg.DagsterInstance, verdict: dg.AssetCheckEvaluation) -> bool:

@@ -212,6 +212,27 @@ def test_accepted_is_not_fresh_while_the_broker_cannot_be_read(
     given = {"topics": ["t", "new"], "freshness": {"fail_window": "2h"}}
     (made,) = events(tick(**given), dg.AssetMaterialization)
     assert made.asset_key == REPORT
+    limits = {"max_lag": 5, "max_age": "1h"}
+    verdicts = events(tick(**given, checks=limits), dg.AssetCheckEvaluation)
+    assert not {"lag_bounded", "oldest_record_bounded"} & {each.check_name for each in verdicts}
+
+
+def test_an_outage_of_the_broker_ends_no_alarm(
+    tick: Tick, at: SharePartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the broker no age is known: the check keeps its result."""
+    monkeypatch.setattr(position, "read_ages", lambda *_: {("t", 0): 7200.0})
+    limits = {"checks": {"max_age": "1h"}}
+
+    def verdicts() -> dict[str, bool]:
+        found = events(tick(**limits), dg.AssetCheckEvaluation)
+        return {each.check_name: each.passed for each in found}
+
+    assert verdicts()["oldest_record_bounded"] is False
+    monkeypatch.setattr(position, "read_ages", lambda *_: {})
+    assert verdicts() == {}
+    monkeypatch.setattr(position, "read_ages", lambda *_: {("t", 0): 60.0})
+    assert verdicts() == {"oldest_record_bounded": True}
 
 
 def test_new_partitions_are_seen_and_unknown_topics_are_named(
