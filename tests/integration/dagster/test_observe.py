@@ -188,7 +188,7 @@ def test_accepted_is_fresh_while_nothing_waits(
     assert (made.asset_key, made.metadata["lag_records"].value) == (ACCEPTED, 0)
     assert not events(tick(**hours), dg.AssetMaterialization)
     # What Dagster's catalog shows of the last run stays; the number of rows may have changed since.
-    of_run = {"dagster/uri": "file:///output", "dagster/row_count": 5}
+    of_run: dict[str, Any] = {"dagster/uri": "file:///output", "dagster/row_count": 5}
     instance.report_runless_asset_event(dg.AssetMaterialization(ACCEPTED, metadata=of_run))
     again = events(tick(freshness={"fail_window": "0.001s"}), dg.AssetMaterialization)
     (metadata,) = [each.metadata for each in again if each.asset_key == ACCEPTED]

@@ -380,7 +380,7 @@ def test_the_schema_has_the_fields_of_a_component_of_ones_own() -> None:
         ({"run": {"x": 1}}, "run has no field 'x'. "),
         ({"checks": {"x": 1}}, "The fields are max_age, max_lag, max_lost."),
         ({"backfill": {"start": "yesterday"}}, "expected a day such as 2013-01-01"),
-        ({"backfill": {"start": "20130101"}}, "expected a day such as 2013-01-01"),
+        ({"backfill": {"start": "2013-W01-1"}}, "expected a day such as 2013-01-01"),
         ({"backfill": {"start": "2013-01-01", "timezone": "Mars"}}, "expected a time zone such as UTC"),
         ({"pipelines": "x"}, "pipelines"),
     ],
