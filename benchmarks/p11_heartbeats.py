@@ -53,7 +53,7 @@ def serve(url: str, connections: str, how: str) -> None:
     settings = Settings.load(database_url=url, bootstrap_servers="localhost:1")
     app = create_app(settings, ServiceConfigs())
     if how != "gathered":
-        app.state.service.gathered._keeps_up = lambda: False
+        app.state.service.heartbeats._gathered._keeps_up = lambda: False
     collect_rarely()
     uvicorn.Server(configured(app, settings.service_limits, LOOPBACK, PORT)).run()
 
