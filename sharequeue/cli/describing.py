@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from sharequeue.cli import figures
 from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import Finite, GroupsNamed, groups_option, parse_topics, settings_options
-from sharequeue.cli.output import Column, Output, age, answers, moment, number, printable, row_of, text
+from sharequeue.cli.output import Column, Output, age, answers, moment, number, row_of, text
 from sharequeue.cli.over_http import OVER_HTTP, Service, service_of
 from sharequeue.database import Database
 from sharequeue.groups.descriptions import MemberDescription, describe_group
@@ -25,7 +25,7 @@ from sharequeue.reports.read import read_figures
 from sharequeue.state import State
 from sharequeue.words.errors import UnknownTopicOrPartition
 from sharequeue.words.figures import GroupFigures, SharePartitionStatus
-from sharequeue.words.names import nearest
+from sharequeue.words.names import nearest, printable
 from sharequeue.words.settings import Settings
 
 MEMBERS: tuple[Column, ...] = (

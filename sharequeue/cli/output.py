@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from sharequeue.words.names import printable
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -29,7 +31,6 @@ __all__ = [
     "moment",
     "nested",
     "number",
-    "printable",
     "response_schema",
     "row_of",
     "text",
@@ -351,13 +352,6 @@ def _print_schema(
         schema = response_schema(columns, " ".join(("sharequeue", *words)), one=one, views=views)
         click.echo(json.dumps(schema, indent=2))
         context.exit()
-
-
-def printable(text: str) -> str:
-    """Escape characters that break a table or control a terminal: newlines, escape sequences."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _cut(text: str, width: int) -> str:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from sharequeue.words import traces
+from sharequeue.words.names import printable
 
 __all__ = ["FIELDS", "JsonLine", "LogFormat", "OneLine", "log_to_stderr"]
 
@@ -37,15 +38,9 @@ class OneLine(logging.Formatter):
         """Return the line with escaped control characters, and the traceback below it."""
         text = super().format(record)
         if not record.exc_info:
-            return _escaped(text)
+            return printable(text)
         first, *rest = text.split("\n")
-        return "\n".join((_escaped(first), *(f"    {_escaped(line)}" for line in rest)))
-
-
-def _escaped(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+        return "\n".join((printable(first), *(f"    {printable(line)}" for line in rest)))
 
 
 class JsonLine(logging.Formatter):

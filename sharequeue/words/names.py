@@ -93,3 +93,10 @@ def whole_number(name: str, value: object, at_least: int | None = None) -> int:
     if at_least is not None and number < at_least:
         raise ValueError(f"{name} is {number}: expected {expected}")
     return number
+
+
+def printable(text: str) -> str:
+    """Escape characters that break a line or control a terminal: newlines, escape sequences."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 
 import click
 
-from sharequeue.cli.output import printable
 from sharequeue.kafka.text_files import TextUnreadable, read_text
 from sharequeue.words.errors import (
     GroupAuthorizationFailed,
@@ -24,6 +23,7 @@ from sharequeue.words.errors import (
     SaslAuthenticationFailed,
     ShareError,
 )
+from sharequeue.words.names import printable
 from sharequeue.words.settings import Settings
 
 __all__ = [
