@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
 
 from sharequeue.database.logins import is_login_refused
+from sharequeue.database.sqlstates import LOCK_NOT_AVAILABLE, QUERY_CANCELLED, sqlstate
 from sharequeue.words.errors import RequestTimedOut, ShareError
 from sharequeue.words.figures import SharePartitionStatus
 from sharequeue.words.jar_sets import JarSetInvalid
@@ -28,8 +29,7 @@ __all__ = [
     "warn_of_letters",
 ]
 
-_TIMEOUTS = ("57014", "55P03")
-"""SQLSTATEs of a statement, and of a wait for a lock, that exceeded its timeout."""
+_TIMEOUTS = (QUERY_CANCELLED, LOCK_NOT_AVAILABLE)
 DATABASE_NOT_AVAILABLE = "DATABASE_NOT_AVAILABLE"
 
 DATABASE_LOGIN_REFUSED = "DATABASE_LOGIN_REFUSED"
@@ -110,13 +110,9 @@ def database_failure(error: SQLAlchemyError) -> Refused:
     """Return the error for operators that corresponds to an error of the database."""
     original = getattr(error, "orig", None)
     reason = next(iter(str(original or error).strip().splitlines()), type(error).__name__)
-    if getattr(original, "pgcode", None) in _TIMEOUTS:
+    if sqlstate(error) in _TIMEOUTS:
         return Refused(f"Postgres did not finish in the time allowed ({reason}).", RequestTimedOut.name)
-    if (
-        isinstance(error, DBAPIError)
-        and getattr(original, "pgcode", None) is None
-        and is_login_refused(error)
-    ):
+    if isinstance(error, DBAPIError) and sqlstate(error) is None and is_login_refused(error):
         return Refused(f"Postgres refused the login ({reason}).", DATABASE_LOGIN_REFUSED)
     if original is None or isinstance(error, OperationalError):
         return Refused(f"The database does not answer ({reason}).", DATABASE_NOT_AVAILABLE)

@@ -19,6 +19,7 @@ from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError, ProgrammingError
 
 from sharequeue.database.schema_files import SchemaOutdated, schema_mismatch
+from sharequeue.database.sqlstates import DEADLOCK, sqlstate
 from sharequeue.words import traces
 from sharequeue.words.errors import error_for
 from sharequeue.words.settings import DatabaseOptions, Settings
@@ -45,7 +46,6 @@ call's one."""
 _NOT_THERE = frozenset(("42883", "42P01", "42703", "42704", "3F000"))
 """SQLSTATEs for a function, table, column, type or schema that does not exist."""
 
-_DEADLOCK = "40P01"
 _DEADLOCKS = 2
 """How often one call is repeated after deadlocks. Our own operations cause none, because they take their locks in
 one order; a transaction of the user's own may take others."""
@@ -111,7 +111,7 @@ class Database:
             try:
                 return self._rows(query, parameters)
             except DBAPIError as error:
-                if getattr(error.orig, "pgcode", None) != _DEADLOCK:
+                if sqlstate(error) != DEADLOCK:
                     raise
         return self._rows(query, parameters)
 
@@ -158,7 +158,7 @@ class Database:
         try:
             yield
         except DBAPIError as error:
-            state = getattr(error.orig, "pgcode", None) or ""
+            state = sqlstate(error) or ""
             if state.startswith(_ERROR_STATE):
                 raise error_for(int(state[2:]), str(error.orig).splitlines()[0]) from error
             if isinstance(error, ProgrammingError) and state in _NOT_THERE:

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from sharequeue.database.pool import Database
+from sharequeue.database.sqlstates import DEADLOCK, LOCK_NOT_AVAILABLE
 
 __all__ = ["SchemaBusy", "Upgrade", "patiently"]
 
@@ -33,7 +34,7 @@ one of two sessions that wait for each other, and it could be a worker."""
 _PAUSE_SECONDS = (0.1, 0.5)
 """The pause between two attempts, in which queued sessions continue; random, so that two upgrades do not coincide."""
 
-_MADE_WAY = frozenset(("55P03", "40P01"))
+_MADE_WAY = frozenset((LOCK_NOT_AVAILABLE, DEADLOCK))
 """SQLSTATEs of a lock that was not available in time, and of a deadlock."""
 
 _Answer = TypeVar("_Answer")

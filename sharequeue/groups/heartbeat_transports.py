@@ -16,6 +16,7 @@ import httpx
 from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
+from sharequeue.database.sqlstates import sqlstate
 from sharequeue.groups.assignments import AssignedTopic
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
 from sharequeue.groups.heartbeats import (
@@ -102,7 +103,7 @@ class DatabaseHeartbeats:
                 self._loaded(configs)
             response = heartbeat(self._database, replace(request, client_host=self._host), self._configs)
         except DBAPIError as error:
-            if getattr(error.orig, "pgcode", None) == _FORBIDDEN:
+            if sqlstate(error) == _FORBIDDEN:
                 raise ClusterAuthorizationFailed from None
             raise
         if response.error_code == ClusterAuthorizationFailed.code:

@@ -18,6 +18,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
+from sharequeue.database.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 from sharequeue.groups.assignments import ASSIGN, AssignedTopic, assignment_parameters, write_assignment
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.lock_timeouts import STEP_LOCK_TIMEOUT_MS, with_short_waits
@@ -98,7 +99,7 @@ def heartbeat(
         unsent = InvalidRequest(f"A field of the heartbeat is not valid: {error}")
         return HeartbeatResponse(error_code=unsent.code, error_message=unsent.message)
     except DBAPIError as error:
-        if getattr(error.orig, "pgcode", None) != _LOCK_NOT_AVAILABLE:
+        if sqlstate(error) != LOCK_NOT_AVAILABLE:
             raise
         held = CoordinatorNotAvailable(
             f"Group {request.group_id} is locked by another transaction. Try again in a moment."
@@ -218,7 +219,6 @@ def refresh_group(database: Database, group_id: str, service: ServiceConfigs | N
     return epoch
 
 
-_LOCK_NOT_AVAILABLE = "55P03"
 _ASSIGNING = 3
 """How many times one heartbeat tries to assign. A try fails if members join or leave meanwhile. After the last one
 the response has the present assignment of the group, and the next heartbeat of the group tries again."""

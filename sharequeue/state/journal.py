@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
+from sharequeue.database.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 from sharequeue.state.rows import share_partition_name
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.values import SharePartition
@@ -40,8 +41,6 @@ UPDATES_PER_SNAPSHOT = 500
 
 RETENTION = timedelta(days=7)
 """The default retention of the journal: the same as Kafka's default for a topic's log."""
-
-_LOCK_NOT_AVAILABLE = "55P03"
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +372,7 @@ class Journal:
                 sa.text("select sharequeue.clear_other_journal(:retention)"), retention=retention
             )
         except DBAPIError as error:
-            if getattr(error.orig, "pgcode", None) != _LOCK_NOT_AVAILABLE:
+            if sqlstate(error) != LOCK_NOT_AVAILABLE:
                 raise
             waiting = str(error.orig).splitlines()[0]
         return Kept(taken, tuple(made), tuple(rolled_up), tuple(dropped), waiting)

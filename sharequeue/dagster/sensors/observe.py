@@ -30,6 +30,7 @@ from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.dagster.state_checks import AGE_BOUNDED, LAG_BOUNDED, evaluation, state_results
 from sharequeue.dagster.topics import observed_topics, written_offsets
 from sharequeue.database import Database
+from sharequeue.database.sqlstates import QUERY_CANCELLED, sqlstate
 from sharequeue.reports.ages import with_a_record
 from sharequeue.reports.history import Reports
 from sharequeue.reports.read import read_figures
@@ -40,8 +41,6 @@ from sharequeue.words.names import listed
 VERDICT_SECONDS = 3600.0
 """After this time, the result of a check is recorded again although it is the same."""
 
-CANCELLED = "57014"
-"""SQLSTATE of a statement that was cancelled by the timeout."""
 MOST_EXECUTIONS = 10
 """The latest executions of a check to examine."""
 CATALOG = ("dagster/uri", "dagster/table_name", "dagster/storage_kind", "dagster/column_schema", "path")
@@ -130,7 +129,7 @@ def _violations(database: Database, group: ShareGroup) -> Sequence[str] | None:
         with bounded(database) as joined:
             return State(joined).figures.verify(group.group)
     except DBAPIError as error:
-        if getattr(error.orig, "pgcode", None) != CANCELLED:
+        if sqlstate(error) != QUERY_CANCELLED:
             raise
         return None
 

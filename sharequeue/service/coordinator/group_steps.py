@@ -17,6 +17,7 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from sharequeue.database.sqlstates import sqlstate
 from sharequeue.words.errors import NotCoordinator, ShareError
 
 _log = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ class GroupSteps:
             self._note(kind, group_id, error.message)
         except DBAPIError as error:
             # Without an SQLSTATE the error is not the database's.
-            if not getattr(error.orig, "pgcode", None):
+            if not sqlstate(error):
                 raise
             self._note(kind, group_id, str(error.orig).splitlines()[0])
         except SQLAlchemyError:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
+from sharequeue.database.sqlstates import sqlstate
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
 from sharequeue.groups.heartbeats import refresh_group
 from sharequeue.groups.service_leases import ServiceLease
@@ -191,7 +192,7 @@ class Watch:
         try:
             yield
         except DBAPIError as error:
-            if not getattr(error.orig, "pgcode", None):
+            if not sqlstate(error):
                 raise
             _log.warning("%s: %s", what, str(error.orig).splitlines()[0])
 

@@ -22,6 +22,7 @@ from starlette.responses import Response
 
 from sharequeue.database import Database
 from sharequeue.database.pool import Joined
+from sharequeue.database.sqlstates import QUERY_CANCELLED, sqlstate
 from sharequeue.groups.acls import authorized_operations, authorized_topic_operations, on_behalf_of
 from sharequeue.groups.group_names import require_there
 from sharequeue.groups.tokens import TokenRefused
@@ -54,8 +55,6 @@ AT_ONCE = 3
 _WAIT_SECONDS, _LONGEST_SECONDS = 10.0, 60.0
 """How long a request waits for its turn; a request that asks the broker must also be done by then."""
 
-_CANCELLED = "57014"
-"""SQLSTATE of a statement that was cancelled by the timeout."""
 _ERRORS: tuple[tuple[type[ShareError] | tuple[type[ShareError], ...], int, str], ...] = (
     (TokenRefused, 401, "Sign in"),
     (Throttled, 429, "Too many requests"),
@@ -139,7 +138,7 @@ class PageRequest:
             try:
                 return work()
             except DBAPIError as error:
-                if getattr(error.orig, "pgcode", None) != _CANCELLED:
+                if sqlstate(error) != QUERY_CANCELLED:
                     raise
         self.late.append(what)
         return None
