@@ -7,14 +7,14 @@ The figures that a process counts are in `registry`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
+from sharequeue.groups.replicas import Replicas
 from sharequeue.service.health.faults import KINDS, Fault
 from sharequeue.service.metrics.exposition import Family, Kind, Series, labelled
 from sharequeue.words.figures import GroupFigures, SharePartitionStatus, words_of
-
-if TYPE_CHECKING:
-    from sharequeue.service.metrics.figures import Read
+from sharequeue.words.values import HeldDeadLetters
 
 __all__ = [
     "DATABASE_UP",
@@ -23,12 +23,28 @@ __all__ = [
     "LETTERS_FAILED",
     "REPLICA_WORK",
     "SUMMED",
+    "Read",
     "all_families",
     "of_database",
     "of_failed_letters",
     "of_faults",
     "of_work",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The rows read for a scrape. The rows of groups have the sums over all their share-partitions."""
+
+    groups: list[dict[str, Any]]
+    states: Mapping[str, int]
+    share_partitions: list[dict[str, Any]]
+    members: list[dict[str, Any]]
+    left_out: Mapping[str, int]
+    replicas: Replicas
+    held: list[tuple[HeldDeadLetters, float]]
+    seconds: float
+
 
 _PARTITION = ("group", "partition", "topic")
 _COORDINATOR = "kafka_server_group_coordinator_metrics"

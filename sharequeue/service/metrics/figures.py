@@ -16,12 +16,11 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import text
 
 from sharequeue.database import Database
-from sharequeue.groups.replicas import Replicas, read_replicas
+from sharequeue.groups.replicas import read_replicas
 from sharequeue.service.health.servers import held_letters
-from sharequeue.service.metrics.families import SUMMED
-from sharequeue.words.values import HeldDeadLetters
+from sharequeue.service.metrics.families import SUMMED, Read
 
-__all__ = ["Growth", "MostRows", "Read", "Reader"]
+__all__ = ["Growth", "MostRows", "Reader"]
 
 READ_SECONDS = 2.5
 """The time limit of Postgres for a scrape."""
@@ -41,20 +40,6 @@ class MostRows:
     groups: int = 10_000
     share_partitions: int = 10_000
     members: int = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """The rows read for a scrape. The rows of groups have the sums over all their share-partitions."""
-
-    groups: list[dict[str, Any]]
-    states: Mapping[str, int]
-    share_partitions: list[dict[str, Any]]
-    members: list[dict[str, Any]]
-    left_out: Mapping[str, int]
-    replicas: Replicas
-    held: list[tuple[HeldDeadLetters, float]]
-    seconds: float
 
 
 class Growth(Generic[Key]):

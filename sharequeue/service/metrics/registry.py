@@ -25,12 +25,13 @@ from sharequeue.service.metrics.families import (
     DATABASE_UP,
     LETTERS_FAILED,
     REPLICA_WORK,
+    Read,
     of_database,
     of_failed_letters,
     of_faults,
     of_work,
 )
-from sharequeue.service.metrics.figures import MostRows, Read, Reader
+from sharequeue.service.metrics.figures import MostRows, Reader
 from sharequeue.words.errors import ShareError
 
 __all__ = ["Metrics"]
