@@ -74,7 +74,8 @@ language sql stable set search_path = pg_catalog as $$
 $$;
 
 -- Creates the partitions of today and the next p_ahead days (UTC). Each is created separately and then attached, so that no call
--- has to wait. Rows of the day in the partition for all other times are moved. Returns the days that were created.
+-- has to wait. Rows of the day in the partition for all other times are moved. Returns the days that were created: none while
+-- another call creates them.
 create or replace function sharequeue.make_journal_partitions(p_ahead integer default 2) returns date[]
 language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' set lock_timeout = '250ms' as $$
 declare
@@ -85,6 +86,9 @@ declare
 begin
     perform sharequeue.require_read_committed();
     perform sharequeue_internal.check_between('the number of days ahead', p_ahead, 0, 366);
+    if not pg_try_advisory_xact_lock(7264519032120) then
+        return v_made;
+    end if;
     for v_day in select d::date from generate_series(v_today, v_today + p_ahead, interval '1 day') as d loop
         v_name := 'journal_' || to_char(v_day, 'YYYYMMDD');
         continue when to_regclass('sharequeue.' || v_name) is not null;
@@ -102,8 +106,9 @@ $$;
 
 -- Drops the partition of the oldest day whose journal is older than p_retention, after its roll-up. Before that every
 -- share-partition whose replay needs it gets a snapshot. While one cannot be taken, because p_limit is reached or another call
--- has the row, the partition stays. Returns the dropped day, null if none was due or it has to wait. Dropping needs a lock that
--- conflicts with every operation: after a quarter of a second the call gives up (55P03), and the next maintenance tries again.
+-- has the row, the partition stays. Returns the dropped day, null if none was due or it has to wait, also for another call that
+-- creates or drops partitions. Dropping needs a lock that conflicts with every operation: after a quarter of a second the call
+-- gives up (55P03), and the next maintenance tries again.
 create or replace function sharequeue.drop_journal_partition(p_retention interval, p_limit integer default 1000)
 returns date
 language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' set lock_timeout = '250ms' as $$
@@ -117,6 +122,9 @@ begin
     perform sharequeue.require_read_committed();
     perform sharequeue_internal.check_span('the retention', p_retention),
         sharequeue_internal.check_between('the limit of snapshots', p_limit, 1, 2147483647);
+    if not pg_try_advisory_xact_lock(7264519032120) then
+        return null;
+    end if;
     select p.day, p.name into v_day, v_name from sharequeue.journal_partitions() as p limit 1;
     v_end := (v_day + 1)::timestamptz;
     if v_day is null or v_end > sharequeue.clock() - p_retention then

@@ -289,6 +289,25 @@ def test_a_partition_that_somebody_reads_is_dropped_later(
     assert journal.verify("g") == []
 
 
+def test_maintenance_at_once_creates_and_drops_each_day_once(
+    journal: Journal, private_database: Database
+) -> None:
+    """While one call creates or drops partitions, another one leaves them alone, and neither fails."""
+    set_clock(private_database, timedelta(days=9))
+    with private_database.transaction() as first:
+        made = first.execute(sa.text("select sharequeue.make_journal_partitions(1)")).scalar_one()
+        assert len(made) == 2
+        assert private_database.rows(
+            sa.text(
+                "select sharequeue.make_journal_partitions(1) as made,"
+                " sharequeue.drop_journal_partition(interval '7 days') as dropped"
+            )
+        ) == [{"made": [], "dropped": None}]
+    kept = journal.keep(retention=timedelta(days=7), ahead=1)
+    assert kept.made == ()
+    assert kept.dropped != ()
+
+
 def test_deleting_is_in_the_journal_by_name(journal: Journal, private_database: Database) -> None:
     """The journal says which share-partition went, after it is gone."""
     State(private_database).administration.delete_group("g")
