@@ -65,7 +65,7 @@ begin
             return;
         end if;
     end if;
-    select * into v_member from sharequeue_internal.check_member(p_group_id, p_member_id, p_member_epoch);
+    v_member := sharequeue_internal.check_member(p_group_id, p_member_id, p_member_epoch);
     v_at := sharequeue.clock();
     -- Usually a lease is one batch at SPSO, and all of it is accepted. Such leases are acknowledged in one statement.
     if v_member.error_code = 0 and v_settings.breaker_percent = 0 and not v_settings.acls_apply and p_backoff is not null then

@@ -59,12 +59,12 @@ declare
     v_fresh sharequeue_internal.fresh_leases;
 begin
     perform sharequeue.require_read_committed();
-    if p_parts is null or p_parts not between 1 and 1000 or p_last_attempt is null
-            or p_max_bytes < 0 or (p_max_bytes is not null and p_mean_bytes is null)
+    if p_parts is null or p_parts not between 1 and 1000 or p_last_attempt is null or p_max_records is null
+            or p_max_records not between 0 and 4611686018427387904 or p_max_bytes < 0 or (p_max_bytes is not null and p_mean_bytes is null)
             or (p_mean_bytes is not null and exists (
                 select from unnest(p_mean_bytes) as m where m is null or m not between 0.001 and 1e15)) then
-        raise exception 'the arguments of acquire_many are not valid: expected 1 to 1000 parts, p_last_attempt, and with '
-            'p_max_bytes also p_mean_bytes for each share-partition' using errcode = 'SQ042';
+        raise exception 'the arguments of acquire_many are not valid: expected a number of records from 0 to 2^62, 1 to 1000 '
+            'parts, p_last_attempt, and with p_max_bytes also p_mean_bytes for each share-partition' using errcode = 'SQ042';
     end if;
     v_sps := sharequeue_internal.lock_share_partitions(p_group_id, p_topics, p_partitions,
         coalesce(cardinality(p_mean_bytes), cardinality(p_topics)),
@@ -83,7 +83,7 @@ begin
     end if;
     v_at := sharequeue.clock();
     v_lock_ms := coalesce(p_lock_duration_ms, v_settings.lock_duration_ms);
-    select * into v_call from sharequeue_internal.check_acquire(v_settings, v_holder, p_max_records, v_options);
+    v_call := sharequeue_internal.check_acquire(v_settings, v_holder, v_options);
     if p_redelivery = 'fan_out' and p_last_attempt and v_call.error_code = 0 then
         for v_place in 1 .. cardinality(p_topics) loop
             if (v_sps[v_place]).redeliverable or (v_sps[v_place]).next_expiry <= v_at then
@@ -122,8 +122,8 @@ begin
                 select * into v_fault from sharequeue_internal.share_partition_fault(
                     v_sp, v_settings, p_group_id, p_topics[v_place], p_partitions[v_place], p_state_epoch, 'READ');
                 if v_fault.error_code = 0 and v_sp.status = 'topic_recreated' then
-                    select 100, l.reason into v_fault
-                    from sharequeue.lost_topics l where l.group_id = p_group_id and l.topic = v_sp.topic;
+                    select 100::smallint as error_code, (select l.reason from sharequeue.lost_topics l
+                        where l.group_id = p_group_id and l.topic = v_sp.topic) as error_message into v_fault;
                 elsif v_fault.error_code = 0 then
                     v_fault := v_call;
                 end if;
@@ -233,15 +233,13 @@ $$;
 
 -- Returns the error of a call's arguments; error code 0 if there is none.
 create or replace function sharequeue_internal.check_acquire(
-    p_settings sharequeue.group_settings, p_holder sharequeue_internal.holder, p_max_records bigint,
-    p_options sharequeue_internal.fetch_options, out error_code smallint, out error_message text
+    p_settings sharequeue.group_settings, p_holder sharequeue_internal.holder, p_options sharequeue_internal.fetch_options,
+    out error_code smallint, out error_message text
 )
 language plpgsql stable as $$
 begin
     error_code := 42;
-    if p_max_records is null or p_max_records not between 0 and 4611686018427387904 then
-        error_message := 'the number of records is not valid: expected 0 to 2^62';
-    elsif p_options.redelivery is null or p_options.redelivery not in ('kafka', 'fan_out') then
+    if p_options.redelivery is null or p_options.redelivery not in ('kafka', 'fan_out') then
         error_message := format('redelivery must be kafka or fan_out, not %s', p_options.redelivery);
     elsif p_options.mode is null or p_options.mode not in ('batch_optimized', 'record_limit') then
         error_message := format('the acquire mode must be batch_optimized or record_limit, not %s', p_options.mode);

@@ -16,7 +16,7 @@ begin
     v_sps := sharequeue_internal.lock_share_partitions(p_group_id, p_topics, p_partitions,
         coalesce(cardinality(p_state_epochs), 0), coalesce(cardinality(p_tokens), 0));
     select * into v_settings from sharequeue.group_settings where group_id = p_group_id;
-    select * into v_member from sharequeue_internal.check_member(p_group_id, p_member_id, p_member_epoch);
+    v_member := sharequeue_internal.check_member(p_group_id, p_member_id, p_member_epoch);
     v_at := sharequeue.clock();
     for v_place in 1 .. cardinality(p_topics) loop
         v_sp := v_sps[v_place];
@@ -27,7 +27,7 @@ begin
             v_fault := v_member;
         end if;
         if v_fault.error_code = 0 and not v_settings.renew_enabled then
-            select 121::smallint, 'Renewing acquisition locks is not enabled for the group.' into v_fault;
+            select 121::smallint as error_code, 'Renewing acquisition locks is not enabled for the group.' as error_message into v_fault;
         elsif v_fault.error_code = 0 then
             v_sp := sharequeue_internal.settled(v_sp, v_at);
             with renewed as (
@@ -40,13 +40,15 @@ begin
             )
             select min(r.expires_at) into v_expires_at from renewed as r;
             if v_expires_at is null then
-                select 121::smallint, 'the lease is no longer held: its lock lapsed, or all its records were acknowledged' into v_fault;
+                select 121::smallint as error_code, 'the lease is no longer held: its lock lapsed, or all its records were acknowledged' as error_message
+                into v_fault;
             end if;
             -- The new expiry may be earlier than the previous one: the group's lock duration may have become shorter.
             update sharequeue.share_partitions sp set next_expiry = v_expires_at
             where sp.share_partition_id = v_sp.share_partition_id and sp.next_expiry > v_expires_at;
         end if;
-        return next row(p_topics[v_place], p_partitions[v_place], p_tokens[v_place], v_fault.*, v_expires_at)::sharequeue.renewed_of;
+        return next row(p_topics[v_place], p_partitions[v_place], p_tokens[v_place], v_fault.error_code, v_fault.error_message,
+            v_expires_at)::sharequeue.renewed_of;
     end loop;
 end
 $$;
