@@ -47,6 +47,7 @@ from sharequeue.state.rows import (
     outputs_of,
     refusal,
     share_partition_name,
+    statement,
 )
 from sharequeue.state.runs import Runs
 from sharequeue.words.errors import ShareError
@@ -176,7 +177,7 @@ class State:
             left_out = sets.offset_sets("leave_outs", leave_outs)
         means = None if max_bytes is None else [(mean_bytes or {})[at.topic] for at in share_partitions]
         rows = self.database.call(
-            sa.text(
+            statement(
                 f"select topic, partition, suspects, last_attempt, {ACQUIRED}"  # noqa: S608  (no value is in it)
                 " from sharequeue.acquire_many(:group_id, :topics, :partitions, :member_id,"
                 " cast(:member_epoch as integer), :max_records, cast(:lock_duration_ms as integer),"
@@ -215,7 +216,7 @@ class State:
         if not leases:
             return []
         rows = self.database.call(
-            sa.text(
+            statement(
                 "select * from sharequeue.renew_many(:group_id, :topics, :partitions, :state_epochs, :member_id,"
                 " cast(:member_epoch as integer), cast(:tokens as uuid[]))"
             ),
@@ -245,7 +246,7 @@ class State:
             for kind in OUTCOMES
         )
         rows = self.database.call(
-            sa.text(
+            statement(
                 "select * from sharequeue.acknowledge_many("  # noqa: S608  (no value is in it)
                 ":group_id, :topics, :partitions, :state_epochs,"
                 " :member_id, cast(:member_epoch as integer), cast(:tokens as uuid[]), cast(:request_id as uuid),"

@@ -824,6 +824,12 @@ create type sharequeue_internal.fetch_options as (
     lock_duration_ms integer, redelivery text, mode text, batch_size bigint, log_firsts bigint[], log_lasts bigint[],
     aborted int8multirange, leave_out int8multirange
 );
+-- Leases of fresh records that are to be written, as rows of the result.
+create type sharequeue_internal.fresh_leases as (share_partition_ids bigint[], rows sharequeue.acquired_of[]);
+-- Leases at SPSO that are acknowledged together, and what this gives.
+create type sharequeue_internal.head_leases as (
+    places integer[], share_partition_ids bigint[], accepts int8multirange[], tokens uuid[], spsos bigint[], lags bigint[]
+);
 -- Batches as Kafka's clients acknowledge them; the arguments of sharequeue.acknowledge_batches.
 create type sharequeue_internal.batches as (
     firsts bigint[], lasts bigint[], types smallint[], type_counts integer[]

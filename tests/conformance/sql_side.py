@@ -42,7 +42,7 @@ _PREPARED = {
     ),
     "sets": (
         "@name, uuid, uuid, int8multirange, int8multirange, int8multirange, int8multirange, timestamptz",
-        "select * from sharequeue.acknowledge($1, $2, $3, $4, $5, null, $6, $7, $8, $9, $10, $11, '[]', '{}', $12)",
+        "select * from sharequeue.acknowledge($1, $2, $3, $4, $5, null, $6, $7, $8, $9, $10, $11, '[]', $12)",
     ),
     "renew": (
         "@name, uuid",

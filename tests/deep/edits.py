@@ -69,9 +69,9 @@ HISTORY_EDITS = (
     ),
     Edit(
         "fencing by state epoch",
-        "lock_share_partition",
-        "p_state_epoch <> sp.state_epoch",
-        "p_state_epoch > sp.state_epoch + 1000",
+        "share_partition_fault",
+        "p_state_epoch <> p_sp.state_epoch",
+        "p_state_epoch > p_sp.state_epoch + 1000",
     ),
     Edit(
         "all or nothing",
@@ -155,14 +155,14 @@ HISTORY_EDITS = (
     ),
     Edit(
         "a pause of a share-partition",
-        "acquire_under_lock",
-        "v_sp.paused_reason is not null or p_settings.paused_reason is not null",
-        "p_settings.paused_reason is not null",
+        "acquire_many",
+        "v_sp.paused_reason is not null or v_settings.paused_reason is not null",
+        "v_settings.paused_reason is not null",
     ),
     Edit(
         "a pause of a group",
-        "acquire_under_lock",
-        "v_sp.paused_reason is not null or p_settings.paused_reason is not null",
+        "acquire_many",
+        "v_sp.paused_reason is not null or v_settings.paused_reason is not null",
         "v_sp.paused_reason is not null",
     ),
     Edit(
@@ -309,9 +309,9 @@ RULE_EDITS = {
     ),
     "R-IL": Edit(
         "committed reads end at the last stable offset",
-        "acquire_under_lock",
-        "case when p_settings.read_committed then p_sp.last_stable_offset else p_sp.log_end end",
-        "p_sp.log_end",
+        "acquire_many",
+        "case when v_settings.read_committed then v_sp.last_stable_offset else v_sp.log_end end",
+        "v_sp.log_end",
     ),
 }
 """By family: what is broken, for at least one marked test to fail."""

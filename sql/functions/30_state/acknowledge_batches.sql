@@ -18,7 +18,8 @@ declare
 begin
     select * into v_found from sharequeue_internal.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
     if p_request_id is not null and v_found.error_code <> 30 then
-        v_key := sharequeue_internal.request_key((v_found.sp).share_partition_id, 'acknowledge', p_member_id, p_request_id);
+        v_key := sharequeue_internal.request_key(v_found.settings, p_group_id, array[p_topic], array[p_partition],
+            'acknowledge_batches', p_member_id, p_request_id);
         v_stored := sharequeue_internal.stored_result(v_key);
         if v_stored is not null then
             return jsonb_populate_record(null::sharequeue.acknowledged, v_stored);
@@ -41,7 +42,7 @@ begin
     v_result := sharequeue_internal.acknowledge_under_lock(v_found.sp, v_found.settings,
         row(p_member_id, p_member_epoch, p_token), row(p_firsts, p_lasts, p_types, p_type_counts), p_renew_allowed,
         p_not_before, sharequeue.clock());
-    perform sharequeue_internal.remember(v_key, 'acknowledge', to_jsonb(v_result));
+    perform sharequeue_internal.remember(v_key, 'acknowledge_batches', to_jsonb(v_result));
     return v_result;
 end
 $$;

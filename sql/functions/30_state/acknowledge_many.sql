@@ -1,23 +1,46 @@
--- acknowledge, for many leases of one member. p_outputs is an array with one element for each lease: the p_outputs of
--- acknowledge. Each lease is acknowledged whole or not at all. If it is, its outputs count. p_delays is also an array with one
--- array for each lease, of objects with "offsets" (an int8multirange) and "until": p_delayed and p_delayed_until of acknowledge.
+-- Acknowledges records of leases of one member, as sets of offsets (R-AK-12).
+--   accept: ACKNOWLEDGED.
+--   release: AVAILABLE; given up if no delivery is left (R-ST-4). Released records are delivered again not before their
+--     element of p_not_befores if it is not null, with p_backoff after the group's back-off, otherwise at once. Sets of them may
+--     have their own times: p_delays is an array with one array for each lease, of objects with "offsets" (an int8multirange)
+--     and "until". Times are rounded up to seconds.
+--   reject: given up.
+--   gap: ARCHIVED, never a dead letter.
+-- Each lease is acknowledged whole or not at all (R-AK-14). Offsets below SPSO succeed without effect (R-AK-6), except for
+-- records of the lease that retention removed: if they are accepted, they count as accepted and no longer as lost. Records of
+-- the lease that are in no set stay leased.
+--
+-- p_outputs is an array with one array for each lease, of objects with "sink", "location" and "records": the outputs that count
+-- from this commit on. They need a current holder: the lease has that token and has not lapsed, and every offset of the sets is
+-- held under it, also those below SPSO. A lease has one output for each sink.
 create or replace function sharequeue.acknowledge_many(
     p_group_id text, p_topics text[], p_partitions integer[], p_state_epochs integer[], p_member_id text,
     p_member_epoch integer, p_tokens uuid[], p_request_id uuid, p_accepts int8multirange[],
     p_releases int8multirange[], p_rejects int8multirange[], p_gaps int8multirange[], p_outputs jsonb,
     p_not_befores timestamptz[], p_backoff boolean default false, p_delays jsonb default null
 ) returns setof sharequeue.acknowledged_of
+-- One plan for all calls: a custom plan for each call would cost more than its execution. The plan may be made while tables
+-- are small, but even then it reads no table whole.
 language plpgsql volatile
 set search_path = pg_catalog set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
-    v_there boolean[];
+    v_sps sharequeue.share_partitions[];
+    v_sp sharequeue.share_partitions;
+    v_settings sharequeue.group_settings;
+    v_member record;
     v_place integer;
+    v_head integer;
     v_rows sharequeue.acknowledged_of[] := '{}';
+    v_row sharequeue.acknowledged_of;
     v_key uuid;
     v_result jsonb;
     v_one sharequeue.acknowledged;
-    v_delayed int8multirange[] := '{}';
-    v_delayed_until timestamptz[] := '{}';
+    v_at timestamptz;
+    v_accept int8multirange;
+    v_delays jsonb;
+    v_heads sharequeue_internal.head_leases;
+    v_done sharequeue_internal.head_leases;
+    v_seen bigint[] := '{}';
 begin
     perform sharequeue.require_read_committed();
     if p_outputs is null or jsonb_typeof(p_outputs) <> 'array' then
@@ -27,49 +50,226 @@ begin
             select from jsonb_path_query(p_delays, 'strict $[*]') as d where jsonb_typeof(d) <> 'array')) then
         raise exception 'p_delays is not valid: expected an array with one array for each lease' using errcode = 'SQ042';
     end if;
-    v_there := sharequeue_internal.lock_share_partitions(p_group_id, p_topics, p_partitions,
+    v_sps := sharequeue_internal.lock_share_partitions(p_group_id, p_topics, p_partitions,
         coalesce(cardinality(p_state_epochs), 0), coalesce(cardinality(p_tokens), 0),
         coalesce(cardinality(p_accepts), 0), coalesce(cardinality(p_releases), 0),
         coalesce(cardinality(p_rejects), 0), coalesce(cardinality(p_gaps), 0), jsonb_array_length(p_outputs),
         coalesce(cardinality(p_not_befores), 0), coalesce(jsonb_array_length(p_delays), cardinality(p_topics)));
-    v_key := sharequeue_internal.request_key_many(
-        p_group_id, p_topics || p_tokens::text[], p_partitions, 'acknowledge_many', p_member_id, p_request_id);
-    v_result := sharequeue_internal.stored_result(v_key);
-    if v_result is not null then
-        return query select * from jsonb_populate_recordset(null::sharequeue.acknowledged_of, v_result);
-        return;
+    select * into v_settings from sharequeue.group_settings where group_id = p_group_id;
+    v_key := sharequeue_internal.request_key(v_settings, p_group_id, p_topics || p_tokens::text[], p_partitions,
+        'acknowledge_many', p_member_id, p_request_id);
+    if v_key is not null then
+        select result into v_result from sharequeue.requests where request_key = v_key;
+        if found then
+            return query select * from jsonb_populate_recordset(null::sharequeue.acknowledged_of, v_result);
+            return;
+        end if;
     end if;
+    v_member := sharequeue_internal.check_member(p_group_id, p_member_id, p_member_epoch);
+    v_at := sharequeue.clock();
+    -- Usually a lease is one batch at SPSO, and all of it is accepted. Such leases are acknowledged in one statement.
+    if v_member.error_code = 0 and v_settings.breaker_percent = 0 and not v_settings.acls_apply and p_backoff is not null then
+        for v_place in 1 .. cardinality(p_topics) loop
+            v_accept := p_accepts[v_place];
+            v_sp := v_sps[v_place];
+            if p_releases[v_place] = '{}' and p_rejects[v_place] = '{}' and p_gaps[v_place] = '{}'
+                    and v_accept = range_merge(v_accept)::int8multirange and p_not_befores[v_place] is null
+                    and p_outputs -> (v_place - 1) = '[]' and (p_delays is null or p_delays -> (v_place - 1) = '[]')
+                    and v_sp.spso = lower(v_accept) and v_sp.next_expiry > v_at and not v_sp.advance_due
+                    and coalesce(p_state_epochs[v_place] = v_sp.state_epoch, true)
+                    and not v_sp.share_partition_id = any (v_seen) then
+                v_heads.places := v_heads.places || v_place;
+                v_heads.share_partition_ids := v_heads.share_partition_ids || v_sp.share_partition_id;
+                v_heads.accepts := v_heads.accepts || v_accept;
+                v_heads.tokens := v_heads.tokens || p_tokens[v_place];
+            end if;
+            v_seen := v_seen || v_sp.share_partition_id;
+        end loop;
+    end if;
+    if v_heads.places is not null then
+        v_done := sharequeue_internal.acknowledge_heads(v_heads, p_member_id);
+    end if;
+    v_head := 1;
     for v_place in 1 .. cardinality(p_topics) loop
-        v_one := null;
-        if not v_there[v_place] then
-            select a.error_code, a.error_message into v_one.error_code, v_one.error_message
-            from sharequeue_internal.absent(p_group_id, p_topics[v_place], p_partitions[v_place], 'READ') as a;
-            v_rows := v_rows || row(p_topics[v_place], p_partitions[v_place], p_tokens[v_place],
-                v_one.*)::sharequeue.acknowledged_of;
+        if v_done.places[v_head] = v_place then
+            v_rows := v_rows || row(p_topics[v_place], p_partitions[v_place], p_tokens[v_place], 0::smallint, null, v_done.spsos[v_head],
+                v_done.lags[v_head], upper(p_accepts[v_place]) - lower(p_accepts[v_place]), 0, 0, 0, 0)::sharequeue.acknowledged_of;
+            v_head := v_head + 1;
             continue;
         end if;
-        if p_delays is not null then
-            begin
-                select coalesce(array_agg((d->>'offsets')::int8multirange order by n), '{}'),
-                    coalesce(array_agg((d->>'until')::timestamptz order by n), '{}')
-                into v_delayed, v_delayed_until
-                from jsonb_array_elements(p_delays -> (v_place - 1)) with ordinality as e (d, n);
-            exception when data_exception then
-                raise exception 'a delay is not valid: expected "offsets", an int8multirange, and "until", a time: %', sqlerrm
-                    using errcode = 'SQ042';
-            end;
+        v_sp := v_sps[v_place];
+        v_one := null;
+        select * into v_one.error_code, v_one.error_message from sharequeue_internal.share_partition_fault(
+            v_sp, v_settings, p_group_id, p_topics[v_place], p_partitions[v_place], p_state_epochs[v_place], 'READ');
+        if v_one.error_code = 0 then
+            if cardinality(p_topics) > 1 then
+                -- The call may have changed it before, for another lease.
+                select * into v_sp from sharequeue.share_partitions where share_partition_id = v_sp.share_partition_id;
+            end if;
+            v_one := sharequeue_internal.acknowledge_lease(v_sp, v_settings, row(p_member_id, p_member_epoch, p_tokens[v_place]),
+                v_member.error_code, v_member.error_message,
+                row(p_accepts[v_place], p_releases[v_place], p_rejects[v_place], p_gaps[v_place], '{}'),
+                p_outputs -> (v_place - 1), p_not_befores[v_place], p_backoff, coalesce(p_delays -> (v_place - 1), '[]'), v_at);
         end if;
-        v_one := sharequeue.acknowledge(p_group_id => p_group_id, p_topic => p_topics[v_place],
-            p_partition => p_partitions[v_place], p_state_epoch => p_state_epochs[v_place], p_member_id => p_member_id,
-            p_member_epoch => p_member_epoch, p_token => p_tokens[v_place], p_request_id => null,
-            p_accept => p_accepts[v_place], p_release => p_releases[v_place], p_reject => p_rejects[v_place],
-            p_gap => p_gaps[v_place], p_outputs => p_outputs -> (v_place - 1),
-            p_not_before => p_not_befores[v_place], p_backoff => p_backoff, p_delayed => v_delayed,
-            p_delayed_until => v_delayed_until);
         v_rows := v_rows
             || row(p_topics[v_place], p_partitions[v_place], p_tokens[v_place], v_one.*)::sharequeue.acknowledged_of;
     end loop;
     perform sharequeue_internal.remember(v_key, 'acknowledge_many', to_jsonb(v_rows));
-    return query select * from unnest(v_rows);
+    foreach v_row in array v_rows loop
+        return next v_row;
+    end loop;
+end
+$$;
+
+-- Accepts leases that are one batch each, at SPSO, delivered for the first time, with records in flight behind it that are not
+-- finished, or none. The others are left alone: acknowledge_lease has the rules for all leases. Returns the places of the
+-- accepted ones in the call, in order, with SPSO and lag.
+create or replace function sharequeue_internal.acknowledge_heads(p_heads sharequeue_internal.head_leases, p_member_id text)
+returns sharequeue_internal.head_leases
+language plpgsql volatile as $$
+declare
+    v_done sharequeue_internal.head_leases;
+begin
+    with found as materialized (
+        select h.place, h.id, f.at, f.lease_id, l.at as lease_at, f.last_offset + 1 - f.first_offset as records,
+            n.first_offset as next, (select ctid from sharequeue.share_partitions where share_partition_id = h.id) as sp_at
+        from unnest(p_heads.places, p_heads.share_partition_ids, p_heads.accepts, p_heads.tokens) as h (place, id, accept, token)
+        cross join lateral (
+            select ctid as at, first_offset, last_offset, lease_id from sharequeue.in_flight_batches
+            where share_partition_id = h.id and first_offset = lower(h.accept) and part = 0 and state = 1 and offsets is null
+                and delivery_count = 1 and last_offset = upper(h.accept) - 1 offset 0) as f
+        cross join lateral (
+            select ctid as at from sharequeue.leases
+            where lease_id = f.lease_id and member_id = p_member_id and (h.token is null or token = h.token) offset 0) as l
+        left join lateral (
+            select first_offset, state, offsets from sharequeue.in_flight_batches
+            where share_partition_id = h.id and first_offset > f.first_offset
+            order by share_partition_id, first_offset limit 1) as n on true
+        where n.first_offset is null or (n.state not in (2, 4) and n.offsets is null)
+    ), alone as materialized (
+        select * from found where not exists (
+            select from sharequeue.in_flight_batches o where o.lease_id = found.lease_id and o.ctid <> found.at offset 0)
+    ), batches as (
+        delete from sharequeue.in_flight_batches f using alone a where f.ctid = a.at
+    ), leases as (
+        delete from sharequeue.leases l using alone a where l.ctid = a.lease_at
+    ), moved as (
+        update sharequeue.share_partitions sp
+        set spso = coalesce(a.next, sp.speo), accepted_first = sp.accepted_first + a.records
+        from alone a where sp.ctid = a.sp_at
+        returning a.place, sp.spso, greatest(0, sp.log_end - sp.spso - sp.delivery_complete_count) as lag
+    )
+    select array_agg(place order by place), array_agg(spso order by place), array_agg(lag order by place)
+    into v_done.places, v_done.spsos, v_done.lags from moved;
+    return v_done;
+end
+$$;
+
+-- Acknowledges one lease, or refuses it. Its share-partition is locked, and has been checked. p_member_error and p_member_message
+-- are what is wrong with the member.
+create or replace function sharequeue_internal.acknowledge_lease(
+    p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_holder sharequeue_internal.holder,
+    p_member_error smallint, p_member_message text, p_acknowledgements sharequeue.acknowledgements, p_outputs jsonb,
+    p_not_before timestamptz, p_backoff boolean, p_delays jsonb, p_at timestamptz
+) returns sharequeue.acknowledged
+language plpgsql volatile as $$
+declare
+    v_result sharequeue.acknowledged;
+    v_sp sharequeue.share_partitions;
+    v_times sharequeue_internal.release_times := row(p_not_before, p_backoff, '{}', '{}');
+    v_from_spso sharequeue.acknowledgements;
+    v_span int8multirange;
+    v_held int8multirange;
+    v_outside bigint;
+    v_lease_id bigint;
+begin
+    if p_delays <> '[]' then
+        begin
+            select array_agg((d->>'offsets')::int8multirange order by n), array_agg((d->>'until')::timestamptz order by n)
+            into v_times.offsets, v_times.untils from jsonb_array_elements(p_delays) with ordinality as e (d, n);
+        exception when data_exception then
+            raise exception 'a delay is not valid: expected "offsets", an int8multirange, and "until", a time: %', sqlerrm
+                using errcode = 'SQ042';
+        end;
+    end if;
+    v_result.error_message := coalesce(sharequeue_internal.acknowledgements_fault(p_acknowledgements),
+        sharequeue_internal.outputs_fault(p_outputs), sharequeue_internal.not_before_fault(p_not_before),
+        sharequeue_internal.delays_fault((p_acknowledgements).release, v_times));
+    if v_result.error_message is not null then
+        v_result.error_code := 42;
+        return v_result;
+    elsif p_member_error <> 0 then
+        v_result.error_code := p_member_error;
+        v_result.error_message := p_member_message;
+        return v_result;
+    end if;
+    v_sp := sharequeue_internal.settled(p_sp, p_at);
+    v_from_spso := sharequeue_internal.acknowledgements_from(p_acknowledgements, v_sp.spso);
+    v_span := sharequeue_internal.span(v_from_spso);
+    if not isempty(v_span) then
+        v_held := sharequeue_internal.held(v_sp.share_partition_id, lower(v_span), upper(v_span) - 1, p_holder.member_id,
+            p_holder.token);
+        v_outside := sharequeue_internal.first_outside(v_from_spso, v_held);
+    end if;
+    if p_outputs <> '[]' then
+        -- Records that were already found to be held are not looked up again.
+        select * into v_result.error_code, v_result.error_message, v_lease_id
+        from sharequeue_internal.check_outputs(v_sp.share_partition_id, p_holder.member_id, p_holder.token,
+            case when v_outside is null and v_from_spso = p_acknowledgements
+                then row('{}', '{}', '{}', '{}', '{}')::sharequeue.acknowledgements else p_acknowledgements end, p_outputs);
+        if v_result.error_code <> 0 then
+            return v_result;
+        end if;
+    end if;
+    if v_outside is not null then
+        v_result.error_code := 121;
+        v_result.error_message := format('offset %s is not held under this lease: its lock lapsed, it was acknowledged '
+            'already, or it belongs to another member', v_outside);
+        return v_result;
+    end if;
+    if p_outputs <> '[]' then
+        v_result.error_message := sharequeue_internal.claim_folders(v_sp.group_id, p_outputs);
+        if v_result.error_message is not null then
+            v_result.error_code := 42;
+            return v_result;
+        end if;
+    end if;
+    v_from_spso.accept := (p_acknowledgements).accept;
+    v_result := sharequeue_internal.apply_acknowledgements(v_sp, p_settings, p_holder.member_id, p_holder.token, v_from_spso,
+        coalesce(v_held, '{}'), v_times, p_at);
+    if p_outputs = '[]' then
+        return v_result;
+    end if;
+    insert into sharequeue.lease_outputs (lease_id, sink, group_id, topic, partition, topic_id, location, records,
+        acknowledged_at)
+    select v_lease_id, o->>'sink', v_sp.group_id, v_sp.topic, v_sp.partition, v_sp.topic_id, o->>'location',
+        (o->>'records')::bigint, p_at
+    from jsonb_array_elements(p_outputs) as o;
+    return v_result;
+end
+$$;
+
+-- Returns what is wrong with the times of released records; null if nothing is. At most a hundred different times, because
+-- each may need a row of its own in each batch.
+create or replace function sharequeue_internal.delays_fault(
+    p_release int8multirange, p_times sharequeue_internal.release_times
+) returns text
+language plpgsql immutable as $$
+begin
+    if p_times.backoff is null then
+        return 'p_backoff is missing: expected true or false';
+    elsif cardinality(p_times.offsets) = 0 then
+        return null;
+    elsif array_position(p_times.untils, null) is not null then
+        return 'every delayed set of offsets needs a time';
+    elsif cardinality(p_times.offsets) > 100 then
+        return 'the released records of a lease have too many different times: expected at most 100';
+    elsif exists (select from unnest(p_times.offsets) as d where d is null or not d <@ p_release)
+            or (select sum(sharequeue.records(d)) from unnest(p_times.offsets) as d)
+                <> sharequeue.records((select range_agg(d) from unnest(p_times.offsets) as d)) then
+        return 'every delayed offset must be among the released ones, and in only one set';
+    end if;
+    return (select sharequeue_internal.not_before_fault(u) from unnest(p_times.untils) as u
+        where sharequeue_internal.not_before_fault(u) is not null limit 1);
 end
 $$;

@@ -217,17 +217,18 @@ begin
         if p_settings.dead_letters and not (isempty((v_acknowledgements).release) and isempty((v_acknowledgements).reject)) then
             perform sharequeue_internal.note_attempts(v_id, v_leases, (v_acknowledgements).release + (v_acknowledgements).reject);
         end if;
-        -- Usually a lease is one batch at SPSO, and all of it is accepted.
-        if v_leases[2] is null and not p_sp.advance_due and (v_acknowledgements).accept = p_asked
+        -- Usually a lease is one batch, and all of it is accepted.
+        if v_leases[2] is null and (v_acknowledgements).accept = p_asked
                 and isempty((v_acknowledgements).release) and isempty((v_acknowledgements).reject)
                 and isempty((v_acknowledgements).gap) then
-            delete from sharequeue.in_flight_batches
-            where share_partition_id = v_id and first_offset = p_sp.spso and part = 0 and state = 1 and offsets is null
-                and lease_id = v_leases[1] and last_offset = v_last
+            update sharequeue.in_flight_batches set state = 2, lease_id = null
+            where share_partition_id = v_id and first_offset = lower(p_asked) and part = 0 and state = 1 and offsets is null
+                and lease_id = v_leases[1] and last_offset = v_last and first_offset >= p_sp.spso
             returning delivery_count, last_offset - first_offset + 1 into v_count, v_records;
         end if;
         if v_records > 0 then
             v_result.accepted := v_records;
+            v_completed := v_records;
             if v_count = 1 then
                 v_accepted_first := v_records;
             else

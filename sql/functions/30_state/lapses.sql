@@ -165,6 +165,21 @@ begin
 end
 $$;
 
+-- Returns a locked share-partition after its lapsed locks have ended.
+create or replace function sharequeue_internal.settled(p_sp sharequeue.share_partitions, p_at timestamptz)
+returns sharequeue.share_partitions
+language plpgsql volatile as $$
+declare
+    v_sp sharequeue.share_partitions := p_sp;
+begin
+    if p_sp.next_expiry <= p_at then
+        perform sharequeue_internal.settle_lapsed(p_sp.share_partition_id, p_at);
+        select * into v_sp from sharequeue.share_partitions where share_partition_id = p_sp.share_partition_id;
+    end if;
+    return v_sp;
+end
+$$;
+
 -- Updates the earliest expiry after the stored lower bound has passed.
 create or replace function sharequeue_internal.renew_next_expiry(p_share_partition_id bigint) returns void
 language sql volatile as $$

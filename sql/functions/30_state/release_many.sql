@@ -6,8 +6,7 @@ create or replace function sharequeue.release_many(
 ) returns setof sharequeue.released_of
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
-    v_there boolean[];
-    v_place integer;
+    v_sps sharequeue.share_partitions[];
     v_id bigint;
 begin
     perform sharequeue_internal.authorise(p_group_id, 'READ');
@@ -18,12 +17,10 @@ begin
             'its token and an element of p_suspects'
             using errcode = 'SQ042';
     end if;
-    v_there := sharequeue_internal.lock_share_partitions(p_group_id, p_topics, p_partitions, coalesce(cardinality(p_tokens), 0),
+    v_sps := sharequeue_internal.lock_share_partitions(p_group_id, p_topics, p_partitions, coalesce(cardinality(p_tokens), 0),
         coalesce(cardinality(p_suspects), cardinality(p_topics)));
     for v_place in 1 .. cardinality(p_topics) loop
-        select share_partition_id into v_id from sharequeue.share_partitions
-        where v_there[v_place] and group_id = p_group_id and topic = p_topics[v_place]
-            and partition = p_partitions[v_place];
+        v_id := (v_sps[v_place]).share_partition_id;
         return next row(p_topics[v_place], p_partitions[v_place], p_tokens[v_place],
             case when v_id is null then 0 else sharequeue_internal.release_of(v_id, p_member_id, p_tokens[v_place], p_cancelled,
                 p_refund, coalesce(p_suspects[v_place], false)) end)::sharequeue.released_of;

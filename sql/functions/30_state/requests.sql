@@ -1,23 +1,18 @@
--- Returns the key under which a call's result is stored: a hash of share-partition, operation, member and request id. The same
+-- Returns the key under which a call's result is stored: a hash of operation, share-partitions, member and request id. The same
 -- request id on another share-partition, or from another member, is another call. One key of 16 bytes keeps the index small.
--- Null without a request id.
+-- Null, so without a stored result, if there is no request id or the caller has no rights on the group.
 create or replace function sharequeue_internal.request_key(
-    p_share_partition_id bigint, p_operation text, p_member_id text, p_request_id uuid
+    p_settings sharequeue.group_settings, p_group_id text, p_topics text[], p_partitions integer[], p_operation text,
+    p_member_id text, p_request_id uuid
 ) returns uuid
-language sql immutable parallel safe as $$
-    select encode(substr(sha256(convert_to(
-        p_share_partition_id || ' ' || p_operation || ' ' || p_request_id || ' ' || p_member_id, 'UTF8')), 1, 16),
-        'hex')::uuid
-$$;
-
--- The same for a call that names many share-partitions. Null, so without a stored result, if there is no request id or the
--- caller has no rights on the group.
-create or replace function sharequeue_internal.request_key_many(
-    p_group_id text, p_topics text[], p_partitions integer[], p_operation text, p_member_id text, p_request_id uuid
-) returns uuid
-language sql stable as $$
-    select md5(p_operation || p_request_id || jsonb_build_array(p_group_id, p_topics, p_partitions, p_member_id))::uuid
-    where p_request_id is not null and sharequeue_internal.authorised(p_group_id, 'READ')
+language plpgsql stable as $$
+begin
+    if p_request_id is null or (p_settings.acls_apply is distinct from false
+            and not sharequeue_internal.authorised(p_group_id, 'READ')) then
+        return null;
+    end if;
+    return md5(row(p_operation, p_request_id, p_group_id, p_topics, p_partitions, p_member_id)::text)::uuid;
+end
 $$;
 
 -- Stores a call's result under its key, for a repeated call. p_sets are sets of offsets that are not in the result.

@@ -3,30 +3,54 @@
 -- the new values, with whole sets of offsets: an acknowledgement of 100,000 runs writes a few rows. These functions have no
 -- SET, because they run inside operations that have it.
 
-create or replace function sharequeue_internal.journal_batch() returns trigger
+-- Once for all rows that a statement adds or deletes: an insert for each row would take most of the time of a call.
+create or replace function sharequeue_internal.journal_batches_added() returns trigger
+language plpgsql volatile as $$
+declare
+    v_at timestamptz := sharequeue.clock();
+begin
+    insert into sharequeue.journal (share_partition_id, at, kind, first_offset, last_offset, part, state,
+        delivery_count, lease_id, isolate, not_before, cause, offsets)
+    select share_partition_id, v_at, 'batch', first_offset, last_offset, part, state, delivery_count, lease_id, isolate,
+        not_before, cause, offsets
+    from changed;
+    return null;
+end
+$$;
+create or replace trigger in_flight_batches_journal_insert after insert on sharequeue.in_flight_batches
+    referencing new table as changed for each statement execute function sharequeue_internal.journal_batches_added();
+
+create or replace function sharequeue_internal.journal_batches_gone() returns trigger
+language plpgsql volatile as $$
+declare
+    v_at timestamptz := sharequeue.clock();
+begin
+    insert into sharequeue.journal (share_partition_id, at, kind, first_offset, part)
+    select share_partition_id, v_at, 'batch_gone', first_offset, part from changed;
+    return null;
+end
+$$;
+create or replace trigger in_flight_batches_journal_delete after delete on sharequeue.in_flight_batches
+    referencing old table as changed for each statement execute function sharequeue_internal.journal_batches_gone();
+
+create or replace function sharequeue_internal.journal_batch_changed() returns trigger
 language plpgsql volatile as $$
 begin
-    if tg_op <> 'INSERT' then
-        if tg_op = 'DELETE' then
-            insert into sharequeue.journal (share_partition_id, at, kind, first_offset, part)
-            values (old.share_partition_id, sharequeue.clock(), 'batch_gone', old.first_offset, old.part);
-            return null;
-        elsif new.first_offset <> old.first_offset or new.part <> old.part then
-            insert into sharequeue.journal (share_partition_id, at, kind, first_offset, part)
-            values (old.share_partition_id, sharequeue.clock(), 'batch_gone', old.first_offset, old.part);
-        elsif old.offsets <> new.offsets and new.last_offset = old.last_offset and new.state = old.state
-                and new.delivery_count = old.delivery_count and new.lease_id is not distinct from old.lease_id
-                and new.isolate is not distinct from old.isolate and new.not_before is not distinct from old.not_before
-                and new.cause is not distinct from old.cause then
-            -- An exploded batch may hold 100,000 runs and lose one: the difference, not the image.
-            insert into sharequeue.journal (share_partition_id, at, kind, first_offset, part, state, delivery_count, offsets)
-            select new.share_partition_id, sharequeue.clock(), d.kind, new.first_offset, new.part, new.state,
-                new.delivery_count, d.offsets
-            from (values ('offsets_added', new.offsets - old.offsets), ('offsets_taken', old.offsets - new.offsets))
-                as d (kind, offsets)
-            where not isempty(d.offsets);
-            return null;
-        end if;
+    if new.first_offset <> old.first_offset or new.part <> old.part then
+        insert into sharequeue.journal (share_partition_id, at, kind, first_offset, part)
+        values (old.share_partition_id, sharequeue.clock(), 'batch_gone', old.first_offset, old.part);
+    elsif old.offsets <> new.offsets and new.last_offset = old.last_offset and new.state = old.state
+            and new.delivery_count = old.delivery_count and new.lease_id is not distinct from old.lease_id
+            and new.isolate is not distinct from old.isolate and new.not_before is not distinct from old.not_before
+            and new.cause is not distinct from old.cause then
+        -- An exploded batch may hold 100,000 runs and lose one: the difference, not the image.
+        insert into sharequeue.journal (share_partition_id, at, kind, first_offset, part, state, delivery_count, offsets)
+        select new.share_partition_id, sharequeue.clock(), d.kind, new.first_offset, new.part, new.state,
+            new.delivery_count, d.offsets
+        from (values ('offsets_added', new.offsets - old.offsets), ('offsets_taken', old.offsets - new.offsets))
+            as d (kind, offsets)
+        where not isempty(d.offsets);
+        return null;
     end if;
     insert into sharequeue.journal (share_partition_id, at, kind, first_offset, last_offset, part, state,
         delivery_count, lease_id, isolate, not_before, cause, offsets)
@@ -35,27 +59,39 @@ begin
     return null;
 end
 $$;
-create or replace trigger in_flight_batches_journal after insert or update or delete on sharequeue.in_flight_batches
-    for each row execute function sharequeue_internal.journal_batch();
+create or replace trigger in_flight_batches_journal after update on sharequeue.in_flight_batches
+    for each row execute function sharequeue_internal.journal_batch_changed();
 
-create or replace function sharequeue_internal.journal_lease() returns trigger
+create or replace function sharequeue_internal.journal_leases() returns trigger
 language plpgsql volatile as $$
+declare
+    v_at timestamptz := sharequeue.clock();
 begin
-    if tg_op = 'DELETE' then
-        insert into sharequeue.journal (share_partition_id, at, kind, lease_id)
-        values (old.share_partition_id, sharequeue.clock(), 'lease_gone', old.lease_id);
-        return null;
-    end if;
     insert into sharequeue.journal (share_partition_id, at, kind, lease_id, member_id, member_epoch, token,
         lock_duration_ms, acquired_at, expires_at, fan_out, own_lock_duration, read_committed)
-    values (new.share_partition_id, sharequeue.clock(), 'lease', new.lease_id, new.member_id, new.member_epoch,
-        new.token, new.lock_duration_ms, new.acquired_at, new.expires_at, new.fan_out, new.own_lock_duration,
-        new.read_committed);
+    select share_partition_id, v_at, 'lease', lease_id, member_id, member_epoch, token, lock_duration_ms, acquired_at,
+        expires_at, fan_out, own_lock_duration, read_committed
+    from changed;
     return null;
 end
 $$;
-create or replace trigger leases_journal after insert or update or delete on sharequeue.leases
-    for each row execute function sharequeue_internal.journal_lease();
+create or replace trigger leases_journal_insert after insert on sharequeue.leases
+    referencing new table as changed for each statement execute function sharequeue_internal.journal_leases();
+create or replace trigger leases_journal after update on sharequeue.leases
+    referencing new table as changed for each statement execute function sharequeue_internal.journal_leases();
+
+create or replace function sharequeue_internal.journal_leases_gone() returns trigger
+language plpgsql volatile as $$
+declare
+    v_at timestamptz := sharequeue.clock();
+begin
+    insert into sharequeue.journal (share_partition_id, at, kind, lease_id)
+    select share_partition_id, v_at, 'lease_gone', lease_id from changed;
+    return null;
+end
+$$;
+create or replace trigger leases_journal_delete after delete on sharequeue.leases
+    referencing old table as changed for each statement execute function sharequeue_internal.journal_leases_gone();
 
 -- Writes the share-partition's columns as a row of the given kind. Returns its journal_id.
 create or replace function sharequeue_internal.journal_share_partition(
