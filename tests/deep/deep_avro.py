@@ -209,7 +209,7 @@ def test_a_registry_that_stops_costs_no_delivery(
         return decoded.select(*KEPT, "delivery_count", "value.*", "outcome", "error")
 
     registry_server.failures = 3
-    with pytest.raises(RegistryNotAvailable, match="HTTP 503"):
+    with pytest.raises(RegistryNotAvailable, match="HTTP status code 503"):
         run_job(job_of(group, topic, orders), holder)
     assert [path for path in registry_server.asked if "ids" in path] == ["/schemas/ids/1"] * 3
     assert state.figures.describe(group)[0].lag == 10

@@ -289,7 +289,9 @@ def test_formats(
         "pool = descriptor_pool.DescriptorPool()\n"
         "pool.Add(file)\n"
         "Order = message_factory.GetMessageClass(pool.FindMessageTypeByName('Order'))\n"
+        "Order.__module__ = 'orders_pb2'\n"
     )
+    spark.sparkContext.addPyFile(str(reader.folder / "orders_pb2.py"))
     schema = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "string"}]}
     registry_server.register("orders-avro-value", schema, 1)
     made: dict[str, list[object]] = {
