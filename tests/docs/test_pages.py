@@ -380,7 +380,6 @@ def test_replay(
     for words, done in (
         ((), False),
         (("--execute", "--yes"), True),
-        (("--execute", "--yes", "--again"), True),
     ):
         told = publish(*words)
         assert [told[name] for name in figures] == [2, 2, 2, done]

@@ -123,7 +123,6 @@ def _metadata(report: "ReplayReport") -> dict[str, Any]:
         "dropped_records": report.dropped,
         "would_be_dead_letters": report.dead_letters,
         "missing": "; ".join(report.missing) or "none: retention has removed none of these records",
-        "live_group": report.live_group,
         "path": dg.MetadataValue.path(str(report.path)),
         "scanned_offsets": report.scanned,
         "replay_seconds": round(report.seconds, 3),

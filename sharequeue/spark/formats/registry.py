@@ -23,10 +23,10 @@ _LOGIN = re.compile(r"(?<=//)[^/@\s]*@")
 class Registry:
     """A schema registry, used by the driver only. Without `url` it is the one of the settings.
 
-    `SHAREQUEUE_REGISTRY_<NAME>` are the settings of confluent-kafka's client with their values as text: `URL` (several
-    with commas in between), `BASIC_AUTH_USER_INFO` (`user:password`) or `BEARER_AUTH_TOKEN`, `SSL_CA_LOCATION`. The
-    login is not used with another `url`: give `user_info`. Raises SettingMissing without an address, ValueError for
-    an invalid or unknown setting, and ExtraMissing without the packages of that client.
+    `SHAREQUEUE_REGISTRY_<NAME>` are the settings of confluent-kafka's client that are texts: `URL` (several with
+    commas in between), `BASIC_AUTH_USER_INFO` (`user:password`) or `BEARER_AUTH_TOKEN`, `SSL_CA_LOCATION`. The login
+    is not used with another `url`: give `user_info`. Raises SettingMissing without an address, ValueError for an
+    invalid or unknown setting, and ExtraMissing without the packages of that client.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class Registry:
             raise RegistryNotAvailable(
                 f"the schema registry {self._urls} does not return schemas: {type(error).__name__}: "
                 f"{_hidden(str(error))}. Check the registry, its address and its login (SHAREQUEUE_REGISTRY_URL, "
-                "SHAREQUEUE_REGISTRY_BASIC_AUTH_USER_INFO). No record is the cause: nothing was acknowledged, and the "
-                "deliveries are given back"
+                "SHAREQUEUE_REGISTRY_BASIC_AUTH_USER_INFO). No record is the cause: nothing was acknowledged, and "
+                "the deliveries are given back"
             ) from error
 
 

@@ -59,8 +59,6 @@ class ReplayReport(Shown):
     seconds: float = field(default=0.0, compare=False)
     replay_id: str = field(default="", compare=False)
     """A UUID of this replay: another replay of the same name has another one. Empty after a dry run."""
-    live_group: str = field(default="", compare=False)
-    """What happened to the live group meanwhile, as measured before and after; empty after a dry run."""
 
     @property
     def records(self) -> int:
@@ -94,7 +92,7 @@ class ReplayReport(Shown):
                 for name in ("group", "sink", "name", "selection", "dry_run", "path")
             },
             **(
-                {"replay_id": self.replay_id, **self.figures(), "live_group": self.live_group}
+                {"replay_id": self.replay_id, **self.figures()}
                 if not self.dry_run
                 else {"records": self.records}
             ),
@@ -122,7 +120,7 @@ class ReplayReport(Shown):
         )
         return cls(
             **{name: found[name] for name in names},
-            **{name: found.get(name, "") for name in ("replay_id", "live_group")},
+            replay_id=found.get("replay_id", ""),
             missing=tuple(found["missing"]),
             partitions=tuple(partitions),
         )
@@ -146,7 +144,6 @@ class ReplayReport(Shown):
             (
                 *self.missing,
                 None if self.dry_run else outcomes,
-                f"live group: {self.live_group}" if self.live_group else None,
                 None if self.dry_run else f"output: {self.path}",
             ),
         )

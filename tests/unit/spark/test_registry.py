@@ -55,7 +55,7 @@ def test_an_address_of_something_else_is_no_registry_without_the_schema(
 ) -> None:
     """A 404 that is not the registry's own would make dead letters of all records."""
     with pytest.raises(
-        RegistryNotAvailable, match="HTTP status code 404, SR code 404.*Check the registry, its address"
+        RegistryNotAvailable, match=r"HTTP status code 404, SR code 404.*Check the registry, its address"
     ):
         Registry(f"{registry_server.url}/elsewhere", settings=settings_of()).schema(7)
 
