@@ -16,7 +16,7 @@ from pyspark.sql import functions as fn
 from sharequeue.database import Database
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import PublishReport, Summary, pipeline
-from sharequeue.spark.output.compaction import compact, sweep_compactions
+from sharequeue.spark.output.compaction import compact, sweep_compactions, write_folder
 from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.pipeline import Pipeline
 from sharequeue.spark.sinks.interface import SinkRefused
@@ -218,18 +218,18 @@ def test_a_compaction_that_was_quicker_leaves_everything_as_it_is(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The manifest moved meanwhile: the publication is refused as a whole, and can be done again."""
-    from sharequeue.spark.sinks.parquet import FilesByLease
+    from sharequeue.spark.sinks import parquet
 
     hidden = OffsetSet.of((2, 7))
     case.replay(hidden)
-    write = FilesByLease._write
+    write = write_folder
 
-    def late(self: FilesByLease, *given: Any) -> Any:
+    def late(*given: Any) -> Any:
         compact(case.spark, case.settings, case.state, case.old.group, case.old.sink)
-        monkeypatch.setattr(FilesByLease, "_write", write)
-        return write(self, *given)
+        monkeypatch.setattr(parquet, "write_folder", write)
+        return write(*given)
 
-    monkeypatch.setattr(FilesByLease, "_write", late)
+    monkeypatch.setattr(parquet, "write_folder", late)
     with pytest.raises(InvalidRequest, match="another compaction was faster"):
         case.publish(execute=True)
     assert case.output() == wanted(OffsetSet())
