@@ -35,7 +35,6 @@ T = TypeVar("T")
     number("RELEASED"),
     number("REJECTED"),
     number("DROPPED"),
-    number("DEAD-LETTERS"),
     nested("MISSING"),
     number("SCANNED"),
     number("SECONDS"),

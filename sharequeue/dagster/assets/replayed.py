@@ -121,7 +121,6 @@ def _metadata(report: "ReplayReport") -> dict[str, Any]:
         "rejected_records": report.rejected,
         "released_records": report.released,
         "dropped_records": report.dropped,
-        "would_be_dead_letters": report.dead_letters,
         "missing": "; ".join(report.missing) or "none: retention has removed none of these records",
         "path": dg.MetadataValue.path(str(report.path)),
         "scanned_offsets": report.scanned,

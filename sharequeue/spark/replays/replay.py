@@ -151,27 +151,20 @@ def _opened(
     spark: SparkSession,
 ) -> Iterator[_Work]:
     """Yield the resources of a replay. Spark's jobs of the block are cancelled when it ends with an exception."""
-    configs = GroupConfigs.load(state.database, job.group)
+    level = GroupConfigs.load(state.database, job.group).isolation_level
     source = Source(settings, state, topics, spark, job.reader_options, job.headers, job.max_scans)
     refuse_unusable(spark, settings, settings.output)
-    with cancellable(spark) as jobs:
-        work = None
+    work = _Work(job, source, log_offsets.logs_of(source, job.topics, level), time.monotonic())
+    with cancellable(spark) as cancel:
         try:
-            work = _Work(
-                job,
-                source,
-                log_offsets.logs_of(source, job.topics, configs.isolation_level),
-                configs,
-                time.monotonic(),
-            )
             yield work
         except BaseException as error:
             if not isinstance(error, Exception):
                 forget_interrupted_call()
             with suppress(Exception):
-                jobs()
+                cancel()
             with suppress(Exception):
-                if work is not None and work.unfinished is not None:
+                if work.unfinished is not None:
                     Files(spark, work.unfinished).remove(work.unfinished)
             raise
 
@@ -181,7 +174,6 @@ class _Work:
     job: ShareGroupJob
     source: Source
     logs: Logs
-    configs: GroupConfigs
     began_at: float
     unfinished: str | None = None
     """The folder of the attempt that is being written."""
@@ -241,17 +233,14 @@ class _Work:
         dropped = sum(some.count for some in missing.values())
         if self.job.dropped is not None:
             counts[OUTCOMES[self.job.dropped]] += dropped
-        rejected, released = counts[AcknowledgeType.REJECT], counts[AcknowledgeType.RELEASE]
         done = replace(
             report,
             path=target,
             accepted=counts[AcknowledgeType.ACCEPT],
             accepted_rows=sum(of_lease.accepted_rows for of_lease in seen.values()),
-            released=released,
-            rejected=rejected,
+            released=counts[AcknowledgeType.RELEASE],
+            rejected=counts[AcknowledgeType.REJECT],
             dropped=dropped,
-            # With a limit of one delivery, a released record is not redelivered.
-            dead_letters=rejected + (released if self.configs.delivery_count_limit == 1 else 0),
             seconds=time.monotonic() - self.began_at,
             replay_id=str(replay_id),
         )

@@ -9,7 +9,7 @@ from typing import Any
 from sharequeue.spark.table import Shown, Table
 from sharequeue.words.offsets import OffsetSet
 
-_COUNTS = ("accepted", "accepted_rows", "released", "rejected", "dropped", "dead_letters")
+_COUNTS = ("accepted", "accepted_rows", "released", "rejected", "dropped")
 """Counts of records, except `accepted_rows`."""
 
 
@@ -50,8 +50,6 @@ class ReplayReport(Shown):
     released: int = 0
     rejected: int = 0
     dropped: int = 0
-    dead_letters: int = 0
-    """Records that would become dead letters after this delivery."""
     missing: tuple[str, ...] = ()
     """A description of what retention had removed, if the replay was allowed to continue without it."""
     scanned: int = 0

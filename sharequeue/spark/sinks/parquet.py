@@ -38,6 +38,8 @@ from sharequeue.words.values import Acknowledged, LeaseOutput, OutputRow
 AT = ["topic", "partition", "offset"]
 _PLACE = "topic string, partition int"
 _HOME = "sharequeue_home"
+_Move = tuple[NewFolder, Sequence[OutputRow], Mapping[int, int]]
+"""A new folder, the outputs that move into it, and their numbers of records by lease."""
 
 
 def _published(context: SinkContext, replacement: Replacement, execute: bool) -> Replaced:
@@ -105,7 +107,7 @@ def _published(context: SinkContext, replacement: Replacement, execute: bool) ->
             "have changed meanwhile. Nothing was replaced."
         )
     by_lease = {row["lease_id"]: row["count"] for row in new.rows.groupBy("lease_id").count().collect()}
-    moves = [(new, moved, by_lease)]
+    moves: list[_Move] = [(new, moved, by_lease)]
     accepted = new.rows.filter(fn.col("lease_id").isin(list(touched)))
     for name, partial in replacement.summaries.items():
         moves.append(_summary(context, name, partial(accepted), touched, by_lease))
@@ -122,10 +124,8 @@ def _published(context: SinkContext, replacement: Replacement, execute: bool) ->
 
 def _summary(
     context: SinkContext, name: str, sums: DataFrame, touched: Set[int], by_lease: Mapping[int, int]
-) -> tuple[NewFolder, list[OutputRow], Mapping[int, int]]:
-    """Rewrite the folders that have partial sums of these leases, with the sums of other leases in them. Return the
-    new folder, the outputs that move into it, and their numbers of records.
-    """
+) -> _Move:
+    """Rewrite the folders that have partial sums of these leases, with the sums of other leases in them."""
     moved = _moved(context.state.outputs.counted(context.names.group, name), touched)
     if not moved:
         raise InvalidRequest(
