@@ -13,7 +13,14 @@ from pyspark.sql import SparkSession
 from sharequeue.spark.handler import LEASE
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.output.files import Files
-from sharequeue.spark.output.folders import SinkNames, is_ours, refuse_taken, remove_lease, sink_root
+from sharequeue.spark.output.folders import (
+    SinkNames,
+    is_ours,
+    refuse_taken,
+    remove_lease,
+    sink_root,
+)
+from sharequeue.spark.output.manifest import ELSEWHERE, PENDING
 from sharequeue.spark.table import Removed
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
@@ -49,6 +56,12 @@ def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -
     held, counted = state.outputs.needed(
         {abs(each) for ends, numbers in written for each in (*ends, *numbers)}
     )
+    counting = {
+        row.location.rpartition("/")[0].rpartition("/")[2]
+        for sink in names.all
+        for row in state.outputs.counted(names.group, sink)
+        if row.location.startswith(PENDING) or not row.location.startswith(ELSEWHERE)
+    }
     orphans: list[str] = []
     for sink, folders in found.items():
         for folder, (ends, numbers) in folders.items():
@@ -58,7 +71,9 @@ def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -
                 if abs(number) not in held
                 and (names.exceptions if number < 0 else sink, abs(number)) not in counted
             ]
-            if len(left) == len(numbers) and not ends & held:
+            # A folder without files may count: they were removed, or were written and acknowledged after the listing.
+            emptied = not numbers and folder.rpartition("/")[2] in counting
+            if len(left) == len(numbers) and not ends & held and not emptied:
                 orphans.append(folder)
             else:
                 orphans += [f"{folder}/{LEASE}={number}" for number in left]

@@ -67,51 +67,78 @@ def _published(context: SinkContext, replacement: Replacement, execute: bool) ->
     wanted = _records(spark, replacement.offsets)
     old = read_counted(spark, folders).join(wanted, AT, "left_semi") if folders else None
     hits = old.groupBy("lease_id", *AT[:2]).count().collect() if old is not None else []
+    hidden = sum(row["count"] for row in hits)
     homes = {at: last[at] for at in replacement.offsets}
     for row in sorted(hits, key=lambda row: int(row["lease_id"])):
         homes[row["topic"], row["partition"]] = row["lease_id"]
     touched = {*homes.values(), *(row["lease_id"] for row in hits)}
-    hidden = sum(row["count"] for row in hits)
-    summaries = tuple(replacement.summaries) if touched else ()
+    if execute and touched:
+        # Leases without accepted records have no folder: their rows of the manifest move to the new folder, too.
+        moved = _moved(manifest, touched)
+        added = _added(spark, replacement, homes, old)
+        new = _replaced(context, moved, wanted, added, replacement.accepted_rows - hidden)
+        _commit(context, replacement, new, moved, touched)
     touched_folders = _folders(row for row in manifest if row.lease_id in touched)
-    done = Replaced(sink_root(context.settings, names.sink), hidden, len(touched_folders), summaries)
-    if not execute or not touched:
-        return done
-    added = spark.read.parquet(literal(replacement.accepted_path)).drop("lease_id")
-    home = spark.createDataFrame(
-        [(*at, lease_id) for at, lease_id in homes.items()], f"{_PLACE}, {_HOME} long"
-    )
-    added = added.join(home, AT[:2])
+    summaries = tuple(replacement.summaries) if touched else ()
+    return Replaced(sink_root(context.settings, names.sink), hidden, len(touched_folders), summaries)
+
+
+def _added(
+    spark: SparkSession,
+    replacement: Replacement,
+    homes: Mapping[TopicPartition, int],
+    old: DataFrame | None,
+) -> DataFrame:
+    """Return the accepted rows of a replay with their leases; `old` are the rows that they replace."""
+    home = [(*at, lease_id) for at, lease_id in homes.items()]
+    rows = spark.read.parquet(literal(replacement.accepted_path)).drop("lease_id")
+    rows = rows.join(spark.createDataFrame(home, f"{_PLACE}, {_HOME} long"), AT[:2])
     if old is None:
-        added = added.withColumnRenamed(_HOME, "lease_id")
-    else:
-        owners = old.select(*AT, "lease_id").dropDuplicates(AT)
-        lease_id = fn.coalesce("lease_id", _HOME)
-        added = added.join(owners, AT, "left").withColumn("lease_id", lease_id).drop(_HOME)
-    # Leases without accepted records have no folder: their rows of the manifest move to the new folder, too.
-    moved = _moved(manifest, touched)
-    before = sum(row.records for row in moved)
+        return rows.withColumnRenamed(_HOME, "lease_id")
+    owners = old.select(*AT, "lease_id").dropDuplicates(AT)
+    lease_id = fn.coalesce("lease_id", _HOME)
+    return rows.join(owners, AT, "left").withColumn("lease_id", lease_id).drop(_HOME)
+
+
+def _replaced(
+    context: SinkContext, moved: Sequence[OutputRow], wanted: DataFrame, added: DataFrame, more: int
+) -> NewFolder:
+    """Write the rows of some outputs without those of the `wanted` records, and with the added ones: that many
+    `more` rows.
+    """
+    sink, before = context.names.sink, sum(row.records for row in moved)
     rows = added
-    if every := _folders(moved):
-        live = read_counted(spark, every)
+    if folders := _folders(moved):
+        live = read_counted(context.spark, folders)
         if (found := live.count()) != before:
             raise CompactionFailed(
-                f"{len(every)} folders of {names.sink} count {before} rows, and {found} were read from them: check "
+                f"{len(folders)} folders of {sink} count {before} rows, and {found} were read from them: check "
                 "whether files were removed or added by hand. Nothing was replaced."
             )
         rows = live.join(wanted, AT, "left_anti").unionByName(added, allowMissingColumns=True)
-    new = _written(context, names.sink, rows)
-    if new.count != (expected := before - hidden + replacement.accepted_rows):
+    new = _written(context, sink, rows)
+    if new.count != before + more:
         raise CompactionFailed(
-            f"{expected} rows of {names.sink} were expected and {new.count} were written: the new rows or the output "
+            f"{before + more} rows of {sink} were expected and {new.count} were written: the new rows or the output "
             "have changed meanwhile. Nothing was replaced."
         )
+    return new
+
+
+def _commit(
+    context: SinkContext,
+    replacement: Replacement,
+    new: NewFolder,
+    moved: Sequence[OutputRow],
+    touched: Set[int],
+) -> None:
+    """Compute the summaries again, and move the manifest of all of them to the new folders, in one transaction."""
     by_lease = {row["lease_id"]: row["count"] for row in new.rows.groupBy("lease_id").count().collect()}
     moves: list[_Move] = [(new, moved, by_lease)]
     accepted = new.rows.filter(fn.col("lease_id").isin(list(touched)))
     for name, partial in replacement.summaries.items():
         moves.append(_summary(context, name, partial(accepted), touched, by_lease))
-    with state.transaction() as (_, joined):
+    with context.state.transaction() as (_, joined):
         for folder, outputs, counts in moves:
             joined.outputs.commit_replacement(
                 folder.compaction_id,
@@ -119,7 +146,6 @@ def _published(context: SinkContext, replacement: Replacement, execute: bool) ->
                 sum(row.records for row in outputs),
                 {row.lease_id: counts.get(row.lease_id, 0) for row in outputs},
             )
-    return done
 
 
 def _summary(
