@@ -39,9 +39,6 @@ _GRACE_SECONDS = 3600
     show_default=True,
     help="How long readers may use replaced folders, which are removed after that.",
 )
-@click.option(
-    "--sweep-only", is_flag=True, help="Only remove folders that earlier compactions have replaced."
-)
 @execute_option
 def compact(
     settings: Settings,
@@ -51,7 +48,6 @@ def compact(
     sink: str,
     target_mib: int,
     grace_seconds: int,
-    sweep_only: bool,
 ) -> None:
     """Merge the small files of a sink, then remove folders that were replaced longer ago than the grace.
 
@@ -74,25 +70,18 @@ def compact(
         try:
             spark = spark_session(settings, "compaction")
             refuse_unusable(spark, settings, settings.output)
-            if not sweep_only:
-                done = compaction.compact(
-                    spark,
-                    settings,
-                    state,
-                    group,
-                    sink,
-                    target_bytes=target_mib * 2**20,
-                    dry_run=not execute,
-                )
-                rows += [
-                    {
-                        "step": "compact",
-                        "folders": len(each.replaced),
-                        "records": each.records,
-                        "location": each.location,
-                    }
-                    for each in done
-                ]
+            done = compaction.compact(
+                spark, settings, state, group, sink, target_bytes=target_mib * 2**20, dry_run=not execute
+            )
+            rows += [
+                {
+                    "step": "compact",
+                    "folders": len(each.replaced),
+                    "records": each.records,
+                    "location": each.location or None,
+                }
+                for each in done
+            ]
             removed = compaction.sweep_compactions(
                 spark,
                 settings,

@@ -35,8 +35,6 @@ T = TypeVar("T")
     number("RELEASED"),
     number("REJECTED"),
     number("DROPPED"),
-    number("DEAD-LETTERS"),
-    text("LIVE-GROUP"),
     nested("MISSING"),
     number("SCANNED"),
     number("SECONDS"),
@@ -60,9 +58,6 @@ T = TypeVar("T")
     metavar="ID",
     help="Records that these leases accepted, such as 7 or 3-5,9, as in a run's tag sharequeue/leases.",
 )
-@click.option(
-    "--member", help="Records that the leases of this member accepted; see a run's tag sharequeue/member."
-)
 @click.option("--name", help="The name of the replay and of its folder; by default made from the selection.")
 @click.option(
     "--allow-missing", is_flag=True, help="Replay the remaining records if retention has removed some."
@@ -78,7 +73,6 @@ def replay(
     until: str | None,
     offsets: tuple[str, ...],
     leases: tuple[str, ...],
-    member: str | None,
     name: str | None,
     allow_missing: bool,
     dry_run: bool,
@@ -102,14 +96,11 @@ def replay(
         "until": window.until if window else until and _read("--until", lambda: moment(until)),
         "offsets": _read("--offsets", lambda: parse_offsets(offsets)) if offsets else None,
         "leases": _read("--lease", lambda: parse_leases(leases)),
-        "member": member,
         "name": _read("--name", lambda: checked_name(name)) if name else window and window.name,
     }
-    chosen = [given["since"] or given["until"], given["offsets"], given["leases"], member]
+    chosen = [given["since"] or given["until"], given["offsets"], given["leases"]]
     if sum(bool(each) for each in chosen) != 1:
-        raise click.UsageError(
-            "nothing is selected: give --day, --since and --until, --offsets, --lease, or --member"
-        )
+        raise click.UsageError("give one of --day, --since and --until, --offsets, and --lease")
     try:
         # Output of the user's code is not a result.
         with nullcontext() if output.text else redirect_stdout(sys.stderr):
@@ -134,26 +125,22 @@ def replay(
     nested("SUMMARIES"),
     text("WHERE"),
     flag("PUBLISHED"),
-    number("PUBLICATIONS"),
-    text("PUBLISHED-BEFORE"),
-    flag("REPEATED"),
     one=True,
 )
 @execute_option
-@click.option("--again", is_flag=True, help="Publish a replay that was published before.")
 @click.argument("job", metavar="MODULE:JOB")
 @click.argument("name")
-def publish(settings: Settings, output: Output, execute: bool, again: bool, job: str, name: str) -> None:
+def publish(settings: Settings, output: Output, execute: bool, job: str, name: str) -> None:
     """Move the replay NAME into the live output of a pipeline, in place of the rows of the same records.
 
     A reader finds each record once, before and after: files move in one commit of the manifest, rows of a Postgres
-    table in one transaction. A replay that was published before is refused without --again.
+    table in one transaction. Publishing the same replay again changes no row.
     """
     from sharequeue.spark.handler import PipelineError
 
     try:
         with nullcontext() if output.text else redirect_stdout(sys.stderr):
-            report = load_job(job).publish(name, settings, execute=execute, again=again)
+            report = load_job(job).publish(name, settings, execute=execute)
     except PipelineError as error:
         raise Refused(error) from error
     output.one_row(asdict(report), str(report))

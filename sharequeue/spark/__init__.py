@@ -6,7 +6,7 @@ The public names, by purpose:
   from DataFrame to DataFrame, `by_row` makes such a function from one that gets one record at a time (`Reject`,
   `Release`), `Summary` keeps figures beside its output; `job.run()` returns a `RunReport` of `RoundReport`s,
   `job.try_on()` a `Trial`; `job.follow()` continues as records arrive, and returns a `FollowReport`;
-- values that become columns: `sharequeue.spark.formats`, with `json`, `avro` and `protobuf`;
+- values that become columns: `sharequeue.spark.formats`, with `json` and `avro`;
 - where accepted rows go: `ParquetByLease` (the default), `PostgresTable`, `DeltaTable`, `IcebergTable`,
   `AtLeastOnce`;
 - a lease in any other Spark program: `lease` returns `LeasedRecords`, and their acknowledgement returns

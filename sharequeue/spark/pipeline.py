@@ -184,10 +184,8 @@ class Pipeline(ShareGroupJob):
         until: datetime | None = None,
         offsets: Mapping[TopicPartition, OffsetSet] | None = None,
         leases: Sequence[int] = (),
-        member: str | None = None,
         name: str | None = None,
         allow_missing: bool = False,
-        output: str | None = None,
         dry_run: bool = False,
         spark: SparkSession | None = None,
         state: State | None = None,
@@ -196,9 +194,8 @@ class Pipeline(ShareGroupJob):
 
         The live group does not change. The result is in a separate folder, `report.path`. The records are those with
         timestamps at or after `since` and before `until`, or those at `offsets`, by topic and partition, or those
-        that `leases`, by their ids, or the leases of a `member`, had accepted: exactly one of the four. `name` is the
-        folder's, `output` the folder of all replays; both have defaults when None. With `dry_run` the records are
-        only found and counted.
+        that `leases`, by their ids, had accepted: exactly one of the three. `name` is the folder's; by default it is
+        made from the choice. With `dry_run` the records are only found and counted.
 
         Raises ValueError unless there is exactly one choice, OffsetOutOfRange if retention has removed records,
         unless `allow_missing`, UnknownTopicOrPartition, InvalidRequest for an unknown lease, HandlerError,
@@ -215,10 +212,8 @@ class Pipeline(ShareGroupJob):
                 until=until,
                 offsets=offsets,
                 leases=leases,
-                member=member,
                 name=name,
                 allow_missing=allow_missing,
-                output=output,
                 dry_run=dry_run,
             )
 
@@ -227,20 +222,17 @@ class Pipeline(ShareGroupJob):
         name: str,
         settings: Settings | None = None,
         *,
-        output: str | None = None,
         execute: bool = False,
-        again: bool = False,
         spark: SparkSession | None = None,
         state: State | None = None,
     ) -> PublishReport:
         """Replace rows of the live output with a replay's accepted rows of the same records.
 
-        Without `execute` nothing is changed, and the report has what would change. Publishing is idempotent; a
-        replay that was published before is published again only with `again`. Released and rejected records and dead
-        letters of the live group do not change. `output` is the folder of all replays.
+        Without `execute` nothing is changed, and the report has what would change. Publishing the same replay again
+        changes no row. Released and rejected records and dead letters of the live group do not change.
 
-        Raises InvalidRequest when there is no such replay, when it was published before, when the group has not
-        finished all its records, when a compaction committed first, or when the sink cannot remove rows;
+        Raises InvalidRequest when there is no such replay, when the group has not finished all its records, when a
+        compaction committed first, or when the sink cannot remove rows;
         UnknownTopicId when a topic was recreated; CompactionFailed, SettingMissing, SparkNotReady, and what a sink
         raises: nothing has then changed.
         """
@@ -252,9 +244,7 @@ class Pipeline(ShareGroupJob):
                 state=queue,
                 topics=topics,
                 spark=session,
-                output=output,
                 execute=execute,
-                again=again,
             )
 
     def output(

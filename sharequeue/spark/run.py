@@ -119,7 +119,7 @@ def run_rounds(
                 max_rounds,
                 chosen,
             )
-            gone = refuse_gone(run.files, settings, state, job.names)
+            refuse_gone(run.files, settings, state, job.names)
             try:
                 report = _rounds(run, max_seconds)
             except Exception:
@@ -131,7 +131,7 @@ def run_rounds(
     if letters is None or letters.warning is None:
         given_up = report.rejected + report.exhausted
         about = about_letters(settings, state, configs, job.topics, given_up)
-    remarks = [each for each in (report.remark, about, context.written.remark, *gone) if each]
+    remarks = [each for each in (report.remark, about, context.written.remark) if each]
     # Letters count as lag until they are written.
     lag = run.lag() if letters is not None and letters.written else report.lag
     return replace(report, lag=lag, dead_letters=letters, remark="; ".join(remarks) or None)

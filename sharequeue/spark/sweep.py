@@ -71,7 +71,7 @@ def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -
                 if abs(number) not in held
                 and (names.exceptions if number < 0 else sink, abs(number)) not in counted
             ]
-            # Somebody has removed the files of a folder that counts: the folder stays, so that they can be restored.
+            # A folder without files may count: they were removed, or were written and acknowledged after the listing.
             emptied = not numbers and folder.rpartition("/")[2] in counting
             if len(left) == len(numbers) and not ends & held and not emptied:
                 orphans.append(folder)

@@ -19,13 +19,9 @@ from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import Backfill, ShareGroup
 from sharequeue.kafka.topics import Topics
 from sharequeue.words.errors import ShareError
-from sharequeue.words.names import listed
 
 if TYPE_CHECKING:
     from sharequeue.spark.replays.publishing import PublishReport
-
-MOST_NAMED = 5
-"""The most partitions that an error names."""
 
 
 class Publishing(dg.Config):
@@ -36,7 +32,6 @@ class Publishing(dg.Config):
     execute: bool = Field(
         default=False, description="Publish them; without this the run only counts what would change."
     )
-    again: bool = Field(default=False, description="Also publish replays that were published before.")
 
 
 def publish_job(group: ShareGroup, backfill: Backfill, asset: dg.AssetKey) -> dg.JobDefinition:
@@ -68,7 +63,6 @@ def publish_job(group: ShareGroup, backfill: Backfill, asset: dg.AssetKey) -> dg
                     topics=topics,
                     spark=session,
                     execute=execute,
-                    again=config.again,
                 )
 
             try:
@@ -79,7 +73,6 @@ def publish_job(group: ShareGroup, backfill: Backfill, asset: dg.AssetKey) -> dg
                         context.log.info(str(plan))
                         context.log_event(dg.AssetObservation(asset, partition=key, metadata=_metadata(plan)))
                     return
-                _refuse_repeated(plans, config)
                 for key in keys:
                     report = publish_one(key, True)
                     context.log.info(str(report))
@@ -118,16 +111,6 @@ def _keys(backfill: Backfill, config: Publishing) -> Sequence[str]:
     return keys
 
 
-def _refuse_repeated(plans: "dict[str, PublishReport]", config: Publishing) -> None:
-    repeated = [key for key, plan in plans.items() if plan.repeated]
-    if repeated and not config.again:
-        raise dg.Failure(
-            f"the replays of {listed(repeated, MOST_NAMED)} were published before, and not replayed since: nothing "
-            "was changed. Choose other partitions, replay them again, or set `again`",
-            allow_retries=False,
-        )
-
-
 def _metadata(report: "PublishReport") -> dict[str, Any]:
     """Return the metadata of a partition; keys and units are the same for a dry run."""
     return {
@@ -138,8 +121,6 @@ def _metadata(report: "PublishReport") -> dict[str, Any]:
         "rewritten_folders": report.folders,
         "summaries": ", ".join(report.summaries) or "none",
         "output": report.where,
-        "earlier_publications": report.publications,
-        "published_before": report.published_before or "never",
     }
 
 

@@ -62,38 +62,36 @@ def avro(
         text = _checked(records, schema, "the schema")
         read = records.withColumn(DECODED, _from_avro(raw, text, text))
         return _decided(read, column, fn.lit("the schema"))
-    reader = (
-        _checked(records, schema, "the reader's schema")
-        if schema is not None
-        else _latest(records, registry, subject or "")
-    )
+    what = "the reader's schema"
+    if schema is None:
+        what = f"the latest schema of {subject}"
+        latest = registry.latest(subject or "")
+        _refuse_references(latest, what)
+        schema = _avro_of(latest, what)
+    reader = _checked(records, schema, what)
     schema_id = fn.conv(fn.hex(fn.substring(raw, 2, 4)), 16, 10).cast("long")
     with_ids = records.withColumn(_ID, fn.when(of_registry(raw), schema_id))
-    decoded: Column | None = None
-    problem: Column = fn.when(
+    # The first branch never applies: it gives the column its type if no schema can be used.
+    decoded = fn.when(fn.lit(False), _from_avro(raw, reader, reader))
+    problem = fn.when(
         fn.col(_ID).isNull(),
         fn.concat(fn.lit("not in the registry's format (a zero byte, four of a schema id): "), shown(raw)),
     )
     for each in _ids(with_ids):
-        here = fn.col(_ID) == each
+        here, name = fn.col(_ID) == each, f"schema {each}"
         found = registry.schema(each)
-        if found is None:
-            problem = problem.when(here, fn.lit(f"schema {each} is not in the registry"))
-        elif found.kind != "AVRO":
-            problem = problem.when(here, fn.lit(f"schema {each} is {found.kind}: expected AVRO"))
+        if found is not None:
+            _refuse_references(found, name)
+        try:
+            if found is None:
+                raise HandlerError(f"{name} is not in the registry")
+            writer = _checked(records, _avro_of(found, name), name)
+        except HandlerError as error:
+            problem = problem.when(here, fn.lit(str(error)))
         else:
-            _refuse_references(found.references, f"schema {each}")
-            try:
-                writer = _checked(records, found.text, f"schema {each}")
-            except HandlerError as error:
-                problem = problem.when(here, fn.lit(str(error)))
-                continue
-            made = _from_avro(fn.substring(raw, 6, 2**31 - 1), writer, reader)
-            decoded = fn.when(here, made) if decoded is None else decoded.when(here, made)
-    if decoded is None:
-        decoded = fn.when(fn.lit(False), _from_avro(raw, reader, reader))
-    name = fn.concat(fn.lit("schema "), fn.col(_ID).cast("string"))
-    return _decided(with_ids.withColumn(DECODED, decoded), column, name, problem).drop(_ID)
+            decoded = decoded.when(here, _from_avro(fn.substring(raw, 6, 2**31 - 1), writer, reader))
+    name_of = fn.concat(fn.lit("schema "), fn.col(_ID).cast("string"))
+    return _decided(with_ids.withColumn(DECODED, decoded), column, name_of, problem).drop(_ID)
 
 
 def _decided(records: DataFrame, column: str, name: Column, problem: Column | None = None) -> DataFrame:
@@ -115,12 +113,18 @@ def _ids(records: DataFrame) -> list[int]:
     return sorted(int(row[0]) for row in rows)
 
 
-def _latest(records: DataFrame, registry: Registry, subject: str) -> str:
-    found = registry.latest(subject)
-    if found.kind != "AVRO":
-        raise HandlerError(f"the latest schema of {subject} is {found.kind}: expected AVRO")
-    _refuse_references(found.references, f"the latest schema of {subject}")
-    return _checked(records, found.text, f"the latest schema of {subject}")
+def _avro_of(found: Any, what: str) -> str:
+    if found.schema_type != "AVRO":
+        raise HandlerError(f"{what} is {found.schema_type}: expected AVRO")
+    return str(found.schema_str)
+
+
+def _refuse_references(found: Any, what: str) -> None:
+    if found.references:
+        raise HandlerError(
+            f"{what} takes {', '.join(each.name for each in found.references)} from other subjects, which is not "
+            "supported: register it with these types included"
+        )
 
 
 def _from_avro(raw: Column, writer: str, reader: str) -> Column:
@@ -144,14 +148,6 @@ def _checked(records: DataFrame, schema: str, what: str) -> str:
         return str(jvm.org.apache.avro.Schema.Parser().parse(schema).toString())
     except Py4JJavaError as error:
         raise HandlerError(f"{what} is not an Avro schema: {error.java_exception.getMessage()}") from None
-
-
-def _refuse_references(references: tuple[str, ...], what: str) -> None:
-    if references:
-        raise HandlerError(
-            f"{what} takes {', '.join(references)} from other subjects, which is not supported: register it with "
-            "these types included"
-        )
 
 
 def _refuse_without_avro(records: DataFrame) -> None:

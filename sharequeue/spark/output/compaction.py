@@ -10,7 +10,7 @@ removes them. A compaction is recorded in the state before it writes, so that th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
@@ -25,7 +25,7 @@ from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import remove_lease, sink_root
 from sharequeue.spark.output.manifest import read_counted, read_manifest
 from sharequeue.spark.output.shared_folder import Counted, all_read_back
-from sharequeue.spark.table import Removed, Shown, Table
+from sharequeue.spark.table import Removed
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
 
@@ -35,9 +35,7 @@ TARGET_BYTES = 128 * 2**20
 """The target size of a file: Spark reads that much in one task."""
 MOST_FOLDERS = 1000
 """The most folders of one compaction; more take several."""
-_OURS = re.compile(
-    rf"/(lease=([0-9a-f-]{{36}}-)?\d+|leases=[0-9a-f,-]+/{LEASE}=-?\d+|compacted=[0-9a-f-]{{36}})$"
-)
+_OURS = re.compile(rf"/(leases=[0-9a-f,-]+/{LEASE}=-?\d+|compacted=[0-9a-f-]{{36}})$")
 GRACE = timedelta(hours=1)
 """The longest time that a reader or a compaction may take."""
 
@@ -49,35 +47,23 @@ class CompactionFailed(PipelineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted(Shown):
+class Compacted:
     """The result of a compaction: the replaced folders, and the one that now holds their records."""
 
-    compaction_id: UUID
-    replaced: tuple[str, ...]
+    replaced: Sequence[str]
     location: str
+    """Empty after a dry run."""
     records: int
 
-    def table(self) -> Table:
-        """Return its figures."""
-        return Table(f"{len(self.replaced):,} folders, {self.records:,} records -> {self.location}")
 
+@dataclass(frozen=True, slots=True)
+class NewFolder:
+    """A folder that was written and does not count yet, with its rows."""
 
-class Compactions(Shown, list[Compacted]):
-    """The results of one call of `compact`, or with `dry_run` its plan."""
-
-    def __init__(self, done: Iterable[Compacted] = (), *, dry_run: bool = False) -> None:
-        super().__init__(done)
-        self.dry_run = dry_run
-
-    def table(self) -> Table:
-        """Return a row for each new folder."""
-        folders, records = sum(len(each.replaced) for each in self), sum(each.records for each in self)
-        done = "would bring" if self.dry_run else "brought"
-        return Table(
-            f"{done} {folders:,} folders ({records:,} records) into {len(self):,}",
-            ("folders", "records", "location"),
-            [(len(each.replaced), each.records, each.location) for each in self],
-        )
+    compaction_id: UUID
+    location: str
+    rows: DataFrame
+    count: int
 
 
 def compact(
@@ -90,7 +76,7 @@ def compact(
     target_bytes: int = TARGET_BYTES,
     dry_run: bool = False,
     on_step: Callable[[Step], None] = lambda step: None,
-) -> Compactions:
+) -> list[Compacted]:
     """Merge the folders of a sink that are smaller than half of `target_bytes`; return the compactions.
 
     A sink is the job's own, or one of its `-exceptions` and summaries. Nothing is done where only one folder is
@@ -98,26 +84,62 @@ def compact(
     InvalidRequest when another compaction committed first: then nothing has changed for readers.
     """
     files = Files(spark, settings.output)
-    counted: dict[str, int] = {}
-    folders = set(read_manifest(state, group, sink))
+    folders = read_manifest(state, group, sink)
+    counted = dict.fromkeys(folders, 0)
     for row in state.outputs.counted(group, sink):
-        counted[row.location] = counted.get(row.location, 0) + row.records
-    with reads_what_counts([*folders]):
-        sizes = {folder: files.size(folder) for folder in counted if folder in folders}
+        if row.location in counted:
+            counted[row.location] += row.records
+    with reads_what_counts(folders):
+        sizes = {folder: files.size(folder) for folder in folders}
     small = [folder for folder, size in sizes.items() if size < target_bytes / 2]
-    done = Compactions(dry_run=dry_run)
+    done: list[Compacted] = []
     for at in range(0, len(small), MOST_FOLDERS):
         some = small[at : at + MOST_FOLDERS]
         if len(some) < 2:
             break
-        compaction_id = uuid4()
-        location = f"{sink_root(settings, sink)}/compacted={compaction_id}"
-        compacted = Compacted(compaction_id, tuple(some), location, sum(counted[folder] for folder in some))
-        if not dry_run:
-            total = sum(sizes[folder] for folder in some)
-            _replace(spark, settings, state, group, sink, compacted, -(-total // target_bytes), on_step)
-        done.append(compacted)
+        records = sum(counted[folder] for folder in some)
+        if dry_run:
+            done.append(Compacted(some, "", records))
+            continue
+        file_count = max(1, -(-sum(sizes[folder] for folder in some) // target_bytes))
+        rows = read_counted(spark, some).coalesce(file_count)
+        new = write_folder(spark, settings, state, group, sink, rows, on_step)
+        found = _records_in(new.rows)
+        if found is not None and found != records:
+            raise CompactionFailed(
+                f"{len(some)} folders of {sink} count {records} records, and {found} were read from them: check "
+                "whether files were removed or added by hand. Nothing was changed."
+            )
+        on_step("written")
+        state.outputs.commit_compaction(new.compaction_id, some, records)
+        on_step("committed")
+        done.append(Compacted(some, new.location, records))
     return done
+
+
+def write_folder(
+    spark: SparkSession,
+    settings: Settings,
+    state: State,
+    group: str,
+    sink: str,
+    rows: DataFrame,
+    on_step: Callable[[Step], None] = lambda step: None,
+) -> NewFolder:
+    """Write rows into a new folder of a sink, and flush it. It is announced in the state first, so that a sweep finds
+    it in any case.
+    """
+    compaction_id = uuid4()
+    location = f"{sink_root(settings, sink)}/compacted={compaction_id}"
+    files = Files(spark, location)
+    state.outputs.begin_compaction(compaction_id, group, sink, location)
+    on_step("begun")
+    counted = Counted(rows)
+    counted.records.write.mode("append").parquet(location)
+    written = counted.rows
+    all_read_back(sink, written, files.rows(location))
+    files.flush(location)
+    return NewFolder(compaction_id, location, spark.read.parquet(literal(location)), written)
 
 
 def sweep_compactions(
@@ -147,35 +169,6 @@ def sweep_compactions(
             on_step("removed")
             state.outputs.forget_compaction(compaction_id)
     return removed
-
-
-def _replace(
-    spark: SparkSession,
-    settings: Settings,
-    state: State,
-    group: str,
-    sink: str,
-    wanted: Compacted,
-    file_count: int,
-    on_step: Callable[[Step], None],
-) -> None:
-    files = Files(spark, settings.output)
-    state.outputs.begin_compaction(wanted.compaction_id, group, sink, wanted.location)
-    on_step("begun")
-    counted = Counted(read_counted(spark, wanted.replaced).coalesce(max(1, file_count)))
-    counted.records.write.mode("append").parquet(wanted.location)
-    all_read_back(sink, counted.rows, files.rows(wanted.location))
-    written = spark.read.parquet(literal(wanted.location))
-    found = _records_in(written)
-    if found is not None and found != wanted.records:
-        raise CompactionFailed(
-            f"{len(wanted.replaced)} folders of {sink} count {wanted.records} records, and {found} were read from "
-            "them: check whether files were removed or added by hand. Nothing was changed."
-        )
-    files.flush(wanted.location)
-    on_step("written")
-    state.outputs.commit_compaction(wanted.compaction_id, wanted.replaced, wanted.records)
-    on_step("committed")
 
 
 def _records_in(written: DataFrame) -> int | None:

@@ -29,7 +29,7 @@ _DAMAGED = (
 )
 """Parts of the errors of Spark and Parquet for a file that is missing or not a Parquet file."""
 _NOT_DAMAGED = "PARQUET_COLUMN_DATA_TYPE_MISMATCH"
-_LEASE_OF = re.compile(rf"/(?:{LEASE}=-?|lease=(?:[0-9a-f-]{{36}}-)?)(\d+)$")
+_LEASE_OF = re.compile(rf"/{LEASE}=-?(\d+)$")
 MOST_NAMED = 10
 MOST_SAID = 500
 """The most characters of Spark's own error in a message."""

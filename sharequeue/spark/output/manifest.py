@@ -2,21 +2,19 @@
 
 Readers use the manifest that Postgres keeps (`State.outputs`), never a listing of folders: a folder counts once the
 acknowledgement of its lease has committed. A sink that is not a folder also has rows in the manifest; their location
-begins with ELSEWHERE. Before anything is leased, a run checks that the outputs that count are still there
-(`refuse_gone`).
+begins with ELSEWHERE.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from sharequeue.spark.handler import LEASE, PipelineError
-from sharequeue.spark.output.damaged import named_folders, named_leases, reads_what_counts, refuse_emptied
+from sharequeue.spark.handler import PipelineError
+from sharequeue.spark.output.damaged import named_leases, reads_what_counts, refuse_emptied
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import SinkNames, sink_root
 from sharequeue.spark.output.parquet import read_parquet
@@ -99,50 +97,17 @@ def read_counted(
     return rows
 
 
-_WITH_DATA = re.compile(rf"/(leases=[0-9a-f,-]+/{LEASE}=-?\d+|compacted=[0-9a-f-]+|lease=[0-9a-f-]+)/[^/_.]")
-"""The folder in the path of a file."""
-
-
-def refuse_gone(files: Files, settings: Settings, state: State, names: SinkNames) -> list[str]:
-    """Raise OutputDamaged if the folder of the accepted rows is missing although outputs in it count; return messages
-    on outputs that are missing from existing folders.
-
-    The newest output of each sink is checked, with one request for each sink. Only if it is missing, all outputs that
-    count are checked, by one listing of the sink's folder, which takes long if it has many. Outputs outside the
-    folder of the settings are not checked.
+def refuse_gone(files: Files, settings: Settings, state: State, names: SinkNames) -> None:
+    """Raise OutputDamaged if the folder of a sink is missing although outputs in it count. A missing folder of a
+    lease is noticed when it is read. Outputs outside the folder of the settings are not checked.
     """
-    gone = []
-    for sink in names.all:
-        newest = state.outputs.newest(names.group, sink)
-        if newest is None or newest.location.startswith(ELSEWHERE):
-            continue
-        # Released and rejected records are in the folder of the accepted ones.
-        root = sink_root(settings, names.sink if sink == names.exceptions else sink)
-        if not newest.location.startswith(f"{root}/") or files.exists(newest.location):
-            continue
-        if sink == names.sink and not files.exists(root):
-            raise OutputDamaged(
-                f"the folder {root} is missing, and with it outputs that count, such as the output of "
-                f"{named_leases([newest.lease_id])} in {newest.location}. Nothing was leased. Restore the folder "
-                "from a backup, or check whether SHAREQUEUE_OUTPUT is right. If it was deleted on purpose, give the "
-                "pipeline a new sink (`sink=`). To continue with this sink, create the folder again, empty: the "
-                "earlier rows stay lost, and reading the sink raises OutputDamaged"
-            )
-        lost = _all_gone(files, state, names.group, sink, root) or [newest.location]
-        count = "count, and are" if len(lost) > 1 else "counts, and is"
-        gone.append(
-            f"the output of {named_folders(lost)} {count} missing: restore it from a backup, or create its rows "
-            "again with a replay"
-        )
-    return gone
-
-
-def _all_gone(files: Files, state: State, group: str, sink: str, root: str) -> list[str]:
-    """Return the folders in a root that count for a sink but have no file, newest first."""
-    there = set(_WITH_DATA.findall(files.listing(root)))
-    wanted = {
-        row.location: None
-        for row in reversed(state.outputs.counted(group, sink))
-        if row.records and row.location.startswith(f"{root}/")
-    }
-    return [location for location in wanted if location.removeprefix(f"{root}/") not in there]
+    newest, root = state.outputs.newest(names.group, names.sink), sink_root(settings, names.sink)
+    if newest is None or not newest.location.startswith(f"{root}/") or files.exists(root):
+        return
+    raise OutputDamaged(
+        f"the folder {root} is missing, and with it outputs that count, such as the output of "
+        f"{named_leases([newest.lease_id])} in {newest.location}. Nothing was leased. Restore the folder from a "
+        "backup, or check whether SHAREQUEUE_OUTPUT is right. If it was deleted on purpose, give the pipeline a new "
+        "sink (`sink=`). To continue with this sink, create the folder again, empty: the earlier rows stay lost, and "
+        "reading the sink raises OutputDamaged"
+    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -22,7 +22,7 @@ from sharequeue.kafka.topics import LogOffsets, TopicInfo, is_same
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.offset_sets import offset_sets
 from sharequeue.spark.output.manifest import ELSEWHERE, read_counted
-from sharequeue.spark.reading.plan import Scan, Segment, TopicPartition
+from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.replays.selection import Window
 from sharequeue.state import State
@@ -40,15 +40,6 @@ WINDOWS_AT_ONCE = 100
 """The most windows of one pass over the log."""
 MOST_NAMED = 5
 """The most topic-partitions that an error names."""
-_FIRST_RECORDS = 1000
-"""The number of offsets at the log start among which the first record is searched: the first offset may be a
-transaction marker.
-"""
-_OF_MEMBER = sa.text(
-    "select distinct o.lease_id from sharequeue.journal j"
-    " join sharequeue.counted_outputs o using (lease_id)"
-    " where o.group_id = :group_id and o.sink = :sink and j.member_id = :member_id order by o.lease_id"
-)
 _IN_FLIGHT = sa.text(
     "select s.topic, s.partition, f.delivery_count, cast(f.offsets as text) as offsets,"
     " f.state = 0 and (f.not_before is null or f.not_before <= sharequeue.clock()) as due"
@@ -107,17 +98,17 @@ def by_time(
     they may be missing.
     """
     chosen: list[Chosen] = []
-    beginnings = _beginnings(source, logs)
+    lefts = _first_offsets(source, logs, 0)
     for at in range(0, len(windows), WINDOWS_AT_ONCE):
         some = windows[at : at + WINDOWS_AT_ONCE]
-        missing = [_removed(logs, window, beginnings, allow_missing) for window in some]
+        missing = [_removed(source, logs, window, lefts, allow_missing) for window in some]
         earliest = min(some, key=lambda window: window.since)
         spans = _spans(logs, _first_offsets(source, logs, earliest.since_ms))
         found: list[dict[TopicPartition, OffsetSet]] = [{} for _ in some]
         if spans:
             # Windows may overlap, so a record has the numbers of all its windows.
             numbers = [fn.when(_inside(window), fn.lit(str(number))) for number, window in enumerate(some)]
-            records = source.records(stand_ins(job.group, first_deliveries(spans), logs.isolation_level))
+            records = source.records(first_deliveries(job.group, spans, logs.isolation_level))
             wanted = records.withColumn("windows", fn.concat_ws(",", *numbers)).filter("windows <> ''")
             for (topic, partition, inside), offsets, _ in offset_sets(
                 wanted, "topic", "partition", "windows"
@@ -159,11 +150,11 @@ def by_offsets(
             )
         if inside:
             spans[at] = inside
-    _refuse("Retention has removed records", gone, "", allow_missing)
+    _refuse("Retention has removed records", gone, allow_missing)
     found: dict[TopicPartition, OffsetSet] = {}
     if spans:
         for (topic, partition), some, _ in offset_sets(
-            source.records(stand_ins(job.group, first_deliveries(spans), logs.isolation_level)),
+            source.records(first_deliveries(job.group, spans, logs.isolation_level)),
             "topic",
             "partition",
         ):
@@ -212,20 +203,6 @@ def accepted_by(
     }
 
 
-def leases_of(source: Source, job: ShareGroupJob, member_id: str) -> tuple[int, ...]:
-    """Return the leases of a member that count in an output, as long as the journal has the member.
-
-    Raises InvalidRequest if it has none.
-    """
-    rows = source.state.database.rows(_OF_MEMBER, group_id=job.group, sink=job.sink, member_id=member_id)
-    if not rows:
-        raise InvalidRequest(
-            f"The journal has no lease of member {member_id!r} of group {job.group} whose output counts. It covers "
-            "only some days: give the leases (`sharequeue/leases` among the tags of the run), offsets or a time."
-        )
-    return tuple(row["lease_id"] for row in rows)
-
-
 @dataclass(frozen=True, slots=True)
 class InFlight:
     """Records between SPSO and SPEO that the group has not finished."""
@@ -250,9 +227,13 @@ def in_flight(state: State, group: str) -> list[InFlight]:
     ]
 
 
-def first_deliveries(offsets: Mapping[TopicPartition, OffsetSet]) -> dict[TopicPartition, tuple[Delivery]]:
-    """Return these offsets as delivered for the first time."""
-    return {at: (Delivery(1, some),) for at, some in offsets.items() if some}
+def first_deliveries(
+    group: str, offsets: Mapping[TopicPartition, OffsetSet], isolation_level: str
+) -> list[Lease]:
+    """Return stand-ins for leases of these offsets, as delivered for the first time."""
+    return stand_ins(
+        group, {at: [Delivery(1, some)] for at, some in offsets.items() if some}, isolation_level
+    )
 
 
 def stand_ins(
@@ -322,59 +303,34 @@ def _spans(logs: Logs, firsts: Mapping[TopicPartition, int | None]) -> dict[Topi
     }
 
 
-def _beginnings(source: Source, logs: Logs) -> dict[TopicPartition, datetime | None]:
-    """Return the timestamp of the first remaining record of each log whose beginning was removed; None if no record
-    is near its start.
-    """
-    shortened = [at for at in logs.ends if logs.start(at) > 0]
-    lefts = _first_offsets(source, logs, 0) if shortened else {}
-    segments = tuple(
-        Segment(*at, left, min(logs.end(at), left + _FIRST_RECORDS))
-        for at in shortened
-        if (left := lefts[at]) is not None and left < logs.end(at)
-    )
-    found: dict[TopicPartition, datetime | None] = dict.fromkeys(sorted(shortened))
-    if segments:
-        first = fn.min_by(fn.expr("unix_millis(timestamp)"), "offset")
-        records = source.scanned(Scan(segments), logs.isolation_level)
-        for topic, partition, at in records.groupBy("topic", "partition").agg(first).collect():
-            found[topic, partition] = datetime.fromtimestamp(at / 1000, UTC)
-    return found
-
-
 def _removed(
-    logs: Logs, window: Window, beginnings: Mapping[TopicPartition, datetime | None], allow_missing: bool
+    source: Source,
+    logs: Logs,
+    window: Window,
+    lefts: Mapping[TopicPartition, int | None],
+    allow_missing: bool,
 ) -> list[str]:
     """Return a text naming the partitions from which retention may have removed records of this window, or refuse
-    them.
+    them. `lefts` has the first remaining record of each partition.
 
     It has removed none if the first remaining record is before the window. With timestamps out of order, a record of
     the window may have been removed before that one; this cannot be detected.
     """
-    gone = {at: begins for at, begins in beginnings.items() if begins is None or begins >= window.since}
+    shortened = sorted(at for at in logs.ends if logs.start(at) > 0)
+    firsts = _first_offsets(source, logs, window.since_ms) if shortened else {}
     named = [
         f"{topic}-{partition}: its log starts at offset {logs.start((topic, partition))}"
-        + (
-            f", with a record of {begins.isoformat(timespec='milliseconds')}"
-            if begins
-            else " and has no record"
-        )
-        for (topic, partition), begins in gone.items()
+        for topic, partition in shortened
+        if firsts[topic, partition] == lefts[topic, partition]
     ]
-    possible = [begins + timedelta(milliseconds=1) for begins in gone.values() if begins]
-    after = (
-        f" A replay is possible from {max(possible).isoformat(timespec='milliseconds')} on."
-        if possible
-        else ""
-    )
-    _refuse(f"Retention has removed records, perhaps of {window}", named, after, allow_missing)
+    _refuse(f"Retention has removed records, perhaps of {window}", named, allow_missing)
     return named
 
 
-def _refuse(what: str, gone: Sequence[str], after: str, allow_missing: bool) -> None:
+def _refuse(what: str, gone: Sequence[str], allow_missing: bool) -> None:
     if gone and not allow_missing:
         more = "; …" if len(gone) > MOST_NAMED else ""
         raise OffsetOutOfRange(
-            f"{what}: {'; '.join(gone[:MOST_NAMED])}{more}.{after} Nothing was replayed. To replay what is left, "
-            "allow missing records."
+            f"{what}: {'; '.join(gone[:MOST_NAMED])}{more}. Nothing was replayed. To replay what is left, allow "
+            "missing records."
         )

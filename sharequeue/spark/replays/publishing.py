@@ -5,17 +5,13 @@ takes the accepted rows of its records out of the live output and puts the repla
 record once, both before and after.
 
 Only records that the group has finished are published: any other would be redelivered, and be in the output twice.
-
-Each publication is recorded beside the replays, in `_published/<name>.json`, which stays when a new replay of that
-name replaces the folder. A replay that was published is not published again unless the caller demands it.
+Publishing the same replay again changes no row.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -37,9 +33,6 @@ from sharequeue.words.settings import Settings
 
 __all__ = ["PublishReport", "publish"]
 
-PUBLISHED = "_published"
-"""The folder beside the replays that lists the publications, with a file for each name."""
-
 
 @dataclass(frozen=True, slots=True)
 class PublishReport(Shown):
@@ -60,12 +53,6 @@ class PublishReport(Shown):
     """Summaries that were recomputed."""
     where: str
     published: bool
-    publications: int = 0
-    """How often a replay of this name was published before."""
-    published_before: str | None = None
-    """When that happened last (ISO 8601, UTC)."""
-    repeated: bool = False
-    """Whether that was this very replay, not an earlier one of the same name."""
 
     def table(self) -> Table:
         """Return its figures."""
@@ -76,10 +63,6 @@ class PublishReport(Shown):
             [(self.records, self.hidden_rows, self.added_rows, self.folders)],
             (
                 f"recomputed: {', '.join(self.summaries)}" if self.summaries else None,
-                None
-                if self.published_before is None
-                else f"{'this replay' if self.repeated else 'an earlier replay of this name'} was published at "
-                f"{self.published_before}",
                 None if self.published else "nothing was changed: execute to publish",
             ),
         )
@@ -93,26 +76,14 @@ def publish(
     state: State,
     topics: Topics,
     spark: SparkSession,
-    output: str | None = None,
     execute: bool = False,
-    again: bool = False,
 ) -> PublishReport:
     """Replace rows of the live output with a replay's accepted rows of the same records.
 
     The arguments and the errors are those of `Pipeline.publish`, which creates the objects passed here.
     """
     refuse_unusable(spark, settings, settings.output)
-    report = _report(job, settings, name, spark, output)
-    record = _record(settings, job, name, output)
-    files = Files(spark, record)
-    earlier: list[dict[str, Any]] = json.loads(files.read_text(record) or "[]")
-    repeated = bool(earlier) and earlier[-1]["replay_id"] == report.replay_id
-    if execute and repeated and not again:
-        raise InvalidRequest(
-            f"Replay {name} of group {job.group} was published at {earlier[-1]['published_at']}, and not replayed "
-            "since: nothing was changed. Replay the records again, or set `again` (`--again`) to write the same rows "
-            "again."
-        )
+    report = _report(job, settings, name, spark)
     _refuse_other_topics(report, topics)
     _refuse_unfinished(job, state, report)
     _refuse_other_lives(job, state, report)
@@ -126,15 +97,6 @@ def publish(
     done = (job.destination or ParquetByLease()).replace(
         SinkContext(settings, state, spark, job.names), replacement, execute=execute
     )
-    if execute:
-        entry = {
-            "replay_id": report.replay_id,
-            "published_at": state.now().astimezone(UTC).isoformat(timespec="seconds"),
-            "records": report.records,
-            "hidden_rows": done.hidden_rows,
-            "added_rows": report.accepted_rows,
-        }
-        files.write_text(record, json.dumps([*earlier, entry], indent=2))
     return PublishReport(
         report.group,
         report.sink,
@@ -146,22 +108,11 @@ def publish(
         done.summaries,
         done.where,
         execute,
-        len(earlier),
-        earlier[-1]["published_at"] if earlier else None,
-        repeated,
     )
 
 
-def _record(settings: Settings, job: ShareGroupJob, name: str, output: str | None) -> str:
-    """Return the file that lists the publications of the replays of a name."""
-    parent, _, last = replay_folder(settings, job, name, output).rpartition("/")
-    return f"{parent}/{PUBLISHED}/{last}.json"
-
-
-def _report(
-    job: ShareGroupJob, settings: Settings, name: str, spark: SparkSession, output: str | None
-) -> ReplayReport:
-    folder = replay_folder(settings, job, name, output)
+def _report(job: ShareGroupJob, settings: Settings, name: str, spark: SparkSession) -> ReplayReport:
+    folder = replay_folder(settings, job, name)
     text = Files(spark, folder).read_text(f"{folder}/{REPORT}")
     if text is None:
         raise InvalidRequest(f"There is no replay in {folder}: replay the records first.")

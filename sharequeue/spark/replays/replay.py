@@ -40,7 +40,6 @@ from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.replays import offsets as log_offsets
-from sharequeue.spark.replays.live_group import LiveGroup, changes, measure
 from sharequeue.spark.replays.offsets import Chosen, Logs
 from sharequeue.spark.replays.report import ReplayedPartition, ReplayReport
 from sharequeue.spark.replays.selection import (
@@ -82,30 +81,28 @@ def replay(
     until: datetime | None = None,
     offsets: Mapping[TopicPartition, OffsetSet] | None = None,
     leases: Sequence[int] = (),
-    member: str | None = None,
     name: str | None = None,
     allow_missing: bool = False,
-    output: str | None = None,
     dry_run: bool = False,
 ) -> ReplayReport:
     """Run a job's handler again on past records, without a change to the live group.
 
     The arguments and the errors are those of `Pipeline.replay`, which creates the objects passed here.
     """
-    given = [since is not None or until is not None, offsets is not None, bool(leases), member is not None]
+    given = [since is not None or until is not None, offsets is not None, bool(leases)]
     if sum(given) != 1:
-        raise ValueError("expected exactly one of: a time (since and until), offsets, leases, a member")
+        raise ValueError("expected exactly one of: a time (since and until), offsets, leases")
     if given[0] and (since is None or until is None):
         raise ValueError("expected both since and until")
     if name is not None:
         checked_name(name)
-    with _opened(job, settings, state, topics, spark, output) as work:
+    with _opened(job, settings, state, topics, spark) as work:
         if since is not None and until is not None:
             window = Window(since, until, name or "")
             (chosen,) = log_offsets.by_time(work.source, job, work.logs, [window], allow_missing)
             return work.replayed(chosen, window.name, str(window), dry_run)
-        if leases or member is not None:
-            ids = sorted(set(leases if member is None else log_offsets.leases_of(work.source, job, member)))
+        if leases:
+            ids = sorted(set(leases))
             accepted = log_offsets.accepted_by(work.source, job, ids)
             chosen = log_offsets.by_offsets(work.source, job, work.logs, accepted, allow_missing)
             named = ", ".join(map(str, ids[:5])) + (", …" if len(ids) > 5 else "")
@@ -128,22 +125,21 @@ def replay_windows(
     topics: Topics,
     spark: SparkSession,
     allow_missing: bool = False,
-    output: str | None = None,
 ) -> Iterator[ReplayReport]:
     """Replay many windows, each into its own folder, and yield each report when its window is done.
 
     The log is read once to find the records of all of them. Raises what `replay` raises; windows whose reports were
     yielded are complete.
     """
-    with _opened(job, settings, state, topics, spark, output) as work:
+    with _opened(job, settings, state, topics, spark) as work:
         found = log_offsets.by_time(work.source, job, work.logs, windows, allow_missing)
         for window, chosen in zip(windows, found, strict=True):
             yield work.replayed(chosen, window.name, str(window), False)
 
 
-def replay_folder(settings: Settings, job: ShareGroupJob, name: str, output: str | None = None) -> str:
+def replay_folder(settings: Settings, job: ShareGroupJob, name: str) -> str:
     """Return the folder of a replay."""
-    return f"{output or f'{settings.output}/replays'}/{folder_name(job.group)}/{job.sink}/{name}"
+    return f"{settings.output}/replays/{folder_name(job.group)}/{job.sink}/{name}"
 
 
 @contextmanager
@@ -153,40 +149,22 @@ def _opened(
     state: State,
     topics: Topics,
     spark: SparkSession,
-    output: str | None,
 ) -> Iterator[_Work]:
     """Yield the resources of a replay. Spark's jobs of the block are cancelled when it ends with an exception."""
-    configs = GroupConfigs.load(state.database, job.group)
-    source = Source(
-        settings,
-        state,
-        topics,
-        spark,
-        job.reader_options,
-        job.headers,
-        job.max_scans,
-    )
-    refuse_unusable(spark, settings, output or settings.output)
-    with cancellable(spark) as jobs:
-        work = None
+    level = GroupConfigs.load(state.database, job.group).isolation_level
+    source = Source(settings, state, topics, spark, job.reader_options, job.headers, job.max_scans)
+    refuse_unusable(spark, settings, settings.output)
+    work = _Work(job, source, log_offsets.logs_of(source, job.topics, level), time.monotonic())
+    with cancellable(spark) as cancel:
         try:
-            work = _Work(
-                job,
-                source,
-                log_offsets.logs_of(source, job.topics, configs.isolation_level),
-                configs,
-                output,
-                time.monotonic(),
-                measure(state, job.group),
-            )
             yield work
         except BaseException as error:
             if not isinstance(error, Exception):
                 forget_interrupted_call()
             with suppress(Exception):
-                jobs()
+                cancel()
             with suppress(Exception):
-                if work is not None and work.unfinished is not None:
+                if work.unfinished is not None:
                     Files(spark, work.unfinished).remove(work.unfinished)
             raise
 
@@ -196,11 +174,7 @@ class _Work:
     job: ShareGroupJob
     source: Source
     logs: Logs
-    configs: GroupConfigs
-    output: str | None
     began_at: float
-    before: LiveGroup
-    """The live group when this replay, or the one of this window, began."""
     unfinished: str | None = None
     """The folder of the attempt that is being written."""
 
@@ -220,26 +194,16 @@ class _Work:
             scanned=chosen.scanned,
         )
         if not dry_run:
-            report = self._written(
-                report,
-                log_offsets.stand_ins(
-                    self.job.group, log_offsets.first_deliveries(chosen.offsets), self.logs.isolation_level
-                ),
-            )
+            group, level = self.job.group, self.logs.isolation_level
+            report = self._written(report, log_offsets.first_deliveries(group, chosen.offsets, level))
         report = replace(report, seconds=time.monotonic() - self.began_at)
         self.began_at = time.monotonic()
         return report
 
-    def _live_group(self) -> str:
-        """Return what has happened to the live group since the last measurement."""
-        state, group = self.source.state, self.job.group
-        before, self.before = self.before, measure(state, group)
-        return changes(state, group, before, self.before)
-
     def _written(self, report: ReplayReport, leases: Sequence[Lease]) -> ReplayReport:
         """Run the handler, write its result, read it back, and move it into place."""
         spark, settings = self.source.spark, self.source.settings
-        target = replay_folder(settings, self.job, report.name, self.output)
+        target = replay_folder(settings, self.job, report.name)
         parent, _, _ = target.rpartition("/")
         files = Files(spark, target)
         for left in files.names(f"{parent}/{STAGING}"):
@@ -269,20 +233,16 @@ class _Work:
         dropped = sum(some.count for some in missing.values())
         if self.job.dropped is not None:
             counts[OUTCOMES[self.job.dropped]] += dropped
-        rejected, released = counts[AcknowledgeType.REJECT], counts[AcknowledgeType.RELEASE]
         done = replace(
             report,
             path=target,
             accepted=counts[AcknowledgeType.ACCEPT],
             accepted_rows=sum(of_lease.accepted_rows for of_lease in seen.values()),
-            released=released,
-            rejected=rejected,
+            released=counts[AcknowledgeType.RELEASE],
+            rejected=counts[AcknowledgeType.REJECT],
             dropped=dropped,
-            # With a limit of one delivery, a released record is not redelivered.
-            dead_letters=rejected + (released if self.configs.delivery_count_limit == 1 else 0),
             seconds=time.monotonic() - self.began_at,
             replay_id=str(replay_id),
-            live_group=self._live_group(),
         )
         uncache(handled, of=None if leases else records)
         files.write_text(f"{staging}/{REPORT}", json.dumps(done.plain(), indent=2))

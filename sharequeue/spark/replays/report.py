@@ -9,7 +9,7 @@ from typing import Any
 from sharequeue.spark.table import Shown, Table
 from sharequeue.words.offsets import OffsetSet
 
-_COUNTS = ("accepted", "accepted_rows", "released", "rejected", "dropped", "dead_letters")
+_COUNTS = ("accepted", "accepted_rows", "released", "rejected", "dropped")
 """Counts of records, except `accepted_rows`."""
 
 
@@ -50,8 +50,6 @@ class ReplayReport(Shown):
     released: int = 0
     rejected: int = 0
     dropped: int = 0
-    dead_letters: int = 0
-    """Records that would become dead letters after this delivery."""
     missing: tuple[str, ...] = ()
     """A description of what retention had removed, if the replay was allowed to continue without it."""
     scanned: int = 0
@@ -59,8 +57,6 @@ class ReplayReport(Shown):
     seconds: float = field(default=0.0, compare=False)
     replay_id: str = field(default="", compare=False)
     """A UUID of this replay: another replay of the same name has another one. Empty after a dry run."""
-    live_group: str = field(default="", compare=False)
-    """What happened to the live group meanwhile, as measured before and after; empty after a dry run."""
 
     @property
     def records(self) -> int:
@@ -94,7 +90,7 @@ class ReplayReport(Shown):
                 for name in ("group", "sink", "name", "selection", "dry_run", "path")
             },
             **(
-                {"replay_id": self.replay_id, **self.figures(), "live_group": self.live_group}
+                {"replay_id": self.replay_id, **self.figures()}
                 if not self.dry_run
                 else {"records": self.records}
             ),
@@ -122,7 +118,7 @@ class ReplayReport(Shown):
         )
         return cls(
             **{name: found[name] for name in names},
-            **{name: found.get(name, "") for name in ("replay_id", "live_group")},
+            replay_id=found.get("replay_id", ""),
             missing=tuple(found["missing"]),
             partitions=tuple(partitions),
         )
@@ -146,7 +142,6 @@ class ReplayReport(Shown):
             (
                 *self.missing,
                 None if self.dry_run else outcomes,
-                f"live group: {self.live_group}" if self.live_group else None,
                 None if self.dry_run else f"output: {self.path}",
             ),
         )

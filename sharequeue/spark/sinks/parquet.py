@@ -1,27 +1,23 @@
 """The default sink: the files are the output, and the manifest counts each lease once.
 
-To publish a replay into it, `FilesByLease` rewrites the folders that have rows of the replayed records.
+To publish a replay into it, the folders that have rows of the replayed records are written again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import UUID, uuid4
 
-import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.spark.outcomes.acknowledging import ToAcknowledge, acknowledge_all
-from sharequeue.spark.outcomes.offset_sets import offset_sets
-from sharequeue.spark.output.compaction import CompactionFailed
-from sharequeue.spark.output.files import Files, literal
+from sharequeue.spark.output.compaction import CompactionFailed, NewFolder, write_folder
+from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import SinkNames, no_files, sink_root
 from sharequeue.spark.output.manifest import ELSEWHERE, read_counted
-from sharequeue.spark.output.shared_folder import Counted, all_read_back
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.sinks.interface import (
     Accepted,
@@ -34,202 +30,160 @@ from sharequeue.spark.sinks.interface import (
     WrittenRound,
 )
 from sharequeue.words.errors import InvalidRequest
-from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 from sharequeue.words.settings.output import is_uri
 from sharequeue.words.values import Acknowledged, LeaseOutput, OutputRow
 
 AT = ["topic", "partition", "offset"]
+_PLACE = "topic string, partition int"
+_HOME = "sharequeue_home"
+_Move = tuple[NewFolder, Sequence[OutputRow], Mapping[int, int]]
+"""A new folder, the outputs that move into it, and their numbers of records by lease."""
 
 
-class FilesByLease:
-    """The files of a sink, and the replacement of some of their rows."""
+def _published(context: SinkContext, replacement: Replacement, execute: bool) -> Replaced:
+    """Replace rows by those of a replay; without `execute` only count them. Raises InvalidRequest and
+    CompactionFailed.
 
-    def __init__(self, context: SinkContext, replacement: Replacement) -> None:
-        self.replacement = replacement
-        self.group, self.sink = context.names.group, context.names.sink
-        self.settings, self.state, self.spark = context.settings, context.state, context.spark
-        self.files = Files(context.spark, context.settings.output)
-
-    def replace(self, execute: bool) -> Replaced:
-        """Replace the rows; without `execute` only count them. Raises InvalidRequest and CompactionFailed."""
-        counted = self.state.outputs.counted(self.group, self.sink)
-        owners, hidden = self._owners(counted)
-        touched = set(owners)
-        folders = sorted({row.location for row in counted if row.lease_id in touched and row.records})
-        # Leases without accepted records have no folder: their manifest row points to the place of the new rows.
-        replaced = sorted({row.location for row in counted if row.lease_id in touched} | set(folders))
-        summaries = tuple(self.replacement.summaries) if touched else ()
-        if execute and touched:
-            self._replace(counted, owners, replaced, folders, hidden)
-        return Replaced(sink_root(self.settings, self.sink), hidden, len(folders), summaries)
-
-    def _owners(self, counted: Sequence[OutputRow]) -> tuple[dict[int, dict[TopicPartition, OffsetSet]], int]:
-        """Return the records of the replacement by the lease that owns them from now on, and the number of hidden
-        rows.
-
-        A record belongs to the lease that accepted it. If none did, it belongs to the last lease of its partition.
-        """
-        wanted = self.replacement.offsets
-        rows = [row for row in counted if (row.topic, row.partition) in wanted]
-        folders = sorted({row.location for row in rows if row.records})
-        if elsewhere := next((folder for folder in folders if folder.startswith(ELSEWHERE)), None):
-            raise InvalidRequest(
-                f"Rows of {self.sink} are in {elsewhere.removeprefix(ELSEWHERE)}, others in files: publish into "
-                "both with a program of your own."
-            )
-        owners: dict[int, dict[TopicPartition, OffsetSet]] = {}
-        left = dict(wanted)
-        hidden = 0
-        if folders:
-            live = read_counted(self.spark, folders)
-            for (lease_id, topic, partition), offsets, _ in sorted(
-                offset_sets(live, "lease_id", *AT[:2]), key=lambda group: group[0]
-            ):
-                at = topic, partition
-                if at in wanted and (both := offsets & wanted[at]):
-                    owners.setdefault(lease_id, {})[at] = both & left[at]
-                    left[at] = left[at] - both
-            if owners:
-                hidden = live.join(self._records(owners), AT, "left_semi").count()
-        for at, some in left.items():
-            if not some:
-                continue
-            home = max((row.lease_id for row in rows if (row.topic, row.partition) == at), default=None)
-            near = max((lease_id for lease_id, found in owners.items() if at in found), default=home)
-            if near is None:
-                raise InvalidRequest(
-                    f"Group {self.group} has acknowledged no output of {at[0]}-{at[1]} in {self.sink}: there "
-                    "is nothing to replace."
-                )
-            place = owners.setdefault(near, {})
-            place[at] = place.get(at, EMPTY) | some
-        return owners, hidden
-
-    def _records(self, owners: Mapping[int, Mapping[TopicPartition, OffsetSet]]) -> DataFrame:
-        """Return `topic, partition, offset` of every record of the replacement, and its `owner`."""
-        runs = [
-            (topic, partition, first, end - 1, lease_id)
-            for lease_id, found in owners.items()
-            for (topic, partition), offsets in found.items()
-            for first, end in offsets.ranges
-        ]
-        names = ("topic", "partition", "first", "last", "owner")
-        kinds = (pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.int64())
-        columns = [pa.array([run[at] for run in runs], kind) for at, kind in enumerate(kinds)]
-        table = pa.table(dict(zip(names, columns, strict=True)))
-        return self.spark.createDataFrame(table).selectExpr(
-            "topic", "partition", "explode(sequence(first, last)) as offset", "owner"
-        )
-
-    def _replace(
-        self,
-        counted: Sequence[OutputRow],
-        owners: Mapping[int, Mapping[TopicPartition, OffsetSet]],
-        replaced: Sequence[str],
-        folders: Sequence[str],
-        hidden: int,
-    ) -> None:
-        sink, replacement, touched = self.sink, self.replacement, set(owners)
-        records = self._records(owners)
-        replayed = self.spark.read.parquet(literal(replacement.accepted_path)).drop("lease_id")
-        added = replayed.join(records.withColumnRenamed("owner", "lease_id"), AT)
-        before = sum(row.records for row in counted if row.location in set(replaced))
-        rows = added
-        if folders:
-            every = sorted({row.location for row in counted if row.location in set(replaced) and row.records})
-            live = read_counted(self.spark, every)
-            if (found := live.count()) != before:
-                raise CompactionFailed(
-                    f"{len(every)} folders of {sink} count {before} rows, and {found} were read from them: check "
-                    "whether files were removed or added by hand. Nothing was replaced."
-                )
-            rows = live.join(records, AT, "left_anti").unionByName(added, allowMissingColumns=True)
-        new = self._write(sink, rows, before - hidden + replacement.accepted_rows)
-        by_lease = {row["lease_id"]: row["count"] for row in new.rows.groupBy("lease_id").count().collect()}
-        moves = [self._move(counted, new, replaced, before, by_lease)]
-        for name, partial in replacement.summaries.items():
-            moves.append(self._summary(name, partial, new.rows, touched, by_lease))
-        with self.state.transaction() as (_, joined):
-            for move in moves:
-                joined.outputs.commit_replacement(
-                    move.compaction_id, move.replaced, move.before, move.records
-                )
-
-    def _summary(
-        self,
-        name: str,
-        partial: Callable[[DataFrame], DataFrame],
-        accepted: DataFrame,
-        touched: set[int],
-        by_lease: Mapping[int, int],
-    ) -> _Move:
-        """Rewrite the folders with partial sums of these leases, with the sums of other leases in them."""
-        counted = self.state.outputs.counted(self.group, name)
-        replaced = sorted({row.location for row in counted if row.lease_id in touched})
-        if not replaced:
-            raise InvalidRequest(
-                f"The summary {name} has no output of these leases yet: the new rows cannot be added to it."
-            )
-        old = read_counted(self.spark, replaced).filter(~fn.col("lease_id").isin(list(touched)))
-        sums = partial(accepted.filter(fn.col("lease_id").isin(list(touched))))
-        new = self._write(name, old.unionByName(sums, allowMissingColumns=True), None)
-        before = sum(row.records for row in counted if row.location in set(replaced))
-        others = {row.lease_id: row.records for row in counted if row.location in set(replaced)}
-        return self._move(
-            counted, new, replaced, before, {**others, **{at: by_lease.get(at, 0) for at in touched}}
-        )
-
-    def _write(self, sink: str, rows: DataFrame, expected: int | None) -> _New:
-        """Write a folder that is not in a manifest yet. It is announced in the state, so that a sweep finds it in any
-        case.
-        """
-        compaction_id = uuid4()
-        location = f"{sink_root(self.settings, sink)}/compacted={compaction_id}"
-        self.state.outputs.begin_compaction(compaction_id, self.group, sink, location)
-        counted = Counted(rows)
-        counted.records.write.mode("append").parquet(location)
-        written = counted.rows
-        all_read_back(sink, written, self.files.rows(location))
-        if expected is not None and written != expected:
-            raise CompactionFailed(
-                f"{expected} rows of {sink} were expected and {written} were written: the new rows or the output "
-                "have changed meanwhile. Nothing was replaced."
-            )
-        self.files.flush(location)
-        return _New(compaction_id, self.spark.read.parquet(literal(location)))
-
-    def _move(
-        self,
-        counted: Sequence[OutputRow],
-        new: _New,
-        replaced: Sequence[str],
-        before: int,
-        by_lease: Mapping[int, int],
-    ) -> _Move:
-        leases = {row.lease_id for row in counted if row.location in set(replaced)}
-        records = {lease_id: by_lease.get(lease_id, 0) for lease_id in sorted(leases)}
-        return _Move(new.compaction_id, tuple(replaced), before, records)
-
-
-@dataclass(frozen=True, slots=True)
-class _New:
-    """A new folder, and its rows."""
-
-    compaction_id: UUID
-    rows: DataFrame
-
-
-@dataclass(frozen=True, slots=True)
-class _Move:
-    """The change in the manifest of one sink: the replaced folders, their number of records, and the new numbers by
-    lease.
+    A row of the replay gets the lease of the row that it replaces. If there is none, it gets the home of its
+    partition: the last lease that had such a row, or else the last one with an output.
     """
+    names, state, spark = context.names, context.state, context.spark
+    manifest = state.outputs.counted(names.group, names.sink)
+    last = {(row.topic, row.partition): row.lease_id for row in manifest}
+    for at in replacement.offsets:
+        if at not in last:
+            raise InvalidRequest(
+                f"Group {names.group} has acknowledged no output of {at[0]}-{at[1]} in {names.sink}: there is "
+                "nothing to replace."
+            )
+    folders = _folders(row for row in manifest if (row.topic, row.partition) in replacement.offsets)
+    if elsewhere := next((folder for folder in folders if folder.startswith(ELSEWHERE)), None):
+        raise InvalidRequest(
+            f"Rows of {names.sink} are in {elsewhere.removeprefix(ELSEWHERE)}, others in files: publish into both "
+            "with a program of your own."
+        )
+    wanted = _records(spark, replacement.offsets)
+    old = read_counted(spark, folders).join(wanted, AT, "left_semi") if folders else None
+    hits = old.groupBy("lease_id", *AT[:2]).count().collect() if old is not None else []
+    hidden = sum(row["count"] for row in hits)
+    homes = {at: last[at] for at in replacement.offsets}
+    for row in sorted(hits, key=lambda row: int(row["lease_id"])):
+        homes[row["topic"], row["partition"]] = row["lease_id"]
+    touched = {*homes.values(), *(row["lease_id"] for row in hits)}
+    if execute and touched:
+        # Leases without accepted records have no folder: their rows of the manifest move to the new folder, too.
+        moved = _moved(manifest, touched)
+        added = _added(spark, replacement, homes, old)
+        new = _replaced(context, moved, wanted, added, replacement.accepted_rows - hidden)
+        _commit(context, replacement, new, moved, touched)
+    touched_folders = _folders(row for row in manifest if row.lease_id in touched)
+    summaries = tuple(replacement.summaries) if touched else ()
+    return Replaced(sink_root(context.settings, names.sink), hidden, len(touched_folders), summaries)
 
-    compaction_id: UUID
-    replaced: tuple[str, ...]
-    before: int
-    records: Mapping[int, int]
+
+def _added(
+    spark: SparkSession,
+    replacement: Replacement,
+    homes: Mapping[TopicPartition, int],
+    old: DataFrame | None,
+) -> DataFrame:
+    """Return the accepted rows of a replay with their leases; `old` are the rows that they replace."""
+    home = [(*at, lease_id) for at, lease_id in homes.items()]
+    rows = spark.read.parquet(literal(replacement.accepted_path)).drop("lease_id")
+    rows = rows.join(spark.createDataFrame(home, f"{_PLACE}, {_HOME} long"), AT[:2])
+    if old is None:
+        return rows.withColumnRenamed(_HOME, "lease_id")
+    owners = old.select(*AT, "lease_id").dropDuplicates(AT)
+    lease_id = fn.coalesce("lease_id", _HOME)
+    return rows.join(owners, AT, "left").withColumn("lease_id", lease_id).drop(_HOME)
+
+
+def _replaced(
+    context: SinkContext, moved: Sequence[OutputRow], wanted: DataFrame, added: DataFrame, more: int
+) -> NewFolder:
+    """Write the rows of some outputs without those of the `wanted` records, and with the added ones: that many
+    `more` rows.
+    """
+    sink, before = context.names.sink, sum(row.records for row in moved)
+    rows = added
+    if folders := _folders(moved):
+        live = read_counted(context.spark, folders)
+        if (found := live.count()) != before:
+            raise CompactionFailed(
+                f"{len(folders)} folders of {sink} count {before} rows, and {found} were read from them: check "
+                "whether files were removed or added by hand. Nothing was replaced."
+            )
+        rows = live.join(wanted, AT, "left_anti").unionByName(added, allowMissingColumns=True)
+    new = _written(context, sink, rows)
+    if new.count != before + more:
+        raise CompactionFailed(
+            f"{before + more} rows of {sink} were expected and {new.count} were written: the new rows or the output "
+            "have changed meanwhile. Nothing was replaced."
+        )
+    return new
+
+
+def _commit(
+    context: SinkContext,
+    replacement: Replacement,
+    new: NewFolder,
+    moved: Sequence[OutputRow],
+    touched: Set[int],
+) -> None:
+    """Compute the summaries again, and move the manifest of all of them to the new folders, in one transaction."""
+    by_lease = {row["lease_id"]: row["count"] for row in new.rows.groupBy("lease_id").count().collect()}
+    moves: list[_Move] = [(new, moved, by_lease)]
+    accepted = new.rows.filter(fn.col("lease_id").isin(list(touched)))
+    for name, partial in replacement.summaries.items():
+        moves.append(_summary(context, name, partial(accepted), touched, by_lease))
+    with context.state.transaction() as (_, joined):
+        for folder, outputs, counts in moves:
+            joined.outputs.commit_replacement(
+                folder.compaction_id,
+                sorted({row.location for row in outputs}),
+                sum(row.records for row in outputs),
+                {row.lease_id: counts.get(row.lease_id, 0) for row in outputs},
+            )
+
+
+def _summary(
+    context: SinkContext, name: str, sums: DataFrame, touched: Set[int], by_lease: Mapping[int, int]
+) -> _Move:
+    """Rewrite the folders that have partial sums of these leases, with the sums of other leases in them."""
+    moved = _moved(context.state.outputs.counted(context.names.group, name), touched)
+    if not moved:
+        raise InvalidRequest(
+            f"The summary {name} has no output of these leases yet: the new rows cannot be added to it."
+        )
+    old = read_counted(context.spark, sorted({row.location for row in moved}))
+    others = old.filter(~fn.col("lease_id").isin(list(touched)))
+    new = _written(context, name, others.unionByName(sums, allowMissingColumns=True))
+    counts = {row.lease_id: row.records for row in moved if row.lease_id not in touched}
+    return new, moved, {**by_lease, **counts}
+
+
+def _written(context: SinkContext, sink: str, rows: DataFrame) -> NewFolder:
+    return write_folder(context.spark, context.settings, context.state, context.names.group, sink, rows)
+
+
+def _moved(manifest: Sequence[OutputRow], touched: Set[int]) -> list[OutputRow]:
+    """Return the outputs in the locations of these leases: a compacted folder has several leases."""
+    locations = {row.location for row in manifest if row.lease_id in touched}
+    return [row for row in manifest if row.location in locations]
+
+
+def _folders(rows: Iterable[OutputRow]) -> list[str]:
+    """Return the folders of these outputs that have rows."""
+    return sorted({row.location for row in rows if row.records})
+
+
+def _records(spark: SparkSession, offsets: Mapping[TopicPartition, OffsetSet]) -> DataFrame:
+    """Return `topic, partition, offset` of these records."""
+    runs = [(*at, first, end - 1) for at, some in offsets.items() for first, end in some.ranges]
+    given = spark.createDataFrame(runs, f"{_PLACE}, first long, last long")
+    return given.selectExpr(*AT[:2], "explode(sequence(first, last)) as offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +203,7 @@ class ParquetByLease(Sink):
 
     def replace(self, context: SinkContext, replacement: Replacement, *, execute: bool) -> Replaced:
         """Rewrite the folders that have rows of these records. Raises InvalidRequest and CompactionFailed."""
-        return FilesByLease(context, replacement).replace(execute)
+        return _published(context, replacement, execute)
 
 
 @dataclass(frozen=True, slots=True)

@@ -299,7 +299,7 @@ def test_the_command_says_what_it_does(
     assert (planned["step"], planned["folders"], planned["records"]) == ("compact", 4, 40)
     assert len(read_manifest(state, group, sink)) == 4
     assert [row["step"] for row in rows("--execute", "--yes")] == ["compact"]
-    assert [row["step"] for row in rows("--grace-seconds", "0", "--sweep-only")] == 4 * ["remove"]
+    assert [row["step"] for row in rows("--grace-seconds", "0")] == 4 * ["remove"]
     assert len(folders(output_settings, sink)) == 5
     assert [row["step"] for row in rows("--grace-seconds", "0", "--execute", "--yes")] == 4 * ["remove"]
     assert folders(output_settings, sink) == set(read_manifest(state, group, sink))

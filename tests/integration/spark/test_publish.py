@@ -16,7 +16,7 @@ from pyspark.sql import functions as fn
 from sharequeue.database import Database
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import PublishReport, Summary, pipeline
-from sharequeue.spark.output.compaction import compact, sweep_compactions
+from sharequeue.spark.output.compaction import compact, sweep_compactions, write_folder
 from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.pipeline import Pipeline
 from sharequeue.spark.sinks.interface import SinkRefused
@@ -134,7 +134,7 @@ def case(
 
 def test_published_files_have_each_record_once_with_its_summary(case: Case) -> None:
     """Out with the old rows, in with the new, also of records that were rejected before; counts and sums follow; a
-    dry run changes nothing; old folders stay for the grace; a second time has to be demanded, and is the same."""
+    dry run changes nothing; old folders stay for the grace; a second time is the same."""
     hidden = OffsetSet.of((2, 7), (8, 9))
     case.replay(hidden)
     before, figures = case.output(), standing(case.state, case.old.group)
@@ -146,7 +146,6 @@ def test_published_files_have_each_record_once_with_its_summary(case: Case) -> N
 
     done = case.publish(execute=True)
     assert replace(would, published=True) == done
-    assert done.published_before is None
     expected = wanted(hidden)
     assert case.output() == expected
     assert case.counted() == expected.total()
@@ -154,19 +153,8 @@ def test_published_files_have_each_record_once_with_its_summary(case: Case) -> N
     assert standing(case.state, case.old.group) == figures
     assert case.spark.read.parquet(*old).count() == before.total()
 
-    with pytest.raises(
-        InvalidRequest, match=r"was published at .*, and not replayed since: nothing was changed"
-    ):
-        case.publish(execute=True)
-    told = case.publish()
-    assert (told.publications, told.repeated) == (1, True)
-    assert f"this replay was published at {told.published_before}" in str(told)
-    assert case.publish(execute=True, again=True).hidden_rows == 10
-    assert case.output() == expected
+    assert case.publish(execute=True).hidden_rows == 10
     case.replay(hidden)
-    told = case.publish()
-    assert (told.publications, told.repeated) == (2, False)
-    assert f"an earlier replay of this name was published at {told.published_before}" in str(told)
     assert case.publish(execute=True).hidden_rows == 10
     assert case.output() == expected
     assert case.sums() == Counter(note for *_, note in expected.elements())
@@ -230,18 +218,18 @@ def test_a_compaction_that_was_quicker_leaves_everything_as_it_is(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The manifest moved meanwhile: the publication is refused as a whole, and can be done again."""
-    from sharequeue.spark.sinks.parquet import FilesByLease
+    from sharequeue.spark.sinks import parquet
 
     hidden = OffsetSet.of((2, 7))
     case.replay(hidden)
-    write = FilesByLease._write
+    write = write_folder
 
-    def late(self: FilesByLease, *given: Any) -> Any:
+    def late(*given: Any) -> Any:
         compact(case.spark, case.settings, case.state, case.old.group, case.old.sink)
-        monkeypatch.setattr(FilesByLease, "_write", write)
-        return write(self, *given)
+        monkeypatch.setattr(parquet, "write_folder", write)
+        return write(*given)
 
-    monkeypatch.setattr(FilesByLease, "_write", late)
+    monkeypatch.setattr(parquet, "write_folder", late)
     with pytest.raises(InvalidRequest, match="another compaction was faster"):
         case.publish(execute=True)
     assert case.output() == wanted(OffsetSet())
@@ -285,7 +273,7 @@ def test_rows_of_a_table_are_replaced_in_one_transaction(
             case.publish(execute=True)
     assert rows() == wanted(OffsetSet())
     for _ in range(2):
-        case.publish(execute=True, again=True)
+        case.publish(execute=True)
         assert rows() == wanted(hidden)
     with database.transaction() as connection:
         connection.exec_driver_sql(f'alter table {table} drop column "offset"')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sharequeue.spark.formats.registry import Registry, Schema
+from sharequeue.spark.formats.registry import _DEFAULTS, Registry
 from sharequeue.spark.handler import HandlerError, RegistryNotAvailable
 from sharequeue.words.settings import SettingMissing, Settings
 from tests.fixtures.registry import RegistryServer
@@ -21,7 +21,9 @@ def test_a_schema_is_asked_for_once_and_one_that_is_not_there_again(registry_ser
     subject is asked for each time."""
     registry_server.register("orders-value", {"type": "string"}, 7)
     registry = Registry(registry_server.url, settings=settings_of())
-    assert registry.schema(7) == registry.schema(7) == Schema(7, "AVRO", '{"type": "string"}')
+    found = registry.schema(7)
+    assert (found.schema_type, found.schema_str, found.references) == ("AVRO", '{"type": "string"}', [])
+    assert registry.schema(7) == found
     assert registry.schema(8) is None
     assert registry.schema(8) is None
     assert registry.latest("orders-value") == registry.latest("orders-value") == registry.schema(7)
@@ -32,19 +34,20 @@ def test_a_schema_is_asked_for_once_and_one_that_is_not_there_again(registry_ser
 
 
 def test_what_passes_is_tried_again_and_what_does_not_is_an_error_without_a_password(
-    registry_server: RegistryServer,
+    registry_server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two answers of 503, and another address that does not answer, are passed over."""
+    monkeypatch.setitem(_DEFAULTS, "retries.wait.ms", 1)
     registry_server.register("orders-value", {"type": "string"}, 7)
     registry_server.failures = 2
     both = Registry(f"{NOWHERE}, {registry_server.url}/", settings=settings_of())
     assert both.schema(7) is not None
     with pytest.raises(
-        RegistryNotAvailable, match=r"does not answer: http://127\.0\.0\.1:9: ConnectError"
+        RegistryNotAvailable, match=r"http://127\.0\.0\.1:9 does not return schemas: ConnectError"
     ) as raised:
         Registry(NOWHERE, settings=settings_of()).schema(7)
     assert "secret" not in str(raised.value)
-    assert repr(both) == f"Registry('http://127.0.0.1:9, {registry_server.url}')"
+    assert repr(both) == f"Registry('http://127.0.0.1:9, {registry_server.url}/')"
 
 
 def test_an_address_of_something_else_is_no_registry_without_the_schema(
@@ -52,7 +55,7 @@ def test_an_address_of_something_else_is_no_registry_without_the_schema(
 ) -> None:
     """A 404 that is not the registry's own would make dead letters of all records."""
     with pytest.raises(
-        RegistryNotAvailable, match="responds with HTTP 404 to /schemas/ids/7: check its address"
+        RegistryNotAvailable, match=r"HTTP status code 404, SR code 404.*Check the registry, its address"
     ):
         Registry(f"{registry_server.url}/elsewhere", settings=settings_of()).schema(7)
 
@@ -69,7 +72,7 @@ def test_the_login_of_the_settings_is_for_their_registry_alone(
     settings = settings_of(url=registry_server.url, **kept)
     assert "secret" not in repr(settings)
     assert Registry(settings=settings).schema(7) is not None
-    with pytest.raises(RegistryNotAvailable, match="asks for a login"):
+    with pytest.raises(RegistryNotAvailable, match="HTTP status code 401"):
         Registry(registry_server.url, settings=settings).schema(7)
     if not bearer:
         assert Registry(registry_server.url, user_info=login, settings=settings_of()).schema(7) is not None
@@ -79,14 +82,9 @@ def test_settings_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     """No address, a scheme that is none, a setting that there is not."""
     with pytest.raises(SettingMissing, match="set SHAREQUEUE_REGISTRY_URL"):
         Registry(settings=settings_of())
-    with pytest.raises(
-        ValueError,
-        match=r"'registry:8081' is not the address of a registry: expected an address such as http://",
-    ):
+    with pytest.raises(ValueError, match="Invalid url registry:8081"):
         Registry(settings=settings_of(url="registry:8081"))
     monkeypatch.setenv("SHAREQUEUE_REGISTRY_URL", "http://here")
     monkeypatch.setenv("SHAREQUEUE_REGISTRY_USER", "ada")
-    with pytest.raises(
-        ValueError, match="SHAREQUEUE_REGISTRY_USER is not a setting of a registry: expected SHAREQ"
-    ):
+    with pytest.raises(ValueError, match="Unrecognized properties: user"):
         Registry()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID
 
 from sharequeue.spark.dead_letters import DeadLettersLeft, Drained
-from sharequeue.spark.output.compaction import Compacted, Compactions
 from sharequeue.spark.report import RoundReport, RunReport
 from sharequeue.spark.table import MOST_ROWS, Removed, Table
 
@@ -71,12 +69,8 @@ def test_drained_is_said_where_nothing_is_left_at_all() -> None:
     assert str(replace(ended, lag=3)).splitlines()[0].endswith("accepted, lag 3")
 
 
-def test_sweeps_and_compactions_are_lists_that_show_themselves() -> None:
-    """They are compared and walked over as lists."""
+def test_a_sweep_is_a_list_that_shows_itself() -> None:
+    """It is compared and walked over as lists."""
     removed = Removed(["a", "b"], dry_run=True)
     assert removed == ["a", "b"]
     assert str(removed) == "would remove 2 outputs\nOUTPUT\na\nb"
-    done = Compacted(UUID(int=1), ("a", "b", "c"), "there", 30)
-    assert str(done) == "3 folders, 30 records -> there"
-    assert str(Compactions([done])).splitlines()[0] == "brought 3 folders (30 records) into 1"
-    assert str(Compactions()) == "brought 0 folders (0 records) into 0"
