@@ -16,15 +16,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.cli import (
     acls,
+    audit,
     compact,
     configs,
     consuming,
     deadletters,
-    describing,
     doctor,
     groups,
     init,
-    inspecting,
     jars,
     journal,
     offsets,
@@ -38,7 +37,6 @@ from sharequeue.cli import (
     tokens,
 )
 from sharequeue.cli.failures import Refused, code_of, database_failure, print_failure, setting_failure
-from sharequeue.cli.kafka import configs as kafka_configs
 from sharequeue.cli.kafka import groups as kafka_groups
 from sharequeue.database.migrations import SchemaBusy
 from sharequeue.database.schema_files import SchemaOutdated
@@ -69,7 +67,6 @@ for module in (
     consuming,
     schema,
     groups,
-    describing,
     configs,
     offsets,
     state,
@@ -78,9 +75,8 @@ for module in (
     deadletters,
     acls,
     tokens,
-    inspecting,
+    audit,
     kafka_groups,
-    kafka_configs,
 ):
     for each in module.COMMANDS:
         command.add_command(each)

@@ -75,7 +75,7 @@ _MAKE_SURE: Mapping[str, tuple[str, ...]] = {
         "its address is right: --service-url, SHAREQUEUE_SERVICE_URL, or stack.json in the data folder",
     ),
     "NON_EMPTY_GROUP": (
-        "no run of the group is active, and its sensor is off: `sharequeue members --group G` lists the members",
+        "no run of the group is active, and its sensor is off: `sharequeue groups describe --members` lists them",
         "killed members have expired: that takes the group's session timeout",
     ),
     "GROUP_ID_NOT_FOUND": (

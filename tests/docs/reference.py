@@ -33,7 +33,7 @@ from tests.docs.reference_sql import functions, views
 
 SHARED = {
     *("home", "database_url", "bootstrap_servers", "service_url", "service_token_file"),
-    *("output", "verbose", "response_schema", "regex", "all_groups", "yes"),
+    *("output", "verbose", "all_groups", "yes"),
 }
 """Options that the page says once for all commands."""
 FOLDER = ROOT / "docs" / "reference"
