@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -29,6 +30,8 @@ __all__ = [
     "forget",
     "log_tail",
     "lost_its_port",
+    "record_of",
+    "recorded",
     "start",
     "stop",
     "wait_until",
@@ -75,15 +78,25 @@ class Start:
     directory: Path = Path("/")
 
 
+def record_of(process: psutil.Process) -> dict[str, Any]:
+    """Return what identifies a process in a file."""
+    return {"pid": process.pid, "started": process.create_time()}
+
+
+def recorded(record: Any) -> psutil.Process | None:
+    """Return the process of a record, or None if it has ended or there is no record."""
+    try:
+        process = psutil.Process(record["pid"])
+        return process if abs(process.create_time() - record["started"]) < _SAME_START_S else None
+    except (TypeError, KeyError, psutil.Error):
+        return None
+
+
 def find(home: Home, name: str) -> Running | None:
     """Return the running component `name`, or None; stale records are ignored."""
-    record = read_json(home.run / f"{name}.json")
-    try:
-        running = Running(name, psutil.Process(record["pid"]), _log(home, name))
-        if abs(running.process.create_time() - record["started"]) < _SAME_START_S and running.alive:
-            return running
-    except (TypeError, KeyError, psutil.Error):  # no record, or no such process
-        pass
+    process = recorded(read_json(home.run / f"{name}.json"))
+    if process is not None and (running := Running(name, process, _log(home, name))).alive:
+        return running
     orphan = _marked(home, name)
     if orphan is not None:
         _record(home, orphan)
@@ -204,9 +217,7 @@ def _mark(home: Home, name: str) -> str:
 
 
 def _record(home: Home, running: Running) -> None:
-    write_json(
-        home.run / f"{running.name}.json", {"pid": running.pid, "started": running.process.create_time()}
-    )
+    write_json(home.run / f"{running.name}.json", record_of(running.process))
 
 
 def _marked(home: Home, name: str) -> Running | None:
