@@ -43,8 +43,7 @@ from sharequeue.database.schema_files import SchemaOutdated
 from sharequeue.local.preflight import StackError
 from sharequeue.words.errors import ShareError
 from sharequeue.words.extras import ExtraMissing
-from sharequeue.words.jar_sets import JarSetInvalid
-from sharequeue.words.settings import OutputInvalid, ServersInvalid, SettingMissing
+from sharequeue.words.settings import SettingInvalid, SettingMissing
 
 __all__ = ["command", "main"]
 
@@ -103,7 +102,7 @@ def main() -> None:
     except SQLAlchemyError as error:
         refused = database_failure(error)
         _fail(refused.code, refused.format_message(), 1)
-    except (ValidationError, OutputInvalid, JarSetInvalid, ServersInvalid) as error:
+    except (ValidationError, SettingInvalid) as error:
         refused = setting_failure(error)
         _fail(refused.code, refused.format_message(), 1)
     except BrokenPipeError:

@@ -30,7 +30,7 @@ from sharequeue.local.home import Home
 from sharequeue.local.preflight import JAVA_MAJORS, PYTHON_MINORS, find_java
 from sharequeue.local.stack import StackInfo
 from sharequeue.words.settings import KAFKA_PREFIX, RoleNames, Settings
-from sharequeue.words.settings.sources import Environment
+from sharequeue.words.settings.settings import Environment
 from tests.integration.local.docker_files import (
     DOCKER,
     REPOSITORY,
