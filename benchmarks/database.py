@@ -23,7 +23,7 @@ from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.heartbeats import refresh_group
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, TopicsFound
-from sharequeue.local import postgres
+from sharequeue.local import ports, postgres
 from sharequeue.local.home import Home
 from sharequeue.local.ports import LOOPBACK
 from sharequeue.state import State
@@ -79,7 +79,7 @@ def server() -> Iterator[str]:
                 )
         yield url
     finally:
-        postgres.stop(home)
+        ports.stop(home, postgres.NAME)
         shutil.rmtree(home.path, ignore_errors=True)
 
 

@@ -16,15 +16,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.cli import (
     acls,
+    audit,
     compact,
     configs,
     consuming,
     deadletters,
-    describing,
     doctor,
     groups,
     init,
-    inspecting,
     jars,
     journal,
     offsets,
@@ -38,15 +37,13 @@ from sharequeue.cli import (
     tokens,
 )
 from sharequeue.cli.failures import Refused, code_of, database_failure, print_failure, setting_failure
-from sharequeue.cli.kafka import configs as kafka_configs
 from sharequeue.cli.kafka import groups as kafka_groups
 from sharequeue.database.migrations import SchemaBusy
 from sharequeue.database.schema_files import SchemaOutdated
 from sharequeue.local.preflight import StackError
 from sharequeue.words.errors import ShareError
 from sharequeue.words.extras import ExtraMissing
-from sharequeue.words.jar_sets import JarSetInvalid
-from sharequeue.words.settings import OutputInvalid, ServersInvalid, SettingMissing
+from sharequeue.words.settings import SettingInvalid, SettingMissing
 
 __all__ = ["command", "main"]
 
@@ -69,7 +66,6 @@ for module in (
     consuming,
     schema,
     groups,
-    describing,
     configs,
     offsets,
     state,
@@ -78,9 +74,8 @@ for module in (
     deadletters,
     acls,
     tokens,
-    inspecting,
+    audit,
     kafka_groups,
-    kafka_configs,
 ):
     for each in module.COMMANDS:
         command.add_command(each)
@@ -107,7 +102,7 @@ def main() -> None:
     except SQLAlchemyError as error:
         refused = database_failure(error)
         _fail(refused.code, refused.format_message(), 1)
-    except (ValidationError, OutputInvalid, JarSetInvalid, ServersInvalid) as error:
+    except (ValidationError, SettingInvalid) as error:
         refused = setting_failure(error)
         _fail(refused.code, refused.format_message(), 1)
     except BrokenPipeError:

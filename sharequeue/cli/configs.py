@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sharequeue.cli.failures import Refused, raise_first, status_of
+from sharequeue.cli.failures import raise_first, status_of
 from sharequeue.cli.options import (
     GroupsNamed,
     create_group_option,
@@ -16,7 +16,6 @@ from sharequeue.cli.options import (
     settings_options,
 )
 from sharequeue.cli.output import Output, answers, flag, text
-from sharequeue.cli.over_http import OVER_HTTP, Service, service_of
 from sharequeue.database import Database
 from sharequeue.deadletters.topic import warning_of_alter
 from sharequeue.groups.configs import (
@@ -60,13 +59,6 @@ def describe(
         if name not in (known := SERVICE_CONFIGS if service else GROUP_CONFIGS):
             raise unknown_config(name, known)
     rows: list[dict[str, Any]] = []
-    if (asked := service_of(settings)) is not None:
-        if service:
-            raise Refused(OVER_HTTP, "NO_DATABASE")
-        with asked:
-            rows = _over_http(asked, named.among(asked.names))
-        output.rows(row for row in rows if (row["name"] in names if names else everything or row["own"]))
-        return
     with Database.open(settings) as database:
         published = ServiceConfigs.stored(database)
         if service:
@@ -120,17 +112,6 @@ def alter(
         raise click.UsageError("Nothing to change: give --set NAME=VALUE, or --unset NAME.")
     rows: list[dict[str, Any]] = []
     errors: list[ShareError] = []
-    if (service := service_of(settings)) is not None:
-        with service:
-            for group in named.among(service.names, missing=create_group):
-                try:
-                    rows += _altered_over_http(service, output, group, changes, dry_run=dry_run)
-                except ShareError as error:
-                    errors.append(error)
-                    rows += [{"group": group, "name": name, "status": status_of(error)} for name in changes]
-        output.rows(rows)
-        raise_first(errors)
-        return
     with Database.open(settings) as database:
         published = ServiceConfigs.stored(database)
         refuse = None if create_group else require_group_or_flag
@@ -180,36 +161,6 @@ def _loaded(
             refuse(database, group)
         found.append((group, configs))
     return found
-
-
-def _over_http(service: Service, groups: Sequence[str]) -> list[dict[str, Any]]:
-    return [
-        {"group": group, "name": name, "value": value, "own": own, "meaning": GROUP_CONFIGS[name].doc}
-        for group in groups
-        for name, (value, own) in service.configs(group).items()
-    ]
-
-
-def _altered_over_http(
-    service: Service, output: Output, group: str, changes: Mapping[str, Any], *, dry_run: bool
-) -> list[dict[str, Any]]:
-    before = service.configs(group)
-    after = {name: None if value is None else str(value) for name, value in changes.items()}
-    if not dry_run:
-        for warning in service.alter_configs(group, changes):
-            output.warn(warning)
-        after = {name: value for name, (value, _) in service.configs(group).items()}
-    status = "dry run" if dry_run else "done"
-    return [
-        {
-            "group": group,
-            "name": name,
-            "old": before.get(name, (None, False))[0],
-            "new": after[name],
-            "status": status,
-        }
-        for name in changes
-    ]
 
 
 COMMANDS = (configs,)

@@ -6,22 +6,19 @@ The topic is read committed, record by record: offsets include transaction marke
 from __future__ import annotations
 
 import functools
-import sys
+from base64 import b64encode
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from datetime import datetime
-from itertools import islice
-from pathlib import Path
+from itertools import chain, islice
 from typing import Any
 
 import click
 
-from sharequeue.cli.exporting import opened, write_letters
 from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import Finite, Moment, execute_option, group_option, settings_options
-from sharequeue.cli.output import Output, answers, number, row_of, text
+from sharequeue.cli.output import Output, answers, moment, nested, number, row_of, text
 from sharequeue.database import Database
-from sharequeue.deadletters.letters import read_dead_letters
+from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
 from sharequeue.deadletters.redrive.redrive import MAX_REDRIVES, MIN_RATE, Redrive
 from sharequeue.deadletters.redrive.selection import (
     LettersSeen,
@@ -120,6 +117,7 @@ def dlq() -> None:
 @answers(
     number("PARTITION"),
     number("OFFSET"),
+    moment("WRITTEN-AT", wide=True),
     text("GROUP", wide=True),
     text("SOURCE-TOPIC"),
     number("SOURCE-PARTITION"),
@@ -127,26 +125,53 @@ def dlq() -> None:
     number("DELIVERIES", wide=True),
     text("CAUSE"),
     text("ERROR", cut=True),
+    nested("HEADERS", wide=True),
+    text("KEY", wide=True),
+    text("VALUE", wide=True),
 )
 @click.option(
     "--limit", default=20, show_default=True, type=click.IntRange(0), help="Number of letters; 0 for all."
 )
+@click.option(
+    "--base64", "as_base64", is_flag=True, help="Keys, values and headers in base64, byte for byte."
+)
 @_choosing
 @click.argument("topic")
-def list_letters(settings: Settings, output: Output, limit: int, selection: Selection, topic: str) -> None:
-    """List the dead letters in TOPIC: the origin of each record, its deliveries, and the reason."""
+def list_letters(
+    settings: Settings, output: Output, limit: int, as_base64: bool, selection: Selection, topic: str
+) -> None:
+    """List the dead letters in TOPIC: the origin of each record, its deliveries, and the reason.
+
+    With -o jsonl --limit 0, each letter is one line with its headers, key and value.
+    """
     logs = _logs(settings, topic, selection.offsets)
     seen = LettersSeen()
     found = seen.of(read_dead_letters(settings, topic, logs=logs))
-    letters = (each for each in found if not each.foreign and selection.takes(each))
-    rows = [row_of(letter, deliveries=letter.delivery_count) for letter in islice(letters, limit or None)]
-    if not rows:
+    letters = islice((each for each in found if not each.foreign and selection.takes(each)), limit or None)
+    first = next(letters, None)
+    if first is None:
         _check_selection(settings, seen, selection, topic)
+    output.rows(_row(each, as_base64) for each in chain(filter(None, [first]), letters))
     if seen.others:
         output.warn(
             f"{seen.others:,} records of {topic} are not dead letters (they lack the headers), and are left out"
         )
-    output.rows(rows)
+
+
+def _row(letter: DeadLetter, as_base64: bool) -> dict[str, Any]:
+    """Return a letter as a row. Bytes are text, with escapes if they are not UTF-8, or base64."""
+
+    def content(given: bytes | None) -> str | None:
+        return b64encode(given).decode() if as_base64 and given is not None else text_of(given, escaped=True)
+
+    return row_of(
+        letter,
+        written_at=letter.timestamp,
+        deliveries=letter.delivery_count,
+        headers=[[name, content(value)] for name, value in letter.headers],
+        key=content(letter.key),
+        value=content(letter.value),
+    )
 
 
 @dlq.command()
@@ -167,39 +192,6 @@ def show(settings: Settings, output: Output, topic: str, partition: int, offset:
         )
     fields = [("key", letter.key), ("value", letter.value), *letter.headers]
     output.rows({"name": name, "content": text_of(content, escaped=True)} for name, content in fields)
-
-
-@dlq.command("export")
-@settings_options
-@answers(number("LETTERS"), text("FILE"), one=True)
-@click.option(
-    "--file",
-    "path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
-    help="A new file of JSON lines; `-` is stdout.",
-)
-@click.option(
-    "--base64", "as_base64", is_flag=True, help="Keys, values and headers in base64, byte for byte."
-)
-@_choosing
-@click.argument("topic")
-def export_letters(
-    settings: Settings, output: Output, path: Path, as_base64: bool, selection: Selection, topic: str
-) -> None:
-    """Write the dead letters in TOPIC in full, one JSON object per line: headers, key, value and reason."""
-    if str(path) == "-" and not output.text:
-        raise click.UsageError("--file - prints the letters themselves: leave out -o, or give a file")
-    logs = _logs(settings, topic, selection.offsets)
-    seen = LettersSeen()
-    found = seen.of(read_dead_letters(settings, topic, logs=logs))
-    letters = (each for each in found if not each.foreign and selection.takes(each))
-    with nullcontext(sys.stdout) if str(path) == "-" else opened(path) as to:
-        written = write_letters(letters, to, as_base64=as_base64)
-        if not written:
-            _check_selection(settings, seen, selection, topic)
-    if str(path) != "-":
-        output.one_row({"letters": written, "file": path}, f"{written} letters in {path}")
 
 
 def _check_selection(settings: Settings, seen: LettersSeen, selection: Selection, topic: str) -> None:

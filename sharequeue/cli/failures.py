@@ -15,8 +15,7 @@ from sharequeue.database.logins import is_login_refused
 from sharequeue.database.sqlstates import LOCK_NOT_AVAILABLE, QUERY_CANCELLED, sqlstate
 from sharequeue.words.errors import RequestTimedOut, ShareError
 from sharequeue.words.figures import SharePartitionStatus
-from sharequeue.words.jar_sets import JarSetInvalid
-from sharequeue.words.settings import OutputInvalid, ServersInvalid
+from sharequeue.words.settings import SettingInvalid
 
 __all__ = [
     "Refused",
@@ -75,7 +74,7 @@ _MAKE_SURE: Mapping[str, tuple[str, ...]] = {
         "its address is right: --service-url, SHAREQUEUE_SERVICE_URL, or stack.json in the data folder",
     ),
     "NON_EMPTY_GROUP": (
-        "no run of the group is active, and its sensor is off: `sharequeue members --group G` lists the members",
+        "no run of the group is active, and its sensor is off: `sharequeue groups describe --members` lists them",
         "killed members have expired: that takes the group's session timeout",
     ),
     "GROUP_ID_NOT_FOUND": (
@@ -127,12 +126,8 @@ def setting_failure(error: ValueError | ArgumentError) -> Refused:
             for each in error.errors(include_input=False)
         )
         return Refused(f"A setting cannot be read ({found}).", SETTING_INVALID)
-    if isinstance(error, OutputInvalid):
-        return Refused(f"A setting cannot be read (SHAREQUEUE_OUTPUT: {error}).", SETTING_INVALID)
-    if isinstance(error, ServersInvalid):
-        return Refused(f"A setting cannot be read (SHAREQUEUE_BOOTSTRAP_SERVERS: {error}).", SETTING_INVALID)
-    if isinstance(error, JarSetInvalid):
-        return Refused(f"A setting cannot be read (SHAREQUEUE_SPARK_JARS: {error}).", SETTING_INVALID)
+    if isinstance(error, SettingInvalid):
+        return Refused(f"A setting cannot be read ({error.variable}: {error}).", SETTING_INVALID)
     return Refused(f"The address of the database cannot be read ({error}).", SETTING_INVALID)
 
 

@@ -5,9 +5,7 @@ The columns are those of Kafka's `kafka-share-groups.sh --describe`, followed by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from typing import Any
+from collections.abc import Sequence
 
 import click
 
@@ -19,18 +17,14 @@ from sharequeue.cli.options import (
     groups_option,
     parse_topics,
     settings_options,
+    topic_option,
 )
 from sharequeue.cli.output import Output, answers, moment, number, text
-from sharequeue.cli.over_http import service_of
 from sharequeue.database import Database
-from sharequeue.groups.group_names import group_names, listed_groups
+from sharequeue.groups.group_names import listed_groups
 from sharequeue.state import State
 from sharequeue.words.errors import GroupIdNotFound, NonEmptyGroup, ShareError
 from sharequeue.words.settings import Settings
-
-_topic_option = click.option(
-    "--topic", "topics", multiple=True, help="Only this topic, or topic:0,1; may be repeated."
-)
 
 
 def _states(context: click.Context, parameter: click.Parameter, given: Sequence[str]) -> list[str]:
@@ -60,14 +54,8 @@ def groups() -> None:
 )
 def list_groups(settings: Settings, output: Output, states: Sequence[str]) -> None:
     """List the share groups with their state and number of members."""
-    now: datetime | None = None
-    if (service := service_of(settings)) is not None:
-        with service:
-            found = service.groups()
-    else:
-        with Database.open(settings) as database:
-            found = listed_groups(database)
-            now = State(database).now()
+    with Database.open(settings) as database:
+        found, now = listed_groups(database), State(database).now()
     output.rows((row for row in found if not states or row["state"] in states), now=now)
 
 
@@ -75,7 +63,7 @@ def list_groups(settings: Settings, output: Output, states: Sequence[str]) -> No
 @settings_options
 @answers(text("GROUP"), text("TOPIC"), number("PARTITION"), text("STATUS"))
 @groups_option()
-@_topic_option
+@topic_option
 @click.option("--reason", required=True, help="The reason, which `describe` shows.")
 def pause(settings: Settings, output: Output, named: GroupsNamed, topics: Sequence[str], reason: str) -> None:
     """Stop leasing from groups, or some of their share-partitions; leased records may still be acknowledged."""
@@ -86,7 +74,7 @@ def pause(settings: Settings, output: Output, named: GroupsNamed, topics: Sequen
 @settings_options
 @answers(text("GROUP"), text("TOPIC"), number("PARTITION"), text("STATUS"))
 @groups_option()
-@_topic_option
+@topic_option
 def resume(settings: Settings, output: Output, named: GroupsNamed, topics: Sequence[str]) -> None:
     """Lease again, after a pause or after the circuit breaker has stopped it.
 
@@ -136,44 +124,26 @@ def _pause(
 @execute_option
 def delete(settings: Settings, output: Output, named: GroupsNamed, execute: bool) -> None:
     """Delete groups with all their state except configs and ACLs; refused while a group has members."""
-    if (service := service_of(settings)) is not None:
-        with service:
-            rows = _delete(service.groups(), named, service.delete_group if execute else None, output.planned)
-    else:
-        with Database.open(settings) as database:
-            state = State(database)
-            act = state.administration.delete_group
-            for group in set(named.among(lambda: group_names(database), missing=True)):
-                warn_of_letters(state.figures.describe(group))
-            known = listed_groups(database)
-            rows = _delete(known, named, act if execute else None, output.planned)
+    with Database.open(settings) as database:
+        state = State(database)
+        members = {row["group"]: row["members"] for row in listed_groups(database)}
+        rows = []
+        for group in named.of(database, missing=True):
+            warn_of_letters(state.figures.describe(group))
+            status = "Successful" if execute else output.planned
+            try:
+                if group not in members:
+                    raise GroupIdNotFound("There is no such share group.")
+                if members[group]:
+                    raise NonEmptyGroup(f"It has {members[group]} members.")
+                if execute:
+                    state.administration.delete_group(group)
+            except ShareError as error:
+                status = status_of(error)
+            rows.append({"group": group, "status": status})
     output.rows(rows)
     if any(row["status"].startswith("Error") for row in rows):
         raise click.exceptions.Exit(1)
-
-
-def _delete(
-    known: Sequence[Mapping[str, Any]],
-    named: GroupsNamed,
-    act: Callable[[str], object] | None,
-    planned: str,
-) -> list[dict[str, str]]:
-    """Delete groups, or only show what would be deleted; return the result for each."""
-    members = {row["group"]: row["members"] for row in known}
-    rows = []
-    for group in named.among(lambda: list(members), missing=True):
-        status = planned if act is None else "Successful"
-        if group not in members:
-            status = f"Error: {GroupIdNotFound.name}: There is no such share group."
-        elif members[group]:
-            status = f"Error: {NonEmptyGroup.name}: It has {members[group]} members."
-        elif act is not None:
-            try:
-                act(group)
-            except ShareError as error:
-                status = f"Error: {error.name}: {error}"
-        rows.append({"group": group, "status": status})
-    return rows
 
 
 groups.add_command(describe)

@@ -1,4 +1,4 @@
-"""`sharequeue offsets`: show the offsets of groups, restart groups at other offsets, or delete offsets.
+"""`sharequeue offsets`: restart groups at other offsets, or delete their offsets.
 
 The options are those of Kafka's `kafka-share-groups.sh`.
 
@@ -8,7 +8,6 @@ Nothing changes without `--execute`; both are refused while the group has member
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import click
 import sqlalchemy as sa
 
-from sharequeue.cli.describing import describe_offsets
 from sharequeue.cli.failures import status_of, warn_of_letters
 from sharequeue.cli.options import (
     Moment,
@@ -29,7 +27,6 @@ from sharequeue.cli.options import (
     settings_options,
 )
 from sharequeue.cli.output import Output, answers, number, text
-from sharequeue.cli.over_http import service_of
 from sharequeue.database import Database
 from sharequeue.groups.group_names import listed_groups, require_among
 from sharequeue.kafka.offset_resets import OffsetResets, Start, of_file
@@ -49,7 +46,7 @@ _FINISHED = sa.text(
 
 @click.group()
 def offsets() -> None:
-    """Start offsets of groups: describe, reset, delete them."""
+    """Start offsets of groups: reset, delete them."""
 
 
 @offsets.command()
@@ -216,30 +213,20 @@ def _start(resets: OffsetResets, way: str, value: Any, stored: dict[tuple[str, i
 def delete(settings: Settings, output: Output, group: str, topics: Sequence[str], execute: bool) -> None:
     """Delete the --group's state of the topics: a later subscription starts by the reset policy again."""
     rows: list[dict[str, object]] = []
-    with ExitStack() as opened:
-        service = service_of(settings)
-        if service is not None:
-            opened.enter_context(service)
-            members = {each["group"]: each["members"] for each in service.groups()}
-            require_among(list(members), group)
-            known = {row["topic"] for row in service.figures(group)}
-        else:
-            database = opened.enter_context(Database.open(settings))
-            members = {each["group"]: each["members"] for each in listed_groups(database)}
-            require_among(list(members), group)
-            state = State(database)
-            statuses = state.figures.describe(group)
-            known = {each.topic for each in statuses}
-            warn_of_letters(each for each in statuses if each.topic in topics)
+    with Database.open(settings) as database:
+        members = {each["group"]: each["members"] for each in listed_groups(database)}
+        require_among(list(members), group)
+        state = State(database)
+        statuses = state.figures.describe(group)
+        known = {each.topic for each in statuses}
+        warn_of_letters(each for each in statuses if each.topic in topics)
         for topic in dict.fromkeys(topics):
             status = "Successful" if execute else output.planned
             try:
                 if members[group] and not execute:
                     raise NonEmptyGroup(f"Group {group} has {members[group]} members.")
                 found = topic in known
-                if found and execute and service is not None:
-                    service.delete_offsets(group, topic)
-                elif execute and service is None:
+                if execute:
                     found = state.administration.delete_offsets(group, topic) > 0
                 if not found:
                     raise UnknownTopicOrPartition("There is no offset information to delete.")
@@ -250,7 +237,5 @@ def delete(settings: Settings, output: Output, group: str, topics: Sequence[str]
     if any(str(row["status"]).startswith("Error") for row in rows):
         raise click.exceptions.Exit(1)
 
-
-offsets.add_command(describe_offsets)
 
 COMMANDS = (offsets,)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -46,12 +45,11 @@ __all__ = [
     "parse_topics",
     "require_group_or_flag",
     "settings_options",
+    "topic_option",
 ]
 
 _LONGEST = timedelta(days=36_500)
 """The longest duration of an option. The database allows time spans of up to 100 years."""
-_ZONE = re.compile(r":\d[\d.]* *[A-Za-z]{2,}[\w/+-]*$")
-"""The name of a time zone at the end of a time: CET, Europe/Berlin."""
 _ADDRESSES = (
     click.option(
         "--home",
@@ -121,15 +119,11 @@ class Moment(click.DateTime):
             moment = datetime.fromisoformat(value)
             return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
         except (ValueError, OverflowError):
-            if _ZONE.search(value):
-                self.fail(
-                    f"{value!r}: write the time zone as its difference from UTC, such as +02:00, or as Z; its name "
-                    "does not show whether it is summer time",
-                    param,
-                    ctx,
-                )
             self.fail(
-                f"{value!r}: expected YYYY-MM-DDTHH:mm:SS.sss, with +02:00 or Z for a time zone", param, ctx
+                f"{value!r}: expected YYYY-MM-DDTHH:mm:SS.sss, in UTC, or with the time zone as its difference from "
+                "UTC, such as +02:00",
+                param,
+                ctx,
             )
 
 
@@ -183,7 +177,7 @@ def execute_option(command: Callable[..., None]) -> Callable[..., None]:
             shown = redirect_stdout(sys.stderr) if given.get("export") else nullcontext()
             # If a part is refused, the rest can still be done, as with --yes.
             with shown, suppress(click.exceptions.Exit):
-                command(output=output.planning("to be done"), execute=False, **given)
+                command(output=replace(output, planned="to be done"), execute=False, **given)
             if not click.confirm("Do this?", err=True):
                 raise click.ClickException("Nothing was changed.")
         command(output=output, execute=execute, **given)
@@ -217,6 +211,9 @@ def group_option(command: Callable[..., None]) -> Callable[..., None]:
     )
 
 
+topic_option = click.option(
+    "--topic", "topics", multiple=True, help="Only this topic, or topic:0,1; may be repeated."
+)
 create_group_option = click.option(
     "--create-group", is_flag=True, help="Create the group if it does not exist."
 )
@@ -235,26 +232,14 @@ class GroupsNamed:
     """The groups that a command line selects."""
 
     names: tuple[str, ...]
-    regex: bool
     every: bool
 
     def of(self, database: Database, *, missing: bool = False) -> list[str]:
-        """Return their names. Raises GroupIdNotFound if an expression matches no group, or a named group does not
-        exist; with `missing` such a name is returned too."""
-        return self.among(lambda: group_names(database), missing=missing)
-
-    def among(self, groups: Callable[[], list[str]], *, missing: bool = False) -> list[str]:
-        """Return names as `of` does, from another source of all groups' names."""
-        if self.regex:
-            known = groups()
-            found = [name for name in known if any(re.fullmatch(pattern, name) for pattern in self.names)]
-            if not found:
-                raise GroupIdNotFound(f"No share group matches {' or '.join(self.names)}.")
-            return found
+        """Return their names. Raises GroupIdNotFound for a name that does not exist, unless `missing`."""
         if self.every:
-            return groups()
+            return group_names(database)
         if not missing:
-            known = groups()
+            known = group_names(database)
             for name in self.names:
                 require_among(known, name)
         return list(dict.fromkeys(self.names))
@@ -268,27 +253,22 @@ class GroupsNamed:
 def groups_option(
     *, default_all: bool = False, none: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add `--group` (repeatable), `--regex` and `--all-groups`; the command gets them as `named`.
+    """Add `--group` (repeatable) and `--all-groups`; the command gets them as `named`.
 
     Without a name it selects every group with `default_all`, and no group with `none`.
     """
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def called(*, group: tuple[str, ...], regex: bool, all_groups: bool, **given: Any) -> None:
+        def called(*, group: tuple[str, ...], all_groups: bool, **given: Any) -> None:
             if group and all_groups:
                 raise click.UsageError("Give --group or --all-groups, not both.")
-            if not group and (regex or not (all_groups or default_all or none)):
+            if not (group or all_groups or default_all or none):
                 raise click.UsageError("Give --group or --all-groups.")
-            if regex:
-                for each in group:
-                    _check_expression(each)
-            every = all_groups or (default_all and not group)
-            command(named=GroupsNamed(group, regex, every), **given)
+            command(named=GroupsNamed(group, all_groups or (default_all and not group)), **given)
 
         for option in (
             click.option("--all-groups", is_flag=True, help="Every share group."),
-            click.option("--regex", is_flag=True, help="A --group is a regular expression for whole names."),
             click.option(
                 "--group",
                 multiple=True,
@@ -300,15 +280,6 @@ def groups_option(
         return called
 
     return add
-
-
-def _check_expression(pattern: str) -> None:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise click.BadParameter(
-            f"{pattern!r} is not a regular expression: {error}", param_hint="--group"
-        ) from None
 
 
 def parse_topics(given: Sequence[str]) -> dict[str, tuple[int, ...] | None]:

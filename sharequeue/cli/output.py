@@ -1,8 +1,8 @@
 """Write results: a table for people, JSON for programs, with the same columns in both.
 
-A command declares its columns once (`@answers(text("GROUP"), number("LAG"))`). The table's head, the keys of the
-JSON objects and the published schema (`--response-schema`) come from that declaration, so they cannot differ.
-Results go to stdout; so does progress with text, while with JSON it goes to stderr; warnings go to stderr.
+A command declares its columns once (`@answers(text("GROUP"), number("LAG"))`). The table's head and the keys of the
+JSON objects come from that declaration, so they cannot differ. Results go to stdout; so does progress with text,
+while with JSON it goes to stderr; warnings go to stderr.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,24 +31,14 @@ __all__ = [
     "moment",
     "nested",
     "number",
-    "response_schema",
     "row_of",
     "text",
 ]
 
-FORMATS: Final = ("text", "json", "jsonl")
 WIDTH: Final = 100
 """Rows with ordinary names are not longer than this without `--verbose`."""
 _LEAST: Final = 16
 """The number of characters that a shortened text keeps."""
-_KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "text": {"type": ["string", "null"]},
-    "number": {"type": ["number", "null"]},
-    "flag": {"type": ["boolean", "null"]},
-    "moment": {"type": ["integer", "null"], "description": "milliseconds since 1970-01-01 UTC"},
-    "age": {"type": ["number", "null"], "description": "seconds"},
-    "nested": {},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,45 +134,28 @@ def row_of(found: DataclassInstance, **more: object) -> dict[str, Any]:
     return {name: getattr(found, name) for name in names if name not in more} | more
 
 
+@dataclass(frozen=True, slots=True)
 class Output:
     """The writer of a command's result. Made by `@answers`."""
 
-    def __init__(
-        self,
-        columns: Sequence[Column] = (),
-        *,
-        format: str = "text",
-        verbose: bool = False,
-        one: bool = False,
-        views: Mapping[str, Sequence[Column]] | None = None,
-        planned: str = "dry run",
-    ) -> None:
-        self.columns = tuple(columns)
-        self.planned = planned
-        self.views = views or {}
-        self.format = format
-        self.verbose = verbose
-        self.one = one
+    columns: Sequence[Column] = ()
+    format: str = "text"
+    verbose: bool = False
+    one: bool = False
+    """Whether the result is a single object, in JSON not in a list."""
+    views: Mapping[str, Sequence[Column]] = field(default_factory=dict)
+    """Other columns, by the option of the command that selects them."""
+    planned: str = "dry run"
+    """The status of planned changes."""
 
     @property
     def text(self) -> bool:
         """Whether a person reads the output."""
         return self.format == "text"
 
-    def planning(self, planned: str) -> Output:
-        """Return the same output with another status for planned changes than `dry run`."""
-        return Output(
-            self.columns,
-            format=self.format,
-            verbose=self.verbose,
-            one=self.one,
-            views=self.views,
-            planned=planned,
-        )
-
     def view(self, option: str) -> Output:
         """Return an output with the columns of this option of the command."""
-        return Output(self.views[option], format=self.format, verbose=self.verbose)
+        return replace(self, columns=self.views[option])
 
     def rows(
         self,
@@ -194,6 +167,10 @@ class Output:
 
         A row's keys are those of the columns. `now` is the reference for times, by default the machine's clock.
         """
+        if self.format == "jsonl":
+            for row in rows:
+                click.echo(json.dumps(self._plain(row), default=_as_text))
+            return
         rows = list(rows)
         if self.text:
             for index, names in enumerate(tables or (tuple(each.name for each in self.columns),)):
@@ -204,11 +181,8 @@ class Output:
                 ]
                 self._table(shown, rows, now or datetime.now(UTC))
             return
-        plain = [{each.key: each.plain(row.get(each.key)) for each in self.columns} for row in rows]
-        if self.format == "jsonl":
-            for row in plain:
-                click.echo(json.dumps(row, default=_as_text))
-        elif self.one:
+        plain = [self._plain(row) for row in rows]
+        if self.one:
             click.echo(json.dumps(plain[0], default=_as_text))
         else:
             click.echo(json.dumps(plain, default=_as_text, indent=2))
@@ -244,6 +218,9 @@ class Output:
         """Print a warning on stderr."""
         click.echo(f"warning: {line}", err=True)
 
+    def _plain(self, row: Mapping[str, Any]) -> dict[str, object]:
+        return {each.key: each.plain(row.get(each.key)) for each in self.columns}
+
     def _table(self, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], now: datetime) -> None:
         cells = [
             [printable(each.shown(row.get(each.key), now, exact=self.verbose)) for each in columns]
@@ -272,10 +249,9 @@ class Output:
 def answers(
     *columns: Column, one: bool = False, views: Mapping[str, Sequence[Column]] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add `-o`, `--verbose` and `--response-schema`; the command gets an `Output` as `output`.
+    """Add `-o` and `--verbose`; the command gets an `Output` as `output`.
 
-    With `one` the result is a single object, in JSON not in a list. `views` are other columns, by the option of the
-    command that selects them. Raises ValueError for two columns with the same name.
+    Raises ValueError for two columns with the same name.
     """
     twice = [each.name for index, each in enumerate(columns) if each.key in {c.key for c in columns[:index]}]
     if twice:
@@ -284,26 +260,18 @@ def answers(
     def declare(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def called(*, output: str, verbose: bool, **given: Any) -> None:
-            command(output=Output(columns, format=output, verbose=verbose, one=one, views=views), **given)
+            command(output=Output(columns, output, verbose, one, views or {}), **given)
 
         for option in (
             click.option(
                 "-o",
                 "--output",
-                type=click.Choice(FORMATS),
+                type=click.Choice(("text", "json", "jsonl")),
                 default="text",
                 show_default=True,
                 help="The format of the result.",
             ),
             click.option("--verbose", is_flag=True, help="All columns, whole texts and exact times."),
-            click.option(
-                "--response-schema",
-                is_flag=True,
-                is_eager=True,
-                expose_value=False,
-                callback=functools.partial(_print_schema, columns, one, views or {}),
-                help="Only print the JSON Schema of the output of `-o json`.",
-            ),
         ):
             called = option(called)
         # Read by the generator of the reference pages.
@@ -311,47 +279,6 @@ def answers(
         return called
 
     return declare
-
-
-def response_schema(
-    columns: Sequence[Column],
-    title: str,
-    *,
-    one: bool = False,
-    views: Mapping[str, Sequence[Column]] | None = None,
-) -> dict[str, Any]:
-    """Return the JSON Schema of a result. With `jsonl` each line is one of its `items`."""
-    row = _row_schema(columns)
-    if views:
-        others = [{"title": f"with {option}", **_row_schema(each)} for option, each in views.items()]
-        row = {"oneOf": [row, *others]}
-    whole = row if one else {"type": "array", "items": row}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **whole}
-
-
-def _row_schema(columns: Sequence[Column]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {each.key: dict(_KINDS[each.kind]) for each in columns},
-        "required": [each.key for each in columns],
-        "additionalProperties": False,
-    }
-
-
-def _print_schema(
-    columns: Sequence[Column],
-    one: bool,
-    views: Mapping[str, Sequence[Column]],
-    context: click.Context,
-    parameter: click.Parameter,
-    given: bool,
-) -> None:
-    if given:
-        # Not the path as typed: `python -m sharequeue.cli` is the same command.
-        words = context.command_path.split()[1:]
-        schema = response_schema(columns, " ".join(("sharequeue", *words)), one=one, views=views)
-        click.echo(json.dumps(schema, indent=2))
-        context.exit()
 
 
 def _cut(text: str, width: int) -> str:

@@ -1,17 +1,16 @@
-"""`sharequeue state`: leases, and manual changes of stuck records.
+"""`sharequeue state`: records in flight with their holders, and manual changes of stuck records.
 
 Commands that change something do so only with `--execute`, and write to the audit log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
 
-from sharequeue.cli.inspecting import listed, show
 from sharequeue.cli.options import (
     GroupsNamed,
     duration,
@@ -20,15 +19,31 @@ from sharequeue.cli.options import (
     groups_option,
     parse_offsets,
     parse_share_partition,
+    parse_topics,
     settings_options,
+    topic_option,
 )
 from sharequeue.cli.output import Output, age, answers, moment, number, row_of, text
 from sharequeue.database import Database
+from sharequeue.reports.drawing import divided, window_text
+from sharequeue.reports.read import Window, read_windows
 from sharequeue.state import State
 from sharequeue.state.administration import Administration
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import ForcedRun, SharePartition
+
+_CELLS = 80
+_LOOKS = {
+    "available": (".", "yellow"),
+    "acquired": ("A", "blue"),
+    "acknowledged": ("+", "green"),
+    "archiving": ("!", "magenta"),
+    "archived": ("x", "red"),
+}
+"""The letter and the colour of each state in a strip."""
+_RUN = "dagster-run-"
+"""The prefix of the client id of a member that is a Dagster run."""
 
 
 @click.group()
@@ -39,36 +54,102 @@ def state() -> None:
 @state.command()
 @settings_options
 @answers(
-    text("GROUP"),
+    text("GROUP", wide=True),
     text("TOPIC"),
     number("PARTITION"),
-    text("CONSUMER-ID", cut=True),
+    text("STATE"),
     number("RECORDS", wide=True),
     text("OFFSETS", cut=True),
     number("DELIVERIES", wide=True),
-    moment("ACQUIRED-AT"),
+    text("CONSUMER-ID", cut=True, wide=True),
+    text("RUN", cut=True),
+    moment("SINCE"),
     moment("EXPIRES-AT"),
+    text("STUCK", wide=True),
 )
 @groups_option()
-def leases(settings: Settings, output: Output, named: GroupsNamed) -> None:
-    """Show leases with their holders and times; the next one to expire first."""
+@topic_option
+def show(settings: Settings, output: Output, named: GroupsNamed, topics: Sequence[str]) -> None:
+    """Show records in flight as a strip, with their holders since when; and stuck records, with the reason.
+
+    Each group has its own table.
+    RUN is the Dagster run that holds them, or the client id of another member; `-` once the member is gone.
+    """
+    wanted = parse_topics(topics)
+    everything: list[dict[str, Any]] = []
     with Database.open(settings) as database:
-        held = State(database)
-        found = [(group, row) for group in named.of(database) for row in held.figures.leases(group)]
-        now = held.now()
-    output.rows(
-        (
-            row_of(
-                row,
-                group=group,
-                consumer_id=row.member_id,
-                offsets=listed(row.offsets),
-                deliveries=row.highest_delivery_count,
-            )
-            for group, row in found
-        ),
-        now=now,
-    )
+        now = State(database).now()
+        for group in named.of(database):
+            rows: list[dict[str, Any]] = []
+            for window in read_windows(database, group, wanted):
+                output.note(f"{group} {window.topic}-{window.partition}, {window_text(window)}")
+                output.note(strip(window))
+                rows += _rows(group, window)
+            rows += _leases(database, group, wanted)
+            rows.sort(key=lambda row: (row["topic"], row["partition"]))
+            everything += rows
+            if output.text:
+                _print_group(output, rows, now)
+    if not output.text:
+        output.rows(everything)
+
+
+def _print_group(output: Output, rows: list[dict[str, Any]], now: datetime) -> None:
+    """Print the records in flight of one group, below its strips."""
+    if rows:
+        looks = (f"{click.style(letter, fg=colour)} {state}" for state, (letter, colour) in _LOOKS.items())
+        output.note("  ".join(looks))
+    output.rows(rows, now=now)
+    for row in rows:
+        if row.get("stuck"):
+            at = f"{row['group']} {row['topic']}-{row['partition']}"
+            output.note(f"STUCK {at} {row['offsets']}: {row['stuck']}")
+
+
+def strip(window: Window) -> str:
+    """Return the in-flight window from left to right by offset; a cell shows the state of most of its offsets."""
+    cells = []
+    for counts in divided(window, _CELLS):
+        state = max(counts, key=lambda name: counts[name]) if counts else None
+        letter, colour = _LOOKS[state] if state else (" ", "white")
+        cells.append(click.style(letter, fg=colour))
+    return "".join(cells)
+
+
+def _rows(group: str, window: Window) -> list[dict[str, Any]]:
+    """Return the offsets in flight without a lease, one row for each state."""
+    name = {"group": group, "topic": window.topic, "partition": window.partition}
+    return [
+        {**name, "state": state, "records": offsets.count, "offsets": listed(offsets)}
+        for state, offsets in window.states.items()
+        if state != "acquired"
+    ]
+
+
+def _leases(
+    database: Database, group: str, wanted: dict[str, tuple[int, ...] | None]
+) -> list[dict[str, Any]]:
+    return [
+        row_of(
+            each,
+            group=group,
+            state="acquired",
+            offsets=listed(each.offsets),
+            deliveries=each.highest_delivery_count,
+            consumer_id=each.member_id,
+            run=(each.client_id or "").removeprefix(_RUN) or None,
+            since=each.acquired_at,
+            stuck=each.stuck_reason,
+        )
+        for each in State(database).figures.leases(group)
+        if not wanted
+        or (each.topic in wanted and each.partition in (wanted[each.topic] or (each.partition,)))
+    ]
+
+
+def listed(offsets: OffsetSet) -> str:
+    """Return offsets in the form of the command line: `5,7-9`."""
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in offsets.runs())
 
 
 def _forced(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -208,7 +289,5 @@ def remove_deleted_topics(settings: Settings, output: Output, gone_for: timedelt
     if not found:
         output.note(f"no topic has been gone from the broker for {gone_for}")
 
-
-state.add_command(show)
 
 COMMANDS = (state,)

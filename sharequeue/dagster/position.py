@@ -19,7 +19,7 @@ from sharequeue.reports.first_run import first_run
 from sharequeue.state import State
 from sharequeue.words.errors import ShareError
 from sharequeue.words.figures import SharePartitionStatus
-from sharequeue.words.settings import ServersInvalid, SettingMissing, Settings
+from sharequeue.words.settings import SettingInvalid, SettingMissing, Settings
 from sharequeue.words.values import LeaseRow
 
 SETTLE_SECONDS = 6.0
@@ -93,7 +93,7 @@ def awaited(
     now = State(database).now()
     try:
         return first_run(settings, group.group, topics, policy, reset_duration(policy), now)
-    except (KafkaException, ShareError, SettingMissing, ServersInvalid):
+    except (KafkaException, ShareError, SettingMissing, SettingInvalid):
         return None
 
 

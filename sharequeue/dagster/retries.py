@@ -16,7 +16,7 @@ from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG
 from sharequeue.dagster.references import NoSuchObject
 from sharequeue.database.schema_files import SchemaOutdated
 from sharequeue.words.errors import ShareError, first_line
-from sharequeue.words.settings import OutputInvalid, ServersInvalid, SettingMissing
+from sharequeue.words.settings import SettingInvalid, SettingMissing
 
 MAX_RETRIES_TAG = "dagster/max_retries"
 BACKFILL_TAG = "dagster/backfill"
@@ -27,7 +27,7 @@ REASON_CHARACTERS = 200
 OF_ANOTHER_RUN = "none"
 """The value of a tag that a retry has inherited, before it has its own: Dagster cannot remove a tag."""
 
-_NOT_CURED = (NoSuchObject, ImportError, SettingMissing, SchemaOutdated, OutputInvalid, ServersInvalid)
+_NOT_CURED = (NoSuchObject, ImportError, SettingMissing, SchemaOutdated, SettingInvalid)
 _MISSING_IN_WORKER = ("ModuleNotFoundError: ", "ImportError: ")
 
 

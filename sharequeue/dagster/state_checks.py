@@ -125,7 +125,7 @@ def _not_negative(asset: dg.AssetKey, statuses: Sequence[SharePartitionStatus]) 
 
 def _none_stuck(asset: dg.AssetKey, stuck: Sequence[LeaseRow], group_id: str) -> dg.AssetCheckResult:
     problem = (
-        f"{len(stuck)} leases are stuck: see `sharequeue state leases --group {group_id}`; a run, or the service, "
+        f"{len(stuck)} leases are stuck: see `sharequeue state show --group {group_id}`; a run, or the service, "
         "releases expired locks"
         if stuck
         else ""

@@ -12,13 +12,13 @@ import shutil
 import sys
 from pathlib import Path
 
-from sharequeue.local import components, ports, processes
+from sharequeue.local import ports, processes
 from sharequeue.local.home import Home, Progress
 from sharequeue.local.preflight import StackError
 from sharequeue.local.processes import Start
 from sharequeue.words.settings import Settings
 
-__all__ = ["NAMES", "addresses", "environment", "prepare", "project", "start", "stop"]
+__all__ = ["NAMES", "addresses", "environment", "prepare", "project", "start"]
 
 WORKSPACE, INSTANCE = "workspace.yaml", "dagster.yaml"
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -100,17 +100,12 @@ def start(settings: Settings, progress: Progress) -> str:
                 home, Start(WEBSERVER, command, environment(settings), directory=root)
             )
         url = f"http://{ports.LOOPBACK}:{port}"
-        processes.wait_until(webserver, lambda: components.responds(f"{url}/server_info"), 90)
+        processes.wait_until(webserver, lambda: ports.responds(f"{url}/server_info"), 90)
         daemon = processes.find(home, DAEMON)
         if daemon is None:
             log = home.logs / f"{DAEMON}.log"
             raise StackError(f"{DAEMON} ended while it was starting.\n{processes.log_tail(log)}")
     return url
-
-
-def stop(home: Home, name: str) -> bool:
-    """Stop one of `NAMES` and its runs; False if it was not running."""
-    return components.stop(home, name, seconds=10)
 
 
 def _program(name: str) -> str:

@@ -24,17 +24,8 @@ __all__ = ["Home", "Progress", "write_private"]
 Progress = Callable[[str], None]
 
 _OWNED = (
-    *(
-        "postgres",
-        "kafka",
-        "dagster",
-        "great_expectations",
-        "output",
-        "run",
-        "logs",
-        "ports.json",
-        "stack.json",
-    ),
+    *("postgres", "kafka", "dagster", "great_expectations", "output", "run", "logs"),
+    *("ports.json", "stack.json"),
 )
 
 

@@ -1,6 +1,6 @@
 """The embedded Apache Kafka: one KRaft node, formatted once, started, recovered, stopped.
 
-Its settings are in `broker_settings.py`, its jars in `jars.py`; its users create their topics.
+Its settings are ours, then the user's, then its address. Its jars are in `jars.py`; its users create their topics.
 """
 
 from __future__ import annotations
@@ -15,18 +15,57 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sharequeue.local import components, ports, processes
-from sharequeue.local.broker_settings import write_settings
+from sharequeue.local import ports, processes
 from sharequeue.local.home import Home, Progress
 from sharequeue.local.preflight import Java, StackError
-from sharequeue.local.processes import Running, Start
+from sharequeue.local.processes import Start
 
-__all__ = ["NAME", "cluster_id", "ensure", "find", "stop"]
+__all__ = ["ADDRESS", "NAME", "SETTINGS", "cluster_id", "ensure", "write_settings"]
 
 NAME = "kafka"
 CONTROLLER = "kafka-controller"
 _HEAP = "-Xmx768m"
 
+SETTINGS = """\
+# Written at every start by `sharequeue up`; changes in this file are lost. Put your own settings into {own}.
+# one node
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=4
+group.initial.rebalance.delay.ms=0
+
+# after a SIGKILL the controller waits this long for the previous process (9000 by default)
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=1000
+
+# topics are created explicitly, so that a typing error creates none; the broker may create dead-letter topics
+auto.create.topics.enable=false
+errors.deadletterqueue.auto.create.topics.enable=true
+
+# the demo's records have timestamps of 2013, which the default of 7 days would delete at once
+log.retention.ms=-1
+# the markers that make dead letters exactly-once are committed offsets, and a data folder may be unused for months
+offsets.retention.minutes=5256000
+
+# your own
+"""
+ADDRESS = """\
+
+# the node's address, which cannot be changed: other components expect it
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{host}:{controller_port}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port}
+controller.listener.names=CONTROLLER
+log.dirs={data}
+"""
+"""These come last: Java uses the last of two settings with the same name."""
 _LOGGING = """\
 rootLogger.level=warn
 rootLogger.appenderRef.console.ref=console
@@ -39,14 +78,9 @@ logger.server.level=info
 """
 
 
-def find(home: Home) -> tuple[Running, int] | None:
-    """Return the running broker and its port, or None."""
-    return components.find(home, NAME)
-
-
 def ensure(home: Home, java: Java, jars: Path, progress: Progress) -> int:
     """Start the broker unless it is running, and return its port. The caller holds the home's lock."""
-    found = find(home)
+    found = ports.find(home, NAME)
     if found is not None:
         running, port = found
         if processes.comes_up(running, lambda: cluster_id(port) == _formatted(home), 60):
@@ -55,12 +89,7 @@ def ensure(home: Home, java: Java, jars: Path, progress: Progress) -> int:
     def start(port: int) -> None:
         _start(home, java, jars, port, ports.choose(home, CONTROLLER, progress))
 
-    return components.start_at_a_port(home, NAME, start, progress)
-
-
-def stop(home: Home) -> bool:
-    """Stop the broker cleanly; False if it was not running."""
-    return components.stop(home, NAME, seconds=30)
+    return ports.start_at_a_port(home, NAME, start, progress)
 
 
 def cluster_id(port: int) -> str | None:
@@ -129,3 +158,23 @@ def _format(home: Home, java: Java, jars: Path, port: int, controller: int) -> N
     shutil.rmtree(data, ignore_errors=True)
     staged.rename(data)
     shutil.rmtree(work)
+
+
+def write_settings(home: Home, folder: Path, data: Path, port: int, controller: int) -> Path:
+    """Write our settings, the user's, and those that cannot be changed, in this order."""
+    place = ADDRESS.format(
+        host=ports.LOOPBACK, port=port, controller_port=controller, data=_in_properties(str(data))
+    )
+    own = home.broker_settings.read_text("latin-1") if home.broker_settings.exists() else ""
+    path = folder / "server.properties"
+    path.write_text(
+        SETTINGS.format(own=_in_properties(str(home.broker_settings))) + own + place, encoding="latin-1"
+    )
+    return path
+
+
+def _in_properties(text: str) -> str:
+    """Return a value in the form of Java's properties files, which are read as ISO 8859-1 in every locale."""
+    units = text.replace("\\", "\\\\").encode("utf-16-be")
+    codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
+    return "".join(chr(code) if code < 128 else f"\\u{code:04x}" for code in codes)

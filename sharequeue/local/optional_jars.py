@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from sharequeue.local import jars
 from sharequeue.local.home import Progress
 from sharequeue.local.preflight import find_java
-from sharequeue.words.jar_sets import folder_of
 from sharequeue.words.settings import Settings
+from sharequeue.words.settings.jar_sets import folder_of
 
 __all__ = ["MEGABYTES", "ensure", "is_whole", "jar_set"]
 

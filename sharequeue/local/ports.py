@@ -1,20 +1,34 @@
-"""The port of each component.
+"""The port of each component, and components at their ports.
 
-It is the same port as last time, so that noted addresses stay valid, or another one if a different program uses it.
-Ports are chosen below the system's range for outgoing connections, so that no client can take one between the choice
+A port is the same as last time, so that noted addresses stay valid, or another one if a different program uses it.
+They are chosen below the system's range for outgoing connections, so that no client can take one between the choice
 and the start.
 """
 
 from __future__ import annotations
 
 import random
+import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from sharequeue.local import processes
 from sharequeue.local.home import Home, Progress, read_json, write_json
 from sharequeue.local.preflight import StackError
+from sharequeue.local.processes import Running
 
-__all__ = ["LOOPBACK", "PREFERRED", "accepts", "choose", "is_free", "recorded"]
+__all__ = [
+    "LOOPBACK",
+    "PREFERRED",
+    "accepts",
+    "choose",
+    "find",
+    "is_free",
+    "recorded",
+    "responds",
+    "start_at_a_port",
+    "stop",
+]
 
 LOOPBACK = "127.0.0.1"
 PREFERRED: Mapping[str, int] = {
@@ -25,6 +39,9 @@ PREFERRED: Mapping[str, int] = {
     "dagster-webserver": 23000,
 }
 _RANGE = range(20000, 32000)
+_ATTEMPTS = 3
+_POLITE = {"postgres": signal.SIGINT}
+"""The signal that ends a component, if it is not SIGTERM. SIGINT is Postgres's "fast": it disconnects clients."""
 
 
 def is_free(port: int) -> bool:
@@ -81,3 +98,55 @@ def choose(home: Home, name: str, progress: Progress) -> int:
 def _proposals(first: int) -> list[int]:
     # Random, so that two stacks started at the same time seldom try the same port.
     return [first, *random.sample(_RANGE, 200)]
+
+
+def find(home: Home, name: str) -> tuple[Running, int] | None:
+    """Return the running component and its port, or None."""
+    running = processes.find(home, name)
+    port = recorded(home).get(name)
+    return (running, port) if running is not None and port is not None else None
+
+
+def start_at_a_port(
+    home: Home,
+    name: str,
+    start: Callable[[int], None],
+    progress: Progress,
+    *,
+    before_retry: Callable[[], None] = lambda: None,
+) -> int:
+    """Choose a port and start the component with `start`, which returns when it is ready; return the port.
+
+    Another program may have bound the port between the choice and the start: then another port is chosen, after
+    `before_retry`. Raises StackError.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        port = choose(home, name, progress)
+        try:
+            start(port)
+        except StackError:
+            if attempt == _ATTEMPTS or not processes.lost_its_port(home.logs / f"{name}.log"):
+                raise
+            before_retry()
+            continue
+        break
+    return port
+
+
+def stop(home: Home, name: str) -> bool:
+    """Stop a component; return False if it was not running."""
+    running = processes.find(home, name)
+    if running is not None:
+        processes.stop(home, running, polite=_POLITE.get(name, signal.SIGTERM))
+    return running is not None
+
+
+def responds(url: str) -> bool:
+    """Return whether a GET of this address succeeds."""
+    # Imported here: the import takes a fifth of the start time of any command.
+    import httpx
+
+    try:
+        return httpx.get(url, timeout=2, trust_env=False).is_success
+    except httpx.HTTPError:
+        return False

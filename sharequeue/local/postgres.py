@@ -1,8 +1,8 @@
 """The embedded PostgreSQL 18: initialised once, started, recovered, stopped.
 
 Its binaries come in a wheel. We start them ourselves, on loopback TCP with a generated password, because the
-wheel's own starter supports only a socket file, whose path may be too long. Postgres refuses to run as
-root, so root runs it as the user `nobody`. The schema is in the package `sharequeue.database`.
+wheel's own starter supports only a socket file, whose path may be too long. Postgres refuses to run as root, so root
+runs it as the user `nobody`. The schema is in the package `sharequeue.database`.
 """
 
 from __future__ import annotations
@@ -12,23 +12,21 @@ import os
 import pwd
 import secrets
 import shutil
-import signal
 import subprocess
 import time
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import psycopg2
 from psycopg2.errors import DuplicateDatabase, UniqueViolation
 
-from sharequeue.local import components, ports, processes
+from sharequeue.local import ports, processes
 from sharequeue.local.home import Home, Progress, write_private
 from sharequeue.local.preflight import StackError
-from sharequeue.local.processes import Running, Start
+from sharequeue.local.processes import Start
 
-__all__ = ["NAME", "ensure", "find", "stop", "url"]
+__all__ = ["NAME", "ensure", "url"]
 
 NAME = "postgres"
 USER = "sharequeue"
@@ -49,30 +47,25 @@ def url(home: Home, database: str, port: int) -> str:
     return f"postgresql+psycopg2://{USER}:{_password(home)}@{ports.LOOPBACK}:{port}/{database}"
 
 
-def find(home: Home) -> tuple[Running, int] | None:
-    """Return the running server and its port, or None."""
-    return components.find(home, NAME)
-
-
 def ensure(home: Home, progress: Progress) -> int:
     """Start Postgres unless it is running, and return its port. The caller holds the home's lock."""
     if os.geteuid() == 0:
         os.chown(home.postgres, *_unprivileged(home))
-    found = find(home)
+    found = ports.find(home, NAME)
     if found is not None:
         running, port = found
         if processes.comes_up(running, lambda: _accepts(home, port), 60):
             _create_databases(home, port)
             return port
     binaries = _binaries()
-    runner = _Runner.choose(home, binaries)
+    prefix = _as_other_user(home, binaries)
     _clear_leftovers(home)
     if not (home.postgres / "data" / "PG_VERSION").exists():
-        _initialise(home, binaries, runner)
-    port = components.start_at_a_port(
+        _initialise(home, binaries, prefix)
+    port = ports.start_at_a_port(
         home,
         NAME,
-        lambda port: _start(home, binaries, runner, port),
+        lambda port: _start(home, binaries, prefix, port),
         progress,
         before_retry=lambda: _clear_leftovers(home),
     )
@@ -80,71 +73,32 @@ def ensure(home: Home, progress: Progress) -> int:
     return port
 
 
-def stop(home: Home) -> bool:
-    """Stop Postgres ("fast": clients are disconnected, all data is written); False if it was not running."""
-    return components.stop(home, NAME, polite=signal.SIGINT, seconds=30)
+def _as_other_user(home: Home, binaries: Path) -> list[str]:
+    """Return the prefix with which root runs a program as `nobody`, with as little privilege as the folders allow.
 
-
-@dataclass(frozen=True, slots=True)
-class _Runner:
-    """The user that Postgres runs as, and the command prefix for that."""
-
-    user: tuple[int, int] | None = None
-    prefix: tuple[str, ...] = ()
-
-    @classmethod
-    def choose(cls, home: Home, binaries: Path) -> _Runner:
-        """Choose this user, or as root `nobody`, with as little privilege as the folders allow.
-
-        `nobody` cannot enter a clone below `/root`. Then the server keeps exactly one capability, to enter folders,
-        which `setpriv` gives it. The alternative, to open a user's home folder to everyone, is worse.
-        """
-        if os.geteuid() != 0:
-            return cls()
-        user = _unprivileged(home)
-        plain = cls(user=user)
-        if plain._reaches(home, binaries):
-            return plain
-        ids = ("--reuid", str(user[0]), "--regid", str(user[1]), "--clear-groups")
-        # no_setuid_fixup: access(2), which Postgres calls for its own files, otherwise ignores capabilities.
-        grant = (
-            "--inh-caps",
-            "+dac_override",
-            "--ambient-caps",
-            "+dac_override",
-            "--securebits",
-            "+no_setuid_fixup",
-        )
-        capable = cls(prefix=("setpriv", *ids, *grant, "--"))
-        if shutil.which("setpriv") and capable._reaches(home, binaries):
-            return capable
-        raise StackError(
-            f"Postgres does not run as root, and user `nobody` cannot reach {home.postgres} or {binaries}: "
-            "run as an ordinary user, or move the project and SHAREQUEUE_HOME to folders that everyone may enter "
-            "(for example in /opt, /srv or /tmp)."
-        )
-
-    def _reaches(self, home: Home, binaries: Path) -> bool:
-        """Return whether the server's binary runs and the data folder can be entered."""
+    `nobody` cannot enter a clone below `/root`. Then the server keeps exactly one capability, to enter folders. The
+    alternative, to open a user's home folder to everyone, is worse.
+    """
+    if os.geteuid() != 0:
+        return []
+    user, group = _unprivileged(home)
+    # no_setuid_fixup: access(2), which Postgres calls for its own files, otherwise ignores capabilities.
+    capability = ["--inh-caps", "+dac_override", "--ambient-caps", "+dac_override"]
+    for grant in ([], [*capability, "--securebits", "+no_setuid_fixup"]):
+        prefix = ["setpriv", "--reuid", str(user), "--regid", str(group), "--clear-groups", *grant, "--"]
         probes = ([str(binaries / "postgres"), "--version"], ["ls", str(home.postgres)])
-        try:
-            return all(self.run(probe).returncode == 0 and not self.run(probe).stderr for probe in probes)
-        except OSError:
-            return False
+        with suppress(OSError):
+            if all(_run([*prefix, *probe]).returncode == 0 for probe in probes):
+                return prefix
+    raise StackError(
+        f"Postgres does not run as root, and user `nobody` cannot reach {home.postgres} or {binaries}: "
+        "run as an ordinary user, or move the project and SHAREQUEUE_HOME to folders that everyone may enter "
+        "(for example in /opt, /srv or /tmp)."
+    )
 
-    def run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        user, group = self.user or (None, None)
-        return subprocess.run(
-            [*self.prefix, *command],
-            capture_output=True,
-            text=True,
-            cwd="/",
-            env=_environment(),
-            user=user,
-            group=group,
-            extra_groups=None if self.user is None else [],
-            check=False,
-        )
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, cwd="/", env=_environment(), check=False)
 
 
 def _unprivileged(home: Home) -> tuple[int, int]:
@@ -195,7 +149,7 @@ def _password(home: Home) -> str:
         ) from error
 
 
-def _initialise(home: Home, binaries: Path, runner: _Runner) -> None:
+def _initialise(home: Home, binaries: Path, prefix: list[str]) -> None:
     """Initialise the cluster in a temporary folder, then rename it, so that a killed initdb leaves nothing
     behind.
     """
@@ -208,8 +162,9 @@ def _initialise(home: Home, binaries: Path, runner: _Runner) -> None:
     if os.geteuid() == 0:
         for path in (staged, staged / "password"):
             os.chown(path, *_unprivileged(home))
-    made = runner.run(
+    made = _run(
         [
+            *prefix,
             str(binaries / "initdb"),
             *("-D", str(staged / "data")),
             *("-U", USER, f"--pwfile={staged / 'password'}", "--auth=scram-sha-256"),
@@ -225,10 +180,10 @@ def _initialise(home: Home, binaries: Path, runner: _Runner) -> None:
     shutil.rmtree(staged)
 
 
-def _start(home: Home, binaries: Path, runner: _Runner, port: int) -> None:
+def _start(home: Home, binaries: Path, prefix: list[str], port: int) -> None:
     options = [part for name, value in _OPTIONS.items() for part in ("-c", f"{name}={value}")]
     command = [
-        *runner.prefix,
+        *prefix,
         str(binaries / "postgres"),
         "-D",
         str(home.postgres / "data"),
@@ -236,7 +191,7 @@ def _start(home: Home, binaries: Path, runner: _Runner, port: int) -> None:
         str(port),
         *options,
     ]
-    running = processes.start(home, Start(NAME, command, _environment(), runner.user))
+    running = processes.start(home, Start(NAME, command, _environment()))
     processes.wait_until(running, lambda: _accepts(home, port), 60)
 
 

@@ -1,9 +1,8 @@
 """Start, find and end the processes of a component, and never touch any other process.
 
 A component is identified by its pid *and* the start time of that pid: after a crash or a reboot, another program may
-have the same pid. Every component also has a mark in its environment, so that it is found
-even if its starter was killed before it wrote the record. Each component's own module defines when it is
-ready.
+have the same pid. Every component also has a mark in its environment, so that it is found even if its starter was
+killed before it wrote the record, or if the clock was set. Each component's own module defines when it is ready.
 """
 
 from __future__ import annotations
@@ -13,8 +12,10 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -27,9 +28,10 @@ __all__ = [
     "comes_up",
     "find",
     "forget",
-    "identity",
     "log_tail",
     "lost_its_port",
+    "record_of",
+    "recorded",
     "start",
     "stop",
     "wait_until",
@@ -37,77 +39,64 @@ __all__ = [
 
 MARK = "SHAREQUEUE_COMPONENT"
 _ROTATE_AT = 10 * 1024**2
-_children: set[int] = set()  # pids started by this process: it collects only their exit status
+_SAME_START_S = 2.0
+"""The system derives start times from the clock, so that they differ a little from one look to the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A live process of ours."""
+    """A process of ours."""
 
     name: str
-    pid: int
-    identity: str
-    """Boot id and start time of the pid; see `identity`."""
+    process: psutil.Process
     log: Path
 
     @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    @property
     def alive(self) -> bool:
-        """Whether exactly this process is still running."""
-        return identity(self.pid) == self.identity
+        """Whether exactly this process is still running. A zombie has ended once all its threads have: until then a
+        killed program keeps its ports.
+        """
+        try:
+            ended = self.process.status() == psutil.STATUS_ZOMBIE and self.process.num_threads() <= 1
+            return self.process.is_running() and not ended
+        except psutil.Error:
+            return False
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a component is started: the command, its complete environment, and its user."""
+    """How a component is started: the command, its complete environment, and its working directory."""
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str]
-    user: tuple[int, int] | None = None
-    """The uid and gid to switch to, or None to keep the current ones."""
     directory: Path = Path("/")
 
 
-def identity(pid: int) -> str | None:
-    """Return a permanent identity of the process with this pid, or None if it has ended. A zombie has ended once all
-    its threads have: until then a killed program keeps its ports.
+def record_of(process: psutil.Process) -> dict[str, Any]:
+    """Return what identifies a process in a file."""
+    return {"pid": process.pid, "started": process.create_time()}
 
-    Linux: boot id and start time in clock ticks since boot, which changes of the wall clock do not affect.
-    Elsewhere: psutil's start time.
-    """
+
+def recorded(record: Any) -> psutil.Process | None:
+    """Return the process of a record, or None if it has ended or there is no record."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except ProcessLookupError:
+        process = psutil.Process(record["pid"])
+        return process if abs(process.create_time() - record["started"]) < _SAME_START_S else None
+    except (TypeError, KeyError, psutil.Error):
         return None
-    except OSError:
-        if Path("/proc/self/stat").exists():
-            return None
-    else:
-        return None if fields[0] in "ZX" and not _has_threads(pid) else f"{boot}:{fields[19]}"
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.2f}"
-    except psutil.Error:
-        return None
-
-
-def _has_threads(pid: int) -> bool:
-    """Return whether threads of a process have outlived its main thread."""
-    try:
-        return len([*Path(f"/proc/{pid}/task").iterdir()]) > 1
-    except OSError:
-        return False
 
 
 def find(home: Home, name: str) -> Running | None:
     """Return the running component `name`, or None; stale records are ignored."""
-    record = read_json(home.run / f"{name}.json")
-    if isinstance(record, dict) and isinstance(record.get("pid"), int):
-        running = Running(name, record["pid"], str(record.get("identity")), _log(home, name))
-        _reap(running.pid)
-        if running.alive:
-            return running
+    process = recorded(read_json(home.run / f"{name}.json"))
+    if process is not None and (running := Running(name, process, _log(home, name))).alive:
+        return running
     orphan = _marked(home, name)
     if orphan is not None:
         _record(home, orphan)
@@ -120,7 +109,6 @@ def start(home: Home, how: Start) -> Running:
     if log.exists() and log.stat().st_size > _ROTATE_AT:
         log.replace(log.with_suffix(".log.1"))
     environment = {**how.environment, MARK: _mark(home, how.name)}
-    user, group = how.user or (None, None)
     log.touch(mode=0o600)
     log.chmod(0o600)
     with log.open("ab") as output:
@@ -136,16 +124,11 @@ def start(home: Home, how: Start) -> Running:
                 env=environment,
                 cwd=how.directory,
                 start_new_session=True,
-                user=user,
-                group=group,
-                extra_groups=None if how.user is None else [],
             )
         except OSError as error:
             raise StackError(f"{how.name} cannot be started: {how.command[0]}: {error.strerror}.") from error
-    _children.add(process.pid)
-    # A child that has ended is a zombie until it is reaped; `alive` is then False.
-    running = Running(how.name, process.pid, identity(process.pid) or "ended", log)
     process.returncode = 0  # we do not wait for it: it outlives us, and Popen must not warn about that
+    running = Running(how.name, psutil.Process(process.pid), log)
     _record(home, running)
     return running
 
@@ -156,7 +139,6 @@ def wait_until(running: Running, ready: Callable[[], bool], seconds: float) -> N
     """
     deadline = time.monotonic() + seconds
     while not ready():
-        _reap(running.pid)
         if not running.alive:
             raise StackError(f"{running.name} ended while it was starting.\n{log_tail(running.log)}")
         if time.monotonic() > deadline:
@@ -181,27 +163,23 @@ def comes_up(running: Running, ready: Callable[[], bool], seconds: float) -> boo
 
 
 def stop(
-    home: Home, running: Running, *, polite: signal.Signals = signal.SIGTERM, seconds: float = 20
+    home: Home, running: Running, *, polite: signal.Signals = signal.SIGTERM, seconds: float = 30
 ) -> None:
     """End a component and its child processes: with `polite` first, with SIGKILL after `seconds`. Does nothing if it
     is not ours.
     """
-    try:
-        process = psutil.Process(running.pid)
-        family = [process, *process.children(recursive=True)]
-    except psutil.Error:
-        family = []
-    if running.alive and family:
-        _signal(running.pid, polite)
-        _wait_gone(running, seconds)
-        # psutil compares start times before it kills, so a reused pid is safe.
-        for member in family:
-            try:
-                member.kill()
-            except psutil.Error:
-                continue
-        psutil.wait_procs(family, timeout=5)
-    _reap(running.pid)
+    if running.alive:
+        with suppress(psutil.Error):
+            family = [running.process, *running.process.children(recursive=True)]
+            running.process.send_signal(polite)
+            deadline = time.monotonic() + seconds
+            while running.alive and time.monotonic() < deadline:
+                time.sleep(0.02)
+            # psutil compares start times before it kills, so a reused pid is safe.
+            for member in family:
+                with suppress(psutil.Error):
+                    member.kill()
+            psutil.wait_procs(family, timeout=5)
     forget(home, running.name)
 
 
@@ -239,7 +217,7 @@ def _mark(home: Home, name: str) -> str:
 
 
 def _record(home: Home, running: Running) -> None:
-    write_json(home.run / f"{running.name}.json", {"pid": running.pid, "identity": running.identity})
+    write_json(home.run / f"{running.name}.json", record_of(running.process))
 
 
 def _marked(home: Home, name: str) -> Running | None:
@@ -247,39 +225,14 @@ def _marked(home: Home, name: str) -> Running | None:
     wanted = _mark(home, name)
     for process in psutil.process_iter():
         try:
+            running = Running(name, process, _log(home, name))
             # Its children have the mark too; the component itself leads the session.
-            if process.environ().get(MARK) == wanted and os.getsid(process.pid) == process.pid:
-                known = identity(process.pid)
-                if known is not None:
-                    return Running(name, process.pid, known, _log(home, name))
+            if (
+                process.environ().get(MARK) == wanted
+                and os.getsid(process.pid) == process.pid
+                and running.alive
+            ):
+                return running
         except (psutil.Error, OSError):
             continue
     return None
-
-
-def _signal(pid: int, which: signal.Signals) -> None:
-    try:
-        os.kill(pid, which)
-    except ProcessLookupError:
-        return
-
-
-def _wait_gone(running: Running, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        _reap(running.pid)
-        if not running.alive:
-            return
-        time.sleep(0.02)
-
-
-def _reap(pid: int) -> None:
-    """Collect the exit status of a process that we started, so that it does not stay a zombie."""
-    if pid not in _children:
-        return
-    try:
-        ended, _ = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        ended = pid
-    if ended:
-        _children.discard(pid)

@@ -12,18 +12,13 @@ from functools import partial
 
 import psutil
 
-from sharequeue.local import components, ports, processes
+from sharequeue.local import ports, processes
 from sharequeue.local.home import Home, Progress
 from sharequeue.local.processes import Running, Start
 
-__all__ = ["NAME", "ensure", "find", "healthy", "stop"]
+__all__ = ["NAME", "ensure", "healthy"]
 
 NAME = "service"
-
-
-def find(home: Home) -> tuple[Running, int] | None:
-    """Return the running service and its port, or None."""
-    return components.find(home, NAME)
 
 
 def ensure(home: Home, addresses: dict[str, str], progress: Progress) -> int:
@@ -31,7 +26,7 @@ def ensure(home: Home, addresses: dict[str, str], progress: Progress) -> int:
 
     The caller holds the home's lock. A service that was started with other addresses is restarted.
     """
-    found = find(home)
+    found = ports.find(home, NAME)
     if found is not None:
         running, port = found
         if not _started_with(running, addresses):
@@ -55,17 +50,12 @@ def ensure(home: Home, addresses: dict[str, str], progress: Progress) -> int:
         running = processes.start(home, Start(NAME, command, environment, directory=home.path))
         processes.wait_until(running, partial(_answers, running, port), 60)
 
-    return components.start_at_a_port(home, NAME, start, progress)
-
-
-def stop(home: Home) -> bool:
-    """Stop the service; False if it was not running."""
-    return components.stop(home, NAME, seconds=10)
+    return ports.start_at_a_port(home, NAME, start, progress)
 
 
 def healthy(port: int) -> bool:
     """Return whether the service's `/health` succeeds."""
-    return components.responds(f"http://{ports.LOOPBACK}:{port}/health")
+    return ports.responds(f"http://{ports.LOOPBACK}:{port}/health")
 
 
 def _answers(running: Running, port: int) -> bool:
@@ -75,7 +65,7 @@ def _answers(running: Running, port: int) -> bool:
 
 def _listens(running: Running, port: int) -> bool:
     try:
-        connections = psutil.Process(running.pid).net_connections(kind="tcp")
+        connections = running.process.net_connections(kind="tcp")
     except psutil.Error:
         return False
     return any(
@@ -85,7 +75,7 @@ def _listens(running: Running, port: int) -> bool:
 
 def _started_with(running: Running, addresses: dict[str, str]) -> bool:
     try:
-        environment = psutil.Process(running.pid).environ()
+        environment = running.process.environ()
     except psutil.Error:
         return False
     return all(environment.get(name) == value for name, value in addresses.items())

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from sharequeue.database import Database
 from sharequeue.database.migrations import may_migrate, migrate
 from sharequeue.database.schema_files import schema_mismatch
 from sharequeue.local import dagster_ui, jars, kafka, ports, postgres, processes, service
+from sharequeue.local.doctor import FAILURE, examine_machine
 from sharequeue.local.home import Home, Progress, read_json, write_json
-from sharequeue.local.machine import FAILURE, examine_machine
 from sharequeue.local.preflight import Java, StackError, find_java
 from sharequeue.words.settings import Settings
 
@@ -105,15 +106,12 @@ def down(home: Path | str | None = None, progress: Progress = print) -> list[str
     if not data_folder.exists:
         return []
     with data_folder.lock(progress):
-        stopped = [name for name in reversed(dagster_ui.NAMES) if dagster_ui.stop(data_folder, name)]
-        # The service first, so that it does not report missing servers.
-        stopped += [service.NAME] if service.stop(data_folder) else []
+        # The servers last, so that the others do not report that they are missing.
+        first, servers = (*reversed(dagster_ui.NAMES), service.NAME), (kafka.NAME, postgres.NAME)
+        stopped = [name for name in first if ports.stop(data_folder, name)]
         with ThreadPoolExecutor(max_workers=2) as pool:
-            ends = {
-                kafka.NAME: pool.submit(kafka.stop, data_folder),
-                postgres.NAME: pool.submit(postgres.stop, data_folder),
-            }
-        stopped += [name for name, end in ends.items() if end.result()]
+            ended = pool.map(partial(ports.stop, data_folder), servers)
+        stopped += [name for name, was_running in zip(servers, ended, strict=True) if was_running]
         for name in COMPONENTS:
             processes.forget(data_folder, name)  # records of components that died earlier
     for name in stopped:

@@ -296,7 +296,7 @@ class LeasedRecords(Shown):
         """Write the outcomes as Parquet into a folder for this lease only, below `folder`; return its path.
 
         `acknowledge()` then reads only that folder. A second write below `folder` removes the first. `folder` is a
-        path, or a URI as the settings' `output`. Raises OutputInvalid, OutputNotReachable, OutputFull, LockLost, and
+        path, or a URI as the settings' `output`. Raises SettingInvalid, OutputNotReachable, OutputFull, LockLost, and
         HandlerError after the acknowledgement.
         """
         source = self._at_work(waiting=True).source

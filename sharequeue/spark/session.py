@@ -23,9 +23,9 @@ from pyspark.sql import SparkSession
 
 from sharequeue.spark.handler import PipelineError
 from sharequeue.spark.signals import kept_handlers
-from sharequeue.words.jar_sets import fetch_command, folder_of
 from sharequeue.words.java import launchers_home
 from sharequeue.words.settings import Settings
+from sharequeue.words.settings.jar_sets import fetch_command, folder_of
 
 CONNECTOR = "kafka"
 ON_S3 = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import tempfile
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import sqlalchemy as sa
 
 from sharequeue.database import Database
@@ -22,7 +22,7 @@ from sharequeue.local import ports, postgres, processes
 from sharequeue.local.home import Home, read_json, write_json
 from sharequeue.testing.queue import Queue
 
-_PREFIX = "sharequeue-testing-"
+_PREFIX = "sharequeue-postgres-"
 _PORTS = range(10_000, 20_000)
 """Below the ports of `sharequeue up`, so that a stack that is down for a moment keeps its port."""
 
@@ -72,7 +72,7 @@ def embedded_postgres() -> Iterator[TemporaryPostgres]:
     folder.chmod(0o711)  # root's Postgres runs as another user, who must be able to enter
     home = Home.at(folder)
     try:
-        write_json(folder / "owner.json", {"pid": os.getpid(), "identity": processes.identity(os.getpid())})
+        write_json(folder / "owner.json", processes.record_of(psutil.Process()))
         free = next(port for port in random.sample(_PORTS, 500) if ports.is_free(port))
         write_json(home.ports_file, {postgres.NAME: free})
         with home.lock(_quiet):
@@ -99,7 +99,7 @@ def _without_flushes(url: str) -> None:
 
 
 def _end(home: Home) -> None:
-    postgres.stop(home)
+    ports.stop(home, postgres.NAME)
     shutil.rmtree(home.path, ignore_errors=True)
 
 
@@ -107,7 +107,7 @@ def _end_leftovers() -> None:
     """End the servers of test sessions that were killed: their owner is gone."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         owner = read_json(folder / "owner.json")
-        if isinstance(owner, dict) and processes.identity(owner["pid"]) != owner["identity"]:
+        if owner is not None and processes.recorded(owner) is None:
             _end(Home.at(folder))
 
 

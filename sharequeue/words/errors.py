@@ -1,14 +1,14 @@
 """Kafka's errors, by Kafka's names and codes.
 
 One class per error of the Kafka protocol that this project returns, under Kafka's name and number
-(Kafka's ``org.apache.kafka.common.protocol.Errors``), so that an error means the same in SQL, in Python, over
-HTTP and on screen. A class's docstring is its default message: what happened, what was expected, what to do. The
-operations document which errors they raise.
+(``org.apache.kafka.common.protocol.Errors``), so that an error means the same in SQL, in Python, over HTTP and on
+screen. A class's docstring is its default message: what happened, what was expected, what to do.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 from typing import ClassVar
 
 NONE = 0
@@ -16,13 +16,23 @@ NONE = 0
 
 
 class ShareError(Exception):
-    """The request was refused for a reason that has no name in Kafka. Read the message and the service's
-    log."""
+    """The request was refused for a reason that has no name in Kafka. Read the message and the service's log."""
 
     code: ClassVar[int] = -1
     name: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
     retriable: ClassVar[bool] = False
     """Whether the same request may succeed later without any change by the caller."""
+
+    def __init_subclass__(
+        cls, *, code: int | None = None, name: str | None = None, retriable: bool = False
+    ) -> None:
+        """Set Kafka's number, its name (by default that of the class), and `retriable`.
+
+        A subclass without a number keeps what its parent has.
+        """
+        if code is not None:
+            cls.code, cls.retriable = code, retriable
+            cls.name = name or re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper()
 
     def __init__(self, message: str | None = None) -> None:
         self.message = message or explanation(type(self))
@@ -39,281 +49,145 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-class UnknownServerError(ShareError):
-    """The server failed unexpectedly. Its log has the cause; trying again may or may not
-    help."""
-
-    code = -1
-    name = "UNKNOWN_SERVER_ERROR"
+class UnknownServerError(ShareError, code=-1):
+    """The server failed unexpectedly. Its log has the cause; trying again may or may not help."""
 
 
-class OffsetOutOfRange(ShareError):
+class OffsetOutOfRange(ShareError, code=1):
     """The offset is outside the partition's log. Use one between the log start and the log end offset."""
 
-    code = 1
-    name = "OFFSET_OUT_OF_RANGE"
+
+class UnknownTopicOrPartition(ShareError, code=3, retriable=True):
+    """The topic or partition does not exist, or the group has no state for it. Check the name, create the topic,
+    or let a member of the group subscribe to it first."""
 
 
-class UnknownTopicOrPartition(ShareError):
-    """The topic or partition does not exist, or the group has no state for it. Check the name, create the
-    topic, or let a member of the group subscribe to it first."""
-
-    code = 3
-    name = "UNKNOWN_TOPIC_OR_PARTITION"
-    retriable = True
-
-
-class LeaderNotAvailable(ShareError):
+class LeaderNotAvailable(ShareError, code=5, retriable=True):
     """The partition has no leader, or its share-partition is not initialised yet. Try again in a moment."""
 
-    code = 5
-    name = "LEADER_NOT_AVAILABLE"
-    retriable = True
 
-
-class NotLeaderOrFollower(ShareError):
+class NotLeaderOrFollower(ShareError, code=6, retriable=True):
     """This broker does not lead the partition. Refresh the metadata and send the request to the leader."""
 
-    code = 6
-    name = "NOT_LEADER_OR_FOLLOWER"
-    retriable = True
 
-
-class RequestTimedOut(ShareError):
+class RequestTimedOut(ShareError, code=7, retriable=True):
     """No response arrived in the time allowed. The operation may still have happened: repeat it with the same
     request id, or check the state before repeating."""
 
-    code = 7
-    name = "REQUEST_TIMED_OUT"
-    retriable = True
+
+class BrokerNotAvailable(ShareError, code=8, retriable=True):
+    """The Kafka broker does not respond. Check the bootstrap servers and that the broker is running. Work that
+    needs no broker continues; other work is tried again."""
 
 
-class BrokerNotAvailable(ShareError):
-    """The Kafka broker does not respond. Check the bootstrap servers and that the broker is running. Work that needs
-    no broker continues; other work is tried again."""
-
-    code = 8
-    name = "BROKER_NOT_AVAILABLE"
-    retriable = True
-
-
-class CoordinatorLoadInProgress(ShareError):
+class CoordinatorLoadInProgress(ShareError, code=14, retriable=True):
     """The coordinator is still loading the group. Try again in a moment."""
 
-    code = 14
-    name = "COORDINATOR_LOAD_IN_PROGRESS"
-    retriable = True
+
+class CoordinatorNotAvailable(ShareError, code=15, retriable=True):
+    """The coordinator cannot reach its database. Try again; if it lasts, check `GET /ready` of the service and
+    the database's address."""
 
 
-class CoordinatorNotAvailable(ShareError):
-    """The coordinator cannot reach its database. Try again; if it lasts, check `GET /ready` of the service and the
-    database's address."""
-
-    code = 15
-    name = "COORDINATOR_NOT_AVAILABLE"
-    retriable = True
-
-
-class NotCoordinator(ShareError):
+class NotCoordinator(ShareError, code=16, retriable=True):
     """This server does not coordinate the group. Send the request to the one that does."""
 
-    code = 16
-    name = "NOT_COORDINATOR"
-    retriable = True
+
+class InvalidTopic(ShareError, code=17, name="INVALID_TOPIC_EXCEPTION"):
+    """The topic's name is not legal. Use letters, digits, dots, underscores and hyphens, 249 characters at most."""
 
 
-class InvalidTopic(ShareError):
-    """The topic's name is not legal. Use letters, digits, dots, underscores and hyphens, 249 characters at
-    most."""
-
-    code = 17
-    name = "INVALID_TOPIC_EXCEPTION"
-
-
-class InvalidGroupId(ShareError):
+class InvalidGroupId(ShareError, code=24):
     """The group id is empty. Name the share group."""
 
-    code = 24
-    name = "INVALID_GROUP_ID"
+
+class UnknownMemberId(ShareError, code=25):
+    """The member is not in the group: it never joined, left, or its session expired. Join again with epoch 0."""
 
 
-class UnknownMemberId(ShareError):
-    """The member is not in the group: it never joined, left, or its session expired. Join again with epoch
-    0."""
-
-    code = 25
-    name = "UNKNOWN_MEMBER_ID"
-
-
-class TopicAuthorizationFailed(ShareError):
+class TopicAuthorizationFailed(ShareError, code=29):
     """The caller may not see or read the topic. Ask for DESCRIBE (and READ, to consume) on it."""
 
-    code = 29
-    name = "TOPIC_AUTHORIZATION_FAILED"
 
-
-class GroupAuthorizationFailed(ShareError):
+class GroupAuthorizationFailed(ShareError, code=30):
     """The caller may not do this with the group. Ask for READ, DESCRIBE, ALTER or DELETE on it, as the operation
     requires."""
 
-    code = 30
-    name = "GROUP_AUTHORIZATION_FAILED"
 
-
-class ClusterAuthorizationFailed(ShareError):
+class ClusterAuthorizationFailed(ShareError, code=31):
     """The caller may not do this on the whole cluster. Do it as the schema's owner or as the service."""
 
-    code = 31
-    name = "CLUSTER_AUTHORIZATION_FAILED"
 
-
-class UnsupportedVersion(ShareError):
+class UnsupportedVersion(ShareError, code=35):
     """The server does not support this version of the request, or the feature is off. Upgrade the server."""
 
-    code = 35
-    name = "UNSUPPORTED_VERSION"
 
-
-class TopicAlreadyExists(ShareError):
+class TopicAlreadyExists(ShareError, code=36):
     """A topic of this name already exists. Use it, or choose another name."""
 
-    code = 36
-    name = "TOPIC_ALREADY_EXISTS"
 
-
-class InvalidConfig(ShareError):
+class InvalidConfig(ShareError, code=40):
     """The configuration was refused: the name is unknown, or the value is outside the allowed range. Nothing was
     changed."""
 
-    code = 40
-    name = "INVALID_CONFIG"
 
-
-class InvalidRequest(ShareError):
+class InvalidRequest(ShareError, code=42):
     """The request is malformed: a field is missing, empty or out of range. Correct it; repeating it does not
     help."""
 
-    code = 42
-    name = "INVALID_REQUEST"
 
-
-class SaslAuthenticationFailed(BrokerNotAvailable):
-    """The broker refused the user, password or token, or the service refused the bearer token. Correct the settings
-    `SHAREQUEUE_KAFKA_SASL_…`; or create a new token with `sharequeue tokens create` and set it in
+class SaslAuthenticationFailed(BrokerNotAvailable, code=58, retriable=False):
+    """The broker refused the user, password or token, or the service refused the bearer token. Correct the
+    settings `SHAREQUEUE_KAFKA_SASL_…`; or create a new token with `sharequeue tokens create` and set it in
     SHAREQUEUE_SERVICE_TOKEN or --service-token-file."""
 
-    code = 58
-    name = "SASL_AUTHENTICATION_FAILED"
-    retriable = False
 
-
-class NonEmptyGroup(ShareError):
+class NonEmptyGroup(ShareError, code=68):
     """The group still has members. Stop them, or wait until their sessions have expired, then try again."""
 
-    code = 68
-    name = "NON_EMPTY_GROUP"
 
-
-class GroupIdNotFound(ShareError):
+class GroupIdNotFound(ShareError, code=69):
     """The share group does not exist. A group is created by its first member; check the name."""
 
-    code = 69
-    name = "GROUP_ID_NOT_FOUND"
 
-
-class FencedLeaderEpoch(ShareError):
+class FencedLeaderEpoch(ShareError, code=74, retriable=True):
     """The request names an older leader epoch than the current one. Refresh the metadata and try again."""
 
-    code = 74
-    name = "FENCED_LEADER_EPOCH"
-    retriable = True
 
-
-class OffsetNotAvailable(ShareError):
+class OffsetNotAvailable(ShareError, code=78, retriable=True):
     """The reset policy finds no offset yet: with `by_duration`, no record is recent enough. The share-partition
     starts when one arrives; or set `share.auto.offset.reset` to earliest or latest."""
 
-    code = 78
-    name = "OFFSET_NOT_AVAILABLE"
-    retriable = True
 
-
-class GroupMaxSizeReached(ShareError):
+class GroupMaxSizeReached(ShareError, code=81):
     """The group has as many members as `group.share.max.size` allows. Stop one, or raise the limit."""
 
-    code = 81
-    name = "GROUP_MAX_SIZE_REACHED"
 
-
-class ThrottlingQuotaExceeded(ShareError):
+class ThrottlingQuotaExceeded(ShareError, code=89, retriable=True):
     """The principal sends more requests than the service allows for one principal. Nothing was done. Wait for
     `throttle_time_ms` (for a GET: `Retry-After`) and try again."""
 
-    code = 89
-    name = "THROTTLING_QUOTA_EXCEEDED"
-    retriable = True
 
-
-class UnknownTopicId(ShareError):
+class UnknownTopicId(ShareError, code=100, retriable=True):
     """No topic has this id: it was deleted, and perhaps created again with the same name. Refresh the metadata."""
 
-    code = 100
-    name = "UNKNOWN_TOPIC_ID"
-    retriable = True
 
-
-class InconsistentClusterId(ShareError):
+class InconsistentClusterId(ShareError, code=104):
     """The state belongs to a Kafka cluster other than the one at this address. Check both addresses."""
 
-    code = 104
-    name = "INCONSISTENT_CLUSTER_ID"
 
-
-class FencedMemberEpoch(ShareError):
+class FencedMemberEpoch(ShareError, code=110):
     """The member's epoch is not the group's current one for it. Abandon all leases and join again with epoch 0."""
 
-    code = 110
-    name = "FENCED_MEMBER_EPOCH"
 
-
-class InvalidRecordState(ShareError):
+class InvalidRecordState(ShareError, code=121):
     """The records are no longer held under this lease: the lock expired, or they were acknowledged. Nothing was
     changed; they will be, or have been, delivered again. Renew in time, or use a longer lock duration."""
 
-    code = 121
-    name = "INVALID_RECORD_STATE"
 
-
-class ShareSessionNotFound(ShareError):
-    """The share session does not exist. Open one with epoch 0."""
-
-    code = 122
-    name = "SHARE_SESSION_NOT_FOUND"
-    retriable = True
-
-
-class InvalidShareSessionEpoch(ShareError):
-    """The share session has a different epoch. Open it again with epoch 0."""
-
-    code = 123
-    name = "INVALID_SHARE_SESSION_EPOCH"
-    retriable = True
-
-
-class FencedStateEpoch(ShareError):
+class FencedStateEpoch(ShareError, code=124):
     """The share-partition's offsets were reset after this lease was acquired. Abandon the lease and acquire
     again."""
-
-    code = 124
-    name = "FENCED_STATE_EPOCH"
-
-
-class ShareSessionLimitReached(ShareError):
-    """The maximum number of share sessions is reached. Close one, or try again later."""
-
-    code = 133
-    name = "SHARE_SESSION_LIMIT_REACHED"
-    retriable = True
 
 
 def _classes() -> list[type[ShareError]]:
@@ -324,23 +198,15 @@ def _classes() -> list[type[ShareError]]:
 
 
 ERRORS_BY_CODE: dict[int, type[ShareError]] = {error.code: error for error in _classes()}
-ERRORS_BY_NAME: dict[str, type[ShareError]] = {error.name: error for error in _classes()}
-# Names in older texts (kafka-share-groups and early drafts of the KIP).
-ERRORS_BY_NAME["GROUP_NOT_EMPTY"] = NonEmptyGroup
 
 
-def error_for(name_or_code: str | int, message: str | None = None) -> ShareError:
-    """Return the error with this Kafka name or number, ready to raise.
+def error_for(code: int, message: str | None = None) -> ShareError:
+    """Return the error with Kafka's number, ready to raise; `UnknownServerError` for an unknown number.
 
-    An unknown name or number becomes `UnknownServerError` with the name or number in its message. Raises
-    `ValueError` for NONE (0), which is not an error.
+    Raises `ValueError` for NONE (0), which is not an error.
     """
-    if name_or_code in (NONE, "NONE"):
+    if code == NONE:
         raise ValueError("NONE is not an error")
-    if isinstance(name_or_code, int):
-        found = ERRORS_BY_CODE.get(name_or_code)
-    else:
-        found = ERRORS_BY_NAME.get(name_or_code.upper())
-    if found is not None:
-        return found(message)
-    return UnknownServerError(f"{name_or_code}: {message}" if message else f"unexpected error {name_or_code}")
+    if code in ERRORS_BY_CODE:
+        return ERRORS_BY_CODE[code](message)
+    return UnknownServerError(f"{code}: {message}" if message else f"unexpected error {code}")

@@ -338,7 +338,12 @@ class SharePartitionStatus:
         http="status",
     )
     state_epoch: int = figure(
-        "a number that increases with each reset of offsets", "number", "state epoch", http="state_epoch"
+        "a number that increases with each reset of offsets",
+        "number",
+        "state epoch",
+        "STATE-EPOCH",
+        wide=True,
+        http="state_epoch",
     )
     observed_at: datetime | None = figure(
         "when the log was seen last", "time", "log seen (UTC)", default=None

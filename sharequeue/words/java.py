@@ -15,7 +15,6 @@ import platform
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -31,7 +30,6 @@ __all__ = [
     "has_wheel",
     "is_of_wheel",
     "launchers_home",
-    "parse_java_version",
 ]
 
 JAVA_MAJORS = (17, 21)
@@ -131,18 +129,6 @@ def is_of_wheel(java: Path) -> bool:
     return java == _of_wheel()
 
 
-def parse_java_version(text: str) -> tuple[str, int] | None:
-    """Read (version, major) from the output of `java -version`; the old scheme's 1.8 is 8. None without a version."""
-    found = re.search(r'version "([^"]+)"', text)
-    if not found:
-        return None
-    numbers = re.findall(r"\d+", found.group(1))
-    if not numbers:
-        return None
-    major = int(numbers[1]) if numbers[0] == "1" and len(numbers) > 1 else int(numbers[0])
-    return found.group(1), major
-
-
 def _how(environment: Mapping[str, str]) -> str:
     if environment.get("JAVA_HOME"):
         return f"{_INSTALL}; or unset JAVA_HOME, so that it is searched for"
@@ -175,39 +161,24 @@ def _of_wheel() -> Path | None:
 
 
 def _inspect(executable: Path) -> Java | None:
-    """Return the Java of a `java` program; None if it is not Java."""
+    """Return the Java of a `java` program; None if it is not in an installation of Java.
+
+    macOS without Java has such a program, which prints a hint. No JVM is started: every start of Spark looks here.
+    """
     if not os.access(executable, os.X_OK):
         return None
     home = executable.resolve().parents[1]
-    # Read it from a file instead of starting a JVM: this runs at each start of Spark.
-    released = parse_java_version(_released(home).replace("JAVA_VERSION=", "version "))
-    return Java(home, executable, *released) if released else _run(executable)
+    version = re.search(r'^JAVA_VERSION="([^"]+)"', _released(home), re.MULTILINE)
+    if version is None:
+        return None
+    first, second = (*map(int, re.findall(r"\d+", version[1])), 0, 0)[:2]
+    # Java 8 is 1.8.
+    return Java(home, executable, version[1], second if first == 1 else first)
 
 
 def _released(home: Path) -> str:
-    """Return the output of `java -version`; an empty text if there is none."""
+    """Return what an installation of Java states about itself; an empty text if it is none."""
     try:
         return (home / "release").read_text(errors="replace")
     except OSError:
         return ""
-
-
-def _run(executable: Path) -> Java | None:
-    try:
-        # Without Java, macOS has a /usr/bin/java that prints a hint and exits non-zero.
-        printed = subprocess.run(
-            [str(executable), "-XshowSettings:properties", "-version"],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    text = printed.stderr + printed.stdout
-    version = parse_java_version(text)
-    home = re.search(r"^\s*java\.home = (.+)$", text, re.MULTILINE)
-    if version is None:
-        return None
-    real_home = Path(home.group(1).strip()) if home else executable.resolve().parents[1]
-    return Java(real_home, executable, version[0], version[1])

@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
-from sharequeue.local import postgres
+from sharequeue.local import postgres, processes
 from sharequeue.local.home import Home
 from sharequeue.local.processes import Running
 from sharequeue.state import State
@@ -351,10 +351,10 @@ def test_postgres_killed_under_load(stack_home: Path) -> None:
         for turn in range(kills):
             enough = records * turn // (kills + 1)
             wait_until(partial(more_than, clients, enough))
-            found = postgres.find(home)
+            found = processes.find(home, postgres.NAME)
             assert found is not None
-            os.kill(found[0].pid, signal.SIGKILL)
-            wait_until(partial(gone, found[0]))
+            os.kill(found.pid, signal.SIGKILL)
+            wait_until(partial(gone, found))
             urls.append(ensure())
         for each in done:
             each.result()

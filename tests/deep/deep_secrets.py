@@ -204,7 +204,7 @@ def test_what_commands_and_the_service_say(
         ["configs", "describe", "--group", "g"],
         ["offsets", "reset", "--group", "g", "--topic", "nothing", "--to-latest"],
         ["verify"],
-        ["members", "--group", "g"],
+        ["groups", "describe", "--members", "--group", "g"],
     ]
     ways = [
         [],

@@ -27,13 +27,13 @@ from sharequeue.groups.configs.texts import as_text
 from sharequeue.service.metrics import families, registry
 from sharequeue.words.errors import ERRORS_BY_CODE, explanation
 from sharequeue.words.figures import GroupFigures, SharePartitionStatus, figures_of
-from sharequeue.words.settings import database, service_limits, settings, sources
+from sharequeue.words.settings import options, settings
 from tests.docs.pages import ROOT
 from tests.docs.reference_sql import functions, views
 
 SHARED = {
     *("home", "database_url", "bootstrap_servers", "service_url", "service_token_file"),
-    *("output", "verbose", "response_schema", "regex", "all_groups", "yes"),
+    *("output", "verbose", "all_groups", "yes"),
 }
 """Options that the page says once for all commands."""
 FOLDER = ROOT / "docs" / "reference"
@@ -90,7 +90,7 @@ def service_configs() -> str:
 def _documented() -> Mapping[str, str]:
     """Return the docstrings of the settings by name: of attributes, and of properties."""
     found: dict[str, str] = {}
-    for node in ast.walk(ast.parse("\n".join(map(inspect.getsource, (settings, database, service_limits))))):
+    for node in ast.walk(ast.parse("\n".join(map(inspect.getsource, (settings, options))))):
         if not isinstance(node, ast.ClassDef):
             continue
         for each, following in zip(node.body, [*node.body[1:], None], strict=True):
@@ -108,15 +108,15 @@ def environment() -> str:
     """Return every `SHAREQUEUE_*` variable, with what the code says of it."""
     documented = _documented()
     rows = []
-    for field in sources.Environment.model_fields:
+    for field in settings.Environment.model_fields:
         short = field.removeprefix("service_").removeprefix("database_").removesuffix("_role")
         text = documented.get(field) or documented.get(short) or ""
         assert text, f"sharequeue/words/settings/ says nothing of {field}"
         variable = f"`SHAREQUEUE_{field.upper()}`"
         said = re.sub(rf" \({variable}\)|(?<=\(){variable}, |^{variable}[,:] ", "", " ".join(text.split()))
         rows.append((variable, said[0].upper() + said[1:]))
-    rows.append((f"`{sources.KAFKA_PREFIX}<NAME>`", documented["kafka"]))
-    rows.append((f"`{sources.REGISTRY_PREFIX}<NAME>`", documented["registry"]))
+    rows.append((f"`{settings.KAFKA_PREFIX}<NAME>`", documented["kafka"]))
+    rows.append((f"`{settings.REGISTRY_PREFIX}<NAME>`", documented["registry"]))
     return table(("variable", "meaning"), rows)
 
 

@@ -1,15 +1,17 @@
-"""Check which arguments of `kafka-share-groups.sh` may be combined, with Kafka's error messages."""
+"""The arguments of `kafka-share-groups.sh`: which may be combined, with Kafka's error messages.
+
+Usage errors end with exit code 1, as in Kafka.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NoReturn
 
 import click
 
-from sharequeue.cli.kafka.tools import unavailable, usage
-
-__all__ = ["check"]
+__all__ = ["KafkaCommand", "check", "moment_of"]
 
 _ACTIONS = ("list", "describe", "delete", "reset_offsets", "delete_offsets")
 _WAYS = ("from_file", "to_current", "to_datetime", "to_earliest", "to_latest", "to_offset")
@@ -84,3 +86,50 @@ def _check_reset(context: click.Context, given: Mapping[str, Any], ways: Sequenc
 def option_name(name: str) -> str:
     """Return an option in the form of the command line."""
     return name.replace("_", "-")
+
+
+class KafkaCommand(click.Command):
+    """A command whose usage errors are Kafka's: the message on stderr, exit code 1."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; report errors with the messages of Kafka's parser."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            usage(ctx, f"{error.option_name.lstrip('-')} is not a recognized option")
+        except click.UsageError as error:
+            usage(ctx, error.format_message())
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; report later errors in its arguments in the same way."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            usage(ctx, error.format_message())
+
+
+def usage(context: click.Context, message: str) -> NoReturn:
+    """Print a usage error, and end with exit code 1."""
+    click.echo(message, err=True)
+    click.echo(f"{context.command_path} --help lists the options.", err=True)
+    context.exit(1)
+
+
+def unavailable(context: click.Context, names: Sequence[str]) -> None:
+    """Refuse options that cannot be combined with the others, if there are any."""
+    if names:
+        usage(
+            context,
+            f"Option(s) [{', '.join(names)}] are unavailable given other options on the command line",
+        )
+
+
+def moment_of(text: str) -> datetime:
+    """Return a time as Kafka's tools read it, in UTC if it has no zone. Raises ValueError with their message."""
+    if "T" not in text:
+        raise ValueError("Error parsing timestamp. It does not contain a 'T' according to ISO8601 format")
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f'Unparseable date: "{text}"') from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -8,16 +8,8 @@ from typing import Any, NoReturn
 
 import click
 
-from sharequeue.cli.kafka.arguments import check
-from sharequeue.cli.kafka.tools import (
-    KafkaCommand,
-    cells,
-    java_name,
-    moment_of,
-    table,
-    with_command_config,
-)
-from sharequeue.cli.kafka.views import members_view, offsets_view, state_view
+from sharequeue.cli.kafka.arguments import KafkaCommand, check, moment_of
+from sharequeue.cli.kafka.views import members_view, offsets_view, state_view, table
 from sharequeue.cli.options import parse_topics, settings_options
 from sharequeue.cli.output import Output, answers, number, text
 from sharequeue.database import Database
@@ -30,7 +22,11 @@ from sharequeue.words.names import printable
 from sharequeue.words.settings import Settings
 
 _STATES = ("Stable", "Empty", "Dead")
-_HEADS = {"COORDINATOR": "COORDINATOR (ID)"}
+_JAVA = {
+    "NON_EMPTY_GROUP": "GroupNotEmptyException",
+    "GROUP_AUTHORIZATION_FAILED": "GroupAuthorizationException",
+    "SASL_AUTHENTICATION_FAILED": "SaslAuthenticationException",
+}
 _ABSENT = "This server does not host this topic-partition."
 
 
@@ -81,7 +77,9 @@ _ABSENT = "This server does not host this topic-partition."
 @click.option("--from-file", type=click.Path(path_type=Path), help="To the offsets in a file of --export.")
 @click.option("--export", is_flag=True, help="Print the offsets as CSV.")
 @click.option("--timeout", type=int, default=30000, show_default=True, help="Longest wait, in milliseconds.")
-@click.option("--command-config", type=click.Path(path_type=Path), help="Properties of the Kafka client.")
+@click.option(
+    "--command-config", help="Not read: the variables SHAREQUEUE_KAFKA_… have the security settings."
+)
 @click.pass_context
 def share_groups(
     context: click.Context,
@@ -89,7 +87,7 @@ def share_groups(
     settings: Settings,
     output: Output,
     timeout: int,
-    command_config: Path | None,
+    command_config: str | None,
     **given: Any,
 ) -> None:
     """Kafka's `kafka-share-groups.sh`: list, describe, delete groups, reset and delete their offsets.
@@ -98,7 +96,10 @@ def share_groups(
     `--delete-offsets` act immediately, as in Kafka. --bootstrap-server must be the state's cluster.
     """
     check(context, output.verbose, given)
-    settings = with_command_config(settings, command_config, output.warn)
+    if command_config is not None:
+        output.warn(
+            "--command-config is not read: the variables SHAREQUEUE_KAFKA_… have the security settings"
+        )
     with Database.open(settings) as database, Topics(settings, timeout=timeout / 1000) as broker:
         tool = _Tool(settings, output, database, broker, given)
         try:
@@ -114,7 +115,12 @@ def share_groups(
             else:
                 tool.delete_offsets()
         except ShareError as error:
-            tool.fail(f"{java_name(error)}: {error}")
+            tool.fail(f"{_java_name(error)}: {error}")
+
+
+def _java_name(error: ShareError) -> str:
+    """Return the exception's name in Kafka's tools."""
+    return "org.apache.kafka.common.errors." + _JAVA.get(error.name, f"{type(error).__name__}Exception")
 
 
 class _Tool:
@@ -156,13 +162,12 @@ class _Tool:
         if set(states) - set(_STATES):
             click.echo(f"Invalid state list '{wanted}'. Valid states are: {', '.join(_STATES)}", err=True)
             raise click.exceptions.Exit(1)
-        listed = [
-            (each.group_id, each.group_state) for each in found if not states or each.group_state in states
+        rows = [
+            {"group": each.group_id, "state": each.group_state}
+            for each in found
+            if not states or each.group_state in states
         ]
-        self.print(
-            [{"group": group, "state": state} for group, state in listed],
-            table([("GROUP", "STATE"), *listed], (15,)),
-        )
+        self.print(rows, table(("GROUP", "STATE"), rows))
 
     def _groups(self) -> list[GroupDescription]:
         names = self.given["groups"]
@@ -173,7 +178,7 @@ class _Tool:
             try:
                 found.append(describe_group(self.database, name))
             except GroupIdNotFound as error:
-                self.fail(f"{java_name(error)}: Group {name} not found.")
+                self.fail(f"{_java_name(error)}: Group {name} not found.")
         return found
 
     def describe(self) -> None:
@@ -182,18 +187,16 @@ class _Tool:
         everything: list[dict[str, Any]] = []
         for group in self._groups():
             if self.given["members"]:
-                shown = members_view(group, verbose=self.output.verbose)
+                names, rows = members_view(group, verbose=self.output.verbose)
             elif not offsets:
-                shown = state_view(group, self.settings, verbose=self.output.verbose)
+                names, rows = state_view(group, self.settings, verbose=self.output.verbose)
             else:
-                shown = offsets_view(group, self.state, self.broker, verbose=self.output.verbose)
-            everything += shown.rows
+                names, rows = offsets_view(group, self.state, self.broker, verbose=self.output.verbose)
+            everything += rows
             if not group.members and not offsets:
                 click.echo(f"\nShare group '{group.group_id}' has no active members.", err=True)
-            if shown.rows:
-                lines = cells(shown.names, shown.rows)
-                lines[0] = [_HEADS.get(name, name) for name in shown.names]
-                self.output.note("\n" + table(lines, shown.widths))
+            if rows:
+                self.output.note("\n" + table(names, rows))
             elif offsets:
                 self.output.note(f"\nShare group '{group.group_id}' has no offset information.")
         if not self.output.text:
@@ -217,7 +220,7 @@ class _Tool:
                     self.state.administration.delete_group(name)
                     done.append(name)
             except ShareError as error:
-                failed[name] = f"{java_name(error)}: {error}"
+                failed[name] = f"{_java_name(error)}: {error}"
         quoted = ", ".join(f"'{name}'" for name in done)
         if failed:
             lines = ["\nError: Deletion of some share groups failed:"]
@@ -256,8 +259,7 @@ class _Tool:
             {"group": group, "topic": topic, "status": "Successful" if why is None else f"Error: {why}"}
             for topic, why in status.items()
         ]
-        lines = [("TOPIC", "STATUS"), *((row["topic"], row["status"]) for row in rows)]
-        self.print(rows, "\n" + table(lines, (15,)))
+        self.print(rows, "\n" + table(("TOPIC", "STATUS"), rows))
         if any(status.values()):
             raise click.exceptions.Exit(1)
 
@@ -276,7 +278,7 @@ class _Tool:
         )
         for row in found:
             if row.error is not None:
-                self.fail(f"{java_name(row.error)}: {row.error}")
+                self.fail(f"{_java_name(row.error)}: {row.error}")
         rows = [
             {"group": group, "topic": row.topic, "partition": row.partition, "new_offset": row.start_offset}
             for row in found
@@ -284,8 +286,7 @@ class _Tool:
         if self.given["export"]:
             self.print(rows, "".join(f"{row.topic},{row.partition},{row.start_offset}\n" for row in found))
             return
-        names = ("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET")
-        self.print(rows, "\n" + table(cells(names, rows), (15, 15, 10)))
+        self.print(rows, "\n" + table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows))
 
     def _start(self, group: str) -> Start:
         stored = {(each.topic, each.partition): each.spso for each in self.state.figures.describe(group)}

@@ -1,9 +1,8 @@
-"""The output of `share-groups --describe`: a group's offsets, its state or its members."""
+"""The output of `share-groups`: tables, and the rows of a group's offsets, state or members."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,18 +11,27 @@ from sharequeue.groups.descriptions import GroupDescription
 from sharequeue.groups.group_names import awaited_share_partitions
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
+from sharequeue.words.names import printable
 from sharequeue.words.settings import Settings
 
-__all__ = ["View", "members_view", "offsets_view", "state_view"]
+__all__ = ["members_view", "offsets_view", "state_view", "table"]
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """The output for one group: its rows, the columns, and their minimum widths."""
+_HEADS = {"COORDINATOR": "COORDINATOR (ID)"}
+View = tuple[Sequence[str], list[dict[str, Any]]]
+"""The output for one group: its columns and its rows."""
 
-    rows: list[dict[str, Any]]
-    names: Sequence[str]
-    widths: Sequence[int]
+
+def table(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as a table with these columns, as Kafka's tools print it; `-` for missing values.
+
+    Control characters for terminals are escaped: a member may have any name.
+    """
+    keys = [name.lower().replace("-", "_").lstrip("#") for name in names]
+    cells = [["-" if row.get(key) is None else printable(str(row[key])) for key in keys] for row in rows]
+    lines = [[_HEADS.get(name, name) for name in names], *cells]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(" ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
 def offsets_view(group: GroupDescription, state: State, broker: Topics, *, verbose: bool) -> View:
@@ -47,11 +55,7 @@ def offsets_view(group: GroupDescription, state: State, broker: Topics, *, verbo
     ]
     rows.sort(key=lambda row: (row["topic"], row["partition"]))
     epoch = ("LEADER-EPOCH",) if verbose else ()
-    return View(
-        rows,
-        ("GROUP", "TOPIC", "PARTITION", *epoch, "START-OFFSET", "LAG"),
-        (15, 15, 10, *((13,) if epoch else ()), 13),
-    )
+    return ("GROUP", "TOPIC", "PARTITION", *epoch, "START-OFFSET", "LAG"), rows
 
 
 def state_view(group: GroupDescription, settings: Settings, *, verbose: bool) -> View:
@@ -66,11 +70,7 @@ def state_view(group: GroupDescription, settings: Settings, *, verbose: bool) ->
         "members": len(group.members),
     }
     epochs = ("GROUP-EPOCH", "ASSIGNMENT-EPOCH") if verbose else ()
-    return View(
-        [row],
-        ("GROUP", "COORDINATOR", "STATE", *epochs, "#MEMBERS"),
-        (15, 25, 15, *((12, 17) if epochs else ())),
-    )
+    return ("GROUP", "COORDINATOR", "STATE", *epochs, "#MEMBERS"), [row]
 
 
 def members_view(group: GroupDescription, *, verbose: bool) -> View:
@@ -86,8 +86,4 @@ def members_view(group: GroupDescription, *, verbose: bool) -> View:
         for each in group.members
     ]
     epoch = ("MEMBER-EPOCH",) if verbose else ()
-    return View(
-        rows,
-        ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", *epoch, "ASSIGNMENT"),
-        (15, 15, 15, 15, 12, *((13,) if epoch else ())),
-    )
+    return ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", *epoch, "ASSIGNMENT"), rows

@@ -22,7 +22,7 @@ from sharequeue.spark.formats.decoded_column import DECODED, decided, of_registr
 from sharequeue.spark.formats.registry import Registry
 from sharequeue.spark.handler import HandlerError
 from sharequeue.spark.session import SparkNotReady
-from sharequeue.words.jar_sets import fetch_command
+from sharequeue.words.settings.jar_sets import fetch_command
 
 MOST_IDS = 1_000
 """The most schema ids of one lease. More mean that the topic has other bytes, and each would be a request to the

@@ -26,7 +26,7 @@ from sharequeue.spark.output.parquet import read_parquet
 from sharequeue.spark.output.reachable import failed_by_store
 from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse_unshared
 from sharequeue.spark.reading.source import Source
-from sharequeue.words.settings.output import located
+from sharequeue.words.settings.addresses import located
 from sharequeue.words.values import Lease
 
 _NO_LEASE = -1
@@ -49,7 +49,7 @@ def write_outcomes(
     lease.
 
     `before` is the folder of an earlier write: it is removed if it is below `root`, so that readers of all of `root`
-    do not find them twice. Raises OutputInvalid, OutputNotShared, OutputNotReachable and OutputFull.
+    do not find them twice. Raises SettingInvalid, OutputNotShared, OutputNotReachable and OutputFull.
     """
     root = located(root)
     if not leases:

@@ -24,9 +24,9 @@ from sharequeue.spark.session import EXTENSIONS
 from sharequeue.spark.sinks.columns import Limit, Shape, folder_limits, quoted
 from sharequeue.spark.sinks.interface import OpenSink, Sink, SinkContext, SinkRefused, Stored
 from sharequeue.spark.sinks.lake_table import CLAIM_SECONDS, OpenTransfer, Rows, Step
-from sharequeue.words.jar_sets import fetch_command
 from sharequeue.words.settings import Settings
-from sharequeue.words.settings.output import is_uri
+from sharequeue.words.settings.addresses import is_uri
+from sharequeue.words.settings.jar_sets import fetch_command
 
 _FORGETS = "delta.setTransactionRetentionDuration"
 _CHECK = "delta.constraints."

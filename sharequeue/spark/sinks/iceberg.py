@@ -21,8 +21,8 @@ from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.sinks.columns import Shape, folder_limits, quoted
 from sharequeue.spark.sinks.interface import OpenSink, Sink, SinkContext, SinkRefused, Stored
 from sharequeue.spark.sinks.lake_table import CLAIM_SECONDS, OpenTransfer, Rows, Step
-from sharequeue.words.jar_sets import fetch_command
 from sharequeue.words.settings import Settings
+from sharequeue.words.settings.jar_sets import fetch_command
 
 _WAP = "write.wap.enabled"
 _WAP_ID = "wap.id"

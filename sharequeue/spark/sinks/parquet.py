@@ -32,7 +32,7 @@ from sharequeue.spark.sinks.interface import (
 from sharequeue.words.errors import InvalidRequest
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
-from sharequeue.words.settings.output import is_uri
+from sharequeue.words.settings.addresses import is_uri
 from sharequeue.words.values import Acknowledged, LeaseOutput, OutputRow
 
 AT = ["topic", "partition", "offset"]

@@ -8,39 +8,97 @@ librdkafka's names; `kafka.clients` translates them for Java.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Self
 
-from sharequeue.words import jar_sets
-from sharequeue.words.settings.database import (
-    DatabaseOptions,
-    RoleNames,
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from sharequeue.words.settings import jar_sets
+from sharequeue.words.settings.addresses import (
+    checked_servers,
+    is_uri,
+    located,
     normalise_database_url,
     sibling_database,
 )
-from sharequeue.words.settings.hidden import Hidden
-from sharequeue.words.settings.output import is_uri, located
-from sharequeue.words.settings.servers import checked_servers
+from sharequeue.words.settings.options import DatabaseOptions, RoleNames, ServiceLimits
 from sharequeue.words.settings.service_address import ServiceAddress, SettingMissing
-from sharequeue.words.settings.service_limits import ServiceLimits
-from sharequeue.words.settings.sources import (
-    KAFKA_PREFIX,
-    REGISTRY_PREFIX,
-    STACK_FILE,
-    Environment,
-    read_stack_file,
-    variables,
-)
 
-__all__ = ["Settings"]
+__all__ = ["KAFKA_PREFIX", "Environment", "Settings"]
+
+KAFKA_PREFIX = "SHAREQUEUE_KAFKA_"
+REGISTRY_PREFIX = "SHAREQUEUE_REGISTRY_"
+STACK_FILE = "stack.json"
 
 _KEPT = (
     "home", "spark_master", "spark_jars", "jars", "output", "output_shared", "ivy_settings", "kafka", "registry",
 )  # fmt: skip
 """Fields that a copy takes over unchanged."""
+
+
+class Environment(BaseSettings):
+    """The `SHAREQUEUE_*` variables as they are; empty ones count as unset."""
+
+    model_config = SettingsConfigDict(env_prefix="SHAREQUEUE_", env_ignore_empty=True, extra="ignore")
+
+    home: Path | None = None
+    database_url: str | None = None
+    dagster_url: str | None = None
+    bootstrap_servers: str | None = None
+    service_url: str | None = None
+    service_token: str | None = None
+    service_token_file: Path | None = None
+    service_ssl_ca_location: Path | None = None
+    service_ssl_certificate_location: Path | None = None
+    service_ssl_key_location: Path | None = None
+    service_allowed_hosts: str | None = None
+    service_drain_dead_letters: bool | None = None
+    service_log_format: Literal["text", "json"] | None = None
+    service_max_connections: int | None = None
+    service_request_timeout_ms: int | None = None
+    service_answer_timeout_ms: int | None = None
+    service_idle_timeout_ms: int | None = None
+    service_requests_per_second: int | None = None
+    spark_master: str | None = None
+    spark_jars: str | None = None
+    jars: Path | None = None
+    output: str | None = None
+    output_shared: bool | None = None
+    ivy_settings: Path | None = None
+    database_pool_size: int | None = None
+    database_statement_timeout_ms: int | None = None
+    database_lock_timeout_ms: int | None = None
+    database_pre_ping: bool | None = None
+    database_owner_role: str | None = None
+    database_service_role: str | None = None
+    database_worker_role: str | None = None
+    database_reader_role: str | None = None
+
+
+class Hidden(Mapping[str, str]):
+    """An immutable mapping that prints its names and hides its values."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(f"{name!r}: '***'" for name in self._values) + "}"
 
 
 class Settings:
@@ -49,21 +107,6 @@ class Settings:
 
     Make one with `Settings.load()`; change one with `replace(name=value)`.
     """
-
-    __slots__ = (
-        "_values",
-        "allowed_hosts",
-        "drain_dead_letters",
-        "home",
-        "ivy_settings",
-        "jars",
-        "kafka",
-        "output",
-        "output_shared",
-        "registry",
-        "spark_jars",
-        "spark_master",
-    )
 
     _values: Mapping[str, Any]
     home: Path
@@ -103,33 +146,34 @@ class Settings:
             database_url
         )
         ivy_settings = values.get("ivy_settings")
-        put = object.__setattr__
-        put(self, "home", home)
-        put(self, "spark_master", str(values.get("spark_master") or "local[*]"))
-        put(self, "spark_jars", jar_sets.chosen(values.get("spark_jars") or ()))
-        put(self, "jars", Path(values.get("jars") or home / "jars").expanduser().absolute())
-        put(self, "output", located(str(values.get("output") or home / "output")))
-        put(self, "output_shared", bool(values.get("output_shared")))
-        put(self, "ivy_settings", Path(ivy_settings).expanduser().absolute() if ivy_settings else None)
-        put(self, "kafka", Hidden(values.get("kafka") or {}))
-        put(self, "registry", Hidden(values.get("registry") or {}))
         hosts = str(values.get("service_allowed_hosts") or "").split(",")
-        put(self, "allowed_hosts", tuple(host.strip() for host in hosts if host.strip()))
-        put(self, "drain_dead_letters", values.get("service_drain_dead_letters") is not False)
         addresses = {
             "database_url": database_url,
             "dagster_url": dagster_url,
             "bootstrap_servers": checked_servers(str(values.get("bootstrap_servers") or "")),
             "service_url": str(values.get("service_url") or "").rstrip("/"),
         }
-        put(self, "_values", MappingProxyType({**values, **addresses}))
+        vars(self).update(
+            home=home,
+            spark_master=str(values.get("spark_master") or "local[*]"),
+            spark_jars=jar_sets.chosen(values.get("spark_jars") or ()),
+            jars=Path(values.get("jars") or home / "jars").expanduser().absolute(),
+            output=located(str(values.get("output") or home / "output")),
+            output_shared=bool(values.get("output_shared")),
+            ivy_settings=Path(ivy_settings).expanduser().absolute() if ivy_settings else None,
+            kafka=Hidden(values.get("kafka") or {}),
+            registry=Hidden(values.get("registry") or {}),
+            allowed_hosts=tuple(host.strip() for host in hosts if host.strip()),
+            drain_dead_letters=values.get("service_drain_dead_letters") is not False,
+            _values=MappingProxyType({**values, **addresses}),
+        )
 
     @classmethod
     def load(cls, home: Path | str | None = None, **overrides: Any) -> Self:
         """Read the environment and the stack file.
 
         `home` and `overrides` (by field name) override both. Raises `SettingMissing` if the stack file exists but
-        cannot be read; OutputInvalid and ServersInvalid for an invalid output or broker address.
+        cannot be read; SettingInvalid for an invalid output, broker address or set of jars.
         """
         environment = Environment()
         folder = Path(home or environment.home or ".sharequeue").expanduser().absolute()
@@ -286,3 +330,26 @@ class Settings:
 
     def __repr__(self) -> str:
         return f"Settings(home={str(self.home)!r}, bootstrap_servers={self._values['bootstrap_servers']!r})"
+
+
+def read_stack_file(path: Path) -> dict[str, Any]:
+    """Return the settings that the embedded stack has written. Raises SettingMissing if they cannot be read."""
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise SettingMissing(
+            f"{path} cannot be read ({error}): run `sharequeue up`, which writes it again."
+        ) from error
+    names = ("database_url", "dagster_url", "bootstrap_servers", "service_url", "jars")
+    return {name: content[name] for name in names if isinstance(content, dict) and content.get(name)}
+
+
+def variables(prefix: str) -> dict[str, str]:
+    """Return the variables with this prefix, under the names of Kafka's clients."""
+    return {
+        name.removeprefix(prefix).lower().replace("_", "."): value
+        for name, value in os.environ.items()
+        if name.startswith(prefix) and value
+    }

@@ -157,14 +157,8 @@ def test_describe_shows_kafkas_columns_and_figures(
             1,
             "Error: GROUP_ID_NOT_FOUND: There is no share",
         ),
-        (
-            ("groups", "describe", "--group", "no-such-.*", "--regex"),
-            1,
-            "Error: GROUP_ID_NOT_FOUND: No share",
-        ),
         (("dlq", "list", "no-such-topic"), 1, "Error: UNKNOWN_TOPIC_OR_PARTITION: "),
         (("groups", "describe"), 2, "Give --group or --all-groups"),
-        (("groups", "describe", "--group", "(", "--regex"), 2, "is not a regular expression"),
         (("no-such-command",), 2, "No such command"),
     ],
 )

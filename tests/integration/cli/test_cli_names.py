@@ -35,7 +35,7 @@ def refused(settings: Settings, monkeypatch: pytest.MonkeyPatch, *arguments: str
     "arguments",
     [
         ("verify", "--group", "{}"),
-        ("state", "leases", "--group", "{}"),
+        ("state", "show", "--group", "{}"),
         ("journal", "verify", "--group", "{}"),
         ("journal", "days", "--group", "{}"),
         ("groups", "describe", "--group", "{}"),

@@ -1,4 +1,4 @@
-"""`share-groups` and `share-group-configs` print what Kafka's own tools print in the same situation.
+"""`share-groups` prints what Kafka's own tool prints in the same situation.
 
 Each situation is made twice: of a share group of the broker, and of one that is kept here, on the same topics. What
 may differ is named where it is compared: exit codes of failed describes and deletes (0 there), the order of rows
@@ -23,9 +23,8 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.words.settings import Settings
-from tests.fixtures.kafka_tools import CONFIGS, KafkaTool, Ran
+from tests.fixtures.kafka_tools import KafkaTool, Ran
 from tests.fixtures.stack import MakeTopic
-from tests.waiting import wait_until
 
 Ours = Callable[..., Ran]
 
@@ -43,8 +42,8 @@ def ours(
     monkeypatch.setenv("SHAREQUEUE_DATABASE_URL", url)
     monkeypatch.setenv("SHAREQUEUE_SERVICE_URL", "http://127.0.0.1:28080")
 
-    def run(*words: str, name: str = "share-groups") -> Ran:
-        given = ["sharequeue", name, "--bootstrap-server", settings.bootstrap_servers, *words]
+    def run(*words: str) -> Ran:
+        given = ["sharequeue", "share-groups", "--bootstrap-server", settings.bootstrap_servers, *words]
         monkeypatch.setattr(sys, "argv", given)
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
@@ -210,33 +209,3 @@ def test_another_cluster_is_refused(ours: Ours, private_database: Database) -> N
     refused = ours("--list")
     assert refused.code == 1
     assert "InconsistentClusterIdException: the broker belongs to Kafka cluster" in refused.out
-
-
-def test_configs_of_groups(kafka_tool: KafkaTool, ours: Ours, group: str) -> None:
-    """Describe and alter print the same; a value that is refused changes nothing."""
-
-    def both(*words: str) -> tuple[Ran, Ran]:
-        given = ("--entity-type", "groups", "--entity-name", group, *words)
-        return kafka_tool(*given, tool=CONFIGS), ours(*given, name="share-group-configs")
-
-    lock = "share.record.lock.duration.ms"
-    for words in (
-        ("--describe",),
-        ("--alter", "--add-config", f"share.auto.offset.reset=earliest,{lock}=20000"),
-        ("--describe",),
-        ("--alter", "--delete-config", lock),
-        ("--describe",),
-    ):
-        there, here = both(*words)
-        assert (there.code, here.code) == (0, 0), (there, here)
-        if words == ("--describe",):
-            # A broker shows what was altered a moment later.
-            wait_until(lambda here=here: text(here.out) == text(both("--describe")[0].out))  # type: ignore[misc]
-        else:
-            assert text(here.out) == text(there.out), words
-    there, here = both("--alter", "--add-config", f"{lock}=1")
-    assert (there.code, here.code) == (1, 1)
-    named = "org.apache.kafka.common.errors.InvalidConfigurationException: "
-    assert named in there.err
-    assert named in here.err
-    assert lock not in both("--describe")[1].out

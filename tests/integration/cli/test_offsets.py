@@ -318,12 +318,12 @@ def test_records_that_retention_removed_are_shown(
 
 
 def test_stuck_records_by_command(command: Command, state: State, group: str, topic: str) -> None:
-    """`state leases` shows who holds what; `state release` frees it, with --execute; pauses show as remarks."""
+    """`state show` shows who holds what; `state release` frees it, with --execute; pauses show as remarks."""
     at = SharePartition(group, topic, 0)
     state.administration.reset_offsets(group, {(topic, 0): 0}, {topic: "id"}, execute=True)
     single.observe(state, at, "id", 0, 100, 100)
     assert single.acquire(state, at, "worker", None, 10) is not None
-    (held,) = json.loads(command("state", "leases", "--group", group, "-o", "json")[1])
+    (held,) = json.loads(command("state", "show", "--group", group, "-o", "json")[1])
     assert (held["consumer_id"], held["offsets"], held["records"]) == ("worker", "0-9", 10)
     forced = ("state", "release", "--group", group, "--topic", f"{topic}:0", "--offsets", "0,3-5")
     assert "dry run" in command(*forced)[1]

@@ -164,8 +164,6 @@ def test_a_reader_can_look_at_everything_with_the_command(
     for words in (
         ("groups", "list"),
         ("groups", "describe", *named),
-        ("offsets", "describe", *named),
-        ("state", "leases", *named),
         ("state", "show", *named),
         ("audit", *named),
         ("verify", *named),

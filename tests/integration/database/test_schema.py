@@ -19,7 +19,7 @@ from sharequeue.database import migrations as migrating
 from sharequeue.database.migrations import migrate, pending
 from sharequeue.database.schema_dump import print_schema
 from sharequeue.database.schema_files import Migration, SchemaOutdated, migrations
-from sharequeue.local import postgres
+from sharequeue.local import ports, postgres
 from sharequeue.local.home import Home
 from sharequeue.state import State
 from sharequeue.words.errors import UnsupportedVersion
@@ -199,7 +199,7 @@ def older_postgres(request: pytest.FixtureRequest, stack_home: Path) -> Iterator
             yield request.param, opened
         finally:
             opened.close()
-            postgres.stop(home)
+            ports.stop(home, postgres.NAME)
 
 
 def test_older_postgresql_does_all_that_18_does(

@@ -25,12 +25,12 @@ from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.configs.keys import SERVICE_CONFIGS
 from sharequeue.groups.configs.names import environment_name
 from sharequeue.kafka.clients import spark_options
-from sharequeue.local import broker_settings, jars, ports
+from sharequeue.local import jars, kafka, ports
 from sharequeue.local.home import Home
 from sharequeue.local.preflight import JAVA_MAJORS, PYTHON_MINORS, find_java
 from sharequeue.local.stack import StackInfo
 from sharequeue.words.settings import KAFKA_PREFIX, RoleNames, Settings
-from sharequeue.words.settings.sources import Environment
+from sharequeue.words.settings.settings import Environment
 from tests.integration.local.docker_files import (
     DOCKER,
     REPOSITORY,
@@ -326,7 +326,7 @@ def test_the_brokers_settings_are_the_embedded_ones_and_it_takes_them(
     given = environment(SERVICES["kafka"], {})
     cluster = given.pop("CLUSTER_ID")
     own = {name.removeprefix("KAFKA_").lower().replace("_", "."): value for name, value in given.items()}
-    lines = (broker_settings.SETTINGS + broker_settings.ADDRESS).splitlines()
+    lines = (kafka.SETTINGS + kafka.ADDRESS).splitlines()
     embedded = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
     addresses = {"listeners", "advertised.listeners", "controller.quorum.voters", "log.dirs"}
     for name in own.keys() & embedded.keys() - addresses:

@@ -26,7 +26,7 @@ from sharequeue.service import probes, server
 from sharequeue.service.app import create_app
 from sharequeue.service.edge.hosts import LOOPBACK_HOSTS
 from sharequeue.words.settings import Settings
-from sharequeue.words.settings.sources import Environment
+from sharequeue.words.settings.settings import Environment
 from tests.integration.local.docker_files import DOCKER, image_environment, mount_points, ours
 
 FOLDER = DOCKER / "kubernetes"

@@ -21,7 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from sharequeue.database import Database
 from sharequeue.kafka.clients import client_config
-from sharequeue.local import postgres, processes
+from sharequeue.local import ports, postgres, processes
 from sharequeue.local.home import Home, file_lock, read_json
 from sharequeue.local.preflight import StackError
 from sharequeue.local.stack import StackInfo, down, reset, status, up
@@ -334,7 +334,7 @@ def test_postgres_runs_below_a_folder_closed_to_others(tmp_path: Path, inside: b
         assert found is not None
         assert psutil.Process(found.pid).uids().effective != 0
     finally:
-        postgres.stop(place)
+        ports.stop(place, postgres.NAME)
     assert ours(home) == []
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -31,7 +29,6 @@ from sharequeue.words.errors import (
     InvalidGroupId,
     InvalidRequest,
     NonEmptyGroup,
-    ShareError,
     TopicAuthorizationFailed,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -412,72 +409,9 @@ def test_the_rules_are_those_of_the_database(private_database: Database) -> None
                 assert authorized_operations(Joined(connection), group) == list(allowed)
 
 
-def test_the_command_asks_the_service_where_there_is_no_database(
-    settings: Settings, private_database: Database, make_topic: MakeTopic, tmp_path: Path
-) -> None:
-    """By itself, with the service's address alone; what only the database knows is refused, and a refusal is told."""
-    topic = make_topic(1)
-    join(private_database, "g", topic)
-    State(private_database).initialize(SharePartition("g", topic, 0), "id", 3, 1)
-    url = private_database.engine.url.render_as_string(hide_password=False)
-
-    def run(*words: str, code: int = 0) -> Any:
-        result = CliRunner().invoke(
-            command, [*words, "--home", str(tmp_path), "--service-url", where, "-o", "json"]
-        )
-        if isinstance(result.exception, ShareError):
-            return result.exception.name
-        assert result.exit_code == code, result.output
-        return json.loads(result.stdout) if result.stdout else result.output
-
-    with serving(settings.replace(database_url=url)) as where:
-        listed = run("groups", "list", "--state", "Stable")
-        assert [(row["group"], row["members"]) for row in listed] == [("g", 1)]
-        (member,) = run("members", "--group", "g")
-        # How many partitions it has hangs on whether the service has looked yet.
-        assert (member["consumer_id"], member["client_id"]) == ("m1", "ann")
-        assert run("groups", "describe", "--group", "g", "--members")[0]["consumer_id"] == "m1"
-        (row,) = run("groups", "describe", "--all-groups")
-        assert (row["topic"], row["start_offset"], row["rejected"]) == (topic, 3, None)
-        held, missing = run("offsets", "describe", "--group", "g", "--topic", f"{topic}:0,1")
-        assert (held["start_offset"], missing["start_offset"]) == (3, None)
-        (row,) = run("groups", "describe", "--group", "g", "--state")
-        assert (row["state"], row["members"], row["rate"]) == ("Stable", 1, None)
-        assert "only the database" in run("configs", "describe", "--service", code=1)
-        State(private_database).administration.pause("g", "the ledger\nis down")
-        (row,) = run("groups", "describe", "--group", "g")
-        assert row["remark"].endswith("paused: the ledger\nis down")
-        State(private_database).administration.pause("g", None)
-        assert run("members", "--group", "nobody") == "GROUP_ID_NOT_FOUND"
-        limit = "share.delivery.count.limit"
-        assert (
-            run("configs", "alter", "--group", "g", "--set", f"{limit}=8", "--dry-run")[0]["status"]
-            == "dry run"
-        )
-        (altered,) = run("configs", "alter", "--group", "g", "--set", f"{limit}=8")
-        assert (altered["old"], altered["new"]) == ("5", "8")
-        assert limit in {row["name"] for row in run("configs", "describe", "--group", "g")}
-        named = ("--group", "g", "--execute", "--yes")
-        for words in (named, named[:2]):
-            (held,) = run("offsets", "delete", "--topic", topic, *words, code=1)
-            assert "NON_EMPTY_GROUP" in held["status"]
-        assert run("configs", "alter", "--group", "gg", "--set", f"{limit}=8") == "GROUP_ID_NOT_FOUND"
-        (kept,) = run("groups", "delete", *named, code=1)
-        assert "NON_EMPTY_GROUP" in kept["status"]
-        heartbeat(private_database, HeartbeatRequest("g", "m1", -1))
-        assert run("offsets", "delete", "--topic", topic, *named) == [
-            {"topic": topic, "status": "Successful"}
-        ]
-        assert run("groups", "delete", *named) == [{"group": "g", "status": "Successful"}]
-        assert run("groups", "list") == []
-    assert run("groups", "list") == "COORDINATOR_NOT_AVAILABLE"
-
-
-def test_why_nothing_can_be_leased_is_said_over_http(
-    settings: Settings, private_database: Database, tmp_path: Path
-) -> None:
-    """In one word, until when and behind which offset: what the view has, by the service and by the command that asks
-    it; null where something can be leased."""
+def test_why_nothing_can_be_leased_is_said_over_http(settings: Settings, private_database: Database) -> None:
+    """In one word, until when and behind which offset: what the view has;
+    null where something can be leased."""
     state, at = State(private_database), SharePartition("g", "t", 0)
     join(private_database, "g", "t")
     state.initialize(at, "id", 3, 1)
@@ -487,14 +421,11 @@ def test_why_nothing_can_be_leased_is_said_over_http(
         answer = httpx.get(f"{where}/v1/groups/g", trust_env=False)
         conforming(answer)
         (found,) = answer.json()["offsets"]
-        words = ("groups", "describe", "--group", "g", "--home", str(tmp_path), "--service-url", where)
-        (row,) = json.loads(CliRunner().invoke(command, [*words, "-o", "json"]).stdout)
         (status,) = state.figures.describe("g")
         until = status.blocked_until
-        assert row["blocked_until"] == (None if until is None else round(until.timestamp() * 1000))
         assert found["blocked_until"] == (None if until is None else until.isoformat())
         for key in ("blocked_by", "blocked_offset"):
-            assert found[key] == row[key] == getattr(status, key)
+            assert found[key] == getattr(status, key)
         return found["blocked_by"], found["blocked_until"], found["blocked_offset"]
 
     with serving(settings.replace(database_url=url), coordinate=False) as where:

@@ -18,7 +18,7 @@ from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.kafka.topics import Topics
-from sharequeue.local import postgres
+from sharequeue.local import postgres, processes
 from sharequeue.local.home import Home
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
@@ -287,10 +287,10 @@ def test_a_lock_survives_the_crash_of_everything(stack_home: Path) -> None:
         single.observe(state, at, "id", 0, 100, 100)
         state.administration.beat()
         lease = take(state, at)
-        found = postgres.find(home)
+        found = processes.find(home, postgres.NAME)
         assert found is not None
-        os.kill(found[0].pid, signal.SIGKILL)
-    while found[0].alive:
+        os.kill(found.pid, signal.SIGKILL)
+    while found.alive:
         time.sleep(0.01)
     with started() as database:
         state = State(database)

@@ -20,7 +20,7 @@ from sharequeue.words.values import AcknowledgeType
 
 ACCEPT = AcknowledgeType.ACCEPT
 LIMIT, DLQ = "share.delivery.count.limit", "errors.deadletterqueue.topic.name"
-FOLDERS = "sharequeue-testing-*"
+FOLDERS = "sharequeue-postgres-*"
 
 
 @pytest.fixture(scope="module")

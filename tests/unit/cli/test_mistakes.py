@@ -17,7 +17,6 @@ import sharequeue.cli
 from sharequeue.cli import command
 from sharequeue.cli.consuming import _line, _properties, _row
 from sharequeue.cli.failures import database_failure
-from sharequeue.cli.kafka.tools import properties
 from sharequeue.cli.options import execute_option, parse_topics
 from sharequeue.cli.output import Output, answers, text
 
@@ -41,16 +40,16 @@ def test_a_topic_named_twice_is_both() -> None:
         (
             (*RESET, "--topic", "t", "--to-datetime", "2026-05-01T12:00 CET"),
             2,
-            "write the time zone as its difference",
+            "the time zone as its difference",
         ),
         ((*RESET, "--topic", "t", "--to-datetime", "yesterday"), 2, "expected YYYY-MM-DDTHH:mm:SS.sss"),
         ((*RESET, "--topic", "t", "--to-datetime", "0001-01-01T00:00+14:00"), 2, "expected YYYY-MM-DDTHH"),
         (
             ("dlq", "list", "t", "--since", "2026-05-01T12:00:00Europe/Berlin"),
             2,
-            "write the time zone as its difference",
+            "the time zone as its difference",
         ),
-        (("audit", "--since", "2026-05-01 12:00:00.5 UTC"), 2, "write the time zone as its difference"),
+        (("audit", "--since", "2026-05-01 12:00:00.5 UTC"), 2, "the time zone as its difference"),
         (
             (*KAFKAS, "--from-file", "f", "--topic", "t"),
             1,
@@ -122,45 +121,12 @@ def test_a_setting_that_cannot_be_is_one_line(
     assert "secret" not in printed
 
 
-def test_a_file_that_is_not_there_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of what was named, and why not."""
-    words = ("share-groups", "--list", "--command-config", "/nope/there.properties", "--home", str(tmp_path))
-    assert "/nope/there.properties cannot be read (No such file or directory)" in failed(
-        monkeypatch, capsys, *words
-    )
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("share-groups", "--list", "--command-config"),
-        ("share-group-configs", "--group", "g", "--describe", "--command-config"),
-        ("share-group-configs", "--group", "g", "--alter", "--add-config-file"),
-    ],
-)
-def test_a_file_of_settings_that_is_no_text_is_one_line(
-    words: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Before a server is asked; Kafka's tools end with exit code 1."""
-    (tmp_path / "bin").write_bytes(b"a=1\n\xff\xfe=1\n")
-    nowhere = ("--database-url", "postgresql://nowhere.invalid/x")
-    printed = failed(monkeypatch, capsys, *words, str(tmp_path / "bin"), *nowhere)
-    assert "bin, line 2: byte 0xff is not UTF-8: expected lines of name=value" in printed
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("dlq", "redrive", "t", "--rate", "nan"), "'--rate': 'nan' is not a finite number"),
         (("dlq", "redrive", "t", "--rate", "inf"), "'--rate': 'inf' is not a finite number"),
         (("dlq", "redrive", "t", "--rate", "1e-9"), "is not in the range x>=0.001"),
-        (("groups", "describe", "--watch", "--every", "nan"), "'--every': 'nan' is not a finite number"),
-        (("groups", "describe", "--watch", "--every", "1e300"), "is not in the range 0.05<=x<=86400"),
         (("journal", "keep", "--retention-days", "nan"), "'nan' is not a finite number"),
         (("journal", "keep", "--retention-days", "1e9"), "is not in the range 0<x<=36500"),
         (("run", "m:j", "--max-seconds", "nan"), "'--max-seconds': 'nan' is not a finite number"),
@@ -193,15 +159,6 @@ def test_a_module_that_cannot_be_imported_is_one_line(
     assert f"NO_SUCH_JOB: module {name} cannot be imported: " in printed
 
 
-def test_a_file_of_configs_may_have_comments(tmp_path: Path) -> None:
-    """As properties files do, with blanks around the equals sign."""
-    path = tmp_path / "configs"
-    path.write_text("# of the queue\nshare.delivery.count.limit = 8\n\nshare.auto.offset.reset=earliest\n")
-    assert properties(path) == {"share.delivery.count.limit": "8", "share.auto.offset.reset": "earliest"}
-    result = CliRunner().invoke(command, ["share-group-configs", "--version"])
-    assert (result.exit_code, "version" in result.output) == (0, True)
-
-
 @pytest.mark.parametrize(("kind", "said"), [(1, "CreateTime:5\n"), (2, "LogAppendTime:5\n")])
 def test_a_record_says_whose_time_it_has(kind: int, said: str) -> None:
     """The producer's, or the broker's."""
@@ -215,19 +172,6 @@ def test_a_record_says_whose_time_it_has(kind: int, said: str) -> None:
     context = click.Context(click.Command("x"))
     chosen = _properties(context, click.Option(["--x"]), wanted)
     assert _line(_row(record, None), chosen) == said
-
-
-def test_kafkas_tool_has_one_exit_code_for_wrong_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Also for what is only read later."""
-    words = ("share-group-configs", "--describe", "--group", "g", "--home", str(tmp_path))
-
-    def late(*_: object, **__: object) -> None:
-        parse_topics(["t:x"])
-
-    monkeypatch.setattr("sharequeue.cli.kafka.configs.Database.open", late)
-    assert "partitions must be numbers" in failed(monkeypatch, capsys, *words)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sharequeue.local.broker_settings import write_settings
 from sharequeue.local.home import Home
+from sharequeue.local.kafka import write_settings
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from sharequeue.cli import command
 from sharequeue.local import jars
 from sharequeue.local.optional_jars import MEGABYTES, jar_set
 from sharequeue.spark.session import SparkNotReady, optional_jars
-from sharequeue.words.jar_sets import DESCRIPTIONS, JarSetInvalid, folder_of
-from sharequeue.words.settings import Settings
+from sharequeue.words.settings import SettingInvalid, Settings
+from sharequeue.words.settings.jar_sets import DESCRIPTIONS, folder_of
 
 
 @pytest.mark.parametrize("name", DESCRIPTIONS)
@@ -46,7 +46,7 @@ def test_sets_are_named_by_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert settings.spark_jars == ("delta", "avro")
     assert settings.replace(output="/elsewhere").spark_jars == ("delta", "avro")
     with pytest.raises(
-        JarSetInvalid, match="'hudi' is not a known set of jars: expected any of s3a, delta, iceberg, avro"
+        SettingInvalid, match="'hudi' is not a known set of jars: expected any of s3a, delta, iceberg, avro"
     ):
         Settings.load(tmp_path, spark_jars="hudi")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sharequeue.local import processes
+from sharequeue.local import ports, processes
 from sharequeue.local.home import Home, write_json
 from sharequeue.local.preflight import StackError
 from sharequeue.local.processes import Start
@@ -48,12 +48,12 @@ def test_a_started_component_is_found_and_stopped(home: Home) -> None:
 
 
 def test_a_stale_record_never_names_somebody_elses_process(home: Home) -> None:
-    """After a reboot the recorded pid may be anybody's; it is not ours, and stop leaves it alone."""
+    """After a reboot the recorded pid may be anybody's; it is not ours, and is left alone."""
     with subprocess.Popen(SLEEP, stdout=subprocess.DEVNULL) as stranger:
-        stale = processes.Running("sleeper", stranger.pid, "another-boot:1", home.logs / "sleeper.log")
-        write_json(home.run / "sleeper.json", {"pid": stale.pid, "identity": stale.identity})
-        assert processes.find(home, "sleeper") is None
-        processes.stop(home, stale)
+        for started in (0.0, None):
+            write_json(home.run / "sleeper.json", {"pid": stranger.pid, "started": started})
+            assert processes.find(home, "sleeper") is None
+            assert not ports.stop(home, "sleeper")
         assert stranger.poll() is None
         stranger.kill()
 
@@ -77,8 +77,8 @@ def test_a_component_that_ignores_sigterm_is_killed_with_its_children(home: Home
     processes.wait_until(running, lambda: "ready" in running.log.read_text(), 120)
     child = int(running.log.read_text().split()[-1])
     processes.stop(home, running, seconds=0.2)
-    assert processes.identity(running.pid) is None
-    assert processes.identity(child) is None
+    assert not running.alive
+    assert not psutil.pid_exists(child)
 
 
 def test_a_component_that_dies_at_start_shows_its_last_lines_and_where_the_rest_is(home: Home) -> None:
@@ -99,14 +99,22 @@ def test_a_program_that_is_not_there_is_named(home: Home) -> None:
         start(home, "/nowhere/at/all")
 
 
-def test_a_dead_process_has_no_identity() -> None:
-    """Neither an ended process nor its zombie counts as alive."""
-    ended = subprocess.Popen([sys.executable, "-c", ""])
+def of(pid: int) -> processes.Running:
+    return processes.Running("sleeper", psutil.Process(pid), Path("/nowhere"))
+
+
+def test_a_dead_process_is_not_alive() -> None:
+    """Neither an ended process nor its zombie."""
+    ended = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    running = of(ended.pid)
+    assert running.alive
+    assert ended.stdin is not None
+    ended.stdin.close()
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
-    assert processes.identity(ended.pid) is None
+    assert not running.alive
     ended.wait()
-    assert processes.identity(ended.pid) is None
-    assert processes.identity(os.getpid()) is not None
+    assert not running.alive
+    assert of(os.getpid()).alive
 
 
 def test_a_killed_process_is_there_until_its_last_thread_has_ended() -> None:
@@ -116,11 +124,12 @@ def test_a_killed_process_is_there_until_its_last_thread_has_ended() -> None:
         "ctypes.CDLL(None).pthread_exit(None)"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as dying:
-        wait_until(lambda: psutil.Process(dying.pid).status() == psutil.STATUS_ZOMBIE)
-        assert processes.identity(dying.pid) is not None
+        running = of(dying.pid)
+        wait_until(lambda: running.process.status() == psutil.STATUS_ZOMBIE)
+        assert running.alive
         dying.kill()
         dying.wait()
-        assert processes.identity(dying.pid) is None
+        assert not running.alive
 
 
 def test_a_component_that_was_found_may_have_been_killed(home: Home) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sharequeue.words.settings import Settings
-from sharequeue.words.settings.output import is_uri, located
+from sharequeue.words.settings.addresses import is_uri, located
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from sharequeue.database.pool import connection_defaults
 from sharequeue.kafka.clients import client_config, credentials, logged_in, portable_config, spark_options
 from sharequeue.spark.sinks.postgres_tables import connection_of
-from sharequeue.words.settings import ServersInvalid, SettingMissing, Settings, normalise_database_url
+from sharequeue.words.settings import SettingInvalid, SettingMissing, Settings, normalise_database_url
 from tests.servers.certificates import Authority
 
 STACK = {
@@ -110,7 +110,7 @@ def test_a_missing_address_says_what_to_set(tmp_path: Path, no_environment: pyte
 def test_a_port_that_cannot_be_is_refused(servers: str) -> None:
     """librdkafka makes another port of it, at which nobody ever answers."""
     with pytest.raises(
-        ServersInvalid, match=r"the port of '[^,]*' is '.*': expected a number from 1 to 65535"
+        SettingInvalid, match=r"the port of '[^,]*' is '.*': expected a number from 1 to 65535"
     ):
         Settings({"bootstrap_servers": servers})
 

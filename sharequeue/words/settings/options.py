@@ -1,37 +1,11 @@
-"""The address and the roles of Postgres."""
+"""Settings that belong together: connections to the database, its roles, the service's limits for one client."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
-from urllib.parse import urlsplit, urlunsplit
 
-_DRIVER = "postgresql+psycopg2"
-
-
-def normalise_database_url(url: str) -> str:
-    """Add the driver to a bare Postgres URL, and write several hosts (libpq's `h1:5432,h2:5432`) in SQLAlchemy's
-    form.
-
-    SQLAlchemy 2.1 maps `postgresql://` to psycopg 3, under which dagster-postgres fails on every run.
-    """
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        return url
-    place, slash, tail = rest.partition("/")
-    user, at, hosts = place.rpartition("@")
-    if "," in hosts:
-        name, _, query = tail.partition("?")
-        listed = "&".join([*(f"host={host}" for host in hosts.split(",")), *filter(None, [query])])
-        rest = f"{user}{at}{slash}{name}?{listed}"
-    return f"{_DRIVER if scheme in ('postgresql', 'postgres') else scheme}://{rest}"
-
-
-def sibling_database(database_url: str) -> str:
-    """Return the URL of the database `dagster` on the same server."""
-    if not database_url:
-        return ""
-    return urlunsplit(urlsplit(database_url)._replace(path="/dagster"))
+__all__ = ["DatabaseOptions", "RoleNames", "ServiceLimits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +37,27 @@ class RoleNames(NamedTuple):
     """May call the functions of operations, and has no access to tables."""
     reader: str = "sharequeue_reader"
     """May read the views."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLimits:
+    """Limits of one replica: `SHAREQUEUE_SERVICE_<NAME>`. Raises ValueError for invalid values."""
+
+    max_connections: int = 2_000
+    """Connections at the same time. A new one replaces the one that has waited longest for its client."""
+    request_timeout_ms: int = 10_000
+    """The longest duration of a TLS handshake, and of one request from its first byte to its last."""
+    answer_timeout_ms: int = 30_000
+    """The longest time that a client may take to read a response."""
+    idle_timeout_ms: int = 75_000
+    """The longest time that a connection stays open between requests."""
+    requests_per_second: int = 2_500
+    """Average rate of one principal; a request other than a heartbeat counts as 5. 0 for no limit."""
+
+    def __post_init__(self) -> None:
+        times = self.request_timeout_ms, self.answer_timeout_ms, self.idle_timeout_ms
+        if self.max_connections < 10 or min(times) < 100 or self.requests_per_second < 0:
+            raise ValueError(
+                "the service needs at least 10 connections and timeouts of at least 100 ms, and a rate must not be "
+                "negative (0 for no limit)"
+            )

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["DESCRIPTIONS", "JarSetInvalid", "chosen", "fetch_command", "folder_of"]
+from sharequeue.words.settings.addresses import SettingInvalid
+
+__all__ = ["DESCRIPTIONS", "chosen", "fetch_command", "folder_of"]
 
 DESCRIPTIONS = {
     "s3a": "Spark's client of S3, for an output on s3a:",
@@ -20,18 +22,15 @@ DESCRIPTIONS = {
 }
 
 
-class JarSetInvalid(ValueError):
-    """SHAREQUEUE_SPARK_JARS names an unknown set of jars; the message lists the known ones."""
-
-
 def chosen(given: str | Iterable[str]) -> tuple[str, ...]:
-    """Return the names of sets without duplicates, from a list or comma-separated text. Raises JarSetInvalid."""
+    """Return the names of sets without duplicates, from a list or comma-separated text. Raises SettingInvalid."""
     names = given.split(",") if isinstance(given, str) else given
     found = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
     for name in found:
         if name not in DESCRIPTIONS:
-            raise JarSetInvalid(
-                f"{name!r} is not a known set of jars: expected any of {', '.join(DESCRIPTIONS)}"
+            raise SettingInvalid(
+                "SHAREQUEUE_SPARK_JARS",
+                f"{name!r} is not a known set of jars: expected any of {', '.join(DESCRIPTIONS)}",
             )
     return found
 
