@@ -1,4 +1,4 @@
-"""P12: one group of 1,000 members and 1,000 share-partitions, each assignor in turn; one member leaves.
+"""P12: one group of 1,000 members and 1,000 share-partitions; one member leaves.
 
 Measured are the time until the assignment without it is written, and the number of pairs of member and
 share-partition that were added and removed besides its own.
@@ -29,29 +29,26 @@ def pairs(database: Database, group: str) -> set[tuple[str, int]]:
 def reassignment(size: int = 1_000, leavers: int = 5) -> Iterator[Table]:
     """Measure the reassignment when one of many members leaves, and what moves."""
     configs = ServiceConfigs.of({"group.share.max.size": str(size)})
-    rows = []
+    group = "group"
     with server() as url, Database(url) as database:
-        for assignor in ("simple", "backlog"):
-            alter_group_configs(
-                database, assignor, {"share.assignors": assignor, "share.assignment.interval.ms": 0}
-            )
-            members(database, assignor, size, size, configs)
-            settle(url)
-            times, came, went, due = [], 0, 0, 0
-            for number in range(leavers):
-                leaver, before = f"member-{number * 37:04}", pairs(database, assignor)
+        alter_group_configs(database, group, {"share.assignment.interval.ms": 0})
+        members(database, group, size, size, configs)
+        settle(url)
+        times, came, went, due = [], 0, 0, 0
+        for number in range(leavers):
+            leaver, before = f"member-{number * 37:04}", pairs(database, group)
 
-                def leave(assignor: str = assignor, leaver: str = leaver) -> None:
-                    heartbeat(database, HeartbeatRequest(assignor, leaver, -1), configs)
-                    refresh_group(database, assignor, configs)
+            def leave(leaver: str = leaver) -> None:
+                heartbeat(database, HeartbeatRequest(group, leaver, -1), configs)
+                refresh_group(database, group, configs)
 
-                times.append(seconds(leave) * 1000)
-                after = pairs(database, assignor)
-                due += sum(member == leaver for member, _ in before)
-                came += len(after - before)
-                went += sum(member != leaver for member, _ in before - after)
-            moved = (f"{each / leavers:.1f}" for each in (due, came, went))
-            rows.append((assignor, f"{median(times):.0f}", f"{max(times):.0f}", *moved))
-    headings = ("assignor", f"ms, median of {leavers}", "most", "pairs of the leaver", "pairs that came")
+            times.append(seconds(leave) * 1000)
+            after = pairs(database, group)
+            due += sum(member == leaver for member, _ in before)
+            came += len(after - before)
+            went += sum(member != leaver for member, _ in before - after)
+    moved = (f"{each / leavers:.1f}" for each in (due, came, went))
+    headings = (f"ms, median of {leavers}", "most", "pairs of the leaver", "pairs that came")
     title = f"one of {size:,} members leaves {size:,} share-partitions"
-    yield Table((*headings, "others that went"), rows, title)
+    row = (f"{median(times):.0f}", f"{max(times):.0f}", *moved)
+    yield Table((*headings, "others that went"), [row], title)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sharequeue.consumer import (
-        AIOShareConsumer,
         DeserializingShareConsumer,
         ShareConsumer,
         WakeupException,
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "AIOShareConsumer",
     "AcknowledgeType",
     "Database",
     "DeserializingShareConsumer",
@@ -53,7 +51,6 @@ __all__ = [
 ]
 
 _MODULES = {
-    "AIOShareConsumer": "consumer",
     "AcknowledgeType": "words.values",
     "Database": "database",
     "DeserializingShareConsumer": "consumer",

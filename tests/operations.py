@@ -448,8 +448,6 @@ OPERATIONS: Mapping[str, Operation] = {
         },
     ),
     "expire_members": operation(),
-    "backlog_assignment": operation(meant={"p_group_id": OPTIONAL_NAME}),
-    "rebalance_group": operation(**MEMBERS, meant={"p_group_id": OPTIONAL_NAME}),
     "refresh_group": operation(meant={"p_group_id": OPTIONAL_NAME}),
     "assign_share_partitions": operation(
         **MEMBERS,

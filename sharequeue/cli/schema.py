@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import click
 
-from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import GroupsNamed, groups_option, settings_options
 from sharequeue.cli.output import Output, answers, text
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate as apply_migrations
-from sharequeue.database.schema_dump import DumpFailed, print_schema
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
 
@@ -23,27 +21,13 @@ from sharequeue.words.settings import Settings
     is_flag=True,
     help="Create missing roles, make the owner role own the schema, grant the others.",
 )
-@click.option(
-    "--print-schema",
-    "show",
-    is_flag=True,
-    help="Only print the current schema: tables in full, functions and views as signatures.",
-)
-def migrate(settings: Settings, output: Output, dry_run: bool, roles: bool, show: bool) -> None:
+def migrate(settings: Settings, output: Output, dry_run: bool, roles: bool) -> None:
     """Bring the database's schema up to date in one transaction; several calls at the same time are harmless.
 
     Use --roles once, and again after a change of the names (SHAREQUEUE_DATABASE_OWNER_ROLE, _SERVICE_ROLE,
     _WORKER_ROLE, _READER_ROLE); existing roles only get permissions.
     """
-    if show and not output.text:
-        raise click.UsageError("--print-schema prints SQL: leave out -o")
     with Database.open(settings) as database:
-        if show:
-            try:
-                click.echo(print_schema(database), nl=False)
-            except DumpFailed as error:
-                raise Refused(error) from error
-            return
         names = apply_migrations(database, dry_run=dry_run, roles=settings.roles if roles else None)
     status = "would apply" if dry_run else "applied"
     if not output.text:

@@ -6,9 +6,8 @@ are this project's. The records are read from Kafka with confluent-kafka's ordin
 ``held_leases``, ``lease_queue``, ``acknowledgements``, ``reader``, ``log_ends``, ``member``, ``configs``.
 """
 
-from sharequeue.consumer.aio import AIOShareConsumer
 from sharequeue.consumer.deserializing import DeserializingShareConsumer
 from sharequeue.consumer.errors import WakeupException
 from sharequeue.consumer.share_consumer import ShareConsumer
 
-__all__ = ["AIOShareConsumer", "DeserializingShareConsumer", "ShareConsumer", "WakeupException"]
+__all__ = ["DeserializingShareConsumer", "ShareConsumer", "WakeupException"]

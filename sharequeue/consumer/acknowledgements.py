@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import inf
@@ -84,23 +84,26 @@ class Acknowledgements:
                 failures.output(holding, each.errors) if failures else None for holding, each in self.taken
             ]
         now = state.now() if any(each.delayed for _, each in self.taken) else None
-        acknowledgements: list[tuple[int, LeaseAcknowledgement]] = []
-        for number, ((holding, each), output) in enumerate(zip(self.taken, self._outputs, strict=True)):
-            lease = anyone(holding.lease)
-            for outcomes, delays in _in_parts(each, now):
-                outputs = () if output is None else (output,)
-                acknowledgements.append(
-                    (number, LeaseAcknowledgement(lease, outcomes, outputs, delays=delays))
-                )
-                output = None
+        acknowledgements = [
+            (
+                number,
+                LeaseAcknowledgement(
+                    anyone(holding.lease),
+                    each.outcomes,
+                    () if output is None else (output,),
+                    delays={} if now is None else _times(each.delayed, now),
+                ),
+            )
+            for number, ((holding, each), output) in enumerate(zip(self.taken, self._outputs, strict=True))
+            if each.outcomes
+        ]
         results: list[Result] = [None] * len(self.taken)
         for call, part in enumerate(in_calls(acknowledgements)):
             # Each call has its own request id: two calls may have the same member and share-partitions.
             request_id = uuid5(self.request_id, str(call))
             done = state.acknowledge([each for _, each in part], request_id=request_id)
             for (number, _), result in zip(part, done, strict=True):
-                if isinstance(result, ShareError):
-                    results[number] = results[number] or result
+                results[number] = result if isinstance(result, ShareError) else None
         renewed: list[HeldLease] = []
         for number, (holding, each) in enumerate(self.taken):
             if each.renewed:
@@ -121,21 +124,15 @@ class Acknowledgements:
         return found
 
 
-def _in_parts(
-    taken: LeaseOutcomes, now: datetime | None
-) -> Iterator[tuple[Mapping[AcknowledgeType, OffsetSet], Mapping[datetime, OffsetSet]]]:
-    """Yield the outcomes, and the released offsets with a delay, by time: at most `DELAYS` times in a part."""
-    if not taken.outcomes:
-        return
-    later = [] if now is None else [(now + timedelta(seconds=s), at) for s, at in taken.delayed.items()]
-    parts = [{time: OffsetSet.from_offsets(at) for time, at in part} for part in in_calls(later, DELAYS)]
-    others = [OffsetSet.union(part.values()) for part in parts[1:]]
-    first = dict(taken.outcomes)
-    if others:
-        first[AcknowledgeType.RELEASE] -= OffsetSet.union(others)
-    yield first, parts[0] if parts else {}
-    for released, part in zip(others, parts[1:], strict=True):
-        yield {AcknowledgeType.RELEASE: released}, part
+def _times(delayed: Mapping[float, Sequence[int]], now: datetime) -> dict[datetime, OffsetSet]:
+    """Return the released offsets with a delay, by time; of more than `DELAYS`, neighbours share one."""
+    delays = sorted(delayed.items())
+    return {
+        now + timedelta(seconds=part[-1][0]): OffsetSet.from_offsets(
+            at for _, offsets in part for at in offsets
+        )
+        for part in in_calls(delays, -(-len(delays) // DELAYS) or 1)
+    }
 
 
 def _renew(state: State, holding: HeldLease, taken: LeaseOutcomes, lock_duration_ms: float) -> HeldLease:

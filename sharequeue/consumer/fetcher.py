@@ -104,9 +104,6 @@ class Fetcher:
         with self._handover.changed:
             self._drops += 1
             gone = [each for each in self._handover.queue.leases() if each.key[0] not in topics]
-            if self._handover.ceased:
-                # Renewed records still belong to the program, which has to finish them.
-                gone = [each for each in gone if not each.renewed]
             untouched = [each.lease for each in gone if each.untouched]
             self._dropped = [each for each in self._dropped if not each.lapsed]
             self._dropped += [each for each in gone if not each.untouched]
@@ -154,15 +151,12 @@ class Fetcher:
     def _run(self) -> None:
         while True:
             with self._handover.changed:
-                self._handover.changed.wait_for(self._something_to_do)
+                self._handover.changed.wait_for(lambda: self._stop or self._wants_records())
                 if self._stop:
                     return
                 self._handover.asked = False
             try:
-                if self._handover.ceased:
-                    self.drop(frozenset())
-                else:
-                    self._fetch()
+                self._fetch()
             except (SQLAlchemyError, KafkaException, BrokerNotAvailable) as error:
                 _log.warning(
                     "fetching for %s failed, trying again: %s", self._member.member_id, first_line(error)
@@ -173,24 +167,15 @@ class Fetcher:
                 self._handover.fail(error)
                 self._pause(_RETRY_S)
 
-    def _something_to_do(self) -> bool:
-        return self._stop or self._wants_records() or self._to_give_back()
-
-    def _to_give_back(self) -> bool:
-        return self._handover.ceased and not all(each.renewed for each in self._handover.queue.leases())
-
     def _wants_records(self) -> bool:
         handover = self._handover
-        if self._stop or handover.ceased or (not self._member.assignment and not handover.demand):
+        if not self._member.assignment and not handover.demand:
             return False
         if (handover.demand or handover.asked) and not handover.enough(self._config.max_poll_records):
             return True
         if handover.queue.records >= handover.ahead_records / 2 or handover.idle_ahead:
             return False
         return not handover.queue.at_least(self._config.fetch_max_bytes)
-
-    def _interrupted(self) -> bool:
-        return self._stop or self._handover.ceased
 
     def _pause(self, seconds: float) -> None:
         with self._handover.changed:
@@ -301,7 +286,7 @@ class Fetcher:
     def _read(self) -> None:
         """Read the leased records, as far as the byte limit and the broker allow."""
         self._have_all_come()
-        while self._handover.queue.to_read and not self._interrupted():
+        while self._handover.queue.to_read and not self._stop:
             holding = self._handover.queue.to_read[0]
             if holding.lapsed:
                 with self._handover.changed:
@@ -319,7 +304,7 @@ class Fetcher:
                 holding.unread,
                 room,
                 min(BROKER_PATIENCE_S, lock_s / 3),
-                self._interrupted,
+                lambda: self._stop,
             )
             counted = with_delivery_counts(part.messages, holding.lease)
             with self._handover.changed:
@@ -329,7 +314,7 @@ class Fetcher:
                 self._handover.figures["records-consumed-total"] += len(part.messages)
                 self._handover.figures["bytes-consumed-total"] += sum(map(len, part.messages))
                 self._handover.changed.notify_all()
-            stalled = bool(holding.unread) and not self._interrupted()
+            stalled = bool(holding.unread) and not self._stop
             if stalled and not (part.messages and part.error is None):
                 self._not_readable(holding, part.error)
             with self._handover.changed:
@@ -405,13 +390,13 @@ class Fetcher:
             # The window may be full of records whose acknowledgements are on their way.
             sent = self._handover.answered
             self._handover.changed.wait_for(
-                lambda: self._handover.answered != sent or not self._handover.outbox or self._interrupted(),
+                lambda: self._handover.answered != sent or not self._handover.outbox or self._stop,
                 LOOK_AGAIN_S,
             )
             if self._handover.answered != sent:
                 return
         until = time.monotonic() + (NOTIFIED_S if self._notified() else LOOK_AGAIN_S)
-        while self._handover.demand and not self._interrupted() and time.monotonic() < until:
+        while self._handover.demand and not self._stop and time.monotonic() < until:
             if self._handover.news.is_set():
                 self._handover.news.clear()
                 return

@@ -29,10 +29,6 @@ FIGURES = (
 """The counters, by the names of Kafka's client."""
 
 
-CEASED_POLL_S = 0.1
-"""The longest wait of a poll when nothing more is leased."""
-
-
 class Handover:
     """The exchange between a program and the threads of its consumer."""
 
@@ -46,8 +42,6 @@ class Handover:
         self._wanted_until = 0.0
         self.asked = False
         """Whether a poll returned no records, even without waiting, and no round of fetching has begun since."""
-        self.ceased = False
-        """Whether leasing has stopped."""
         self.ahead_records = 0
         """Records that may wait here for the next polls."""
         self.answered = 0
@@ -112,17 +106,12 @@ class Handover:
             self.changed.notify_all()
             try:
                 while self._failure is None and not self._woken:
-                    if self.ceased:
-                        # A program that keeps polling must not run in a busy loop.
-                        deadline = min(deadline, time.monotonic() + CEASED_POLL_S)
-                    elif self.queue.records:
+                    if self.queue.records:
                         # There are records: the poll waits for more of them for fetch.max.wait.ms.
                         deadline = min(deadline, time.monotonic() + self._config.fetch_max_wait_ms / 1000)
                     left = deadline - time.monotonic()
-                    if self.ceased or self.enough(most) or left <= 0:
-                        messages, holdings = self.queue.pick(
-                            most, explicit=self._config.explicit, only_renewed=self.ceased
-                        )
+                    if self.enough(most) or left <= 0:
+                        messages, holdings = self.queue.pick(most, explicit=self._config.explicit)
                         if messages or left <= 0:
                             break
                     self.changed.wait(left)
@@ -163,11 +152,6 @@ class Handover:
             self._woken = True
             self.changed.notify_all()
 
-    def forget_interrupt(self) -> None:
-        """Forget an interrupt that nothing waited for, so that it does not end the next wait."""
-        with self.changed:
-            self._woken = False
-
     def fail(self, error: Exception) -> None:
         """End the current or next poll with an error that waiting does not resolve."""
         with self.changed:
@@ -178,12 +162,6 @@ class Handover:
         """Forget the failure of an earlier subscription: it does not concern this one."""
         with self.changed:
             self._failure = None
-
-    def cease(self) -> None:
-        """Stop leasing, and have waiting records given back. From now on polls return only renewed records."""
-        self.ceased = True
-        with self.changed:
-            self.changed.notify_all()
 
     def _check_woken(self) -> None:
         if self._woken:

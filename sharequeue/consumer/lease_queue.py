@@ -54,16 +54,12 @@ class LeaseQueue:
         """Put a holding first, before everything else: its records are polled again."""
         self._to_poll.appendleft(holding)
 
-    def pick(
-        self, most: int, *, explicit: bool, only_renewed: bool = False
-    ) -> tuple[list[Message], list[HeldLease]]:
+    def pick(self, most: int, *, explicit: bool) -> tuple[list[Message], list[HeldLease]]:
         """Return the next records, at most `most`, and their leases; none whose lock may have lapsed."""
         messages: list[Message] = []
         holdings: list[HeldLease] = []
         while self._to_poll and len(messages) < most:
             holding = self._to_poll[0]
-            if only_renewed and not holding.renewed:
-                break  # renewed records come first
             if holding.lapsed:
                 topic, partition = holding.key
                 _log.warning(

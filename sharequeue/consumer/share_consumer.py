@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 import time
 import weakref
@@ -88,11 +87,6 @@ class ShareConsumer:
             config, self._database, handover, self._member, lambda: listener.active
         )
         self._listener = listener = Listener(self._database, config.group_id, handover.wake)
-        self.stopping = False
-        """Whether ``stop`` was called, or a signal of ``stop_on_signal`` has arrived."""
-        self._ended = threading.Event()
-        self._handlers: dict[int, tuple[Any, Any]] = {}
-        """Our handler and the previous one, by signal."""
         self._in_hand: list[HeldLease] = []
         """Leases with polled records whose acknowledgements are not sent yet."""
         self._subscribed: tuple[str, ...] = ()
@@ -243,10 +237,6 @@ class ShareConsumer:
         """End a waiting poll or commit_sync, or the next one, with ``WakeupException``. From any thread."""
         self._handover.interrupt()
 
-    def forget_wakeup(self) -> None:
-        """Drop a wakeup that nothing waited for, so that it does not end the next poll. From any thread."""
-        self._handover.forget_interrupt()
-
     def client_instance_id(self, timeout: float = -1) -> str:
         """Return the id by which the group knows this consumer: in `members`, leases and dead letters."""
         with self._guard.call():
@@ -278,62 +268,12 @@ class ShareConsumer:
             if self._config.explicit:
                 self._send()
             self._guard.closed = True
-            self._ended.set()
             self._abandon.detach()
             ending = threading.Thread(target=self._end, args=(deadline, self._in_hand), daemon=True)
             ending.start()
             ending.join(max(0.0, deadline - time.monotonic()))
             self._in_hand = []
-            self._restore_signals()
             self._dispatch()
-
-    def stop_on_signal(self, *signals: int, timeout: float = 25.0) -> None:
-        """Stop leasing on SIGTERM (or these signals): polls return only renewed records, and ``stopping`` is true.
-
-        The program finishes its records, commits and closes. Records that it still holds after ``timeout`` seconds
-        are given back: other consumers get them, and late acknowledgements are refused. ``close`` restores the
-        previous signal handlers. Call both in the main thread. Raises IllegalStateException on a closed consumer.
-        """
-        self._guard.check_open()
-
-        def handler(*_: object) -> None:
-            self.stop(timeout)
-
-        for number in signals or (signal.SIGTERM,):
-            before = signal.signal(number, handler)
-            self._handlers[number] = handler, self._handlers.get(number, (None, before))[1]
-
-    def _restore_signals(self) -> None:
-        """Restore the previous signal handlers, unless the program has replaced ours since.
-
-        Only the main thread may do this: in another thread nothing changes.
-        """
-        if threading.current_thread() is not threading.main_thread():
-            return
-        while self._handlers:
-            number, (mine, before) = self._handlers.popitem()
-            if signal.getsignal(number) is mine:
-                signal.signal(number, signal.SIG_DFL if before is None else before)
-
-    def stop(self, timeout: float = 25.0) -> None:
-        """Stop the consumer as the signal of ``stop_on_signal`` does, from any thread. Returns at once."""
-        if not self.stopping:
-            self.stopping = True
-            threading.Thread(target=self._stop_within, args=(timeout,), daemon=True).start()
-
-    def _stop_within(self, timeout: float) -> None:
-        self._handover.cease()
-        if not self._ended.wait(timeout):
-            _log.warning("the program has not finished after %.0f s: its records are given back", timeout)
-            try:
-                self._fetcher.release_all([])
-            except (SQLAlchemyError, ShareError) as error:
-                _log.warning(
-                    "records of %s are delivered again when their locks lapse: %s",
-                    self._member.member_id,
-                    error,
-                )
-            self._member.membership.leave(LEAVE_TIMEOUT_S)
 
     def __enter__(self) -> Self:
         return self

@@ -17,10 +17,8 @@ from sharequeue.groups.assignments import AssignedTopic
 from sharequeue.words.errors import GroupIdNotFound, InvalidGroupId
 from sharequeue.words.names import too_long
 
-_ASSIGNOR = (
-    "coalesce((select c.value from sharequeue.stored_configs(:group_id) c where c.name = 'share.assignors'),"
-    " (select c.value from sharequeue.stored_service_configs() c where c.name = 'group.share.assignors'), 'simple')"
-)
+ASSIGNOR = "simple"
+"""Kafka's SimpleAssignor, the only one of share groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +109,6 @@ def groups_as_json(database: Database, states: Iterable[str]) -> str:
     return str(row["groups"])
 
 
-def assignor_of(database: Database, group_id: str) -> str:
-    """Return the name of the assignor that divides the share-partitions of a group."""
-    return str(database.rows(text(f"select {_ASSIGNOR} as assignor"), group_id=group_id)[0]["assignor"])
-
-
 def describe_group(database: Database, group_id: str) -> GroupDescription:
     """Describe one group. Raises `InvalidGroupId` for an invalid id, `GroupIdNotFound` if there is no such group."""
     if not group_id or "\x00" in group_id or too_long("group id", group_id):
@@ -123,11 +116,7 @@ def describe_group(database: Database, group_id: str) -> GroupDescription:
     parameters = {"group_id": group_id}
     with database.transaction() as connection:
         group = connection.execute(
-            text(
-                f"select g.*, {_ASSIGNOR} as assignor"  # noqa: S608  (no value is in it)
-                " from sharequeue.share_groups g where g.group_id = :group_id"
-            ),
-            parameters,
+            text("select * from sharequeue.share_groups where group_id = :group_id"), parameters
         ).one_or_none()
         if group is None:
             raise GroupIdNotFound(
@@ -156,7 +145,7 @@ def describe_group(database: Database, group_id: str) -> GroupDescription:
         )
     state = _state(len(members))
     return GroupDescription(
-        group_id, state, group.group_epoch, group.assignment_epoch, group.assignor, members, group.created_at
+        group_id, state, group.group_epoch, group.assignment_epoch, ASSIGNOR, members, group.created_at
     )
 
 

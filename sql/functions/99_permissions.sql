@@ -39,8 +39,8 @@ declare
         'revoke_tokens', 'roll_up_due_days',
         'set_service_configs', 'take_snapshot', 'take_snapshots', 'trim_redrive',
         'end_redrive', 'end_service_lease', 'hear_replica', 'hold_service_lease', 'note_service_work', 'take_service_lease',
-        'assign_share_partitions', 'backlog_assignment', 'expire_members', 'heartbeat', 'keep_alive', 'leave_group',
-        'raise_group_epoch', 'rebalance_group', 'refresh_group', 'unknown_topics'];
+        'assign_share_partitions', 'expire_members', 'heartbeat', 'keep_alive', 'leave_group',
+        'raise_group_epoch', 'refresh_group', 'unknown_topics'];
     v_reader constant text[] := array[
         'needed_outputs', 'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'sink_owners', 'snapshots',
         'stored_configs', 'verify', 'verify_journal'];

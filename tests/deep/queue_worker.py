@@ -7,15 +7,18 @@ record that it is handed, and for each result of a commit.
 import asyncio
 import json
 import os
+import signal
 import sys
 import time
 
 from confluent_kafka import Message
 
-from sharequeue import AcknowledgeType, AIOShareConsumer, DeserializingShareConsumer, ShareConsumer
+from sharequeue import AcknowledgeType, DeserializingShareConsumer, ShareConsumer
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 config, topic, mode = json.loads(sys.argv[1]), sys.argv[2], sys.argv[4]
+stopping: list[int] = []
+signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
 ledger = os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 
@@ -62,9 +65,8 @@ def committed(results: dict, outcomes: dict) -> None:  # type: ignore[type-arg]
 
 def plain() -> None:
     with DeserializingShareConsumer({**config, "value.deserializer": decode}) as consumer:
-        consumer.stop_on_signal(timeout=20)
         consumer.subscribe([topic])
-        while not consumer.stopping:
+        while not stopping:
             outcomes = {}
             messages = list(consumer.poll(0.2))
             handed(messages, consumer)
@@ -76,23 +78,17 @@ def plain() -> None:
 
 
 async def awaited() -> None:
-    async with AIOShareConsumer(
-        {**config, "value.deserializer": decode}, consumer_class=DeserializingShareConsumer
-    ) as consumer:
-        consumer.stop_on_signal(timeout=20)
-        await consumer.subscribe([topic])
-        while not consumer.stopping:
+    with DeserializingShareConsumer({**config, "value.deserializer": decode}) as consumer:
+        consumer.subscribe([topic])
+        while not stopping:
             outcomes = {}
-            try:
-                messages = list(await asyncio.wait_for(consumer.poll(), 0.1))
-            except TimeoutError:
-                continue
-            handed(messages, consumer._consumer)
+            messages = list(await asyncio.to_thread(consumer.poll, 0.1))
+            handed(messages, consumer)
             for message in messages:
                 kind, error = outcome_of(message)
-                await consumer.acknowledge(message, kind, error=error)
+                consumer.acknowledge(message, kind, error=error)
                 outcomes[message.partition(), message.offset()] = kind
-            committed(await consumer.commit_sync(), outcomes)
+            committed(await asyncio.to_thread(consumer.commit_sync), outcomes)
 
 
 if mode == "plain":

@@ -14,7 +14,6 @@ from typing import Literal
 Kind = Literal["int", "boolean", "text"]
 Value = int | bool | str
 
-ASSIGNORS = ("simple", "backlog")
 MAX_INT = 2**31 - 1
 """The highest limit of record locks: Kafka's is 10,000, but a batch may lease a whole topic."""
 
@@ -52,14 +51,6 @@ _GROUP = (
     _group("share.delivery.count.limit", "int", "Number of deliveries after which a record is given up.", 2),
     _group("share.partition.max.record.locks", "int", "Records in flight in one share-partition.", 100),
     _group("share.assignment.interval.ms", "int", "Shortest time between two assignments of a group.", 0),
-    ConfigKey(
-        "share.assignors",
-        "text",
-        None,
-        "How share-partitions are assigned: simple, as in Kafka; or backlog, by the lag.",
-        choices=ASSIGNORS,
-        service_name="group.share.assignors",
-    ),
     ConfigKey(
         "share.assignor.offload.enable",
         "boolean",
@@ -257,8 +248,8 @@ _SERVICE = (
         "group.share.assignors",
         "text",
         "simple",
-        "The assignor of groups that do not set one.",
-        choices=ASSIGNORS,
+        "The assignor. As in Kafka, there is only this one.",
+        choices=("simple",),
     ),
     ConfigKey(
         "group.share.initialize.retry.interval.ms",

@@ -32,8 +32,7 @@ def parse(key: ConfigKey, text: str) -> Value:
         return _whole_number(key, text)
     value = text.strip()
     if key.choices and value not in key.choices:
-        hint = " No class is loaded: Kafka's SimpleAssignor is `simple`." if "Assignor" in value else ""
-        raise InvalidConfig(f"`{key.name}` is {text!r}, but must be one of: {', '.join(key.choices)}.{hint}")
+        raise InvalidConfig(f"`{key.name}` is {text!r}, but must be one of: {', '.join(key.choices)}.")
     if key.name == "share.auto.offset.reset":
         reset_duration(value)
     if key.name == "errors.deadletterqueue.topic.name":

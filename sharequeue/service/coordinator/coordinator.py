@@ -21,7 +21,6 @@ from datetime import timedelta
 
 from sharequeue.database import Database
 from sharequeue.deadletters.drainer import DeadLetterDrainer
-from sharequeue.groups.assignments import backlog_groups, rebalance
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.heartbeats import changed_groups, due_groups, expire_members_of, refresh_group
@@ -54,9 +53,6 @@ LONGEST_REST_SECONDS = 10.0
 
 KEEPS_UP_SECONDS = 5.0
 """The maximum age of the last round; after that, members' heartbeats check their own groups."""
-REBALANCE_SECONDS = 10.0
-"""Seconds between two checks of the backlog in groups that are assigned by it: members learn of it in half that
-time."""
 
 _NEWS = "assignment of new share-partitions"
 _WORK: Mapping[str, Work] = {
@@ -81,9 +77,8 @@ class Coordinator:
     """All background work, for all groups of a database.
 
     `interval` is the time between two rounds of expiry and sweep, `watch_interval` between two checks of the broker,
-    `rebalance_interval` between two checks of the backlog in groups that are assigned by it, in seconds. `now`
-    returns Unix time in seconds, from which `by_duration` counts back. If `dead_letters` has the settings of the
-    broker, the coordinator writes the dead letters.
+    in seconds. `now` returns Unix time in seconds, from which `by_duration` counts back. If `dead_letters` has the
+    settings of the broker, the coordinator writes the dead letters.
     """
 
     def __init__(
@@ -95,7 +90,6 @@ class Coordinator:
         interval: float = 1.0,
         watch_interval: float = 2.0,
         now: Callable[[], float] = time.time,
-        rebalance_interval: float = REBALANCE_SECONDS,
         dead_letters: Settings | None = None,
     ) -> None:
         self._database = database
@@ -103,8 +97,6 @@ class Coordinator:
         self._configs = configs or ServiceConfigs.load()
         self._interval = interval
         self._watch_interval = watch_interval
-        self._rebalance_interval = rebalance_interval
-        self._rebalanced_at = time.monotonic()
         self._woken = threading.Event()
         self.name = replica_name()
         """The name of this coordinator among the replicas."""
@@ -194,7 +186,7 @@ class Coordinator:
         self.groups.note("sweep", swept.stuck)
         if swept.leases:
             _log.info("swept %d lapsed leases, %d records", swept.leases, swept.records)
-        self._refresh_assignments("assignment", [*due.behind, *left, *self._rebalance()])
+        self._refresh_assignments("assignment", [*due.behind, *left])
         self._settled_at = time.monotonic()
         return expired, swept.leases
 
@@ -327,18 +319,6 @@ class Coordinator:
                 self.work.done(_WORK[what])
             if self.faults.pop(what, None) is not None:
                 _log.info("%s works again", what)
-
-    def _rebalance(self) -> list[str]:
-        """Return the groups whose backlog has shifted so far that they need a new assignment."""
-        if time.monotonic() - self._rebalanced_at < self._rebalance_interval:
-            return []
-        self._rebalanced_at = time.monotonic()
-        shifted = []
-        for group_id in self.groups.in_turn("rebalance", backlog_groups(self._database, self._configs)):
-            with self.groups.step("rebalance", group_id):
-                if rebalance(self._database, group_id):
-                    shifted.append(group_id)
-        return shifted
 
     def _refresh_assignments(self, kind: str, behind: Iterable[str]) -> None:
         """Renew the assignments of the groups that are behind, and of those of the next groups that have changed."""

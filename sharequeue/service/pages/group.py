@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.configs.texts import as_text
-from sharequeue.groups.descriptions import assignor_of
 from sharequeue.reports import drawing, parts
 from sharequeue.reports.drawing import STATE_COLOURS
 from sharequeue.reports.html import Content, Html, address, each, element, joined, moment, short_moment, table
@@ -203,11 +202,8 @@ def _members(request: PageRequest, group_id: str) -> Html:
     found = request.read(
         "members", lambda: request.database.rows(_MEMBERS_OF, group_id=group_id, most=_MEMBERS + 1)
     )
-    assignor = request.read("assignor", lambda: assignor_of(request.database, group_id))
     summary = element(
-        "p",
-        f"Assignor: {assignor}. A member's rack is stored and shown; no assignor uses it.",
-        class_="note",
+        "p", "A member's rack is stored and shown; the assignor does not use it.", class_="note"
     )
     if not found:
         return joined(element("p", "The group has no members."), summary)

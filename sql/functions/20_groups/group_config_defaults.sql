@@ -8,7 +8,6 @@ language sql immutable parallel safe as $$
         'errors.deadletterqueue.topic.name',
         'share.assignment.interval.ms',
         'share.assignor.offload.enable',
-        'share.assignors',
         'share.auto.offset.reset',
         'share.delivery.count.limit',
         'share.heartbeat.interval.ms',
@@ -39,7 +38,6 @@ language sql immutable parallel safe as $$
         when 'errors.deadletterqueue.topic.name' then ''
         when 'share.assignment.interval.ms' then '1000'
         when 'share.assignor.offload.enable' then 'true'
-        when 'share.assignors' then 'simple'
         when 'share.auto.offset.reset' then 'latest'
         when 'share.delivery.count.limit' then '5'
         when 'share.heartbeat.interval.ms' then '5000'

@@ -74,20 +74,25 @@ begin
 end
 $$;
 
--- Returns the input of the assignor: its name, the group's epoch, each member's share-partitions and topics (only topics with
--- assignable share-partitions), each topic's share-partitions, and their waiting records if the assignor uses them.
-create or replace function sharequeue_internal.to_assign(p_group_id text, p_group_epoch integer) returns jsonb
-language plpgsql stable as $$
+-- Returns the input of the assignor if an assignment is due (rule 5); null if none is due: the group's epoch, each member's
+-- share-partitions and topics (only topics with assignable share-partitions), and each topic's share-partitions.
+create or replace function sharequeue_internal.due_assignment(p_group_id text, p_interval_ms integer) returns jsonb
+language plpgsql volatile as $$
 declare
-    v_assignor constant text := sharequeue_internal.group_config(p_group_id, 'share.assignors');
+    v_epoch integer;
     v_partitions jsonb;
 begin
+    select g.group_epoch into v_epoch from sharequeue.share_groups g
+    where g.group_id = p_group_id and g.assignment_epoch < g.group_epoch and (g.assigned_at is null
+        or sharequeue.clock() - g.assigned_at >= p_interval_ms * interval '1 millisecond');
+    if not found then
+        return null;
+    end if;
     select coalesce(jsonb_object_agg(t.topic, t.ids), '{}') into v_partitions
     from (select s.topic, jsonb_agg(s.share_partition_id) as ids
         from sharequeue.assignable_share_partitions(p_group_id) s group by s.topic) as t;
     return jsonb_build_object(
-        'assignor', v_assignor,
-        'group_epoch', p_group_epoch,
+        'group_epoch', v_epoch,
         'subscriptions', (
             -- A subscription may name thousands of topics that do not exist: no caller needs them.
             select coalesce(jsonb_object_agg(m.member_id, array(
@@ -97,60 +102,7 @@ begin
         'current', (
             select coalesce(jsonb_object_agg(t.member_id, t.ids), '{}')
             from (select a.member_id, jsonb_agg(a.share_partition_id) as ids
-                from sharequeue.assignments a where a.group_id = p_group_id group by a.member_id) as t),
-        'lags', case when v_assignor = 'backlog' then (
-            select coalesce(jsonb_object_agg(sp.share_partition_id,
-                greatest(0, sp.log_end - sp.spso - sp.delivery_complete_count)), '{}')
-            from sharequeue.share_partitions sp where sp.group_id = p_group_id) end);
-end
-$$;
-
--- The same if an assignment is due (rule 5); null if none is due.
-create or replace function sharequeue_internal.due_assignment(p_group_id text, p_interval_ms integer) returns jsonb
-language plpgsql volatile as $$
-declare
-    v_epoch integer;
-begin
-    select g.group_epoch into v_epoch from sharequeue.share_groups g
-    where g.group_id = p_group_id and g.assignment_epoch < g.group_epoch and (g.assigned_at is null
-        or sharequeue.clock() - g.assigned_at >= p_interval_ms * interval '1 millisecond');
-    if not found then
-        return null;
-    end if;
-    return sharequeue_internal.to_assign(p_group_id, v_epoch);
-end
-$$;
-
--- The same for a group that is assigned by backlog and has no assignment pending, to compare its assignment with the records
--- that wait now. Null for any other group. Changes nothing, and locks nothing.
-create or replace function sharequeue.backlog_assignment(p_group_id text) returns jsonb
-language plpgsql volatile set search_path = pg_catalog as $$
-declare
-    v_epoch integer;
-begin
-    perform sharequeue.require_read_committed();
-    perform sharequeue_internal.authorise_cluster();
-    select g.group_epoch into v_epoch from sharequeue.share_groups g
-    where g.group_id = p_group_id and g.assignment_epoch = g.group_epoch
-        and exists (select from sharequeue.members m where m.group_id = p_group_id)
-        and sharequeue_internal.group_config(p_group_id, 'share.assignors') = 'backlog';
-    if not found then
-        return null;
-    end if;
-    return sharequeue_internal.to_assign(p_group_id, v_epoch);
-end
-$$;
-
--- Raises the group epoch because the backlog has shifted, so that the group is assigned again. Returns false, and
--- changes nothing, if the group already has another epoch, or must be assigned anyway.
-create or replace function sharequeue.rebalance_group(p_group_id text, p_group_epoch integer) returns boolean
-language plpgsql volatile set search_path = pg_catalog as $$
-begin
-    perform sharequeue.require_read_committed();
-    perform sharequeue_internal.authorise_cluster();
-    update sharequeue.share_groups g set group_epoch = sharequeue_internal.next_epoch('Group ' || g.group_id, g.group_epoch)
-    where g.group_id = p_group_id and g.group_epoch = p_group_epoch and g.assignment_epoch = g.group_epoch;
-    return found;
+                from sharequeue.assignments a where a.group_id = p_group_id group by a.member_id) as t));
 end
 $$;
 

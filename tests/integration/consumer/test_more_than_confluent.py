@@ -14,7 +14,6 @@ from confluent_kafka.serialization import StringDeserializer
 
 from sharequeue import (
     AcknowledgeType,
-    AIOShareConsumer,
     Database,
     DeserializingShareConsumer,
     Settings,
@@ -206,23 +205,19 @@ def test_a_poll_waits_for_fetch_min_bytes(work: Work, make_topic: MakeTopic) -> 
         assert poll_some(consumer)
 
 
-def test_the_same_consumer_awaitable(work: Work, make_topic: MakeTopic) -> None:
-    """Polls, acknowledges and commits; a poll that is cancelled loses nothing."""
+def test_polls_in_other_threads(work: Work, make_topic: MakeTopic) -> None:
+    """One call at a time, each in another thread, as in a program of asyncio."""
     topic = make_topic()
+    work.produce(topic, 3)
 
     async def program() -> list[tuple[int, int]]:
-        config = work.config(share_acknowledgement_mode="explicit")
-        async with AIOShareConsumer(config) as consumer:
-            await consumer.subscribe([topic])
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(consumer.poll(), 0.2)
-            work.produce(topic, 3)
+        with work.consumer(topic, explicit=True) as consumer:
             found: list[Message] = []
             while len(found) < 3:
-                for message in await consumer.poll(0.5):
+                for message in await asyncio.to_thread(consumer.poll, 0.5):
                     found.append(message)
-                    await consumer.acknowledge(message)
-            assert list((await consumer.commit_sync()).values()) == [None]
+                    consumer.acknowledge(message)
+            assert list((await asyncio.to_thread(consumer.commit_sync)).values()) == [None]
             return seen(found)
 
     assert asyncio.run(program()) == [(offset, 1) for offset in range(3)]

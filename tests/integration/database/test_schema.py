@@ -17,7 +17,6 @@ from psycopg2.errors import SyntaxError as PostgresSyntaxError
 from sharequeue.database import Database, schema_files
 from sharequeue.database import migrations as migrating
 from sharequeue.database.migrations import migrate, pending
-from sharequeue.database.schema_dump import print_schema
 from sharequeue.database.schema_files import Migration, SchemaOutdated, migrations
 from sharequeue.local import ports, postgres
 from sharequeue.local.home import Home
@@ -27,6 +26,7 @@ from sharequeue.words.values import SharePartition
 from tests import single
 from tests.conformance.histories import run_histories
 from tests.operation_calls import call_every_operation
+from tests.schema_text import schema_of
 
 AT = SharePartition("group", "topic", 0)
 FUTURE = Migration("migrations/9999_future.sql", "drop function sharequeue.sweep(integer);", repeatable=False)
@@ -46,16 +46,6 @@ def _with(monkeypatch: pytest.MonkeyPatch, *more: Migration) -> None:
 def _without_schema(database: Database) -> None:
     with database.transaction() as connection:
         connection.exec_driver_sql("drop schema sharequeue, sharequeue_internal cascade")
-
-
-def test_the_printed_schema_has_tables_whole_and_functions_as_signatures(private_database: Database) -> None:
-    """What differs from one server to the next, as partitions by time and passwords, is left out."""
-    printed = print_schema(private_database)
-    assert "CREATE TABLE sharequeue.share_partitions (" in printed
-    assert "CREATE FUNCTION sharequeue.acquire(" in printed
-    assert "$$" not in printed
-    assert "journal_2" not in printed
-    assert "password" not in printed
 
 
 def test_a_migration_that_fails_leaves_nothing(
@@ -226,13 +216,13 @@ def test_the_order_inside_a_folder_does_not_matter(
     private_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each folder of functions from its last file to its first, into a database without a schema: the same schema."""
-    schema = print_schema(private_database)
+    schema = schema_of(private_database)
     _without_schema(private_database)
     reverse = _in_reverse(migrations())
     assert reverse != migrations()
     monkeypatch.setattr(schema_files, "migrations", lambda: reverse)
     assert migrate(private_database) == [f.name for f in reverse]
-    assert print_schema(private_database) == schema
+    assert schema_of(private_database) == schema
 
 
 def test_a_function_that_cannot_run_is_refused(

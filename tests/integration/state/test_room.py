@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.database.schema_dump import print_schema
 from sharequeue.state import State
 from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
+from tests.schema_text import schema_of
 from tests.waiting import wait_until
 
 GIVEN_BACK = sa.text("select sharequeue.give_back_room(1000000)")
@@ -37,7 +37,7 @@ def test_room_is_given_back_once_it_is_room(private_database: Database, group: s
     lease = single.acquire(state, SharePartition(group, topic, 7), "member", None, 10)
     before, schema, small = (
         state.figures.describe(group),
-        print_schema(private_database),
+        schema_of(private_database),
         _bytes(private_database),
     )
     plain = sa.create_engine(private_database.engine.url)
@@ -74,7 +74,7 @@ def test_room_is_given_back_once_it_is_room(private_database: Database, group: s
         plain.dispose()
     assert _bytes(private_database) <= 2 * small
     assert _given_back(private_database) == []
-    assert print_schema(private_database) == schema
+    assert schema_of(private_database) == schema
     assert state.figures.describe(group) == before
     assert state.figures.verify(group) == []
     assert lease is not None

@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 from sharequeue.consumer.acknowledgements import Acknowledgements
 from sharequeue.consumer.held_leases import HeldLease, LeaseOutcomes
 from sharequeue.consumer.log_ends import LOOK_AGAIN_S
-from sharequeue.state.calls import AcquiredLeases
+from sharequeue.state.calls import AcquiredLeases, LeaseAcknowledgement
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests.unit.consumer.stub import consumer_of, holding_of, messages_of, put
@@ -151,23 +151,24 @@ def test_acknowledgements_are_sent_however_short_the_close() -> None:
         assert order == ["sent", "given back", "closed"]
 
 
-def test_each_call_of_one_sending_is_a_request_of_its_own() -> None:
-    """A lease with more delays than fit into one call: all of them are done."""
-    holding, ids = holding_of(0, 20_200), []
+def test_a_lease_with_many_delays_is_one_acknowledgement() -> None:
+    """Neighbours share the longer delay: no record is delivered before its time."""
+    sent: list[LeaseAcknowledgement] = []
 
-    def acknowledge(acknowledgements: Any, *, request_id: UUID) -> list[None]:
-        ids.append(request_id)
+    def acknowledge(acknowledgements: Any, **_: UUID) -> list[None]:
+        sent.extend(acknowledgements)
         return [None] * len(acknowledgements)
 
-    state: Any = SimpleNamespace(acknowledge=acknowledge, now=lambda: datetime.now(UTC))
-    delayed = {float(offset): [offset] for offset in range(20_150)}
-    taken = LeaseOutcomes({AcknowledgeType.RELEASE: OffsetSet.of((0, 20_150))}, delayed=delayed)
-    sending = Acknowledgements([(holding, taken)])
-    assert sending.carry_out(state, None) == ([None], [])
-    assert len(set(ids)) == len(ids) == 2
-    first = list(ids)
-    sending.carry_out(state, None)
-    assert ids == first + first
+    now = datetime.now(UTC)
+    state: Any = SimpleNamespace(acknowledge=acknowledge, now=lambda: now)
+    delayed = {float(offset): [offset] for offset in range(250)}
+    taken = LeaseOutcomes({AcknowledgeType.RELEASE: OffsetSet.of((0, 250))}, delayed=delayed)
+    assert Acknowledgements([(holding_of(0, 250), taken)]).carry_out(state, None) == ([None], [])
+    [acknowledgement] = sent
+    delays = acknowledgement.delays
+    assert len(delays) == 84
+    assert OffsetSet.union(delays.values()) == OffsetSet.of((0, 250))
+    assert all((time - now).total_seconds() == offsets.end - 1 for time, offsets in delays.items())
 
 
 def test_nothing_is_leased_ahead_of_a_full_shelf() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from types import SimpleNamespace
-
 import pytest
 
 from sharequeue.words.offsets import OffsetSet
@@ -80,24 +77,3 @@ def test_a_poll_that_does_not_wait_has_records_fetched() -> None:
         put(consumer, 0, 1)
         assert consumer.poll(0)
         assert not fetcher._wants_records()
-
-
-def test_what_is_renewed_after_a_stop_is_still_polled() -> None:
-    """The program finishes it; what waits besides is given back and not handed out."""
-    with consumer_of(share_acknowledgement_mode="explicit") as consumer:
-        fetcher = consumer._fetcher
-        fetcher._state = SimpleNamespace(release=lambda *_, **__: None)
-        renewed, other = put(consumer, 0, 2), put(consumer, 2, 4)
-        renewed.renewed = renewed.seen = True
-        fetcher._handover.cease()
-        assert fetcher._to_give_back()
-        fetcher.drop(frozenset())
-        assert fetcher._handover.queue.leases() == [renewed]
-        assert not fetcher._to_give_back()
-        assert other.waiting == 0
-        assert [message.offset() for message in consumer.poll()] == [0, 1]
-        consumer.acknowledge_offset("t", 0, 0)
-        consumer.acknowledge_offset("t", 0, 1)
-        began = time.monotonic()
-        assert not consumer.poll()  # waits a little, so that a loop of polls is not busy
-        assert 0.05 < time.monotonic() - began < 60

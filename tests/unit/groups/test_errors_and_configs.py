@@ -113,11 +113,6 @@ def test_every_group_config_has_a_value_and_a_purpose() -> None:
         ("record.lock.duration.ms", "1", "lock duration of an acquire"),
         ("group.share.delivery.attempt.limit", "5", "use `group.share.delivery.count.limit`"),
         ("group.type", "share", "was removed: every group here is a share group"),
-        (
-            "share.assignors",
-            "org.apache.kafka.coordinator.group.assignor.SimpleAssignor",
-            "one of: simple, backlog. No class is loaded: Kafka's SimpleAssignor is `simple`",
-        ),
         ("group.share.enable", "true", "no meaning outside a Kafka broker"),
         ("share.coordinator.threads", "1", "no meaning outside a Kafka broker"),
         ("group.share.session.timeout.ms", "1", "SHAREQUEUE_GROUP_SHARE_SESSION_TIMEOUT_MS"),

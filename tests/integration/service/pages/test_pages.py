@@ -158,7 +158,7 @@ def test_a_group_from_its_list_to_its_share_partition(
     assert held[1:7] == ["t-0", "0 to 19", "10", "1", f"run {run}", "m"]
     (member,) = group.rows("Members")
     assert member[:5] == ["m", f"run {run}", "here", "rack-7", "User:ann"]
-    assert "no assignor uses it" in group.text
+    assert "the assignor does not use it" in group.text
     assert ["share.delivery.count.limit", "5", "default"] in group.rows("Configs")
     assert "/share-partitions/g?topic=t&partition=0" in group.links()
     page = got(client, "/share-partitions/g?topic=t&partition=0")
