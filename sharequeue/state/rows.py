@@ -43,7 +43,7 @@ ACQUIRED = (
 
 @lru_cache(maxsize=128)
 def statement(sql: str) -> sa.TextClause:
-    """Return the statement of this text. SQLAlchemy would parse it anew for each call, for a tenth of a millisecond."""
+    """Return the statement of this text, parsed once: parsing takes SQLAlchemy a tenth of a millisecond."""
     return sa.text(sql)
 
 

@@ -37,11 +37,11 @@ class Pair:
     primary: psutil.Process | None = None
     """Who was promoted last; None: it is the stack's own."""
     primary_port: int = field(init=False)
-    _runner: postgres._Runner = field(init=False)
+    _prefix: list[str] = field(init=False)
     _made: int = 0
 
     def __post_init__(self) -> None:
-        self._runner = postgres._Runner.choose(self._home, postgres._binaries())
+        self._prefix = postgres._as_other_user(self._home, postgres._binaries())
         self.primary_port = sa.make_url(self.info.database_url).port or 0
 
     @property
@@ -84,21 +84,17 @@ class Pair:
         binaries = postgres._binaries()
         source = self._of(self.primary_port, database="postgres")
         copy = [str(binaries / "pg_basebackup"), "-D", str(folder), "-X", "stream", "-c", "fast", "-R"]
-        made = self._runner.run([*copy, "-d", source])
+        made = postgres._run([*self._prefix, *copy, "-d", source])
         assert made.returncode == 0, made.stderr
-        user, group = self._runner.user or (None, None)
         options = [part for name, value in postgres._OPTIONS.items() for part in ("-c", f"{name}={value}")]
         server = [str(binaries / "postgres"), "-D", str(folder), "-p", str(self.port), *options]
         with (self._home.logs / f"standby-{self._made}.log").open("wb") as log:
             started = subprocess.Popen(
-                [*self._runner.prefix, *server],
+                [*self._prefix, *server],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd="/",
                 env=postgres._environment(),
-                user=user,
-                group=group,
-                extra_groups=None if user is None else [],
             )
         self.standby = psutil.Process(started.pid)
         wait_until(lambda: self.senders() != [], 60, "the standby does not stream")

@@ -24,7 +24,7 @@ from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS
 from sharequeue.service.app import create_app
 from sharequeue.service.openapi import document
 from sharequeue.words.errors import ERRORS_BY_CODE
-from sharequeue.words.settings import Settings, sources
+from sharequeue.words.settings import Settings, settings
 from tests.docs import reference, reference_sql
 from tests.docs.pages import ROOT
 
@@ -113,8 +113,8 @@ def defs_yaml() -> Iterator[str]:
 
 def environment() -> Iterator[str]:
     """Yield the variables that settings are read from."""
-    yield from (f"SHAREQUEUE_{field.upper()}" for field in sources.Environment.model_fields)
-    yield from (sources.KAFKA_PREFIX + "<NAME>", sources.REGISTRY_PREFIX + "<NAME>")
+    yield from (f"SHAREQUEUE_{field.upper()}" for field in settings.Environment.model_fields)
+    yield from (settings.KAFKA_PREFIX + "<NAME>", settings.REGISTRY_PREFIX + "<NAME>")
 
 
 def sql_functions() -> Iterator[str]:

@@ -36,6 +36,7 @@ def test_the_page_has_the_columns_and_types_of_a_record(spark: SparkSession) -> 
     collected = _kinds(records.collect()[0].asDict())
     table = _rows(PAGE.split("## The row that it returns")[0])
     declared = StructType.fromDDL(RECORD_SCHEMA)
+    assert isinstance(declared, StructType)
     assert [row[0].strip("`") for row in table] == declared.names
     for row, field in zip(table, declared, strict=True):
         name, on_page = row[0].strip("`"), re.findall(r"`([^`]+)`", row[1])[0].replace(" ", "")
