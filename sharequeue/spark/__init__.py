@@ -17,7 +17,7 @@ The public names, by purpose:
 - the Spark session: `spark_session`;
 - errors: `HandlerError`, `MostFailed`, `LockLost`, `GroupTaken`, `SinkTaken`, `SinkRefused`, `NotFiles`,
   `NoSuchSink`, `OutputDamaged`, `OutputFull`, `OutputNotReachable`, `OutputNotShared`, `RegistryNotAvailable`,
-  `SparkNotReady`; and warnings: `Unacknowledged`, `DeadLettersLeft`.
+  `SparkNotReady`; and the warning `Unacknowledged`.
 
 A name is imported on first use. Importing this package loads neither Spark nor SQLAlchemy.
 
@@ -53,8 +53,6 @@ from sharequeue.words.extras import require
 
 if TYPE_CHECKING:
     from sharequeue.spark.by_row import Reject, Release, by_row
-    from sharequeue.spark.dead_letters import DeadLettersLeft
-    from sharequeue.spark.following import FollowReport
     from sharequeue.spark.handler import HandlerError, MostFailed, RegistryNotAvailable
     from sharequeue.spark.job import Summary
     from sharequeue.spark.lease import LeasedRecords, Unacknowledged, lease
@@ -68,7 +66,7 @@ if TYPE_CHECKING:
     from sharequeue.spark.replays.publishing import PublishReport
     from sharequeue.spark.replays.report import ReplayReport
     from sharequeue.spark.replays.trial import Trial
-    from sharequeue.spark.report import AcknowledgedRecords, RoundReport, RunReport
+    from sharequeue.spark.report import AcknowledgedRecords, FollowReport, RoundReport, RunReport
     from sharequeue.spark.session import SparkNotReady, spark_session
     from sharequeue.spark.sinks.at_least_once import AtLeastOnce
     from sharequeue.spark.sinks.delta import DeltaTable
@@ -80,7 +78,6 @@ if TYPE_CHECKING:
 __all__ = [
     "AcknowledgedRecords",
     "AtLeastOnce",
-    "DeadLettersLeft",
     "DeltaTable",
     "FollowReport",
     "GroupTaken",
@@ -121,8 +118,6 @@ __all__ = [
 _MODULES = {
     "by_row": ("Reject", "Release", "by_row"),
     "handler": ("HandlerError", "MostFailed", "RegistryNotAvailable"),
-    "dead_letters": ("DeadLettersLeft",),
-    "following": ("FollowReport",),
     "job": ("Summary",),
     "lease": ("LeasedRecords", "Unacknowledged", "lease"),
     "leasing.group": ("GroupTaken",),
@@ -134,7 +129,7 @@ _MODULES = {
     "pipeline": ("Pipeline", "pipeline"),
     "replays.publishing": ("PublishReport",),
     "replays.report": ("ReplayReport",),
-    "report": ("AcknowledgedRecords", "RoundReport", "RunReport"),
+    "report": ("AcknowledgedRecords", "FollowReport", "RoundReport", "RunReport"),
     "session": ("SparkNotReady", "spark_session"),
     "sinks.at_least_once": ("AtLeastOnce",),
     "sinks.delta": ("DeltaTable",),

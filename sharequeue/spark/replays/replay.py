@@ -164,7 +164,6 @@ def _opened(
         spark,
         job.reader_options,
         job.headers,
-        job.max_scans,
     )
     refuse_unusable(spark, settings, output or settings.output)
     with cancellable(spark) as jobs:
@@ -284,7 +283,7 @@ class _Work:
             replay_id=str(replay_id),
             live_group=self._live_group(),
         )
-        uncache(handled, of=None if leases else records)
+        uncache(records)
         files.write_text(f"{staging}/{REPORT}", json.dumps(done.plain(), indent=2))
         files.flush(*folders, staging)
         self._put(files, staging, target)
