@@ -49,7 +49,7 @@ def leased(settings: Settings, spark: SparkSession, records: int) -> float:
         def run() -> None:
             with cancellable(spark) as cancel, LeaseKeeper(state, holder, cancel) as keeper:
                 source.observe(holder.assignment)
-                leases = keeper.acquire_within(Budget(records), holder.assignment, None)
+                leases = keeper.acquire_within(Budget(records), holder.assignment)
                 assert total(source.records(leases))[1] == records
                 for lease in leases:
                     keeper.check()

@@ -35,7 +35,7 @@ def thousand_partitions(partitions: int = 1_000, rounds: int = 3) -> Iterator[Ta
         say(f"producing {records:,} records")
         fill(settings, TOPIC, records, partitions=partitions)
         with jobs(settings) as job:
-            leased = pipeline(group=TOPIC, topics=(TOPIC,), sink=TOPIC, lock_duration_ms=30_000)(handler)
+            leased = pipeline(group=TOPIC, topics=(TOPIC,), sink=TOPIC)(handler)
 
             def plain() -> None:
                 handled = handler(connector(settings, job.spark, TOPIC))

@@ -7,7 +7,7 @@ import sys
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,6 +21,7 @@ from sharequeue.words.settings import Settings
 
 if TYPE_CHECKING:
     from sharequeue.spark import Pipeline, RunReport
+    from sharequeue.spark.job import Bounds
 
 TRIED = 100
 """The default number of records for `--dry-run`."""
@@ -51,8 +52,6 @@ WORK_LEFT = 3
     flag("DRAINED"),
     number("SECONDS"),
     text("REMARK"),
-    nested("LEFT-OUT"),
-    nested("NOT-ASSIGNED"),
     nested("DEAD-LETTERS"),
     nested("ROUNDS"),
     number("LEFT"),
@@ -72,16 +71,9 @@ WORK_LEFT = 3
 @click.option(
     "--max-bytes",
     type=click.IntRange(0),
-    help="Maximum bytes leased in a round; default: the value of the job or its group.",
+    help="Maximum bytes leased in a round; default: the value of the group.",
 )
 @click.option("--max-seconds", type=Finite(0), help="Seconds after which no new round begins.")
-@click.option(
-    "--partition",
-    "partitions",
-    multiple=True,
-    metavar="TOPIC-N",
-    help="Lease only from this partition, such as orders-0, if it is assigned to the run; may be repeated.",
-)
 @click.option(
     "--follow",
     is_flag=True,
@@ -111,7 +103,6 @@ def run(
     max_records: int | None,
     max_bytes: int | None,
     max_seconds: float | None,
-    partitions: tuple[str, ...],
     follow: bool,
     dry_run: bool,
     records: int | None,
@@ -124,8 +115,9 @@ def run(
     Modules in the working directory can be imported, as with `python -m`. Ctrl-C ends the run as cancelled: its
     records are released without a counted delivery.
 
-    With `--follow` it keeps its Spark session and its membership, and waits for notifications of records; it
-    survives an outage of a server. With `-o json`, stdout then has a line for each run that did something.
+    With `--follow` it keeps its Spark session and its membership, and waits for notifications of records; once it
+    has started, it survives an outage of a server. With `-o json`, stdout then has a line for each run that did
+    something.
 
     Exit codes: 0 drained; 3 records are left for a later run; 1 failed; 130 stopped by Ctrl-C, 143 by SIGTERM; 2 the
     command line is wrong. Without `--follow`, `-o json` writes only one line of figures to stdout.
@@ -138,14 +130,12 @@ def run(
         raise click.UsageError("--records needs --dry-run; a run has --max-records")
     if follow and dry_run:
         raise click.UsageError("--follow keeps running, but --dry-run only tries: give one of them")
-    bounds: dict[str, Any] = {
+    bounds: Bounds = {
         "max_rounds": max_rounds,
         "max_records": max_records or MAX_RECORDS,
         "max_bytes": max_bytes,
         "max_seconds": max_seconds,
-        "only": partitions or None,
         "replaces": replaces,
-        "progress": progress,
     }
     results = sys.stdout
     try:
@@ -158,9 +148,9 @@ def run(
                     with redirect_stdout(results):
                         _print_report(output, report)
 
-                followed = found.follow(settings, **bounds, on_run=on_run)
+                followed = found.follow(settings, progress=progress, on_run=on_run, **bounds)
             elif not dry_run:
-                report = found.run(settings, **bounds)
+                report = found.run(settings, progress=progress, **bounds)
             else:
                 trial = found.try_on(records or TRIED, settings)
     except PipelineError as error:
@@ -172,7 +162,7 @@ def run(
         output.note(str(followed))
         return
     left = _left(settings, found, report)
-    output.one_row({**_plain(report), "left": left}, str(report))
+    output.one_row({**asdict(report), "left": left}, str(report))
     if left or not (report.drained or report.rounds):  # without an assignment, it is not known what is left
         context.exit(WORK_LEFT)
 
@@ -180,7 +170,7 @@ def run(
 def _print_report(output: Output, report: RunReport) -> None:
     """Print the result of one of many runs immediately, for programs that read it as a stream."""
     if not output.text:
-        output.one_row(_plain(report), "")
+        output.one_row(asdict(report), "")
         sys.stdout.flush()
 
 
@@ -232,30 +222,6 @@ def load_job(named: str) -> Pipeline:
         f"{nearest(attribute, jobs, 'jobs')}",
         NO_SUCH_JOB,
     )
-
-
-def _plain(report: RunReport) -> dict[str, object]:
-    """Return a report as JSON values."""
-    names = ("group", "leased", "accepted", "released", "rejected", "gaps", "exhausted", "dropped", "lost")
-    letters = report.dead_letters
-    return {
-        **{name: getattr(report, name) for name in names},
-        "unacknowledged": report.unacknowledged,
-        "lag": report.lag,
-        "drained": report.drained,
-        "seconds": report.seconds,
-        "remark": report.remark,
-        "left_out": report.left_out,
-        "not_assigned": report.not_assigned,
-        "dead_letters": letters
-        and {
-            "written": letters.written,
-            "dropped": letters.dropped,
-            "left": letters.left,
-            "warning": letters.warning and str(letters.warning),
-        },
-        "rounds": [asdict(each) for each in report.rounds],
-    }
 
 
 COMMANDS = (run,)

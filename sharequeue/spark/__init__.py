@@ -17,9 +17,7 @@ The public names, by purpose:
 - the Spark session: `spark_session`;
 - errors: `HandlerError`, `MostFailed`, `LockLost`, `GroupTaken`, `SinkTaken`, `SinkRefused`, `NotFiles`,
   `NoSuchSink`, `OutputDamaged`, `OutputFull`, `OutputNotReachable`, `OutputNotShared`, `RegistryNotAvailable`,
-  `SparkNotReady`; and warnings: `Unacknowledged`, `DeadLettersLeft`.
-
-A name is imported on first use. Importing this package loads neither Spark nor SQLAlchemy.
+  `SparkNotReady`; and the warning `Unacknowledged`.
 
 The modules, in the order in which a record passes through them:
 
@@ -44,43 +42,36 @@ figures, `table` prints them, `progress` shows the progress of a run.
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING
-
 from sharequeue.words.extras import require
 
-if TYPE_CHECKING:
-    from sharequeue.spark.by_row import Reject, Release, by_row
-    from sharequeue.spark.dead_letters import DeadLettersLeft
-    from sharequeue.spark.following import FollowReport
-    from sharequeue.spark.handler import HandlerError, MostFailed, RegistryNotAvailable
-    from sharequeue.spark.job import Summary
-    from sharequeue.spark.lease import LeasedRecords, Unacknowledged, lease
-    from sharequeue.spark.leasing.group import GroupTaken
-    from sharequeue.spark.leasing.renewal import LockLost
-    from sharequeue.spark.output.folders import SinkTaken
-    from sharequeue.spark.output.manifest import NoSuchSink, NotFiles, read_output
-    from sharequeue.spark.output.reachable import OutputDamaged, OutputFull, OutputNotReachable
-    from sharequeue.spark.output.shared_folder import OutputNotShared
-    from sharequeue.spark.pipeline import Pipeline, pipeline
-    from sharequeue.spark.replays.publishing import PublishReport
-    from sharequeue.spark.replays.report import ReplayReport
-    from sharequeue.spark.replays.trial import Trial
-    from sharequeue.spark.report import AcknowledgedRecords, RoundReport, RunReport
-    from sharequeue.spark.session import SparkNotReady, spark_session
-    from sharequeue.spark.sinks.at_least_once import AtLeastOnce
-    from sharequeue.spark.sinks.delta import DeltaTable
-    from sharequeue.spark.sinks.iceberg import IcebergTable
-    from sharequeue.spark.sinks.interface import SinkRefused
-    from sharequeue.spark.sinks.parquet import ParquetByLease
-    from sharequeue.spark.sinks.postgres import PostgresTable
+require("spark", "pyspark", "pandas")  # before the imports: the error names the extra to install
+
+from sharequeue.spark.by_row import Reject, Release, by_row
+from sharequeue.spark.handler import HandlerError, MostFailed, RegistryNotAvailable
+from sharequeue.spark.job import Summary
+from sharequeue.spark.lease import LeasedRecords, Unacknowledged, lease
+from sharequeue.spark.leasing.group import GroupTaken
+from sharequeue.spark.leasing.renewal import LockLost
+from sharequeue.spark.output.folders import SinkTaken
+from sharequeue.spark.output.manifest import NoSuchSink, NotFiles, read_output
+from sharequeue.spark.output.reachable import OutputDamaged, OutputFull, OutputNotReachable
+from sharequeue.spark.output.shared_folder import OutputNotShared
+from sharequeue.spark.pipeline import Pipeline, pipeline
+from sharequeue.spark.replays.publishing import PublishReport
+from sharequeue.spark.replays.report import ReplayReport
+from sharequeue.spark.replays.trial import Trial
+from sharequeue.spark.report import AcknowledgedRecords, FollowReport, RoundReport, RunReport
+from sharequeue.spark.session import SparkNotReady, spark_session
+from sharequeue.spark.sinks.at_least_once import AtLeastOnce
+from sharequeue.spark.sinks.delta import DeltaTable
+from sharequeue.spark.sinks.iceberg import IcebergTable
+from sharequeue.spark.sinks.interface import SinkRefused
+from sharequeue.spark.sinks.parquet import ParquetByLease
+from sharequeue.spark.sinks.postgres import PostgresTable
 
 __all__ = [
     "AcknowledgedRecords",
     "AtLeastOnce",
-    "DeadLettersLeft",
     "DeltaTable",
     "FollowReport",
     "GroupTaken",
@@ -117,60 +108,3 @@ __all__ = [
     "read_output",
     "spark_session",
 ]
-
-_MODULES = {
-    "by_row": ("Reject", "Release", "by_row"),
-    "handler": ("HandlerError", "MostFailed", "RegistryNotAvailable"),
-    "dead_letters": ("DeadLettersLeft",),
-    "following": ("FollowReport",),
-    "job": ("Summary",),
-    "lease": ("LeasedRecords", "Unacknowledged", "lease"),
-    "leasing.group": ("GroupTaken",),
-    "leasing.renewal": ("LockLost",),
-    "output.folders": ("SinkTaken",),
-    "output.manifest": ("NoSuchSink", "NotFiles", "read_output"),
-    "output.reachable": ("OutputDamaged", "OutputFull", "OutputNotReachable"),
-    "output.shared_folder": ("OutputNotShared",),
-    "pipeline": ("Pipeline", "pipeline"),
-    "replays.publishing": ("PublishReport",),
-    "replays.report": ("ReplayReport",),
-    "report": ("AcknowledgedRecords", "RoundReport", "RunReport"),
-    "session": ("SparkNotReady", "spark_session"),
-    "sinks.at_least_once": ("AtLeastOnce",),
-    "sinks.delta": ("DeltaTable",),
-    "sinks.iceberg": ("IcebergTable",),
-    "sinks.interface": ("SinkRefused",),
-    "sinks.parquet": ("ParquetByLease",),
-    "sinks.postgres": ("PostgresTable",),
-    "replays.trial": ("Trial",),
-}
-"""The module of each public name."""
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-
-
-require("spark", "pyspark", "pandas")
-
-
-class _Face(ModuleType):
-    """A package whose functions may have the name of their module. The import system sets a package's attribute to a
-    module when that module is imported. Here the name keeps referring to the function.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _MODULE_OF and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Face
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Protocol, Self
 
 from sharequeue.deadletters.outbox import Step
 from sharequeue.deadletters.topic import TOPIC_NAME, why_held
@@ -23,19 +22,13 @@ from sharequeue.words.errors import first_line
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import SharePartition
 
-__all__ = ["DeadLettersLeft", "Drained", "about_letters", "drain_at_end"]
+__all__ = ["Drained", "about_letters", "drain_at_end"]
 
 _log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 60.0
 """The time after which a job's drain starts no further batch."""
 BATCH_RECORDS = 5_000
-
-
-class DeadLettersLeft(UserWarning):
-    """Warning that dead letters of the group still wait after a job's drain; the message has their number and the
-    reason.
-    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +41,8 @@ class Drained:
     """Records closed without a letter, as the group's config requires."""
     left: int = 0
     """Records that still wait."""
-    warning: DeadLettersLeft | None = None
-    """The reason why some still wait."""
-
-
-class _Reported(Protocol):
-    dead_letters: Drained | None
-
-
-class DrainAtEnd:
-    """A context manager that writes dead letters when its block ends; `report_to` then has their figures.
-
-    Nothing is written after an interrupt, or when the block ended before `report_to` was set.
-    """
-
-    def __init__(self, settings: Settings, state: State, configs: GroupConfigs) -> None:
-        self._arguments = (settings, state, configs)
-        self.report_to: _Reported | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self.report_to is not None and (kind is None or issubclass(kind, Exception)):
-            self.report_to.dead_letters = drain_at_end(*self._arguments)
+    warning: str | None = None
+    """How many still wait, why, and what to do."""
 
 
 def drain_at_end(settings: Settings, state: State, configs: GroupConfigs) -> Drained | None:
@@ -83,8 +54,7 @@ def drain_at_end(settings: Settings, state: State, configs: GroupConfigs) -> Dra
         waits = f"dead letters of group {configs.group_id} wait, and no service writes them"
         drained = _drain(settings, state, configs)
     except Exception as error:
-        reason = first_line(error)
-        drained = Drained(warning=_left(configs.group_id, waits, reason))
+        drained = Drained(warning=_left(configs.group_id, waits, first_line(error)))
     if drained.warning is not None:
         _log.warning("%s", drained.warning)
     return drained
@@ -128,8 +98,8 @@ def _drain(settings: Settings, state: State, configs: GroupConfigs) -> Drained:
     )
 
 
-def _left(group: str, waits: str, reason: str) -> DeadLettersLeft:
-    return DeadLettersLeft(
+def _left(group: str, waits: str, reason: str) -> str:
+    return (
         f"{waits}: {reason.removesuffix('.')}. Then `sharequeue dlq drain --group {group} --execute` writes them, "
         "and so does the next run"
     )

@@ -7,10 +7,7 @@ may import this one; it imports none of them.
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from pyspark.errors import (
@@ -19,7 +16,6 @@ from pyspark.errors import (
     PySparkTypeError,
     PySparkValueError,
 )
-from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import (
@@ -108,39 +104,17 @@ _TYPES: Mapping[str, DataType] = {
 
 
 _NOT_PLANNED = (AnalysisException, PySparkAttributeError, PySparkTypeError, PySparkValueError)
-_LOGS_OF_SPARK = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""Loggers that write each error of a plan to stderr, with the stack of the JVM as JSON."""
-_thread = threading.local()
 
 
-def call_handler(
-    handler: Callable[[DataFrame], DataFrame], records: DataFrame, unknown: str | None = None
-) -> DataFrame:
+def call_handler(handler: Handler, records: DataFrame, unknown: str | None = None) -> DataFrame:
     """Return the handler's result for these records, checked by `with_outcomes`. Raises HandlerError also if Spark
     cannot plan it, for example for an unknown column or function.
     """
-    with _errors_in_one_line():
-        try:
-            return with_outcomes(handler(records), unknown)
-        except _NOT_PLANNED as error:
-            reason = first_line(error).rstrip(";")
-            raise HandlerError(f"Spark cannot plan what the handler does: {reason}") from error
-
-
-@contextmanager
-def _errors_in_one_line() -> Iterator[None]:
-    """Keep Spark from writing errors of a plan to stderr in the block; in this thread."""
-    for name in _LOGS_OF_SPARK:
-        PySparkLogger.getLogger(name).addFilter(_is_of_others)
-    _thread.calls_handler = True
     try:
-        yield
-    finally:
-        _thread.calls_handler = False
-
-
-def _is_of_others(record: logging.LogRecord) -> bool:
-    return not getattr(_thread, "calls_handler", False)
+        return with_outcomes(handler(records), unknown)
+    except _NOT_PLANNED as error:
+        reason = first_line(error).rstrip(";")
+        raise HandlerError(f"Spark cannot plan what the handler does: {reason}") from error
 
 
 def with_outcomes(handled: DataFrame, unknown: str | None = None) -> DataFrame:

@@ -12,12 +12,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypedDict
 
 from pyspark.sql import DataFrame
 
 from sharequeue.spark.handler import Handler, check_meanings
 from sharequeue.spark.output.folders import SinkNames
-from sharequeue.spark.reading.plan import MAX_SCANS
 from sharequeue.spark.sinks.interface import Sink
 
 
@@ -33,6 +33,16 @@ class Summary:
     partial: Handler
 
 
+class Bounds(TypedDict, total=False):
+    """The bounds of a run and of its rounds, as `Pipeline.run` explains them."""
+
+    max_rounds: int | None
+    max_records: int
+    max_bytes: int | None
+    max_seconds: float | None
+    replaces: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class ShareGroupJob:
     """A share group's pipeline. It can be called like its handler.
@@ -40,14 +50,12 @@ class ShareGroupJob:
     `dropped` is the outcome of a record that the handler returned no row for, `unknown` that of a record whose
     `outcome` is unknown or null; with None, the default, either is an error. `deliveries_per_run` is how often one
     run leases a record that it has released; a delivery without an outcome (its process died) is not counted. A run
-    stops when `failed_share` of at least `failed_records` records of a round have failed, or all of several Spark
-    jobs with the same error before any has succeeded; never when `failed_share` is None. `try_empty` calls the
-    handler on an empty DataFrame before anything is leased. `lock_duration_ms` is the group's own when None, and must
-    be within the service's bounds (15,000 to 60,000 by default). `headers` may be switched off where they are not
-    used, which saves decoding them. `destination` is where accepted rows go (`sinks/`); None leaves them in files, by
-    lease. `max_bytes` bounds the keys and values of a round, by the mean size of the records; None uses the group
-    config `sharequeue.fetch.max.bytes`, 0 means no bound. `name` is the name under which the group stores the
-    pipeline; None uses the module and the name of the handler.
+    stops when `failed_share` of at least a hundred records of a round have failed, or all of several Spark jobs with
+    the same error before any has succeeded; never when `failed_share` is None. `try_empty` calls the handler on an
+    empty DataFrame before anything is leased. `headers` may be switched off where they are not used, which saves
+    decoding them. `reader_options` are those of Spark's Kafka connector. `destination` is where accepted rows go
+    (`sinks/`); None leaves them in files, by lease. `name` is the name under which the group stores the pipeline;
+    None uses the module and the name of the handler.
     """
 
     group: str
@@ -56,16 +64,12 @@ class ShareGroupJob:
     sink: str
     summaries: tuple[Summary, ...] = ()
     dropped: str | None = None
-    lock_duration_ms: int | None = None
-    max_scans: int = MAX_SCANS
     headers: bool = True
     reader_options: Mapping[str, str] = field(default_factory=dict)
     destination: Sink | None = None
-    max_bytes: int | None = None
     unknown: str | None = None
     deliveries_per_run: int = 1
     failed_share: float | None = 0.5
-    failed_records: int = 100
     try_empty: bool = True
     name: str | None = None
 
@@ -78,12 +82,6 @@ class ShareGroupJob:
         if self.failed_share is not None and not 0 < self.failed_share <= 1:
             raise ValueError(
                 f"failed_share is {self.failed_share}: expected a share of a round, above 0 and at most 1, or None"
-            )
-        if self.failed_records < 1:
-            raise ValueError(f"failed_records is {self.failed_records}: expected 1 or more")
-        if self.max_bytes is not None and self.max_bytes < 0:
-            raise ValueError(
-                f"max_bytes is {self.max_bytes}: expected the bytes of a round, or 0 for no bound"
             )
         for name in (self.sink, *(summary.name for summary in self.summaries)):
             if not name or name.startswith(("_", ".")) or "/" in name:

@@ -10,10 +10,9 @@ acknowledgement has written records that are redelivered.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from os import PathLike, fspath
@@ -22,32 +21,26 @@ from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sharequeue.database import Database
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.membership import Membership
-from sharequeue.kafka.topics import TopicInfo, Topics
-from sharequeue.spark.dead_letters import DrainAtEnd, Drained, about_letters
+from sharequeue.kafka.topics import TopicInfo
+from sharequeue.spark.dead_letters import Drained, about_letters, drain_at_end
 from sharequeue.spark.handler import HandlerError, check_meanings
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
-from sharequeue.spark.leasing.group import living_topics, report_losses, why_nothing, words_of_losses
-from sharequeue.spark.leasing.member import Member, in_turn
-from sharequeue.spark.leasing.renewal import LeaseKeeper, release_held
+from sharequeue.spark.leasing.group import Opened, opened, report_losses, why_nothing, words_of_losses
+from sharequeue.spark.leasing.renewal import LeaseKeeper, Member, in_turn, release_held
 from sharequeue.spark.outcomes.acknowledging import ToAcknowledge, acknowledge_all
 from sharequeue.spark.outcomes.outcomes import acknowledgements
 from sharequeue.spark.outcomes.written_by_program import WrittenOutcomes, write_outcomes, written_outcomes
 from sharequeue.spark.reading.frame import no_records
-from sharequeue.spark.reading.isolation_level import one_level
-from sharequeue.spark.reading.plan import MAX_SCANS
-from sharequeue.spark.reading.sizes import RecordSizes
 from sharequeue.spark.reading.source import Source
-from sharequeue.spark.report import AcknowledgedRecords
-from sharequeue.spark.session import refuse_connect, spark_session
+from sharequeue.spark.report import AcknowledgedRecords, counted
 from sharequeue.spark.spark_jobs import cancellable
 from sharequeue.spark.table import Shown, Table
 from sharequeue.state import State
 from sharequeue.words.names import whole_number
 from sharequeue.words.settings import Settings
-from sharequeue.words.values import Lease
+from sharequeue.words.values import Lease, SharePartition
 
 __all__ = ["LeasedRecords", "Unacknowledged", "lease"]
 
@@ -58,37 +51,19 @@ class Unacknowledged(UserWarning):
     """Warning that a lease ended without an error and without an acknowledgement, or was never closed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """The arguments of `lease`."""
-
-    group: str
-    topics: tuple[str, ...]
-    max_records: int
-    max_bytes: int
-    lock_duration_ms: int | None
-    dropped: str | None
-    unknown: str | None
-    reader_options: Mapping[str, str]
-    headers: bool
-    max_scans: int
-    settings: Settings | None
-    spark: SparkSession | None
-    membership: Member | None
-    state: State | None
-
-
 @dataclass(slots=True)
 class _Opened:
-    """The resources of an open lease. None of them refers to the LeasedRecords, which is therefore freed with its
-    last reference.
+    """The resources of an open lease, and what it found. It does not refer to the LeasedRecords, which is therefore
+    freed with its last reference.
     """
 
     source: Source
     keeper: LeaseKeeper
     joined: Membership | None
     infos: Mapping[str, TopicInfo]
-    process: int
+    leases: tuple[Lease, ...]
+    lost: int
+    why_nothing: str | None
     dead_letters: Drained | None = None
 
 
@@ -97,7 +72,9 @@ class LeasedRecords(Shown):
     the end.
     """
 
-    def __init__(self, wanted: _Wanted) -> None:
+    def __init__(
+        self, group: str, begin: Callable[[ExitStack], _Opened], dropped: str | None, unknown: str | None
+    ) -> None:
         self.leases: tuple[Lease, ...] = ()
         """The leases, one for each share-partition that had records to lease."""
         self.why_nothing: str | None = None
@@ -105,7 +82,10 @@ class LeasedRecords(Shown):
         self.lost = 0
         """Records of the group that retention removed before they were processed, since a lease or a run last
         reported any."""
-        self._wanted = wanted
+        self._group = group
+        self._begin = begin
+        self._dropped = dropped
+        self._unknown = unknown
         self._opened: _Opened | None = None
         self._ends: ExitStack | None = None
         self._acknowledged = False
@@ -117,60 +97,14 @@ class LeasedRecords(Shown):
         Raises UnknownTopicOrPartition for a topic that does not exist, UnknownTopicId where all were deleted or
         recreated, SparkNotReady, SettingMissing, and the errors of joining and acquiring.
         """
-        if self._ends is not None:
-            return self
-        wanted = self._wanted
-        if wanted.spark is not None:
-            refuse_connect(wanted.spark)
-        with ExitStack() as stack:
-            settings = wanted.settings or Settings.load()
-            session = wanted.spark or spark_session(settings, f"lease of {wanted.group}")
-            database = stack.enter_context(Database.open(settings))
-            broker = stack.enter_context(Topics(settings))
-            State(database).administration.check_cluster(broker.cluster_id())
-            configs = GroupConfigs.load(database, wanted.group)
-            source = Source(
-                settings,
-                wanted.state or State(database),
-                broker,
-                session,
-                wanted.reader_options,
-                wanted.headers,
-                wanted.max_scans,
-            )
-            living_topics(broker, source.state, wanted.group, wanted.topics)
-            ending = stack.enter_context(DrainAtEnd(settings, source.state, configs))
-            joined: Membership | None = None
-            if wanted.membership is None:
-                joined = stack.enter_context(Membership(settings.service, wanted.group, wanted.topics))
-                joined.join()
-            member = wanted.membership or joined
-            assert member is not None  # noqa: S101 - one of the two
-            cancel = stack.enter_context(cancellable(session))
-            keeper = stack.enter_context(LeaseKeeper(source.state, member, cancel))
-            share_partitions = in_turn(member, wanted.topics)
-            infos = source.observe(share_partitions)
-            budget = Budget(wanted.max_records)
-            if wanted.max_bytes:
-                sizes = stack.enter_context(RecordSizes(settings))
-                means = sizes.measure(share_partitions, source.state.figures.describe(wanted.group))
-                budget = Budget(wanted.max_records, wanted.max_bytes, means)
-            leases = keeper.acquire_within(budget, share_partitions, wanted.lock_duration_ms)
-            self.lost = report_losses(source.state, wanted.group, wanted.topics)
-            if not leases:
-                lost = source.state.figures.lost_topics(wanted.group, wanted.topics)
-                there = [topic for topic in wanted.topics if topic not in lost]
-                nothing = why_nothing(source.state, configs, there, share_partitions) if there else None
-                letters = about_letters(settings, source.state, configs, wanted.topics)
-                self.why_nothing = (
-                    "; ".join(filter(None, (nothing, *map(str, lost.values()), letters))) or None
-                )
+        if self._ends is None:
+            with ExitStack() as stack:
+                self._opened = found = self._begin(stack)
+                self.leases, self.lost, self.why_nothing = found.leases, found.lost, found.why_nothing
+                self._acknowledged, self._written = False, None
+                self._ends = stack.pop_all()
             if self.why_nothing is not None:
                 _log.warning("nothing was leased: %s", self.why_nothing)
-            self._opened = _Opened(source, keeper, joined, infos, os.getpid())
-            self.leases, self._acknowledged, self._written = tuple(leases), False, None
-            ending.report_to = self._opened
-            self._ends = stack.pop_all()
         return self
 
     def close(self) -> None:
@@ -189,15 +123,12 @@ class LeasedRecords(Shown):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         ends, self._ends = self._ends, None
-        if ends is None or self._opened is None:
-            return
-        if os.getpid() != self._opened.process:
-            ends.pop_all()  # a forked child: these resources are its parent's
+        if ends is None:
             return
         if error is None and self and not self._acknowledged:
             try:
                 warnings.warn(
-                    f"lease({self._wanted.group!r}) ended without an acknowledgement: its {self.count:,} records are "
+                    f"lease({self._group!r}) ended without an acknowledgement: its {self.count:,} records are "
                     "given back and delivered again, in parts, as suspects. Write the outcomes and call "
                     "acknowledge()",
                     Unacknowledged,
@@ -213,7 +144,7 @@ class LeasedRecords(Shown):
         given back here.
         """
         opened = getattr(self, "_opened", None)
-        if opened is None or self._ends is None or os.getpid() != opened.process:
+        if opened is None or self._ends is None:
             return
         opened.keeper.abandon()
         if opened.joined is not None:
@@ -225,7 +156,7 @@ class LeasedRecords(Shown):
             else "nothing is locked"
         )
         warnings.warn(
-            f"lease({self._wanted.group!r}) was opened and never closed: {what}. Call close(), or use a `with` block",
+            f"lease({self._group!r}) was opened and never closed: {what}. Call close(), or use a `with` block",
             Unacknowledged if waiting else ResourceWarning,
             stacklevel=2,
         )
@@ -269,7 +200,7 @@ class LeasedRecords(Shown):
             for lease in self.leases
         ]
         columns = ("share-partition", "records", "first", "last", "deliveries")
-        lost = words_of_losses(self._wanted.group, self.lost) if self.lost else None
+        lost = words_of_losses(self._group, self.lost) if self.lost else None
         return Table(f"leased {self.count:,} records", columns, rows, (self.why_nothing, lost))
 
     @property
@@ -321,15 +252,15 @@ class LeasedRecords(Shown):
         """
         work = self._at_work(waiting=True)
         if not self.leases:
-            return AcknowledgedRecords.of(0, (), ())
+            return AcknowledgedRecords()
         written = self._written if outcomes is None else outcomes
         if written is None:
             raise HandlerError(
                 "nothing was written yet: call write() first, or name the folder of the outcomes"
             )
         source = work.source
-        seen = written_outcomes(source, self.leases, written, self._wanted.unknown)
-        wanted = acknowledgements(source, self.leases, seen, work.infos, self._wanted.dropped)
+        seen = written_outcomes(source, self.leases, written, self._unknown)
+        wanted = acknowledgements(source, self.leases, seen, work.infos, self._dropped)
         self._acknowledged = True
         acknowledged = acknowledge_all(
             source.state,
@@ -338,22 +269,22 @@ class LeasedRecords(Shown):
         )
         # Offsets below the log start can no longer be acknowledged; such a lease ends without an acknowledgement.
         release_held(source.state, [lease for lease in self.leases if wanted[lease.lease_id].lost])
-        return AcknowledgedRecords.of(self.count, acknowledged, wanted.values())
+        return AcknowledgedRecords(
+            leased=self.count,
+            **counted(acknowledged, wanted.values()),
+            lag=sum(each.lag for each in acknowledged),
+        )
 
 
-@one_level
 def lease(
     group: str,
     topics: Sequence[str],
     *,
     max_records: int = MAX_RECORDS,
-    max_bytes: int = 0,
-    lock_duration_ms: int | None = None,
     dropped: str | None = None,
     unknown: str | None = None,
     reader_options: Mapping[str, str] | None = None,
     headers: bool = True,
-    max_scans: int = MAX_SCANS,
     settings: Settings | None = None,
     spark: SparkSession | None = None,
     membership: Member | None = None,
@@ -363,12 +294,11 @@ def lease(
 
     In a notebook, `leased = lease(…).open()` in one cell and `leased.close()` in another are the same as the block.
 
-    `max_bytes` bounds the lease further, by the mean size of the records, unless it is 0. `dropped` is the outcome of
-    a record without a row, `unknown` that of a record with an unknown outcome or null: release, accept or reject, or
-    None, which makes it an error. The lock duration is the group's own when None. `reader_options` are those of
-    Spark's Kafka connector and override the defaults; the isolation level always comes from the group's config
-    `share.isolation.level`. Settings, Spark session, membership and state are created when they are not given; a
-    membership that is created here joins the group through the service and leaves it at the end of the block.
+    `dropped` is the outcome of a record without a row, `unknown` that of a record with an unknown outcome or null:
+    release, accept or reject, or None, which makes it an error. `reader_options` are those of Spark's Kafka connector
+    and override the defaults; the isolation level always comes from the group's config `share.isolation.level`.
+    Settings, Spark session, membership and state are created when they are not given; a membership that is created
+    here joins the group through the service and leaves it at the end of the block.
 
     The locks are renewed at a third of their duration. Once one is lost, Spark's jobs of the block are cancelled and
     nothing can be acknowledged: the block ends with LockLost. Records that are not acknowledged when it ends are
@@ -382,31 +312,47 @@ def lease(
     SparkNotReady, SettingMissing, and the errors of joining and acquiring.
     """
     check_meanings(dropped, unknown)
-    max_records, max_bytes = (
-        whole_number("max_records", max_records, 1),
-        whole_number("max_bytes", max_bytes, 0),
-    )
-    max_scans = whole_number("max_scans", max_scans, 1)
-    if lock_duration_ms is not None:
-        lock_duration_ms = whole_number("lock_duration_ms", lock_duration_ms, 1)
+    max_records = whole_number("max_records", max_records, 1)
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
         raise ValueError("topics must not be empty: name at least one topic")
-    return LeasedRecords(
-        _Wanted(
-            group=group,
-            topics=names,
-            max_records=max_records,
-            max_bytes=max_bytes,
-            lock_duration_ms=lock_duration_ms,
-            dropped=dropped,
-            unknown=unknown,
-            reader_options=dict(reader_options or {}),
-            headers=headers,
-            max_scans=max_scans,
-            settings=settings,
-            spark=spark,
-            membership=membership,
-            state=state,
-        )
-    )
+
+    def begin(stack: ExitStack) -> _Opened:
+        found: _Opened | None = None
+
+        def drain(kind: type[BaseException] | None, *_: object) -> None:
+            if found is not None and (kind is None or issubclass(kind, Exception)):  # not after an interrupt
+                found.dead_letters = drain_at_end(at.settings, at.state, configs)
+
+        at = stack.enter_context(opened(settings, spark, state, group, names))
+        at.state.administration.check_cluster(at.topics.cluster_id())
+        configs = GroupConfigs.load(at.state.database, group)
+        source = Source(at.settings, at.state, at.topics, at.spark, dict(reader_options or {}), headers)
+        stack.push(drain)
+        own: Membership | None = None
+        if membership is None:
+            own = stack.enter_context(Membership(at.settings.service, group, names))
+            own.join()
+        member = membership or own
+        assert member is not None  # noqa: S101 - one of the two
+        cancel = stack.enter_context(cancellable(at.spark))
+        keeper = stack.enter_context(LeaseKeeper(at.state, member, cancel))
+        share_partitions = in_turn(member, names)
+        infos = source.observe(share_partitions)
+        leases = keeper.acquire_within(Budget(max_records), share_partitions)
+        lost = report_losses(at.state, group, names)
+        why = None if leases else _why_nothing(at, configs, names, share_partitions)
+        found = _Opened(source, keeper, own, infos, tuple(leases), lost, why)
+        return found
+
+    return LeasedRecords(group, begin, dropped, unknown)
+
+
+def _why_nothing(
+    at: Opened, configs: GroupConfigs, topics: Sequence[str], assigned: Sequence[SharePartition]
+) -> str | None:
+    lost = at.state.figures.lost_topics(configs.group_id, topics)
+    there = [topic for topic in topics if topic not in lost]
+    nothing = why_nothing(at.state, configs, there, assigned) if there else None
+    letters = about_letters(at.settings, at.state, configs, topics)
+    return "; ".join(filter(None, (nothing, *map(str, lost.values()), letters))) or None

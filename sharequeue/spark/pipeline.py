@@ -7,34 +7,29 @@ belongs to the process, as with `lease`, and a DataFrame of the output needs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Unpack
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from sharequeue.database import Database
 from sharequeue.groups.membership import Membership
-from sharequeue.kafka.topics import Topics
-from sharequeue.spark.following import FollowReport, OnRun, follow_rounds
+from sharequeue.spark.following import JOIN_SECONDS, OnRun, follow_rounds
 from sharequeue.spark.handler import Handler
-from sharequeue.spark.job import ShareGroupJob, Summary
-from sharequeue.spark.leasing.budget import MAX_RECORDS
-from sharequeue.spark.leasing.group import living_topics
-from sharequeue.spark.leasing.member import Member
+from sharequeue.spark.job import Bounds, ShareGroupJob, Summary
+from sharequeue.spark.leasing.group import joined, opened
+from sharequeue.spark.leasing.renewal import Member
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.progress import ProgressCallback, shown_progress
-from sharequeue.spark.reading.isolation_level import one_level
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.replays.publishing import PublishReport, publish
 from sharequeue.spark.replays.replay import replay
 from sharequeue.spark.replays.report import ReplayReport
 from sharequeue.spark.replays.trial import Trial, try_on
-from sharequeue.spark.report import RunReport
+from sharequeue.spark.report import FollowReport, RunReport
 from sharequeue.spark.run import run_rounds
-from sharequeue.spark.session import refuse_connect, spark_session
 from sharequeue.spark.sinks.interface import Sink
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.spark.table import Removed
@@ -49,7 +44,6 @@ __all__ = ["Pipeline", "pipeline"]
 class Pipeline(ShareGroupJob):
     """A job that needs only settings to run. `pipeline` makes one of a function."""
 
-    @one_level
     def run(
         self,
         settings: Settings | None = None,
@@ -57,107 +51,66 @@ class Pipeline(ShareGroupJob):
         spark: SparkSession | None = None,
         state: State | None = None,
         membership: Member | None = None,
-        max_rounds: int | None = None,
-        max_records: int = MAX_RECORDS,
-        max_bytes: int | None = None,
-        max_seconds: float | None = None,
-        only: Collection[str] | None = None,
-        replaces: str | None = None,
         progress: bool | ProgressCallback = True,
+        **bounds: Unpack[Bounds],
     ) -> RunReport:
         """Lease, handle, write and acknowledge, round by round, until nothing is left to lease.
 
         Settings, Spark session, state and membership are created when they are not given. A membership that is
         created here joins the group through the service and leaves it at the end. `max_records` and `max_bytes` bound
-        one round; `max_bytes` is the job's when None, or else the group's own. `max_rounds` and `max_seconds` bound
-        the run. `only` names partitions, such as `orders-0`: of the assigned partitions it leases only from these,
-        and the report names the others. Only one pipeline works on a group: `replaces` is the name of the previous
-        one, if this one replaces it. `progress` is shown on stderr, or below the cell of a notebook; with False it is
-        not shown; a function receives it instead.
+        one round; `max_bytes` is the group's own when None. `max_rounds` and `max_seconds` bound the run. Only one
+        pipeline works on a group: `replaces` is the name of the previous one, if this one replaces it. `progress` is
+        shown on stderr; with False it is not shown; a function receives it instead.
 
         Raises GroupTaken where another pipeline works on the group, or has replaced this one meanwhile, TypeError for
         a bound that is not a number, ValueError for a budget below one record and for a `max_seconds` that is
-        negative or not finite, UnknownTopicOrPartition for a topic or partition that does not exist, UnknownTopicId
-        if all its topics were deleted or recreated, what the handler, Spark, the state or the broker raised,
-        HandlerError, MostFailed, LockLost, OutputNotReachable, OutputNotShared, SinkTaken, SinkRefused,
-        SettingMissing, SparkNotReady, and the errors of joining. All leases have then been given back, with their
-        deliveries unless a Spark task had run and left records without an outcome.
+        negative or not finite, UnknownTopicOrPartition for a topic that does not exist, UnknownTopicId if all its
+        topics were deleted or recreated, what the handler, Spark, the state or the broker raised, HandlerError,
+        MostFailed, LockLost, OutputNotReachable, OutputNotShared, SinkTaken, SinkRefused, SettingMissing,
+        SparkNotReady, and the errors of joining. All leases have then been given back, with their deliveries unless a
+        Spark task had run and left records without an outcome.
         """
-        loaded = settings or Settings.load()
-        with ExitStack() as stack:
-            topics = stack.enter_context(Topics(loaded))
-            queue = state or State(stack.enter_context(Database.open(loaded)))
-            # Before Spark starts, and before joining waits for partitions of a topic that does not exist.
-            living_topics(topics, queue, self.group, self.topics)
-            _, session, _ = stack.enter_context(self._opened(loaded, spark, queue))
-            member = membership
-            if member is None:
-                joined = stack.enter_context(Membership(loaded.service, self.group, self.topics))
-                joined.join()
-                member = joined
-            shown = stack.enter_context(shown_progress(progress))
+        with (
+            opened(settings, spark, state, self.group, self.topics) as place,
+            joined(place.settings, self.group, self.topics, membership) as member,
+            shown_progress(progress) as shown,
+        ):
             return run_rounds(
-                loaded,
+                place.settings,
                 self,
                 membership=member,
-                state=queue,
-                topics=topics,
-                spark=session,
-                max_rounds=max_rounds,
-                max_records=max_records,
-                max_bytes=max_bytes,
-                max_seconds=max_seconds,
-                only=only,
-                replaces=replaces,
+                state=place.state,
+                topics=place.topics,
+                spark=place.spark,
                 progress=shown,
+                **bounds,
             )
 
-    @one_level
     def follow(
         self,
         settings: Settings | None = None,
         *,
         spark: SparkSession | None = None,
-        max_rounds: int | None = None,
-        max_records: int = MAX_RECORDS,
-        max_bytes: int | None = None,
-        max_seconds: float | None = None,
-        only: Collection[str] | None = None,
-        replaces: str | None = None,
         progress: bool | ProgressCallback = True,
         on_run: OnRun = lambda report: None,
+        **bounds: Unpack[Bounds],
     ) -> FollowReport:
         """Run, wait for records, and run again, with one Spark session and one membership, until a signal ends it.
 
         A new record is leased about two seconds after it was produced. `max_rounds` and `max_seconds` bound the
-        total, the other arguments are those of `run`. `on_run` gets the report of each run that did something. It
-        waits for the end of outages of Postgres, the broker, the service and the output, also at the start.
+        total, the other arguments are those of `run`. `on_run` gets the report of each run that did something. Once
+        it has started, it waits for the end of outages of Postgres, the broker, the service and the output.
 
-        Raises the other errors of `run`, for example for an unknown host name, and SparkNotReady if the Spark session
-        has ended.
+        Raises the errors of `run` when it starts, later those that need a user's action, and SparkNotReady if the
+        Spark session has ended.
         """
-        loaded = settings or Settings.load()
-        with ExitStack() as stack:
-            topics = stack.enter_context(Topics(loaded))
-            database = stack.enter_context(Database.open(loaded))
-            member = stack.enter_context(Membership(loaded.service, self.group, self.topics))
-            shown = stack.enter_context(shown_progress(progress))
-            return follow_rounds(
-                loaded,
-                self,
-                membership=member,
-                database=database,
-                topics=topics,
-                spark=spark,
-                max_rounds=max_rounds,
-                max_records=max_records,
-                max_bytes=max_bytes,
-                max_seconds=max_seconds,
-                only=only,
-                replaces=replaces,
-                progress=shown,
-                on_run=on_run,
-            )
+        with (
+            opened(settings, spark, None, self.group, self.topics) as place,
+            Membership(place.settings.service, self.group, self.topics) as member,
+            shown_progress(progress) as shown,
+        ):
+            member.join(JOIN_SECONDS)
+            return follow_rounds(place, self, member, bounds, shown, on_run)
 
     def try_on(
         self,
@@ -173,8 +126,8 @@ class Pipeline(ShareGroupJob):
         If there are none to lease, the last records of the topics are used instead, and `remark` is set. Raises
         ValueError for less than one record, HandlerError, what the handler raises, SettingMissing and SparkNotReady.
         """
-        with self._opened(settings, spark, state) as (loaded, session, queue), Topics(loaded) as topics:
-            return try_on(self, records, loaded, queue, topics, session)
+        with opened(settings, spark, state, self.group) as at:
+            return try_on(self, records, at.settings, at.state, at.topics, at.spark)
 
     def replay(
         self,
@@ -201,13 +154,13 @@ class Pipeline(ShareGroupJob):
         unless `allow_missing`, UnknownTopicOrPartition, InvalidRequest for an unknown lease, HandlerError,
         SettingMissing, SparkNotReady, and what the handler raises: nothing has then been replaced.
         """
-        with self._opened(settings, spark, state) as (loaded, session, queue), Topics(loaded) as topics:
+        with opened(settings, spark, state, self.group) as at:
             return replay(
                 self,
-                loaded,
-                state=queue,
-                topics=topics,
-                spark=session,
+                at.settings,
+                state=at.state,
+                topics=at.topics,
+                spark=at.spark,
                 since=since,
                 until=until,
                 offsets=offsets,
@@ -236,14 +189,14 @@ class Pipeline(ShareGroupJob):
         UnknownTopicId when a topic was recreated; CompactionFailed, SettingMissing, SparkNotReady, and what a sink
         raises: nothing has then changed.
         """
-        with self._opened(settings, spark, state) as (loaded, session, queue), Topics(loaded) as topics:
+        with opened(settings, spark, state, self.group) as at:
             return publish(
                 self,
-                loaded,
+                at.settings,
                 name,
-                state=queue,
-                topics=topics,
-                spark=session,
+                state=at.state,
+                topics=at.topics,
+                spark=at.spark,
                 execute=execute,
             )
 
@@ -262,8 +215,10 @@ class Pipeline(ShareGroupJob):
         columns where nothing has been accepted yet. Raises NotFiles for a job whose rows are not in files, NoSuchSink
         for a sink that is not one of its own and has no output, ColumnChanged, SettingMissing and SparkNotReady.
         """
-        with self._opened(settings, spark, state) as (_, session, queue):
-            return read_output(session, queue, self.group, sink or self.sink, schema, known=self.names.all)
+        with opened(settings, spark, state, self.group) as at:
+            return read_output(
+                at.spark, at.state, self.group, sink or self.sink, schema, known=self.names.all
+            )
 
     def sweep(
         self,
@@ -278,21 +233,8 @@ class Pipeline(ShareGroupJob):
         With `dry_run` nothing is removed. Raises SinkTaken when the sink is another group's, SettingMissing and
         SparkNotReady.
         """
-        with self._opened(settings, spark, state) as (loaded, session, queue):
-            return sweep_outputs(session, loaded, queue, self, dry_run=dry_run)
-
-    @contextmanager
-    def _opened(
-        self, settings: Settings | None, spark: SparkSession | None, state: State | None
-    ) -> Iterator[tuple[Settings, SparkSession, State]]:
-        """Yield the required resources, created if not given; the database is closed at the end."""
-        if spark is not None:
-            refuse_connect(spark)
-        loaded = settings or Settings.load()
-        with ExitStack() as stack:
-            # Before Spark starts, which takes seconds: an error here is raised at once.
-            queue = state or State(stack.enter_context(Database.open(loaded)))
-            yield loaded, spark or spark_session(loaded, f"pipeline of {self.group}"), queue
+        with opened(settings, spark, state, self.group) as at:
+            return sweep_outputs(at.spark, at.settings, at.state, self, dry_run=dry_run)
 
 
 def pipeline(
@@ -302,15 +244,12 @@ def pipeline(
     sink: str | None = None,
     summaries: Sequence[Summary] = (),
     dropped: str | None = None,
-    lock_duration_ms: int | None = None,
     headers: bool = True,
     reader_options: Mapping[str, str] | None = None,
     destination: Sink | None = None,
-    max_bytes: int | None = None,
     unknown: str | None = None,
     deliveries_per_run: int = 1,
     failed_share: float | None = 0.5,
-    failed_records: int = 100,
     try_empty: bool = True,
     name: str | None = None,
 ) -> Callable[[Handler], Pipeline]:
@@ -330,15 +269,12 @@ def pipeline(
             sink=sink or _named_after(handler, group),
             summaries=tuple(summaries),
             dropped=dropped,
-            lock_duration_ms=lock_duration_ms,
             headers=headers,
             reader_options=dict(reader_options or {}),
             destination=destination,
-            max_bytes=max_bytes,
             unknown=unknown,
             deliveries_per_run=deliveries_per_run,
             failed_share=failed_share,
-            failed_records=failed_records,
             try_empty=try_empty,
             name=name,
         )

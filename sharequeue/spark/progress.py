@@ -1,8 +1,8 @@
 """The progress of a run, and its display.
 
-A terminal and a notebook show a bar, everything else one line for each round. Progress is written to stderr, so that
-stdout has only results; a notebook shows it below the cell. If stderr is closed, full, or its reader has ended,
-nothing is shown: a run never fails because of its progress.
+A terminal shows one line that changes, everything else a line for each round. Progress is written to stderr, so
+that stdout has only results. If stderr is closed, full, or its reader has ended, nothing is shown: a run never fails
+because of its progress.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from html import escape
-from typing import Any
 
 __all__ = ["Progress", "ProgressCallback", "shown_progress"]
 
@@ -69,32 +67,12 @@ def shown_progress(progress: bool | ProgressCallback) -> Iterator[ProgressCallba
         yield progress
     elif not progress:
         yield lambda progress: None
-    elif (display := _notebook_display()) is not None:
-        yield _oldest(_notebook(display))
-    elif _is_terminal():
+    # In a process without stderr it is None; if stderr was closed, its file raises.
+    elif sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty():
         with _terminal() as show:
-            yield _oldest(show)
+            yield show
     else:
         yield _line
-
-
-def _is_terminal() -> bool:
-    # In a process without stderr it is None; if stderr was closed, its file raises.
-    return sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
-
-
-def _oldest(show: ProgressCallback) -> ProgressCallback:
-    """Show only the first of the running rounds: a bar that switches between two rounds is not readable."""
-    done = 0
-
-    def show_oldest(progress: Progress) -> None:
-        nonlocal done
-        if progress.stage == "done":
-            done = progress.round
-        if progress.round <= done + 1:
-            show(progress)
-
-    return show_oldest
 
 
 def _line(progress: Progress) -> None:
@@ -106,8 +84,6 @@ def _line(progress: Progress) -> None:
 @contextmanager
 def _terminal() -> Iterator[ProgressCallback]:
     from rich.console import Console
-    from rich.progress import BarColumn, SpinnerColumn, TextColumn
-    from rich.progress import Progress as Bar
 
     class Quiet(Console):
         """A console that stops its output when its reader has ended; rich would end the process."""
@@ -115,42 +91,15 @@ def _terminal() -> Iterator[ProgressCallback]:
         def on_broken_pipe(self) -> None:
             self.quiet = True
 
-    columns = (SpinnerColumn(), BarColumn(), TextColumn("{task.description}"))
-    bar = Bar(*columns, console=Quiet(stderr=True))
-    task = bar.add_task("starting", total=None)
+    done = 0
 
     def show(progress: Progress) -> None:
-        total = None if progress.left is None else progress.records_done + progress.left
-        with suppress(OSError):
-            bar.update(task, description=str(progress), completed=progress.records_done, total=total)
+        nonlocal done
+        if progress.stage == "done":
+            done = progress.round
+        # Of two rounds only the first: a line that switches between them is not readable.
+        if progress.round <= done + 1:
+            status.update(str(progress))
 
-    with suppress(OSError):
-        bar.start()
-    try:
+    with Quiet(stderr=True).status("starting") as status:
         yield show
-    finally:
-        with suppress(OSError):
-            bar.stop()
-
-
-def _notebook_display() -> Callable[..., Any] | None:
-    """Return the notebook's `display` if this process is a notebook kernel; None otherwise."""
-    ipython: Any = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return ipython.display.display if shell is not None and hasattr(shell, "kernel") else None
-
-
-def _notebook(display: Callable[..., Any]) -> ProgressCallback:
-    handle: Any = None
-
-    def show(progress: Progress) -> None:
-        nonlocal handle
-        total = 0 if progress.left is None else progress.records_done + progress.left
-        bar = f'<progress value="{progress.records_done}" max="{total}"></progress> ' if total else ""
-        shown = {"text/plain": str(progress), "text/html": f"{bar}{escape(str(progress))}"}
-        if handle is None:
-            handle = display(shown, raw=True, display_id=True)
-        else:
-            handle.update(shown, raw=True)
-
-    return show

@@ -1,53 +1,86 @@
-"""The report of a run.
+"""The reports of rounds, runs and leases, as values.
 
-The figures of rounds and runs, as values. Counts come from the state's replies to the acknowledgements, so they match
-the state; seconds are by stage, in the order of the stages.
+Counts come from the state's replies to the acknowledgements, so they match the state; seconds are by stage, in the
+order of the stages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Self
 
 from sharequeue.spark.dead_letters import Drained
 from sharequeue.spark.leasing.group import words_of_losses
 from sharequeue.spark.outcomes.outcomes import Acknowledgement
-from sharequeue.spark.table import Shown, Table
+from sharequeue.spark.table import Cell, Shown, Table
 from sharequeue.words.values import Acknowledged
 
 STAGES = ("observe", "acquire", "plan", "write", "summarise", "read back", "stage", "acknowledge")
 """Spark reads, handles and writes in one pass, so `write` has the time of all three. `stage` exists only for a sink
 that prepares its rows before the acknowledgement, such as `PostgresTable`.
 """
+_ALWAYS = ("leased", "accepted", "released", "rejected")
+"""Counts that are also shown if they are zero."""
 
 
-_COLUMNS = ("leased", "accepted", "released", "rejected")
-_RARE = ("gaps", "exhausted", "dropped", "lost", "unacknowledged")
-"""Figures that are shown only if they are not zero."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts(Shown):
+    """Leased records by what became of them. A record counts once for each lease."""
+
+    leased: int = 0
+    accepted: int = 0
+    released: int = 0
+    """Releases that put the record back in the queue."""
+    rejected: int = 0
+    gaps: int = 0
+    """Offsets that the log never had."""
+    exhausted: int = 0
+    """Records released at their last delivery: their deliveries are used up."""
+    dropped: int = 0
+    """Records that are in the log and have no row in the outcomes."""
+    lost: int = 0
+    """Records that retention removed between lease and read."""
+    unacknowledged: int = 0
+    """Records given back, as suspects, because their own Spark job failed while others of its round did not."""
+
+    def shown(self, title: str) -> Table:
+        """Return a table of the counts."""
+        names = shown_counts([self])
+        return Table(title, names, [[getattr(self, name) for name in names]])
 
 
-@dataclass(frozen=True, slots=True)
-class RoundReport(Shown):
-    """One round: the leased records and their outcomes, in records.
+def counted(done: Sequence[Acknowledged], wanted: Collection[Acknowledgement]) -> dict[str, int]:
+    """Return the sums of the state's replies to these acknowledgements, by the names of `Counts`."""
+    return {
+        **{
+            name: sum(getattr(each, name) for each in done)
+            for name in ("accepted", "released", "rejected", "gaps", "exhausted")
+        },
+        "dropped": sum(each.dropped for each in wanted),
+        "lost": sum(each.lost.count for each in wanted),
+    }
 
-    `lost` were removed by retention between lease and read; `unacknowledged` were given back because their own Spark
-    job failed while others of the round did not.
-    """
+
+def total(counts: Sequence[Counts]) -> dict[str, int]:
+    """Return the sums of counts, by their names."""
+    return {each.name: sum(getattr(some, each.name) for some in counts) for each in fields(Counts)}
+
+
+def shown_counts(counts: Sequence[Counts]) -> list[str]:
+    """Return the names of the counts to show: rare ones only if one of them is not zero."""
+    sums = total(counts)
+    return [name for name in sums if name in _ALWAYS or sums[name]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundReport(Counts):
+    """One round: the leased records and their outcomes, in records."""
 
     number: int
     lease_ids: tuple[int, ...]
-    leased: int
-    accepted: int
-    released: int
-    rejected: int
-    gaps: int
-    exhausted: int
-    dropped: int
-    lost: int
     lag: int
     stage_seconds: Mapping[str, float]
-    unacknowledged: int = 0
 
     @property
     def seconds(self) -> float:
@@ -59,72 +92,27 @@ class RoundReport(Shown):
         return _rounds(f"round {self.number}", (self,))
 
 
-@dataclass(frozen=True, slots=True)
-class RunReport(Shown):
-    """All rounds of a run. `lag` and `drained` are as of the last acknowledgement; records in flight are lag."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport(Counts):
+    """All rounds of a run, and their sums. `lag` and `drained` are as of the last acknowledgement; records in flight
+    are lag. `lost` are the records of the group that retention removed before they were processed, since the last
+    report of a run, including those that were never leased or were lost between two runs.
+    """
 
     group: str
-    rounds: tuple[RoundReport, ...]
-    lag: int
-    drained: bool
+    rounds: tuple[RoundReport, ...] = ()
+    lag: int = 0
+    drained: bool = False
     """Whether nothing was left to lease when the run ended; other members may hold records. False if nothing was
     assigned.
     """
-    seconds: float
+    seconds: float = 0.0
     remark: str | None = None
     """Remarks for the user: why there was nothing more to lease although records remain, dead letters that are held,
     columns that differ from those of earlier rows. None if there is no remark.
     """
     dead_letters: Drained | None = None
     """The dead letters of the group that the run has written; None if none waited or a service writes them."""
-    left_out: tuple[str, ...] = ()
-    """Share-partitions that were assigned to the member but not leased from, because others were chosen (`only`)."""
-    not_assigned: tuple[str, ...] = ()
-    """Share-partitions that were chosen but not assigned to the member when the run ended."""
-    lost: int = 0
-    """Records of the group that retention removed before they were processed, since the last report of a run,
-    including those that were never leased or were lost between two runs.
-    """
-
-    @property
-    def leased(self) -> int:
-        """Records leased; a record counts once for each lease."""
-        return sum(r.leased for r in self.rounds)
-
-    @property
-    def accepted(self) -> int:
-        """Records accepted."""
-        return sum(r.accepted for r in self.rounds)
-
-    @property
-    def released(self) -> int:
-        """Releases that put the record back in the queue."""
-        return sum(r.released for r in self.rounds)
-
-    @property
-    def rejected(self) -> int:
-        """Records rejected."""
-        return sum(r.rejected for r in self.rounds)
-
-    @property
-    def gaps(self) -> int:
-        """Offsets acknowledged as gaps."""
-        return sum(r.gaps for r in self.rounds)
-
-    @property
-    def exhausted(self) -> int:
-        """Records released at their last delivery: their deliveries are used up."""
-        return sum(r.exhausted for r in self.rounds)
-
-    @property
-    def dropped(self) -> int:
-        """Records for which the handler returned no row."""
-        return sum(r.dropped for r in self.rounds)
-
-    @property
-    def unacknowledged(self) -> int:
-        """Records given back, as suspects, because their own Spark job failed while others of its round did not."""
-        return sum(r.unacknowledged for r in self.rounds)
 
     @property
     def stage_seconds(self) -> dict[str, float]:
@@ -150,60 +138,46 @@ class RunReport(Shown):
             self.rounds,
             words_of_losses(self.group, self.lost) if self.lost else None,
             self.remark,
-            f"left to other runs: {', '.join(self.left_out)}" if self.left_out else None,
-            f"not assigned to this member: {', '.join(self.not_assigned)}" if self.not_assigned else None,
             f"dead letters: {letters.written:,} written" if letters and letters.written else None,
-            str(letters.warning) if letters and letters.warning else None,
+            letters.warning if letters else None,
         )
 
 
 def _rounds(title: str, rounds: Sequence[RoundReport], *remarks: str | None) -> Table:
-    columns = [
-        *_COLUMNS,
-        *(name for name in _RARE if any(getattr(each, name) for each in rounds)),
-        "lag",
-        "seconds",
-    ]
-    rows = [(each.number, *(getattr(each, name) for name in columns)) for each in rounds]
+    columns = [*shown_counts(rounds), "lag", "seconds"]
+    rows: list[list[Cell]] = [[each.number, *(getattr(each, name) for name in columns)] for each in rounds]
     return Table(title, ("round", *columns), rows, remarks)
 
 
-@dataclass(frozen=True, slots=True)
-class AcknowledgedRecords(Shown):
-    """The result of an acknowledgement, in records.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowReport(Counts):
+    """The sums of all runs until following ended."""
 
-    `exhausted` are releases after the last delivery, `gaps` offsets the log never had, `dropped` records that are in
-    the log and have no row in the outcomes, `lost` records that retention removed between lease and read.
-    """
+    group: str
+    runs: int = 0
+    """Runs that leased something, wrote dead letters, or found that records were lost."""
+    rounds: int = 0
+    seconds: float = 0.0
 
-    leased: int
-    accepted: int
-    released: int
-    rejected: int
-    gaps: int
-    exhausted: int
-    dropped: int
-    lost: int
-    lag: int
-
-    @classmethod
-    def of(cls, leased: int, done: Sequence[Acknowledged], wanted: Collection[Acknowledgement]) -> Self:
-        """Return the sums of the state's replies to these acknowledgements."""
-        return cls(
-            leased=leased,
-            accepted=sum(each.accepted for each in done),
-            released=sum(each.released for each in done),
-            rejected=sum(each.rejected for each in done),
-            gaps=sum(each.gaps for each in done),
-            exhausted=sum(each.exhausted for each in done),
-            dropped=sum(each.dropped for each in wanted),
-            lost=sum(each.lost.count for each in wanted),
-            lag=sum(each.lag for each in done),
+    def after(self, run: RunReport) -> Self:
+        """Return the sums with one more run."""
+        return type(self)(
+            group=self.group, runs=self.runs + 1, rounds=self.rounds + len(run.rounds), **total([self, run])
         )
 
     def table(self) -> Table:
-        """Return the figures; rare ones only if they are not zero."""
-        names = ("accepted", "released", "rejected", "gaps", "exhausted", "dropped", "lost")
-        found = [name for at, name in enumerate(names) if at < 3 or getattr(self, name)]
-        title = f"acknowledged {self.leased:,} records; lag {self.lag:,}"
-        return Table(title, found, [[getattr(self, name) for name in found]])
+        """Return the sums."""
+        return self.shown(
+            f"followed group {self.group} for {self.seconds:,.0f} s: {self.runs:,} runs, {self.rounds:,} rounds"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcknowledgedRecords(Counts):
+    """The result of the acknowledgement of a lease."""
+
+    lag: int = 0
+
+    def table(self) -> Table:
+        """Return the counts."""
+        return self.shown(f"acknowledged {self.leased:,} records; lag {self.lag:,}")

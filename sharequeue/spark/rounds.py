@@ -5,10 +5,10 @@ and writes them, reads the output back, and acknowledges each lease accordingly.
 (`leasing/renewal.py`); a lost lock stops the round before it writes or acknowledges more.
 
 Two bounds of a run are kept here. `Releases`: a run leases a released record only as often as its job allows; then
-the record waits for the back-off of the group. `Limits`: a mistake in a handler fails every record alike. If such a
-round were acknowledged, it would cost each record a delivery, until the whole topic were dead letters. So the
-outcomes of a round are checked before they are acknowledged. Only records at their first delivery are counted: a bad
-record that is redelivered must be able to use up its deliveries.
+the record waits for the back-off of the group. `refuse_most_failed`: a mistake in a handler fails every record alike.
+If such a round were acknowledged, it would cost each record a delivery, until the whole topic were dead letters. So
+the outcomes of a round are checked before they are acknowledged. Only records at their first delivery are counted: a
+bad record that is redelivered must be able to use up its deliveries.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.spark.handler import MostFailed, call_handler
 from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.leasing.budget import Budget
+from sharequeue.spark.leasing.budget import Budget, RecordSizes
 from sharequeue.spark.leasing.group import refuse_replaced
 from sharequeue.spark.leasing.isolation import Ended, Isolation, SparkJob, apart, parts_each
-from sharequeue.spark.leasing.member import Member
-from sharequeue.spark.leasing.renewal import LeaseKeeper, release_held
+from sharequeue.spark.leasing.renewal import LeaseKeeper, Member, in_turn, release_held
 from sharequeue.spark.outcomes.outcomes import (
+    UNSEEN,
     Acknowledgement,
     Seen,
     acknowledgements,
@@ -43,11 +43,10 @@ from sharequeue.spark.output.folders import no_files, refuse_taken
 from sharequeue.spark.output.lease_files import Written, durable, intact, write_leases, write_summary
 from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.progress import Progress, ProgressCallback
-from sharequeue.spark.reading.sizes import RecordSizes
 from sharequeue.spark.reading.source import Source
-from sharequeue.spark.report import RoundReport
+from sharequeue.spark.report import RoundReport, counted
 from sharequeue.spark.sinks.interface import Accepted, OpenSink, SinkContext, WrittenRound
-from sharequeue.spark.spark_jobs import Jobs, uncache_all
+from sharequeue.spark.spark_jobs import Jobs, uncache
 from sharequeue.words.errors import InvalidRequest
 from sharequeue.words.figures import SharePartitionStatus
 from sharequeue.words.offsets import EMPTY, OffsetSet
@@ -82,35 +81,28 @@ class Releases:
         return times[-1] if times else EMPTY
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """A run stops when `share` of the records of a round have failed, of at least `records`; never when `share` is
-    None.
-    """
+FAILED_RECORDS = 100
+"""The fewest records of a round of which the failed ones are counted."""
 
-    share: float | None
-    records: int
 
-    def check(
-        self, spark: SparkSession, written: Written, leases: Sequence[Lease], seen: Mapping[int, Seen]
-    ) -> None:
-        """Raise MostFailed when a round is over these limits."""
-        if self.share is None:
-            return
-        given = failed = 0
-        for lease in leases:
-            first = OffsetSet.union(d.offsets for d in lease.deliveries if d.delivery_count == 1)
-            outcomes = seen[lease.lease_id].outcomes if lease.lease_id in seen else {}
-            given += sum((offsets & first).count for offsets in outcomes.values())
-            failed += (outcomes.get(AcknowledgeType.RELEASE, EMPTY) & first).count
-            failed += (outcomes.get(AcknowledgeType.REJECT, EMPTY) & first).count
-        if given >= self.records and failed >= self.share * given:
-            raise MostFailed(
-                f"{failed:,} of {given:,} records failed at their first delivery; the limit is {self.share:.0%}. "
-                "Nothing of this round was acknowledged, and its deliveries were given back. "
-                f"{_most_frequent(spark, written)} Correct the handler; if so many failures are expected, raise the "
-                "job's `failed_share`, or switch it off with None."
-            )
+def refuse_most_failed(
+    spark: SparkSession, share: float, written: Written, leases: Sequence[Lease], seen: Mapping[int, Seen]
+) -> None:
+    """Raise MostFailed if this share of the records of a round has failed."""
+    given = failed = 0
+    for lease in leases:
+        first = OffsetSet.union(d.offsets for d in lease.deliveries if d.delivery_count == 1)
+        outcomes = seen.get(lease.lease_id, UNSEEN).outcomes
+        given += sum((offsets & first).count for offsets in outcomes.values())
+        failed += (outcomes.get(AcknowledgeType.RELEASE, EMPTY) & first).count
+        failed += (outcomes.get(AcknowledgeType.REJECT, EMPTY) & first).count
+    if given >= FAILED_RECORDS and failed >= share * given:
+        raise MostFailed(
+            f"{failed:,} of {given:,} records failed at their first delivery; the limit is {share:.0%}. "
+            "Nothing of this round was acknowledged, and its deliveries were given back. "
+            f"{_most_frequent(spark, written)} Correct the handler; if so many failures are expected, raise the "
+            "job's `failed_share`, or switch it off with None."
+        )
 
 
 def _most_frequent(spark: SparkSession, written: Written) -> str:
@@ -147,9 +139,7 @@ class Run:
     """The budget of one round, without the mean sizes, which are measured again for each round."""
     sizes: RecordSizes
     progress: ProgressCallback
-    max_rounds: int | None = None
-    only: frozenset[str] | None = None
-    """The share-partitions to lease from, such as `orders-0`; None for all assigned ones."""
+    max_rounds: int | None
     files: Files = field(init=False)
     """The file system of the output, created once because that takes longer than most calls to it."""
     releases: Releases = field(init=False)
@@ -166,20 +156,8 @@ class Run:
         self.releases = Releases(self.job.deliveries_per_run)
 
     def assigned(self) -> list[SharePartition]:
-        """Return the assigned share-partitions of this job's topics that the run may lease from."""
-        return [each for each in self.of_topics() if self.only is None or str(each) in self.only]
-
-    def left_out(self) -> tuple[str, ...]:
-        """Return the assigned share-partitions that the run does not lease from, because others were chosen."""
-        return tuple(str(each) for each in self.of_topics() if self.only and str(each) not in self.only)
-
-    def not_assigned(self) -> tuple[str, ...]:
-        """Return the chosen share-partitions that are not assigned to the member."""
-        return tuple(sorted((self.only or frozenset()) - set(map(str, self.of_topics()))))
-
-    def of_topics(self) -> list[SharePartition]:
         """Return the assigned share-partitions of this job's topics."""
-        return sorted(sp for sp in self.member.assignment if sp.topic in self.job.topics)
+        return [each for each in self.member.assignment if each.topic in self.job.topics]
 
     def lag(self) -> int:
         """Return the lag of the group in this job's topics."""
@@ -190,11 +168,8 @@ class Run:
         including the leases `held` for the next one.
         """
         statuses = self._statuses()
-        left = sum(
-            max(0, each.lag - each.acquired - each.archiving - each.waiting)
-            for each in statuses
-            if self.only is None or str(each.share_partition) in self.only
-        ) + sum(lease.offsets.count for lease in held)
+        left = sum(max(0, each.lag - each.acquired - each.archiving - each.waiting) for each in statuses)
+        left += sum(lease.offsets.count for lease in held)
         if self.max_rounds is not None:
             # A budget in bytes is estimated from the records of the rounds so far.
             a_round = self.records_done // rounds_done if rounds_done else self.budget.max_records
@@ -250,8 +225,8 @@ class Round:
         """
         run = self.run
         with self._stage("observe"):
-            share_partitions = self._assigned()
-            self.infos = run.source.observe(run.of_topics())
+            share_partitions = in_turn(run.member, run.job.topics)
+            self.infos = run.source.observe(share_partitions)
             if run.left is None:
                 run.look(0)
         with self._stage("acquire"), run.leasing:
@@ -303,40 +278,36 @@ class Round:
             all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in seen.values()))
             refuse_other_partitions(leases, seen)
             wanted = acknowledgements(run.source, leases, seen, self.infos, job.dropped)
-        Limits(job.failed_share, job.failed_records).check(run.source.spark, written, leases, seen)
+        if job.failed_share is not None:
+            refuse_most_failed(run.source.spark, job.failed_share, written, leases, seen)
         if written.folders:
             run.context.columns_fit(self.planned[0].handled.schema, keep=True)
         # Releases must be recorded before the next round leases.
-        with run.leasing, self._sink_taken_is_named():
-            acknowledged = run.sink.acknowledge(
-                WrittenRound(
-                    written,
-                    [self._accepted(lease, wanted, written, seen, summaries) for lease in leases],
-                    self.keeper,
-                    self._stage,
-                )
-            )
+        with run.leasing:
+            acknowledged = self._acknowledge(written, leases, wanted, seen, summaries)
             for lease, result in zip(leases, acknowledged, strict=True):
                 released = wanted[lease.lease_id].outcomes.get(AcknowledgeType.RELEASE, EMPTY)
                 run.releases.add(lease.share_partition, released, result.spso)
             # Offsets below the log start can no longer be acknowledged; such a lease ends without an acknowledgement.
             release_held(run.source.state, [lease for lease in leases if wanted[lease.lease_id].lost])
         run.records_done += self.leased
-        return self._report(leases, wanted, acknowledged, ended.failed)
+        lag = run.look(self.number, held=self.keeper.held)
+        self._report_progress("done", lag)
+        return RoundReport(
+            number=self.number,
+            lease_ids=tuple(lease.lease_id for lease in (*leases, *ended.failed)),
+            leased=self.leased,
+            **counted(acknowledged, wanted.values()),
+            lag=lag,
+            stage_seconds=self.seconds,
+            unacknowledged=sum(lease.offsets.count for lease in ended.failed),
+        )
 
     def forget(self) -> None:
         """Remove the handler's cached DataFrames of the round from Spark's cache, at any stage."""
         for each in self.records:
-            uncache_all(each)
+            uncache(each)
         self.records.clear()
-
-    def _assigned(self) -> list[SharePartition]:
-        """Return the assigned share-partitions of this job's topics; each round begins at a different one, so that
-        none starves.
-        """
-        assigned = self.run.assigned()
-        turn = (self.number - 1) % len(assigned) if assigned else 0
-        return assigned[turn:] + assigned[:turn]
 
     def _acquire(self, share_partitions: Sequence[SharePartition], ahead: bool) -> list[Lease]:
         run = self.run
@@ -350,7 +321,6 @@ class Round:
         leases = self.keeper.acquire_within(
             budget,
             share_partitions,
-            run.job.lock_duration_ms,
             run.releases.spent,
             parts,
             last_attempts=not ahead,
@@ -379,80 +349,42 @@ class Round:
                 )
         return summaries
 
-    def _accepted(
+    def _acknowledge(
         self,
-        lease: Lease,
-        wanted: Mapping[int, Acknowledgement],
         written: Written,
-        seen: Mapping[int, Seen],
-        summaries: Mapping[str, Mapping[int, str]],
-    ) -> Accepted:
-        """Return the data that the sink needs to acknowledge a lease."""
-        rows = seen[lease.lease_id].accepted_rows if lease.lease_id in seen else 0
-        others = self._other_outputs(lease, written, seen, summaries)
-        return Accepted(lease, written.accepted.get(lease.lease_id), rows, wanted[lease.lease_id], others)
-
-    @contextmanager
-    def _sink_taken_is_named(self) -> Iterator[None]:
-        """Raise SinkTaken if an acknowledgement was refused because another group has counted an output in the sink
-        since the run began.
-        """
-        source = self.run.source
-        try:
-            yield
-        except InvalidRequest:
-            refuse_taken(self.run.files, source.settings, source.state, self.run.job.names)
-            raise
-
-    def _other_outputs(
-        self,
-        lease: Lease,
-        written: Written,
-        seen: Mapping[int, Seen],
-        summaries: Mapping[str, Mapping[int, str]],
-    ) -> list[LeaseOutput]:
-        """Return the outputs that count with a lease's acknowledgement in addition to its accepted rows."""
-        run, job = self.run, self.run.job
-        of_lease = seen.get(lease.lease_id)
-        return [
-            LeaseOutput(
-                job.exceptions_sink,
-                written.exceptions.get(lease.lease_id)
-                or no_files(run.source.settings, run.source.state, job.exceptions_sink, lease.lease_id),
-                of_lease.exceptions if of_lease else 0,
-            ),
-            *(
-                LeaseOutput(name, folders[lease.lease_id], of_lease.accepted_rows if of_lease else 0)
-                for name, folders in summaries.items()
-                if lease.lease_id in folders
-            ),
-        ]
-
-    def _report(
-        self,
         leases: Sequence[Lease],
         wanted: Mapping[int, Acknowledgement],
-        acknowledged: Sequence[Acknowledged],
-        failed: Sequence[Lease],
-    ) -> RoundReport:
-        run = self.run
-        lag = run.look(self.number, held=self.keeper.held)
-        self._report_progress("done", lag)
-        return RoundReport(
-            number=self.number,
-            lease_ids=tuple(lease.lease_id for lease in (*leases, *failed)),
-            leased=self.leased,
-            accepted=sum(a.accepted for a in acknowledged),
-            released=sum(a.released for a in acknowledged),
-            rejected=sum(a.rejected for a in acknowledged),
-            gaps=sum(a.gaps for a in acknowledged),
-            exhausted=sum(a.exhausted for a in acknowledged),
-            dropped=sum(a.dropped for a in wanted.values()),
-            lost=sum(a.lost.count for a in wanted.values()),
-            lag=lag,
-            stage_seconds=self.seconds,
-            unacknowledged=sum(lease.offsets.count for lease in failed),
-        )
+        seen: Mapping[int, Seen],
+        summaries: Mapping[str, Mapping[int, str]],
+    ) -> Sequence[Acknowledged]:
+        """Let the sink acknowledge the leases, each with the outputs that count from then on.
+
+        Raises SinkTaken if it was refused because another group has counted an output in the sink since the run
+        began.
+        """
+        run, job, source = self.run, self.run.job, self.run.source
+        accepted = []
+        for lease in leases:
+            of_lease, at = seen.get(lease.lease_id, UNSEEN), lease.lease_id
+            exceptions = written.exceptions.get(at) or no_files(
+                source.settings, source.state, job.exceptions_sink, at
+            )
+            others = [
+                LeaseOutput(job.exceptions_sink, exceptions, of_lease.exceptions),
+                *(
+                    LeaseOutput(name, folders[at], of_lease.accepted_rows)
+                    for name, folders in summaries.items()
+                    if at in folders
+                ),
+            ]
+            accepted.append(
+                Accepted(lease, written.accepted.get(at), of_lease.accepted_rows, wanted[at], others)
+            )
+        try:
+            return run.sink.acknowledge(WrittenRound(written, accepted, self.keeper, self._stage))
+        except InvalidRequest:
+            refuse_taken(run.files, source.settings, source.state, job.names)
+            raise
 
     def _report_progress(self, stage: str, lag: int | None = None) -> None:
         run = self.run
@@ -464,7 +396,6 @@ class Round:
     def _stage(self, name: str) -> Iterator[None]:
         self._check()
         self._report_progress(name)
-        self.jobs.describe(f"{self.run.job.group}, round {self.number}: {name}")
         began = time.monotonic()
         try:
             yield

@@ -22,45 +22,39 @@ back and acknowledged. So Spark is never idle. At most two rounds are held at an
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from pyspark.sql import SparkSession
 from pyspark.util import InheritableThread
 
-from sharequeue.database import Database
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.kafka.topics import TopicInfo, Topics
+from sharequeue.kafka.reading import RecordReader
+from sharequeue.kafka.topics import Topics
 from sharequeue.spark.dead_letters import about_letters, drain_at_end
 from sharequeue.spark.handler import HandlerError, MostFailed, RegistryNotAvailable, call_handler
 from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
+from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget, RecordSizes
 from sharequeue.spark.leasing.group import claim_group, living_topics, report_losses, why_nothing
 from sharequeue.spark.leasing.isolation import Isolation
-from sharequeue.spark.leasing.member import Member
-from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost
+from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost, Member
 from sharequeue.spark.output.folders import SinkTaken, claim
 from sharequeue.spark.output.manifest import refuse_gone
 from sharequeue.spark.output.reachable import OutputNotReachable, failed_by_store
 from sharequeue.spark.output.shared_folder import refuse_unusable
 from sharequeue.spark.progress import ProgressCallback
 from sharequeue.spark.reading.frame import no_records
-from sharequeue.spark.reading.isolation_level import one_level
-from sharequeue.spark.reading.sizes import RecordSizes
 from sharequeue.spark.reading.source import Source
-from sharequeue.spark.report import RoundReport, RunReport
+from sharequeue.spark.report import RoundReport, RunReport, total
 from sharequeue.spark.rounds import Round, Run, Stopped
 from sharequeue.spark.signals import deferred, forget_interrupted_call
 from sharequeue.spark.sinks.interface import SinkContext, SinkRefused
 from sharequeue.spark.sinks.parquet import ParquetByLease
 from sharequeue.spark.spark_jobs import JVM_GONE, Jobs, cancellable, ended_session_is_named, uncache
 from sharequeue.state import State
-from sharequeue.words.errors import UnknownTopicOrPartition
-from sharequeue.words.names import finite, nearest, whole_number
+from sharequeue.words.names import finite, whole_number
 from sharequeue.words.settings import Settings
 
 __all__ = ["RoundReport", "RunReport", "run_rounds"]
@@ -68,7 +62,6 @@ __all__ = ["RoundReport", "RunReport", "run_rounds"]
 _log = logging.getLogger(__name__)
 
 
-@one_level
 def run_rounds(
     settings: Settings,
     job: ShareGroupJob,
@@ -81,7 +74,6 @@ def run_rounds(
     max_records: int = MAX_RECORDS,
     max_bytes: int | None = None,
     max_seconds: float | None = None,
-    only: Collection[str] | None = None,
     replaces: str | None = None,
     progress: ProgressCallback = lambda progress: None,
 ) -> RunReport:
@@ -91,18 +83,16 @@ def run_rounds(
     """
     max_records = whole_number("max_records", max_records, 1)
     max_rounds = None if max_rounds is None else whole_number("max_rounds", max_rounds, 0)
-    max_bytes = job.max_bytes if max_bytes is None else whole_number("max_bytes", max_bytes, 0)
+    max_bytes = None if max_bytes is None else whole_number("max_bytes", max_bytes, 0)
     max_seconds = None if max_seconds is None else finite("max_seconds", max_seconds)
-    with Database.open(settings) as database:
-        State(database).administration.check_cluster(topics.cluster_id())
-        configs = GroupConfigs.load(database, job.group)
-    max_bytes = configs.fetch_max_bytes if max_bytes is None else max_bytes
-    infos = living_topics(topics, state, job.group, job.topics)
+    state.administration.check_cluster(topics.cluster_id())
+    configs = GroupConfigs.load(state.database, job.group)
+    budget = Budget(max_records, configs.fetch_max_bytes if max_bytes is None else max_bytes)
+    living_topics(topics, state, job.group, job.topics)
     claim_group(state, job.group, job.pipeline_name, replaces)
-    chosen = _chosen(only, job, infos) if only else None
-    with ended_session_is_named(spark, f"group {job.group}"), RecordSizes(settings) as sizes:
+    with ended_session_is_named(spark, f"group {job.group}"), RecordReader(settings) as records:
         refuse_unusable(spark, settings, settings.output)
-        source = Source(settings, state, topics, spark, job.reader_options, job.headers, job.max_scans)
+        source = Source(settings, state, topics, spark, job.reader_options, job.headers)
         context = SinkContext(settings, state, spark, job.names)
         # The sink is closed last, when no lease is held.
         with (job.destination or ParquetByLease()).open(context) as sink:
@@ -113,81 +103,58 @@ def run_rounds(
                 context,
                 sink,
                 configs,
-                Budget(max_records, max_bytes),
-                sizes,
+                budget,
+                RecordSizes(records),
                 progress,
                 max_rounds,
-                chosen,
             )
             refuse_gone(run.files, settings, state, job.names)
             try:
-                report = _rounds(run, max_seconds)
+                reports, ended = _rounds(run, max_seconds)
             except Exception:
                 drain_at_end(settings, state, configs)
                 raise
-    letters = drain_at_end(settings, state, configs)
-    # A warning of the drain becomes the remark on waiting letters.
-    about = None
-    if letters is None or letters.warning is None:
-        given_up = report.rejected + report.exhausted
-        about = about_letters(settings, state, configs, job.topics, given_up)
-    remarks = [each for each in (report.remark, about, context.written.remark) if each]
-    # Letters count as lag until they are written.
-    lag = run.lag() if letters is not None and letters.written else report.lag
-    return replace(report, lag=lag, dead_letters=letters, remark="; ".join(remarks) or None)
-
-
-def _chosen(only: Collection[str], job: ShareGroupJob, infos: Mapping[str, TopicInfo]) -> frozenset[str]:
-    """Return the names of the chosen partitions. Raises UnknownTopicOrPartition for one not in the job."""
-    there = [f"{topic}-{partition}" for topic, info in infos.items() for partition in range(info.partitions)]
-    lost = set(job.topics) - infos.keys()
-    for name in only:
-        # The partitions of a deleted topic are unknown; the report names the topic.
-        if name not in there and name.rpartition("-")[0] not in lost:
-            raise UnknownTopicOrPartition(
-                f"Group {job.group} reads no partition {name}. {nearest(name, there, 'partitions')}"
-            )
-    return frozenset(only)
-
-
-def _rounds(run: Run, max_seconds: float | None) -> RunReport:
-    job, state, spark = run.job, run.source.state, run.source.spark
-    with cancellable(spark) as jobs, LeaseKeeper(state, run.member, jobs) as keeper:
-        isolation = run.isolation(keeper)
-        if job.try_empty:
-            _try_empty(run)
-        with failed_by_store(run.source.settings.output):
-            claim(run.files, run.source.settings, state, job.names)
-        rounds = Rounds(run, keeper, isolation, jobs)
-        ended = rounds.work(max_seconds)
-        # A member without an assignment does not know the partitions.
-        drained = ended and bool(run.assigned())
-    reports = rounds.reports
     seconds = time.monotonic() - run.began_at
-    lost = state.figures.lost_topics(job.group, job.topics)
-    there = [topic for topic in job.topics if topic not in lost]
-    remark = why_nothing(state, run.configs, there, run.of_topics()) if ended and there else None
+    # A member without an assignment does not know the partitions.
+    drained, lost = ended and bool(run.assigned()), state.figures.lost_topics(job.group, job.topics)
+    why: str | None = None
     if ended and not drained:
-        remark = (
+        why = (
             f"no partition of {', '.join(job.topics)} is assigned to this member of group {job.group}: it has not "
             "joined, or the service has not assigned any to it yet"
         )
-        if run.only is not None:
-            remark = f"{', '.join(run.not_assigned())} of group {job.group} is not assigned to this member"
-    remark = " ".join(filter(None, (remark, *map(str, lost.values())))) or None
-    if remark and not reports:
-        _log.warning("nothing was leased: %s", remark)
+    elif ended and (there := [topic for topic in job.topics if topic not in lost]):
+        why = why_nothing(state, configs, there, run.assigned())
+    why = " ".join(filter(None, (why, *map(str, lost.values()))))
+    if why and not reports:
+        _log.warning("nothing was leased: %s", why)
+    letters, about = drain_at_end(settings, state, configs), None
+    # A warning of the drain becomes the remark on waiting letters.
+    if letters is None or letters.warning is None:
+        given_up = sum(each.rejected + each.exhausted for each in reports)
+        about = about_letters(settings, state, configs, job.topics, given_up)
     return RunReport(
-        job.group,
-        tuple(reports),
-        run.lag(),
-        drained,
-        seconds,
-        remark,
-        lost=report_losses(state, job.group, job.topics),
-        left_out=run.left_out(),
-        not_assigned=run.not_assigned(),
+        group=job.group,
+        rounds=tuple(reports),
+        lag=run.lag(),
+        drained=drained,
+        seconds=seconds,
+        remark="; ".join(filter(None, (why, about, context.written.remark))) or None,
+        dead_letters=letters,
+        **{**total(reports), "lost": report_losses(state, job.group, job.topics)},
     )
+
+
+def _rounds(run: Run, max_seconds: float | None) -> tuple[list[RoundReport], bool]:
+    """Run the rounds; return their reports, and whether nothing was left to lease."""
+    source = run.source
+    with cancellable(source.spark) as jobs, LeaseKeeper(source.state, run.member, jobs) as keeper:
+        if run.job.try_empty:
+            _try_empty(run)
+        with failed_by_store(source.settings.output):
+            claim(run.files, source.settings, source.state, run.job.names)
+        rounds = Rounds(run, keeper, run.isolation(keeper), jobs)
+        return rounds.reports, rounds.work(max_seconds)
 
 
 def _try_empty(run: Run) -> None:
@@ -195,7 +162,7 @@ def _try_empty(run: Run) -> None:
     records = no_records(run.source.spark)
     handled = call_handler(run.job.handler, records, run.job.unknown)
     run.fitting(handled).collect()
-    uncache(handled, of=records)
+    uncache(records)
 
 
 STOP_SECONDS = 30.0
@@ -261,7 +228,6 @@ class Rounds:
         """The rounds that have not ended, in order: at most two."""
         self._begun: list[Round] = []
         """The rounds that may have DataFrames in Spark's cache."""
-        self._process = os.getpid()
 
     def work(self, max_seconds: float | None) -> bool:
         """Run the rounds; return whether nothing was left to lease. Raises the error of a round."""
@@ -277,17 +243,15 @@ class Rounds:
             while self._at_work:
                 self._first_ended()
         except BaseException as error:
-            if os.getpid() == self._process:  # not a forked child
-                with deferred():
-                    if not isinstance(error, Exception):
-                        forget_interrupted_call()
-                    self._cancel(self._at_work)
+            with deferred():
+                if not isinstance(error, Exception):
+                    forget_interrupted_call()
+                self._cancel(self._at_work)
             raise
         finally:
-            if os.getpid() == self._process:
-                # A JVM that has ended has an empty cache.
-                with suppress(*JVM_GONE):
-                    self._forget(*self._begun)
+            # A JVM that has ended has an empty cache.
+            with suppress(*JVM_GONE):
+                self._forget(*self._begun)
         return False
 
     def _forget(self, *rounds: Round) -> None:

@@ -1,8 +1,7 @@
-"""The Spark jobs of a run: cancel them, describe them, find out whether a task has run, clear their cache."""
+"""The Spark jobs of a run: cancel them, find out whether a task has run, clear their cache."""
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +16,6 @@ from sharequeue.spark.session import SparkNotReady
 from sharequeue.spark.signals import interruptible
 from sharequeue.words import traces
 
-_DESCRIPTION = "spark.job.description"
 TRACE_TAG = "traceparent-"
 """The beginning of a tag of a run's Spark jobs; the run's trace follows it."""
 
@@ -59,11 +57,6 @@ class Jobs:
     def __call__(self) -> None:
         """Cancel the jobs."""
         self._context.cancelJobsWithTag(self.tag)
-
-    def describe(self, text: str | None) -> None:
-        """Set the description of the next jobs of this thread, which Spark's UI shows; None removes it."""
-        # By the property: `setJobDescription` does not accept None.
-        self._context.setLocalProperty(_DESCRIPTION, text)  # type: ignore[arg-type]
 
     @contextmanager
     def of_round(self, number: int) -> Iterator[None]:
@@ -108,52 +101,24 @@ def cancellable(spark: SparkSession) -> Iterator[Jobs]:
     """Yield the Spark jobs of this block, so that another thread can cancel them. A signal ends the block with an
     exception.
     """
-    context, process = spark.sparkContext, os.getpid()
+    context, trace = spark.sparkContext, traces.current()
     jobs = Jobs(context)
-    before = context.getLocalProperty(_DESCRIPTION)
-    trace = traces.current()
-    context.addJobTag(jobs.tag)
-    if trace is not None:
-        context.addJobTag(TRACE_TAG + trace)
+    tags = [jobs.tag, *([TRACE_TAG + trace] if trace is not None else [])]
+    for tag in tags:
+        context.addJobTag(tag)
     context.setInterruptOnCancel(True)
     try:
         with interruptible():
             yield jobs
     finally:
-        if os.getpid() == process:  # a forked child shares the connection to the JVM with its parent
-            # After an interrupt the connection to the JVM may be broken, and the thread with the tag has ended.
-            with suppress(*JVM_GONE):
-                context.removeJobTag(jobs.tag)
-                if trace is not None:
-                    context.removeJobTag(TRACE_TAG + trace)
-                jobs.describe(before)
+        # After an interrupt the connection to the JVM may be broken, and the thread with the tags has ended.
+        with suppress(*JVM_GONE):
+            for tag in tags:
+                context.removeJobTag(tag)
 
 
-def uncache(frame: DataFrame, of: DataFrame | None = None) -> None:
-    """Remove from Spark's cache what a handler has cached between the topic (or `of`) and this DataFrame.
-
-    It belongs to this round only. What the handler has cached of other data stays.
-    """
-    session: Any = frame.sparkSession._jsparkSession
-    manager = session.sharedState().cacheManager()
-    if manager.isEmpty():
-        return
-    source = "kafka"
-    if of is not None:
-        source = str(of._jdf.queryExecution().analyzed().collectLeaves().apply(0)).lower()
-    plans: list[Any] = [frame._jdf.queryExecution().analyzed()]
-    while plans:
-        plan = plans.pop()
-        if source not in str(plan.collectLeaves()).lower():
-            continue
-        if manager.lookupCachedData(session, plan).isDefined():
-            manager.uncacheQuery(session, plan, False, False)
-        children = plan.children()
-        plans += [children.apply(at) for at in range(children.size())]
-
-
-def uncache_all(records: DataFrame) -> None:
-    """Remove these records from Spark's cache, and every cached DataFrame that is computed from them."""
+def uncache(records: DataFrame) -> None:
+    """Remove from Spark's cache every DataFrame that a handler has cached and that is computed from these records."""
     session: Any = records.sparkSession._jsparkSession
     manager = session.sharedState().cacheManager()
     if not manager.isEmpty():

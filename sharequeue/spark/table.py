@@ -1,13 +1,9 @@
-"""Show results as a short table: aligned text for `print`, HTML for a notebook.
-
-Every value is escaped in HTML, because names of groups and topics, and errors, come from others.
-"""
+"""Show results as a short table of aligned text, for `print`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 
 __all__ = ["Removed", "Shown", "Table"]
 
@@ -42,24 +38,6 @@ class Table:
             ]
         return "\n".join([*lines, *self._remarks()])
 
-    def html(self) -> str:
-        """Return the table as HTML, with every value escaped."""
-        parts = [f"<p><b>{escape(self.title)}</b></p>"]
-        if self.rows:
-            rows = "".join(self._row("td", cells) for cells in self._cells())
-            parts.append(
-                f"<table><thead>{self._row('th', self.columns)}</thead><tbody>{rows}</tbody></table>"
-            )
-        return "".join([*parts, *(f"<p>{escape(remark)}</p>" for remark in self._remarks())])
-
-    def _row(self, tag: str, cells: Sequence[str]) -> str:
-        sides = ("right" if right else "left" for right in self._numeric())
-        made = (
-            f'<{tag} style="text-align:{side}">{escape(cell)}</{tag}>'
-            for side, cell in zip(sides, cells, strict=True)
-        )
-        return f"<tr>{''.join(made)}</tr>"
-
     def _cells(self) -> list[list[str]]:
         return [[_cell(value) for value in row] for row in self.rows[-MOST_ROWS:]]
 
@@ -74,7 +52,7 @@ class Table:
 
 
 class Shown:
-    """A result that is shown as a table: as text by `print`, as HTML in a notebook."""
+    """A result that `print` shows as a table."""
 
     __slots__ = ()
 
@@ -84,9 +62,6 @@ class Shown:
 
     def __str__(self) -> str:
         return self.table().text()
-
-    def _repr_html_(self) -> str:
-        return self.table().html()
 
 
 class Removed(Shown, list[str]):

@@ -173,10 +173,6 @@ class LockKeeper:
             for each in held:
                 each.acknowledging = False
 
-    def cancel(self) -> None:
-        """Cancel the work for the leases, as a lost lock would."""
-        self._on_lost()
-
     def drop(self, lease: Lease) -> None:
         """Hold it no longer: it was acknowledged or given back."""
         with self._lock:

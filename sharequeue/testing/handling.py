@@ -51,7 +51,7 @@ def handle(queue: Queue, job: Pipeline, spark: SparkSession, max_records: int) -
     """Lease up to `max_records`, run the handler on them, and acknowledge. Raises as `Queue.handle` does."""
     from sharequeue.spark.outcomes.acknowledging import acknowledge
 
-    leases = queue.lease(job.group, max_records=max_records, lock_duration_ms=job.lock_duration_ms)
+    leases = queue.lease(job.group, max_records=max_records)
     try:
         rows, wanted = _outcomes(queue, job, spark, leases)
     except BaseException:

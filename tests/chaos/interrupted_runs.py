@@ -96,9 +96,7 @@ def main() -> None:
     with Database.open(settings) as database, Topics(settings) as topics:
         for case in CASES:
             sys.stdin.readline()
-            job = job_of(
-                group, topic, handler_of(case, Path(marker, case)), try_empty=False, lock_duration_ms=60_000
-            )
+            job = job_of(group, topic, handler_of(case, Path(marker, case)), try_empty=False)
             interrupted = Path(marker, INTERRUPTED)
             state = Slow(database, interrupted) if case == "acknowledging" else State(database)
             around = (

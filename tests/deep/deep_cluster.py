@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
 from sharequeue.database import Database
+from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import optional_jars
 from sharequeue.local.stack import StackInfo
@@ -153,7 +154,8 @@ def test_a_driver_that_is_killed_leaves_all_to_the_next(
 ) -> None:
     """Killed while its executors write, alone or with a worker: nobody sees what they wrote, the locks lapse, the
     next run processes each record, and the sweep removes what is left."""
-    signals = cluster.begin(group, filled, held=[0, 1], lock_ms=SHORT_LOCK_MS)
+    alter_group_configs(state.database, group, {"share.record.lock.duration.ms": SHORT_LOCK_MS})
+    signals = cluster.begin(group, filled, held=[0, 1])
     executors = [executor_of(signals, task) for task in range(2)]
     if worker:
         cluster.kill_worker(HOSTS[1])

@@ -52,9 +52,7 @@ KILLED = textwrap.dedent(
         if (progress.round, progress.stage) == (int(number), stage):
             threading.Thread(target=die).start()
 
-    job = ShareGroupJob(
-        group, (topic,), handler, f"sink-{group}", lock_duration_ms=5000, name=f"pipeline-{group}"
-    )
+    job = ShareGroupJob(group, (topic,), handler, f"sink-{group}", name=f"pipeline-{group}")
     holder = Holder([SharePartition(group, topic, 0)], "killed")
     database, spark = Database.open(settings), spark_session(settings, "killed")
     run_rounds(
@@ -96,7 +94,7 @@ def test_a_driver_killed_with_two_rounds_in_flight(
     print(f"seed {SEED}: killed {delay_ms} ms into {stage} of round {number}")
     topic = make_topic(1)
     produce(topic, 0, range(RECORDS))
-    holder = assigned(topic)
+    holder = assigned(topic, share_record_lock_duration_ms="5000")
     told = (output_settings.home, output_settings.output, group, topic, number, stage, delay_ms, A_ROUND)
     run_killed(KILLED, *told)
     assert len({lease.lease_id for lease in state.figures.leases(group)}) <= 2

@@ -232,7 +232,7 @@ def main() -> None:
         given: dict[str, Any] = json.loads(line)
         group, topic = given["group"], given["topic"]
         stop = Stop(given["signals"], tuple(given["held"]), given["fails"])
-        table, lock_ms = given["table"], given["lock_ms"]
+        table = given["table"]
         handler = Handler(
             stop if table is None else replace(stop, held=()),
             given["shuffled"],
@@ -247,7 +247,6 @@ def main() -> None:
             handler,
             f"sink-{group}",
             destination=sink,
-            lock_duration_ms=lock_ms,
             reader_options={seeking.SEEK: given.get("seek", "auto")},
             name=f"pipeline-{group}",
         )

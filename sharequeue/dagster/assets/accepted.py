@@ -55,10 +55,6 @@ class Bounds(dg.Config):
     deliveries_per_run: int | None = Field(
         default=None, ge=1, description="How often this run leases a record that it has released."
     )
-    partitions: list[str] = Field(
-        default=[],
-        description="Lease only from these partitions, such as `orders-0`; empty for all assigned ones.",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +136,6 @@ def process(run: Processing) -> "dg.MaterializeResult[None]":
             **files,
             **stored_rows(job, settings, state),
             "member": member_id,
-            **({"left_to_other_runs": list(report.left_out)} if report.left_out else {}),
-            **({"not_assigned": list(report.not_assigned)} if report.not_assigned else {}),
             **reports.run(report, state.figures.describe(group.group)),
             "swept_leases": swept.leases,
             "swept_records": swept.records,
@@ -217,7 +211,6 @@ def _rounds(run: Processing, job: "Pipeline", history: RunHistory) -> tuple["Run
                 max_rounds=bounds.max_rounds,
                 max_records=bounds.max_records or limits.max_records,
                 max_bytes=limits.max_bytes if bounds.max_bytes is None else bounds.max_bytes,
-                only=bounds.partitions or None,
                 replaces=limits.replaces,
                 progress=progressed,
             )
@@ -232,7 +225,7 @@ def _rounds(run: Processing, job: "Pipeline", history: RunHistory) -> tuple["Run
     if report.lost:
         context.log.warning(words_of_losses(group.group, report.lost))
     if report.dead_letters is not None and report.dead_letters.warning is not None:
-        context.log.warning(str(report.dead_letters.warning))
+        context.log.warning(report.dead_letters.warning)
     return report, member.member_id
 
 

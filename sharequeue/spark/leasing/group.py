@@ -1,7 +1,8 @@
-"""Check a group before leasing: whether this pipeline may work on it, and what there is to lease.
+"""Open what the work on a group needs, and check the group before leasing.
 
-No other pipeline works on the group (`claim_group`); its topics exist (`living_topics`); records that retention
-removed before they were processed are reported (`report_losses`). Where nothing was leased, `why_nothing` gives the
+`opened` makes what a caller has not given. No other pipeline works on the group (`claim_group`); its topics exist
+(`living_topics`); records that retention removed before they were processed are reported (`report_losses`). Where
+nothing was leased, `why_nothing` gives the
 reasons that a person can act on: a topic that does not exist, a group that begins at the end of the log, records that
 other members hold or are assigned, records that wait, or records that no member may lease now. There is no reason if
 the group has done all its work.
@@ -10,18 +11,73 @@ the group has done all its work.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import UTC
 
+from pyspark.sql import SparkSession
+
+from sharequeue.database import Database
 from sharequeue.groups.configs import GroupConfigs
+from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import TopicInfo, Topics
 from sharequeue.spark.handler import PipelineError
+from sharequeue.spark.leasing.renewal import Member
+from sharequeue.spark.session import refuse_connect, spark_session
 from sharequeue.state import State
 from sharequeue.words.errors import UnknownTopicId
 from sharequeue.words.figures import SharePartitionStatus
+from sharequeue.words.settings import Settings
 from sharequeue.words.values import SharePartition
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The settings, servers and Spark session of a run, a lease or a replay."""
+
+    settings: Settings
+    state: State
+    topics: Topics
+    spark: SparkSession
+
+
+@contextmanager
+def opened(
+    settings: Settings | None,
+    spark: SparkSession | None,
+    state: State | None,
+    group: str,
+    leased: Sequence[str] = (),
+) -> Iterator[Opened]:
+    """Yield what work on a group needs: what is given, the rest created. At the end what was created is closed,
+    except the Spark session, which belongs to the process.
+
+    `leased` are the topics to lease from. Raises UnknownTopicOrPartition and UnknownTopicId as `living_topics` does,
+    before Spark starts, which takes seconds; SettingMissing and SparkNotReady.
+    """
+    if spark is not None:
+        refuse_connect(spark)
+    loaded = settings or Settings.load()
+    with ExitStack() as stack:
+        topics = stack.enter_context(Topics(loaded))
+        queue = state or State(stack.enter_context(Database.open(loaded)))
+        if leased:
+            living_topics(topics, queue, group, leased)
+        yield Opened(loaded, queue, topics, spark or spark_session(loaded, f"group {group}"))
+
+
+@contextmanager
+def joined(settings: Settings, group: str, topics: Sequence[str], member: Member | None) -> Iterator[Member]:
+    """Yield the member, or else one that joins the group through the service, and leaves it at the end."""
+    if member is not None:
+        yield member
+        return
+    with Membership(settings.service, group, topics) as joined_here:
+        joined_here.join()
+        yield joined_here
 
 
 class GroupTaken(PipelineError):

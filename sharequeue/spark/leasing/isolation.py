@@ -125,7 +125,7 @@ class Isolation:
                 ", ".join(str(lease.lease_id) for lease in job.leases),
                 _cause(error),
             )
-        self._keeper.end_unacknowledged(ended)
+        self._keeper.give_back(ended)
         return Ended(
             [lease for job, _ in succeeded for lease in job.leases],
             Written(
@@ -147,7 +147,7 @@ class Isolation:
             except BaseException:
                 for each in running:
                     each.cancel()
-                self._keeper.cancel()
+                self._keeper.cancel_jobs()
                 raise
 
     def _one(self, job: SparkJob) -> Written | Exception:

@@ -5,24 +5,24 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-import os
+import zlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.spark.handler import PipelineError, RegistryNotAvailable
 from sharequeue.spark.leasing.budget import Budget
-from sharequeue.spark.leasing.member import Member
 from sharequeue.spark.output.reachable import OutputNotReachable
 from sharequeue.spark.output.shared_folder import OutputNotShared
 from sharequeue.spark.signals import deferred, forget_interrupted_call
 from sharequeue.state import State
 from sharequeue.state.calls import in_calls
-from sharequeue.state.locks import LockKeeper, lock_clock
+from sharequeue.state.locks import Holder, LockKeeper, lock_clock
 from sharequeue.words.errors import (
     BrokerNotAvailable,
     OffsetOutOfRange,
@@ -36,6 +36,27 @@ _log = logging.getLogger(__name__)
 
 LAST_ATTEMPTS_IN_A_ROW = 32
 """The number of last attempts, each in a separate round, after which the other records are leased."""
+
+
+_turns = itertools.count()
+
+
+class Member(Holder, Protocol):
+    """A member of a share group, for example `sharequeue.groups.membership.Membership`."""
+
+    @property
+    def assignment(self) -> list[SharePartition]:
+        """The share-partitions assigned to it now."""
+        ...
+
+
+def in_turn(member: Member, topics: Sequence[str]) -> list[SharePartition]:
+    """Return the assigned share-partitions of these topics, starting at a different one for each call and each
+    member, so that none starves.
+    """
+    assigned = sorted(sp for sp in member.assignment if sp.topic in topics)
+    turn = (next(_turns) + zlib.crc32(member.member_id.encode())) % len(assigned) if assigned else 0
+    return assigned[turn:] + assigned[:turn]
 
 
 class LockLost(PipelineError):
@@ -55,7 +76,6 @@ class LeaseKeeper(LockKeeper):
 
     def __init__(self, state: State, member: Member, on_lost: Callable[[], None] = lambda: None) -> None:
         super().__init__(state, member, LockLost, on_lost)
-        self._process = os.getpid()
         # A run begins with the other records: they show whether the handler works at all, before a record is given
         # up.
         self._last_attempts = LAST_ATTEMPTS_IN_A_ROW
@@ -67,8 +87,6 @@ class LeaseKeeper(LockKeeper):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if os.getpid() != self._process:
-            return  # a forked child: the leases are its parent's
         # Ctrl-C, SIGTERM and Dagster's own interruption are no Exceptions: somebody stopped the run.
         stopped = error is not None and not isinstance(error, Exception)
         not_the_records = stopped or isinstance(error, OutputNotShared | OutputNotReachable)
@@ -90,10 +108,7 @@ class LeaseKeeper(LockKeeper):
                     self.cancel_jobs()
             finally:
                 # An output that is full, or that the driver cannot read, is not the records' fault either.
-                self.give_back(
-                    cancelled=not_the_records or stopped_in_spark(error),
-                    refund=refund,
-                )
+                self.give_back(cancelled=not_the_records or stopped_in_spark(error), refund=refund)
                 self.stop()
         # The reason is the lost lock, not Spark's error for the cancelled job.
         if isinstance(error, Exception) and not isinstance(error, LockLost):
@@ -113,8 +128,8 @@ class LeaseKeeper(LockKeeper):
     def give_back(
         self, leases: Sequence[Lease] | None = None, *, cancelled: bool = False, refund: bool = False
     ) -> None:
-        """Give back the held ones of these leases, or all; with `refund` the delivery does not count, because no
-        record is at fault.
+        """Give back the held ones of these leases, or all: their records become suspects, unless the run was
+        `cancelled`. With `refund` the delivery does not count, because no record is at fault.
         """
         of = None if leases is None else {lease.lease_id for lease in leases}
         held = [lease for lease in self.held if of is None or lease.lease_id in of]
@@ -126,7 +141,6 @@ class LeaseKeeper(LockKeeper):
         self,
         budget: Budget,
         share_partitions: Sequence[SharePartition],
-        lock_duration_ms: int | None,
         leave_out: Callable[[SharePartition], OffsetSet] = lambda sp: EMPTY,
         parts: int = 1,
         last_attempts: bool = True,
@@ -139,11 +153,11 @@ class LeaseKeeper(LockKeeper):
         they must be alone. Raises LockLost, and the error of the first share-partition that refused.
         """
         if not last_attempts:
-            return self._acquire_many(budget, share_partitions, lock_duration_ms, leave_out, parts, False)
+            return self._acquire_many(budget, share_partitions, leave_out, parts, False)
         first = self._last_attempts < LAST_ATTEMPTS_IN_A_ROW
-        leases = self._acquire_many(budget, share_partitions, lock_duration_ms, leave_out, parts, first)
+        leases = self._acquire_many(budget, share_partitions, leave_out, parts, first)
         if not leases and not first:
-            leases = self._acquire_many(budget, share_partitions, lock_duration_ms, leave_out, parts, True)
+            leases = self._acquire_many(budget, share_partitions, leave_out, parts, True)
         alone = any(lease.last_attempt for lease in leases)
         self._last_attempts = self._last_attempts + 1 if alone else 0
         return leases
@@ -152,7 +166,6 @@ class LeaseKeeper(LockKeeper):
         self,
         budget: Budget,
         share_partitions: Sequence[SharePartition],
-        lock_duration_ms: int | None,
         leave_out: Callable[[SharePartition], OffsetSet],
         parts: int,
         last_attempt: bool,
@@ -176,7 +189,6 @@ class LeaseKeeper(LockKeeper):
                     records,
                     max_bytes=int(left) if budget.max_bytes else None,
                     mean_bytes=budget.mean_bytes,
-                    lock_duration_ms=lock_duration_ms,
                     leave_outs=[leave_out(at) for at in some],
                     parts=parts,
                     # A last attempt must be alone in its round.
@@ -190,12 +202,6 @@ class LeaseKeeper(LockKeeper):
                 records -= lease.offsets.count
                 left -= lease.offsets.count * budget.mean_bytes.get(lease.share_partition.topic, 0.0)
         return leases
-
-    def end_unacknowledged(self, leases: Sequence[Lease]) -> None:
-        """Give these leases back at once, unacknowledged: their records become suspects."""
-        for lease in leases:
-            self.drop(lease)
-        release_held(self._state, leases)
 
 
 def stopped_in_spark(error: BaseException | None) -> bool:

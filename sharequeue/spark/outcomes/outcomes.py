@@ -77,6 +77,10 @@ class Seen:
         )
 
 
+UNSEEN = Seen({}, 0, EMPTY, 0)
+"""The outcomes of a lease for which the files have no rows."""
+
+
 def read_back(
     spark: SparkSession, folders: Sequence[str], *, delays: bool = True, files: Files | None = None
 ) -> dict[int, Seen]:
@@ -99,8 +103,8 @@ def read_back(
 def refuse_other_partitions(leases: Sequence[Lease], seen: Mapping[int, Seen]) -> None:
     """Raise HandlerError if rows of a lease name another topic or partition than its own."""
     for lease in leases:
-        of_lease, at = seen.get(lease.lease_id), lease.share_partition
-        if of_lease is None or of_lease.partitions <= {(at.topic, at.partition)}:
+        of_lease, at = seen.get(lease.lease_id, UNSEEN), lease.share_partition
+        if of_lease.partitions <= {(at.topic, at.partition)}:
             continue
         topic, partition = next(iter(of_lease.partitions - {(at.topic, at.partition)}))
         raise HandlerError(
@@ -247,7 +251,7 @@ def acknowledgements(
     refuse_without_outcome(leases, seen, present if dropped is None else {})
     return {
         lease.lease_id: _acknowledgement(
-            seen.get(lease.lease_id),
+            seen.get(lease.lease_id, UNSEEN),
             missing[lease.lease_id],
             present[lease.lease_id],
             starts.get(lease.share_partition, 0),
@@ -259,7 +263,7 @@ def acknowledgements(
 
 def without_outcome(lease: Lease, seen: Seen | None) -> OffsetSet:
     """Return the leased offsets without an outcome. Raise HandlerError for outcomes of offsets not leased."""
-    with_outcome = seen.offsets if seen else EMPTY
+    with_outcome = (seen or UNSEEN).offsets
     invented = with_outcome - lease.offsets
     if invented:
         raise HandlerError(
@@ -297,18 +301,18 @@ def _at(lease: Lease) -> TopicPartition:
 
 
 def _acknowledgement(
-    seen: Seen | None, missing: OffsetSet, present: OffsetSet, log_start: int, dropped: str | None
+    seen: Seen, missing: OffsetSet, present: OffsetSet, log_start: int, dropped: str | None
 ) -> Acknowledgement:
     """Return the acknowledgement of a lease; of its `missing` offsets, `present` are in the log."""
     absent = missing - present
     lost = absent & OffsetSet.of((0, log_start)) if log_start > 0 else EMPTY
-    outcomes = dict(seen.outcomes) if seen else {}
+    outcomes = dict(seen.outcomes)
     if present and dropped is not None:
         kind = OUTCOMES[dropped]
         outcomes[kind] = outcomes.get(kind, EMPTY) | present
     if gaps := absent - lost:
         outcomes[AcknowledgeType.GAP] = gaps
-    return Acknowledgement(outcomes, present.count, lost, seen.delays if seen else {})
+    return Acknowledgement(outcomes, present.count, lost, seen.delays)
 
 
 def refuse_without_outcome(
@@ -318,8 +322,7 @@ def refuse_without_outcome(
     reasons: list[str] = []
     unknown: dict[str, list[tuple[Lease, OffsetSet]]] = {}
     for lease in leases:
-        of_lease = seen.get(lease.lease_id)
-        for outcome, offsets in (of_lease.unknown if of_lease else {}).items():
+        for outcome, offsets in seen.get(lease.lease_id, UNSEEN).unknown.items():
             unknown.setdefault(outcome, []).append((lease, offsets))
     for outcome, where in sorted(unknown.items())[:MOST_NAMED]:
         reasons.append(

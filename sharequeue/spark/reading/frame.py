@@ -25,8 +25,7 @@ from pyspark.sql.types import StructType
 
 from sharequeue.deadletters.redrive.selection import REDRIVE_GROUP
 from sharequeue.kafka.clients import spark_options
-from sharequeue.spark.reading.isolation_level import ISOLATION
-from sharequeue.spark.reading.plan import MAX_SCANS, NEAR, Scan, Segment, TopicPartition, plan_scans
+from sharequeue.spark.reading.plan import ISOLATION, Scan, Segment, TopicPartition, plan_scans
 from sharequeue.spark.reading.seeking import SEEK, seek_records, sought
 from sharequeue.words.offsets import Bounds, OffsetSet
 from sharequeue.words.settings import Settings
@@ -83,7 +82,6 @@ def leased_records(
     *,
     options: Mapping[str, str] | None = None,
     headers: bool = True,
-    max_scans: int = MAX_SCANS,
     pass_over: bool = False,
 ) -> DataFrame:
     """Return the records of the leases: `topic, partition, offset, timestamp, timestamp_type, key, value, headers,
@@ -103,7 +101,7 @@ def leased_records(
             **(options or {}),
             ISOLATION: level,
         }
-        frames += _records(spark, settings, some, given, headers, max_scans, pass_over)
+        frames += _records(spark, settings, some, given, headers, pass_over)
     if not frames:
         raise ValueError("there is nothing to read: no lease, or leases without offsets")
     return reduce(DataFrame.unionByName, frames)
@@ -115,7 +113,6 @@ def _records(
     leases: Sequence[Lease],
     given: Mapping[str, str],
     headers: bool,
-    max_scans: int,
     pass_over: bool,
 ) -> list[DataFrame]:
     """Return the records of leases with the same isolation level, from one DataFrame for each scan."""
@@ -131,7 +128,7 @@ def _records(
         for delivery in lease.deliveries
     ]
     wanted = covered(pieces)
-    scans = plan_scans(wanted, max_scans=max_scans, near=NEAR)
+    scans = plan_scans(wanted)
     group = leases[0].share_partition.group_id
     segments = [segment for scan in scans for segment in scan.segments]
     to_seek = sought(spark, settings, segments, wanted, given, READER_OPTIONS)

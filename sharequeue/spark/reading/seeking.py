@@ -19,9 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.kafka.clients import portable_config
 from sharequeue.kafka.reading import SEEKING, RecordReader
-from sharequeue.spark.reading.isolation_level import ISOLATION
 from sharequeue.spark.reading.offset_reader import Probe, Seeker
-from sharequeue.spark.reading.plan import NEAR, Segment, TopicPartition
+from sharequeue.spark.reading.plan import ISOLATION, NEAR, Segment, TopicPartition
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 

@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics, is_same
 from sharequeue.spark.reading.frame import READER_OPTIONS, leased_records, not_for_others, scan_records
-from sharequeue.spark.reading.isolation_level import ISOLATION, refuse_level
-from sharequeue.spark.reading.plan import MAX_SCANS, Scan, TopicPartition
+from sharequeue.spark.reading.plan import ISOLATION, Scan, TopicPartition, refuse_level
 from sharequeue.spark.reading.seeking import check_choice
 from sharequeue.spark.session import refuse_without_connector
 from sharequeue.state import State
@@ -39,7 +38,6 @@ class Source:
     spark: SparkSession
     reader_options: Mapping[str, str] = field(default_factory=dict)
     headers: bool = True
-    max_scans: int = MAX_SCANS
 
     def __post_init__(self) -> None:
         """Raise SparkNotReady, before anything is leased, when Spark cannot read topics; ValueError for options that
@@ -64,7 +62,6 @@ class Source:
             leases,
             options=self.reader_options,
             headers=self.headers,
-            max_scans=self.max_scans,
             pass_over=self.passes_over(leases),
         )
 

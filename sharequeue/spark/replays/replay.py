@@ -152,7 +152,7 @@ def _opened(
 ) -> Iterator[_Work]:
     """Yield the resources of a replay. Spark's jobs of the block are cancelled when it ends with an exception."""
     level = GroupConfigs.load(state.database, job.group).isolation_level
-    source = Source(settings, state, topics, spark, job.reader_options, job.headers, job.max_scans)
+    source = Source(settings, state, topics, spark, job.reader_options, job.headers)
     refuse_unusable(spark, settings, settings.output)
     work = _Work(job, source, log_offsets.logs_of(source, job.topics, level), time.monotonic())
     with cancellable(spark) as cancel:
@@ -244,7 +244,7 @@ class _Work:
             seconds=time.monotonic() - self.began_at,
             replay_id=str(replay_id),
         )
-        uncache(handled, of=None if leases else records)
+        uncache(records)
         files.write_text(f"{staging}/{REPORT}", json.dumps(done.plain(), indent=2))
         files.flush(*folders, staging)
         self._put(files, staging, target)

@@ -80,7 +80,7 @@ def try_on(
     began = time.monotonic()
     there = living_topics(topics, state, job.group, job.topics)
     configs = GroupConfigs.load(state.database, job.group)
-    source = Source(settings, state, topics, spark, job.reader_options, job.headers, job.max_scans)
+    source = Source(settings, state, topics, spark, job.reader_options, job.headers)
     leases, remark = _would_lease(
         job, records, state, logs_of(source, there, configs.isolation_level), configs
     )
@@ -105,7 +105,7 @@ def try_on(
         )
         count = read.count()
     finally:
-        uncache(handled)
+        uncache(read)
     for lease in leases:
         without_outcome(lease, seen.get(lease.lease_id))
     counts = Counter[str]()

@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.groups.configs import alter_group_configs
 from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.state import State
@@ -172,7 +173,8 @@ def test_a_driver_that_is_killed_leaves_all_to_the_next(
 ) -> None:
     """SIGKILL of the driver while its executors write: nobody sees what they wrote, the locks lapse, the next run,
     on another Spark altogether, processes each record."""
-    signals = cluster.begin(group, filled, held=[0, 1], lock_ms=SHORT_LOCK_MS)
+    alter_group_configs(state.database, group, {"share.record.lock.duration.ms": SHORT_LOCK_MS})
+    signals = cluster.begin(group, filled, held=[0, 1])
     executors = [executor_of(signals, task) for task in range(2)]
     cluster.kill_driver()
     assert read_manifest(state, group, f"sink-{group}") == ()

@@ -17,7 +17,7 @@ from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.groups.replicas import hear_replica
 from sharequeue.kafka.topics import Topics
-from sharequeue.spark import DeadLettersLeft, RunReport, dead_letters, lease
+from sharequeue.spark import RunReport, dead_letters, lease
 from sharequeue.spark.run import run_rounds
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import SharePartition
@@ -208,12 +208,12 @@ def test_what_is_left_is_a_warning(job: Job, monkeypatch: pytest.MonkeyPatch) ->
     assert report.dead_letters is not None
     assert (report.dead_letters.written, report.dead_letters.left) == (0, 3)
     warning = report.dead_letters.warning
-    assert isinstance(warning, DeadLettersLeft)
-    assert f"3 dead letters of group {job.case.group} are held until an operator acts" in str(warning)
+    assert warning is not None
+    assert f"3 dead letters of group {job.case.group} are held until an operator acts" in warning
     assert report.remark is None
-    assert "errors.deadletterqueue.group.enable" in str(warning)
-    assert "sharequeue dlq drain --group" in str(warning)
-    assert "took longer" not in str(warning)
+    assert "errors.deadletterqueue.group.enable" in warning
+    assert "sharequeue dlq drain --group" in warning
+    assert "took longer" not in warning
     with pytest.raises(ValueError, match="no such column"):
         job.run(failing)
 

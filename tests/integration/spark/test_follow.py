@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
-from sqlalchemy import make_url
-from sqlalchemy.exc import OperationalError
 
 from sharequeue.cli import command
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.kafka.topics import Topics
 from sharequeue.spark import Pipeline, RunReport, following, pipeline
 from sharequeue.spark.progress import Progress
 from sharequeue.state import State
-from sharequeue.words.errors import BrokerNotAvailable, CoordinatorNotAvailable
 from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Produce, all_accepted
-from tests.fixtures.stack import REPOSITORY, MakeTopic
-from tests.servers.ports import free_port
+from tests.fixtures.stack import MakeTopic
 
 
 @pytest.fixture
@@ -100,59 +90,3 @@ def test_the_command_follows(job: Pipeline, tmp_path: Path, monkeypatch: pytest.
     (line,) = done.stdout.splitlines()
     assert json.loads(line)["accepted"] == 1
     assert "round 1: 1 records done" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("setting", "value", "error"),
-    [
-        ("database_url", "postgresql+psycopg2://nobody-here@{}/sharequeue", OperationalError),
-        ("bootstrap_servers", "nobody.invalid:9092", BrokerNotAvailable),
-        ("service_url", "http://nobody.invalid:80", CoordinatorNotAvailable),
-    ],
-)
-def test_a_wrong_setting_ends_it_at_the_start(
-    job: Pipeline,
-    settings: Settings,
-    monkeypatch: pytest.MonkeyPatch,
-    setting: str,
-    value: str,
-    error: type[Exception],
-) -> None:
-    """It is not waited for, as a server that is away is."""
-    monkeypatch.setattr(sys.modules[Pipeline.__module__], "Topics", partial(Topics, timeout=1.0))
-    at = make_url(settings.database_url)
-    wrong = settings.replace(**{setting: value.format(f"{at.host}:{at.port}")})
-    with pytest.raises(error):
-        job.follow(wrong, max_seconds=120)
-
-
-def test_it_waits_for_servers_without_spark(tmp_path: Path) -> None:
-    """It says what it waits for; SIGTERM ends it."""
-    (tmp_path / "followed.py").write_text(
-        "from sharequeue.spark import pipeline\nfrom tests.fixtures.pipelines import all_accepted\n\n"
-        "orders = pipeline(group='g', topics=['t'])(all_accepted)\n"
-    )
-    away = f"127.0.0.1:{free_port()}"
-    addresses = {
-        "SHAREQUEUE_HOME": str(tmp_path),
-        "SHAREQUEUE_DATABASE_URL": f"postgresql://u:p@{away}/d",
-        "SHAREQUEUE_BOOTSTRAP_SERVERS": away,
-        "SHAREQUEUE_SERVICE_URL": f"http://{away}",
-    }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sharequeue.cli", "run", "followed:orders", "--follow"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **addresses},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stderr is not None
-        said = process.stderr.readline()
-        assert "group g: the database does not answer: connection to server at" in said
-        assert "trying again until it works" in said
-        process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert (process.returncode, "Traceback" in rest) == (143, False)

@@ -50,7 +50,8 @@ def filled(make_topic: MakeTopic, produce: Produce) -> str:
 @pytest.fixture
 def aside(private_database: Database, topics: Topics, group: str, filled: str) -> Holder:
     """Start the group on that topic in a database of this test alone, whose clock it may move."""
-    alter_group_configs(private_database, group, {"share.auto.offset.reset": "earliest"})
+    configs = {"share.record.lock.duration.ms": str(1000 * LOCK_SECONDS)}
+    alter_group_configs(private_database, group, {"share.auto.offset.reset": "earliest", **configs})
     holder = Holder([SharePartition(group, filled, partition) for partition in range(2)])
     for at in holder.assignment:
         State(private_database).initialize(at, topics.info(filled).topic_id, 0, 1)
@@ -91,7 +92,7 @@ def test_a_round_longer_than_its_locks_keeps_them(
             wait_until(lambda: seconds_left() > LOCK_SECONDS / 2 + 1, otherwise="the locks are not renewed")
         return all_accepted(records)
 
-    job = job_of(group, filled, slow, lock_duration_ms=1000 * LOCK_SECONDS, try_empty=False)
+    job = job_of(group, filled, slow, try_empty=False)
     report = run_job(job, aside, state=state)
     assert report.accepted == 40
     assert report.drained
@@ -102,7 +103,7 @@ def test_a_lost_lock_stops_spark_before_anything_is_acknowledged(
     group: str, filled: str, assigned: Assigned, run_job: RunJob, state: State, spark: SparkSession
 ) -> None:
     """A lease that was taken away is noticed at the next renewal: the Spark job is cancelled, not waited for."""
-    holder = assigned(filled)
+    holder = assigned(filled, share_record_lock_duration_ms=str(1000 * LOCK_SECONDS))
 
     def endless(records: DataFrame) -> DataFrame:
         # Twenty seconds by record, for twenty records on each of two cores: longer than a test may take.
@@ -122,7 +123,7 @@ def test_a_lost_lock_stops_spark_before_anything_is_acknowledged(
     robber = threading.Thread(target=rob)
     robber.start()
     with pytest.raises(LockLost, match="no longer held"):
-        run_job(job_of(group, filled, endless, lock_duration_ms=1000 * LOCK_SECONDS), holder)
+        run_job(job_of(group, filled, endless), holder)
     robber.join()
     given_back(state, group)
 

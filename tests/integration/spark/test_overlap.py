@@ -229,11 +229,17 @@ def test_an_error_of_the_last_round_cancels_the_next(
 
 
 def test_a_handler_that_fails_most_records_costs_neither_round_anything(
-    group: str, filled: str, assigned: Assigned, run_job: RunJob, state: State
+    group: str,
+    filled: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The next round was at work when the last one was seen to have failed; the handler is to blame for both."""
+    monkeypatch.setattr(rounds, "FAILED_RECORDS", 5)
     holder = assigned(filled)
-    job = job_of(group, filled, napping(A_ROUND, outcome="'release'"), failed_records=5)
+    job = job_of(group, filled, napping(A_ROUND, outcome="'release'"))
     with pytest.raises(MostFailed):
         run_job(job, holder, max_records=A_ROUND)
     assert deliveries(state, holder) == [1] * RECORDS
@@ -297,7 +303,7 @@ def test_two_rounds_end_together(
             disturb()
         return nap(records)
 
-    job = job_of(group, filled, handler, lock_duration_ms=60_000, try_empty=False)
+    job = job_of(group, filled, handler, try_empty=False)
     with pytest.raises((LockLost, InvalidRecordState) if how == "lost" else KeyboardInterrupt):
         run_job(job, holder, max_records=A_ROUND, progress=tell)
     go_on.set()

@@ -53,19 +53,17 @@ def expected(*leases: Lease) -> Expected:
     }
 
 
-def rows_of(
-    spark: SparkSession, settings: Settings, *leases: Lease, max_scans: int = 4
-) -> list[tuple[object, ...]]:
-    records = leased_records(spark, settings, leases, max_scans=max_scans)
+def rows_of(spark: SparkSession, settings: Settings, *leases: Lease) -> list[tuple[object, ...]]:
+    records = leased_records(spark, settings, leases)
     columns = records.select(
         "topic", "partition", "offset", "delivery_count", "lease_id", records["value"].cast("string")
     )
     return [tuple(row) for row in columns.collect()]
 
 
-def check(spark: SparkSession, settings: Settings, *leases: Lease, max_scans: int = 4) -> None:
+def check(spark: SparkSession, settings: Settings, *leases: Lease) -> None:
     """Exactly what was leased came, each record once, with its own value."""
-    rows = rows_of(spark, settings, *leases, max_scans=max_scans)
+    rows = rows_of(spark, settings, *leases)
     assert len(rows) == len(expected(*leases))
     assert {row[:5] for row in rows} == expected(*leases)
     assert all(row[5] == f"{row[1]}-{row[2]}" for row in rows)
@@ -154,8 +152,7 @@ def test_ranges_far_apart_are_read_by_several_scans(
     """Three ranges in at most two scans: each record once, whichever scan it is in."""
     monkeypatch.setattr(read, "NEAR", 0)
     lease = lease_of(31, filled, 1, (1, OffsetSet.of((0, 5), (10, 15), (900, 950))))
-    check(spark, settings, lease, max_scans=2)
-    check(spark, settings, lease, max_scans=4)
+    check(spark, settings, lease)
 
 
 @pytest.mark.parametrize("most_buckets", [1, 100, 200_000])

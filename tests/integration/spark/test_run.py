@@ -14,7 +14,6 @@ from sharequeue.spark.job import ShareGroupJob, Summary
 from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.progress import Progress
 from sharequeue.state import State
-from sharequeue.words.errors import UnknownTopicOrPartition
 from tests.fixtures.pipelines import (
     Assigned,
     Produce,
@@ -78,7 +77,6 @@ def test_every_outcome_ends_where_it_belongs(
         ({"unknown": "Accept"}, "not an outcome"),
         ({"deliveries_per_run": 0}, "1 or more"),
         ({"failed_share": 1.5}, "share of a round"),
-        ({"failed_records": 0}, "1 or more"),
     ],
 )
 def test_what_a_job_cannot_be(group: str, changes: dict[str, object], said: str) -> None:
@@ -163,29 +161,3 @@ def test_no_round_begins_when_the_time_is_up(
     report = run_job(job_of(group, topic, all_accepted), assigned(topic), max_seconds=0.0)
     assert report.rounds == ()
     assert not report.drained
-
-
-def test_chosen_partitions_are_drained_and_the_others_are_named(
-    job: ShareGroupJob, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
-) -> None:
-    """Of what is assigned only the chosen ones are leased; one that is another member's is named too, and what the
-    topic does not have is refused before anything is leased."""
-    (topic,) = job.topics
-    for partition in range(2):
-        produce(topic, partition, ["accept a", "accept b"])
-    holder = assigned(topic)
-    report = run_job(job, holder, only=[f"{topic}-1"])
-    assert (report.accepted, report.drained, report.lag) == (2, True, 2)
-    assert (report.left_out, report.not_assigned) == ((f"{topic}-0",), ())
-    assert f"left to other runs: {topic}-0" in str(report)
-    assert [(each.partition, each.lag) for each in state.figures.describe(job.group)] == [(0, 2), (1, 0)]
-
-    first, second = holder.assignment
-    holder.assignment = [second]
-    report = run_job(job, holder, only=[f"{topic}-0"])
-    assert (report.leased, report.drained, report.not_assigned) == (0, False, (f"{topic}-0",))
-    assert report.remark == f"{topic}-0 of group {job.group} is not assigned to this member"
-    with pytest.raises(UnknownTopicOrPartition, match=f"reads no partition {topic}-2"):
-        run_job(job, holder, only=[f"{topic}-2"])
-    holder.assignment = [first, second]
-    assert run_job(job, holder).accepted == 2

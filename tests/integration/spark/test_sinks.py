@@ -12,11 +12,12 @@ from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
+from sharequeue.spark import rounds
 from sharequeue.spark.handler import HandlerError, MostFailed
 from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.leasing import budget
 from sharequeue.spark.outcomes.acknowledging import MOST_DELAYS
 from sharequeue.spark.output.manifest import NotFiles, read_manifest, read_output
-from sharequeue.spark.reading import sizes
 from sharequeue.spark.sinks.at_least_once import AtLeastOnce
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.spark.sweep import sweep_outputs
@@ -183,14 +184,14 @@ def test_a_byte_budget_becomes_records_by_their_mean_size(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`max_bytes` of the job, of the run or of the group bounds each round by the size of what is there; a record
+    """`max_bytes` of the run or of the group bounds each round by the size of what is there; a record
     larger than the budget comes alone."""
-    monkeypatch.setattr(sizes, "WAIT_SECONDS", 120.0)  # until a record is measured, and none is guessed
+    monkeypatch.setattr(budget, "WAIT_SECONDS", 120.0)  # until a record is measured, and none is guessed
     topic = make_topic(1)
     produce(topic, 0, [b"x" * 995] * 40)  # 1,997 bytes with its key, `key-b'xxx…'`
     holder = assigned(topic)
-    job = job_of(group, topic, all_accepted, max_bytes=20_000)
-    report = run_job(job, holder, max_rounds=1)
+    job = job_of(group, topic, all_accepted)
+    report = run_job(job, holder, max_rounds=1, max_bytes=20_000)
     assert report.rounds[0].leased == 10
     report = run_job(job, holder, max_rounds=2, max_bytes=100)
     assert [r.leased for r in report.rounds] == [1, 1]
@@ -267,6 +268,7 @@ def test_columns_bind_when_rows_count(
 ) -> None:
     """A mistyped column of a run on an empty topic, of one whose rows were too many rejects, or of one that was
     refused when it acknowledged, binds nothing: the run that is right goes on. From then on its columns hold."""
+    monkeypatch.setattr(rounds, "FAILED_RECORDS", 1)
     topic = make_topic(1)
     holder = assigned(topic)
 
@@ -274,7 +276,7 @@ def test_columns_bind_when_rows_count(
         handler = lambda records: (  # noqa: E731
             all_accepted(records).selectExpr("*", column).withColumn("outcome", fn.lit(outcome))
         )
-        return job_of(group, topic, handler, failed_records=1)
+        return job_of(group, topic, handler)
 
     assert run_job(job("'typo' as n"), holder).rounds == ()
     produce(topic, 0, range(2))

@@ -1,4 +1,4 @@
-"""What a stranger imports: every name is there, and importing is cheap."""
+"""What a stranger imports: every name is there, and importing the package itself is cheap."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ def test_every_name_is_there(face: str) -> None:
         _ = module.nothing
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_importing_loads_nothing_heavy(face: str) -> None:
+def test_importing_loads_nothing_heavy() -> None:
     """Neither a database driver, nor a Kafka client, nor Spark is loaded before a name is used."""
     heavy = {
         "sqlalchemy",
@@ -36,7 +35,7 @@ def test_importing_loads_nothing_heavy(face: str) -> None:
         "pyarrow",
         "dagster",
     }
-    code = f"import {face}, sys; print(*({heavy!r} & sys.modules.keys()))"
+    code = f"import sharequeue, sys; print(*({heavy!r} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 

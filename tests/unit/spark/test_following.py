@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -16,10 +16,10 @@ from sqlalchemy.exc import OperationalError
 from sharequeue.reports.waiting_work import GroupWork, WaitingWork
 from sharequeue.spark import MostFailed, SparkNotReady, following
 from sharequeue.spark.following import Follower
-from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.job import Bounds, ShareGroupJob
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.progress import Progress, ProgressCallback
-from sharequeue.spark.report import RoundReport, RunReport
+from sharequeue.spark.report import RoundReport, RunReport, total
 from sharequeue.words.errors import (
     BrokerNotAvailable,
     CoordinatorNotAvailable,
@@ -33,7 +33,7 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 NOTHING = WaitingWork("orders", 0, 0, 0, 0, 0, 0, None, 0, None, 5, 5, 5, 0, 0, AT, None)
 READY = replace(NOTHING, ready_records=3, lag=3, log_end=8)
 OURS = SharePartition("g", "orders", 0)
-ROUND = RoundReport(1, (1,), 3, 3, 0, 0, 0, 0, 0, 0, 0, {})
+ROUND = RoundReport(number=1, lease_ids=(1,), leased=3, accepted=3, lag=0, stage_seconds={})
 
 
 @dataclass
@@ -88,6 +88,7 @@ class World:
         self.waits: list[WaitingWork | Exception] = []
         self.runs: list[RunReport | Exception] = []
         self.ran: list[ShareGroupJob] = []
+        self.bounds: list[Bounds] = []
         self.looks = 0
         self.woken = woken
         self.told: list[Progress] = []
@@ -111,10 +112,9 @@ class World:
             raise found
         return GroupWork(AT, [found], 1, AT)
 
-    def run(
-        self, job: ShareGroupJob, rounds: int | None, seconds: float | None, tell: ProgressCallback
-    ) -> RunReport:
+    def run(self, job: ShareGroupJob, bounds: Bounds, tell: ProgressCallback) -> RunReport:
         self.ran.append(job)
+        self.bounds.append(bounds.copy())
         done = self.runs.pop(0) if self.runs else report(ROUND)
         if isinstance(done, Exception):
             raise done
@@ -124,35 +124,28 @@ class World:
 
 
 def report(*rounds: RoundReport) -> RunReport:
-    return RunReport("g", rounds, 0, True, 1.0)
+    figures: dict[str, Any] = total(rounds)
+    return RunReport(group="g", rounds=rounds, drained=True, **figures)
 
 
 @pytest.fixture
-def make_world(monkeypatch: pytest.MonkeyPatch) -> Callable[[], World]:
-    """Give a function that makes a world of which nobody waits for the time."""
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """Give a world of which nobody waits for the time."""
     clock = Clock()
     monkeypatch.setattr(following, "time", clock)
-
-    def make() -> World:
-        made = World(Woken(clock))
-        made.follower._began_at = clock.now
-        return made
-
-    return make
-
-
-@pytest.fixture
-def world(make_world: Callable[[], World]) -> World:
-    return make_world()
+    made = World(Woken(clock))
+    made.follower._began_at = clock.now
+    return made
 
 
 def test_it_runs_when_there_is_something_and_waits_when_not(world: World) -> None:
     """The first run tries the handler, whatever waits; then a look decides, and no run finds nothing."""
     world.waits = [NOTHING, NOTHING, NOTHING, READY, NOTHING, READY]
     world.runs = [report()]
-    done = world.follower.go(max_rounds=2, max_seconds=3600)
+    done = world.follower.go({"max_rounds": 2, "max_seconds": 3600, "replaces": "another"})
     assert (done.runs, done.rounds, done.leased, len(world.ran)) == (2, 2, 6, 3)
     assert [each.try_empty for each in world.ran] == [True, False, False]
+    assert [each["replaces"] for each in world.bounds] == ["another", None, None]
     assert [each.round for each in world.told if each.stage == "done"] == [1, 2]
     assert {each.stage for each in world.told} == {"done", "waiting"}
     assert len(world.reports) == 2
@@ -165,7 +158,9 @@ def test_a_notification_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "LOOK_SECONDS", 3600.0)
     world = World(threading.Event())
     world.runs = [report()]
-    at_work = threading.Thread(target=world.follower.go, args=(2, 240.0), daemon=True)
+    at_work = threading.Thread(
+        target=world.follower.go, args=({"max_rounds": 2, "max_seconds": 240.0},), daemon=True
+    )
     at_work.start()
     wait_until(lambda: world.looks >= 2)
     world.waits = [READY]
@@ -179,27 +174,20 @@ def test_a_notification_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(world.ran) == 3
 
 
-def test_what_others_were_assigned_is_not_ours(make_world: Callable[[], World]) -> None:
-    """Records of a share-partition that is not assigned to the member, or was not chosen, start no run."""
-    world = make_world()
+def test_what_others_were_assigned_is_not_ours(world: World) -> None:
+    """Records of a share-partition that is not assigned to the member start no run."""
     world.runs = [report()]
     world.waits = [NOTHING, *[replace(READY, partition=1)] * 4]
-    world.follower.go(None, 300)
+    world.follower.go({"max_seconds": 300})
     assert len(world.ran) == 1
     assert not world.waits
-    chosen = make_world()
-    chosen.follower.chosen = frozenset({"orders-1"})
-    chosen.runs, chosen.waits = [report()], [READY] * 4
-    chosen.follower.go(None, 300)
-    assert len(chosen.ran) == 1
-    assert not chosen.waits
 
 
 def test_what_a_run_can_do_nothing_about_is_left_for_a_while(world: World) -> None:
     """A run that leased nothing is not repeated on the same figures before the next look in its own time."""
     world.waits = [READY] * 30
     world.runs = [report()] * 30
-    world.follower.go(None, 3.5 * following.LOOK_SECONDS)
+    world.follower.go({"max_seconds": 3.5 * following.LOOK_SECONDS})
     assert (len(world.ran), world.looks) == (4, 8)
 
 
@@ -219,7 +207,7 @@ def test_an_outage_is_waited_out_with_one_line(
     world.waits = [READY, READY, OperationalError("select 2", {}, Exception("no")), READY]
     world.runs = [outage, outage, report(ROUND)]
     with caplog.at_level(logging.WARNING):
-        assert world.follower.go(1, 3600).leased == 3
+        assert world.follower.go({"max_rounds": 1, "max_seconds": 3600}).leased == 3
     said = [record.getMessage() for record in caplog.records if record.name == following.__name__]
     lost = str(getattr(outage, "orig", outage)).splitlines()[0]
     assert len([line for line in said if lost in line]) == 1, said
@@ -231,7 +219,7 @@ def test_who_was_forgotten_joins_again(world: World) -> None:
     world.member.lost.set()
     world.member.joins = [CoordinatorNotAvailable("no service"), CoordinatorNotAvailable("no service")]
     world.waits = [READY]
-    assert world.follower.go(1, 3600).rounds == 1
+    assert world.follower.go({"max_rounds": 1, "max_seconds": 3600}).rounds == 1
     assert (world.member.joined, world.looks) == (3, 1)
 
 
@@ -249,54 +237,8 @@ def test_what_a_person_has_to_mend_ends_it(world: World, error: Exception) -> No
     """As it ends a run."""
     world.runs = [error]
     with pytest.raises(type(error)):
-        world.follower.go(1, 3600)
+        world.follower.go({"max_rounds": 1, "max_seconds": 3600})
     assert len(world.ran) == 1
-
-
-def test_servers_that_are_away_at_the_start_are_waited_for(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Each is named once, whatever figures its error has; nothing is looked at before it has joined."""
-    begun: list[Exception] = [
-        BrokerNotAvailable("no broker after 1 ms"),
-        BrokerNotAvailable("no broker after 27 ms"),
-        OperationalError("select 1", {}, Exception("Connection refused")),
-    ]
-
-    def begin() -> None:
-        if begun:
-            raise begun.pop(0)
-
-    world.follower.begin = begin
-    world.member.joins = [CoordinatorNotAvailable("no service")]
-    world.waits = [READY]
-    with caplog.at_level(logging.WARNING):
-        assert world.follower.go(1, 3600).rounds == 1
-    assert (world.member.joined, world.looks) == (2, 1)
-    said = [record.getMessage() for record in caplog.records if record.name == following.__name__]
-    assert [line.split(";")[0] for line in said] == [
-        "group g: no broker after 1 ms",
-        "group g: the database does not answer: Connection refused",
-        "group g: no service",
-        "group g: works again",
-    ]
-
-
-def test_a_bound_ends_the_wait_for_servers(world: World) -> None:
-    """Nothing was done then."""
-    world.member.joins = [CoordinatorNotAvailable("no service")] * 100
-    assert world.follower.go(None, 60).runs == 0
-
-
-def test_a_mistake_ends_it_only_at_the_start(world: World) -> None:
-    """Later the same error is an outage: names and logins that were right change while servers move."""
-    world.follower.mistaken = lambda error: "host" in str(error)
-    world.member.joins = [CoordinatorNotAvailable("no such host")]
-    with pytest.raises(CoordinatorNotAvailable):
-        world.follower.go(1, 3600)
-    world.runs = [report(), BrokerNotAvailable("no such host")]
-    world.waits = [NOTHING, READY, READY]
-    assert world.follower.go(1, 3600).rounds == 1
 
 
 def test_a_topic_that_is_lost_is_said_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -306,6 +248,6 @@ def test_a_topic_that_is_lost_is_said_once(world: World, caplog: pytest.LogCaptu
     world.follower.lost = lambda: looks.pop(0) if looks else {}
     world.runs = [report()]
     with caplog.at_level(logging.WARNING):
-        world.follower.go(None, 5 * following.LOOK_SECONDS)
+        world.follower.go({"max_seconds": 5 * following.LOOK_SECONDS})
     said = [record.getMessage() for record in caplog.records if record.name == following.__name__]
     assert said == ["group g: orders was made again"] * 2

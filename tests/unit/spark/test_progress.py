@@ -1,12 +1,10 @@
-"""How somebody sees how far a run is: a bar on a terminal and in a notebook, a line a round anywhere else."""
+"""How the progress of a run is shown: a line that changes on a terminal, a line for each round elsewhere."""
 
 from __future__ import annotations
 
 import io
 import subprocess
 import sys
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -39,7 +37,7 @@ def test_a_line_a_round_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> No
     assert heard == [BEGUN]
 
 
-def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_changes_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends with what was said last."""
 
     class Terminal(io.StringIO):
@@ -54,26 +52,6 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         told(DONE)
     assert str(DONE) in terminal.getvalue()
     assert "\x1b[" in terminal.getvalue()
-
-
-def test_a_bar_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One display, which is updated; what it says is escaped."""
-    shown: list[dict[str, str]] = []
-
-    def display(content: dict[str, str], **options: Any) -> SimpleNamespace:
-        assert options == {"raw": True, "display_id": True}
-        shown.append(content)
-        return SimpleNamespace(update=lambda content, raw: shown.append(content))
-
-    notebook: Any = ModuleType("IPython")
-    notebook.get_ipython = lambda: SimpleNamespace(kernel=object())
-    notebook.display = SimpleNamespace(display=display)
-    monkeypatch.setitem(sys.modules, "IPython", notebook)
-    with shown_progress(True) as told:
-        told(BEGUN)
-        told(DONE)
-    assert [each["text/plain"] for each in shown] == [str(BEGUN), str(DONE)]
-    assert '<progress value="1000" max="4000"></progress>' in shown[1]["text/html"]
 
 
 def test_the_command_line_loads_no_spark() -> None:

@@ -60,7 +60,7 @@ def test_a_pool_without_a_connection_is_tried_again(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(locks, "RENEWALS_PER_LOCK", 120)  # soon, of a lock that does not lapse meanwhile
     state = NoConnection(1, 60_000)
     with keeper(state, threading.Event()) as kept:
-        assert kept.acquire_within(Budget(1), [AT], None)
+        assert kept.acquire_within(Budget(1), [AT])
         assert state.renewed.wait(60)
 
 
@@ -68,7 +68,7 @@ def test_a_lock_that_lapsed_meanwhile_ends_the_run() -> None:
     """Also when what is at work cannot be cancelled at once."""
     lost = threading.Event()
     with keeper(NoConnection(10**9, 300), lost) as kept:
-        kept.acquire_within(Budget(1), [AT], None)
+        kept.acquire_within(Budget(1), [AT])
         assert lost.wait(60)
         lost.clear()
         assert lost.wait(60), "it is not tried again"
