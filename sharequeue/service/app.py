@@ -38,7 +38,7 @@ from sharequeue.service.callers import Throttled, delay, throttled, unauthentica
 from sharequeue.service.context import Service
 from sharequeue.service.edge.hosts import AllowedHosts
 from sharequeue.service.heartbeats import refusal
-from sharequeue.service.metrics.request_durations import RequestDurations
+from sharequeue.service.metrics.registry import RequestDurations
 from sharequeue.service.pages import Pages
 from sharequeue.service.pages import routes as page_routes
 from sharequeue.service.pages.layout import secured

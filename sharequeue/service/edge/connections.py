@@ -4,9 +4,11 @@
 `Connections.guard` between uvicorn and the application. Both use the interfaces of asyncio and of ASGI alone: no
 method of the server is overridden.
 
-The service accepts connections until it has `max_connections`. Then a new connection replaces one that waits for its
-client, as in nginx: of those from the network with the most connections, the one that has waited longest. So a client
-that opens many connections and sends or reads nothing loses them before other clients lose one.
+There are two deadlines: one for a request, from the handshake or the first byte until its response is sent, and one
+for the time between requests. The service accepts connections until it has `max_connections`. Then a new one replaces
+another one, as in nginx: of those from the network with the most connections, the one whose request, or whose idle
+time, began first. So a client that opens many connections and sends or reads nothing loses them before other clients
+lose one.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from contextlib import suppress
 from typing import Any
 
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sharequeue.service.edge.certificates import principal_of_subject
 from sharequeue.service.edge.rates import network_of
@@ -40,13 +42,11 @@ MAX_HEADER_BYTES = 64 << 10
 _READ_BYTES = 16 << 10
 """Bytes read at once. They limit how many requests of a client are parsed before the first response."""
 _UNSERVED_BYTES = MAX_HEADER_BYTES + 32 * _READ_BYTES
-"""Bytes of a request that the application has not begun to serve: its header, and one read of libuv from the body."""
+"""Bytes received while no request is served: a header with the beginning of its body, or the rest of a refused body."""
 _UNREAD_BYTES = 128 << 10
-"""Bytes of a response in the kernel's buffer. The default is megabytes, which hides that the client does not read."""
+"""Bytes of a response in the kernel's buffer; the default is megabytes for each client that does not read."""
 _OWN_FILES = 256
 """Open files of the process other than its connections: the database's, Kafka's, logs, jars."""
-_BODY = (b"content-length", b"transfer-encoding")
-"""Headers of a request with a body."""
 _CHECK_SECONDS = 0.5
 _AT_ONCE = 50
 """One connection in this many is closed at once to make room: finding them needs a pass over all connections."""
@@ -63,30 +63,24 @@ class Connection(asyncio.BufferedProtocol):
         """The network of the client."""
         self.principal: str | None = None
         """The principal of the client's certificate."""
-        self.delayed = False
-        """Whether the response is delayed on purpose, because the client sends too many requests."""
         self.address: Any = None
+        self.since = asyncio.get_running_loop().time()
+        """When the current request, or the time without one, began."""
+        self._idle = False
         self._held, self._make_http = held, http
         self._http: Any = None
         self._transport: Any = None
         self._handshake: asyncio.Task[None] | None = None
         self._early = b""
-        self._unserved = 0
-        self._serving = self._idle = False
-        self._since: float | None = None
-        """The time since which it has waited for its client; None while a response is being made."""
-        self._unread_since: float | None = None
+        self._serving, self._unserved = False, 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Replace another connection if there are too many, and start the TLS handshake."""
         self._transport = transport
-        self._since = asyncio.get_running_loop().time()
         client, server = (transport.get_extra_info(name) or ("", 0) for name in ("peername", "sockname"))
         self.network = network_of(str(client[0]))
         self.address = (client[0], client[1]), (server[0], server[1])
-        if not self._held.admit(self):
-            self._transport.abort()
-            return
+        self._held.add(self)
         self._set_option(socket.SO_SNDBUF, _UNREAD_BYTES)
         if self._held.tls is None:
             self._open(transport)
@@ -111,7 +105,6 @@ class Connection(asyncio.BufferedProtocol):
         if shown := transport.get_extra_info("peercert"):
             self.principal = principal_of_subject(shown["subject"])
         self._transport = transport
-        self._since = asyncio.get_running_loop().time()
         self._http = self._make_http()
         self._http.connection_made(_OpenTransport(transport))
         if self._early:
@@ -133,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
     def _receive(self, data: bytes) -> None:
         if not self._serving:
             if self._idle:
-                self._idle, self._since = False, asyncio.get_running_loop().time()
+                self._idle, self.since = False, asyncio.get_running_loop().time()
             self._unserved += len(data)
             if self._unserved > _UNSERVED_BYTES:
                 self.abort()
@@ -159,55 +152,23 @@ class Connection(asyncio.BufferedProtocol):
             self._http.connection_lost(exc)
 
     async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request whose header was received. Its response waits for the end of its body."""
-        complete = False
-        self._serving, self._unserved = True, 0
-        if not any(name in _BODY for name, _ in scope["headers"]):
-            self._since = (
-                None  # nothing is expected from the client, even if the application does not request a body
-            )
-
-        async def received() -> Message:
-            nonlocal complete
-            message = await receive()
-            if not complete and not message.get("more_body"):
-                complete, self._since = True, None
-            return message
-
-        async def sent(message: Message) -> None:
-            # Otherwise the rest of a refused body would be parsed as the next header.
-            while not complete:
-                await received()
-            await send(message)
-
+        """Serve one request whose header was received."""
+        if self._idle:  # it was received together with the one before
+            self._idle, self.since = False, asyncio.get_running_loop().time()
+        self._serving = True
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
             error = InvalidRequest(f"The headers are longer than {MAX_HEADER_BYTES} bytes.")
             app = JSONResponse({"error_code": error.code, "error_message": error.message}, 431)
         try:
-            await app({**scope, CONNECTION: self}, received, sent)
+            await app({**scope, CONNECTION: self}, receive, send)
         finally:
-            self._serving, self._idle, self._since = False, True, asyncio.get_running_loop().time()
+            self._serving, self._unserved = False, 0
+            self._idle, self.since = True, asyncio.get_running_loop().time()
 
     def overdue(self, now: float, limits: ServiceLimits) -> bool:
-        """Return whether the client has taken too long. Called regularly. uvicorn closes idle connections."""
-        if self._unread():
-            self._unread_since = self._unread_since or now
-            return now - self._unread_since > limits.answer_timeout_ms / 1000
-        self._unread_since = None
-        return (
-            self._since is not None
-            and not self._idle
-            and now - self._since > limits.request_timeout_ms / 1000
-        )
-
-    def waits_since(self, now: float) -> float | None:
-        """Return the time since which it has waited for its client; None while a response is being made."""
-        if self._since is None and (self.delayed or self._unread()):
-            return self._unread_since or now
-        return self._since
-
-    def _unread(self) -> bool:
-        return bool(self._transport.is_closing() or self._transport.get_write_buffer_size())
+        """Return whether a deadline has passed."""
+        limit = limits.idle_timeout_ms if self._idle else limits.request_timeout_ms
+        return now - self.since > limit / 1000
 
     def abort(self) -> None:
         """Close the connection and drop unsent data."""
@@ -276,31 +237,21 @@ class Connections:
             now = asyncio.get_running_loop().time()
             self._close([each for each in self._held.values() if each.overdue(now, self._limits)])
 
-    def admit(self, connection: Connection) -> bool:
-        """Register a new connection. Return False if there is no room for it."""
-        if len(self._held) >= self._most and not self._make_room():
-            return False
+    def add(self, connection: Connection) -> None:
+        """Register a new connection. If there are too many, close others."""
+        if len(self._held) >= self._most:
+            crowd = Counter(each.network for each in self._held.values())
+            network, _ = crowd.most_common(1)[0]
+            oldest = sorted(
+                (each for each in self._held.values() if each.network == network), key=lambda each: each.since
+            )
+            self._close(oldest[: max(1, self._most // _AT_ONCE)])
         self._held[connection.address] = connection
-        return True
 
     def remove(self, connection: Connection) -> None:
         """Unregister a connection."""
         if self._held.get(connection.address) is connection:
             del self._held[connection.address]
-
-    def _make_room(self) -> bool:
-        now = asyncio.get_running_loop().time()
-        waiting = [
-            (since, each) for each in self._held.values() if (since := each.waits_since(now)) is not None
-        ]
-        crowd = Counter(each.network for each in self._held.values())
-        most = max((crowd[each.network] for _, each in waiting), default=0)
-        candidates = sorted(
-            ((since, each) for since, each in waiting if crowd[each.network] == most),
-            key=lambda found: found[0],
-        )
-        self._close([each for _, each in candidates[: max(1, self._most // _AT_ONCE)]])
-        return bool(waiting)
 
     def _close(self, connections: list[Connection]) -> None:
         for each in connections:
