@@ -36,7 +36,12 @@ def site_folder(context: Path) -> Path:
 
 
 def data_docs_address(settings: Settings, group_id: str) -> str:
-    """Return the address of the site at the service.
+    """Return the address of the site at the service."""
+    return f"{settings.service_url}{data_docs_path(group_id)}"
+
+
+def data_docs_path(group_id: str) -> str:
+    """Return the path of the site at the service.
 
     Its pages refer to each other by relative addresses. So the group is one part of the path, whatever its name is:
     it is escaped with `~`, because servers and proxies replace `%2F` by a slash.
@@ -44,7 +49,7 @@ def data_docs_address(settings: Settings, group_id: str) -> str:
     name = quote(group_id, safe="").replace("~", "%7E")
     # Browsers treat `.` and `..` as steps in the path.
     name = name if name.strip(".") else name.replace(".", "%2E")
-    return f"{settings.service_url}/v1/data-docs/{name.replace('%', '~')}/{INDEX}"
+    return f"/v1/data-docs/{name.replace('%', '~')}/{INDEX}"
 
 
 def group_in_address(name: str) -> str:

@@ -7,12 +7,33 @@ and the type checker checks them.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
 from html import escape
+from pathlib import Path
 from urllib.parse import quote, urlencode
 
-__all__ = ["Content", "Html", "address", "each", "element", "joined", "moment", "short_moment", "table"]
+__all__ = [
+    "STYLE_POLICY",
+    "Content",
+    "Html",
+    "address",
+    "document",
+    "each",
+    "element",
+    "joined",
+    "moment",
+    "short_moment",
+    "table",
+]
+
+_STYLE = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
+STYLE_POLICY = (
+    f"default-src 'none'; style-src 'sha256-{b64encode(sha256(_STYLE.encode()).digest()).decode()}'"
+)
+"""The Content-Security-Policy of a document: nothing but its own style."""
 
 _EMPTY = frozenset(("br", "hr", "input", "link", "meta"))
 _SHOWN_CONTROLS = {
@@ -31,6 +52,19 @@ class Html(str):
 
 Content = str | int | float | None
 """The content of an element: Html as it is, everything else escaped; None is empty."""
+
+
+def document(title: str, body: Html) -> str:
+    """Return a whole document. It loads nothing from elsewhere: no script, font, picture or style."""
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=STYLE_POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", title),
+        element("style", Html(_STYLE)),
+    )
+    return f"<!doctype html>\n{element('html', head, element('body', body), lang='en')}\n"
 
 
 def element(tag: str, /, *inside: Content, **attributes: str | int | bool | None) -> Html:

@@ -1,8 +1,7 @@
 """A report on a share group as one page.
 
-The HTML loads nothing from elsewhere: no script, font, picture or style. It is dark if the reader's screen is set to
-dark. Every value is escaped (`html`): names of groups, topics and members, and reasons, are text of other people. The
-page is made of the same parts as the pages of the service.
+Every value is escaped (`html`): names of groups, topics and members, and reasons, are text of other people. The page
+is made of the same parts as the pages of the service.
 """
 
 from __future__ import annotations
@@ -12,34 +11,12 @@ from datetime import UTC
 
 from sharequeue.reports import drawing, parts
 from sharequeue.reports.drawing import STATE_COLOURS
-from sharequeue.reports.html import Content, Html, each, element, joined, moment, table
+from sharequeue.reports.html import Content, Html, document, each, element, joined, moment, table
 from sharequeue.reports.read import MOST_WINDOWS, GroupReport
 from sharequeue.words.figures import SharePartitionStatus
 
 MOST_ROWS = 200
 """The maximum number of rows of a table; the views have all rows."""
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""The Content-Security-Policy of the page, also if it is a file."""
-
-_STYLE = """
-:root { color-scheme: light dark; --paper: #fff; --ink: #1b1b1b; --line: #c8c8c8; --soft: #f3f3f3; --wrong: #a8330b; }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #16181c; --ink: #e8e8e8; --line: #444; --soft: #22252b; --wrong: #ff9d73; }
-}
-body { background: var(--paper); color: var(--ink); font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto;
-  max-width: 1100px; padding: 0 1rem; }
-h1 { font-size: 1.5rem; margin: 0; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
-h3 { font-size: .95rem; margin: .8rem 0 .2rem; overflow-wrap: anywhere; } p { margin: .2rem 0; }
-dl { display: grid; gap: .6rem; grid-template-columns: repeat(auto-fill, minmax(170px, 1fr)); margin: 1rem 0; }
-dl div { background: var(--soft); border-radius: 6px; padding: .5rem .8rem; }
-dt { font-size: .8rem; } dd { font-size: 1.35rem; margin: 0; } .wrong { color: var(--wrong); }
-svg { display: inline-block; height: auto; max-width: 100%; } svg text { fill: currentColor; font-size: 11px; }
-ul.legend { display: flex; flex-wrap: wrap; gap: 1rem; list-style: none; margin: .2rem 0; padding: 0; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .85rem; }
-caption { font-size: .85rem; padding: .2rem 0; text-align: left; } tbody th { font-weight: normal; }
-th, td { border-bottom: 1px solid var(--line); padding: .2rem .6rem; text-align: left; white-space: nowrap; }
-td.number, th.number { font-variant-numeric: tabular-nums; text-align: right; } .note { font-size: .85rem; }
-"""
 
 
 def page(report: GroupReport) -> str:
@@ -55,14 +32,6 @@ def page(report: GroupReport) -> str:
         ("Share-partitions", _share_partitions(report)),
         ("How records ended", _ended(report)),
     )
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"{group}, {day}"),
-        element("style", Html(_STYLE)),
-    )
     today = sum(cause.written_records for cause in report.causes if cause.day == day)
     main = element(
         "main",
@@ -72,7 +41,7 @@ def page(report: GroupReport) -> str:
         parts.remarks(report.statuses),
         each(element("section", element("h2", title), inside) for title, inside in sections),
     )
-    return f"<!doctype html>\n{element('html', head, element('body', main), lang='en')}\n"
+    return document(f"{group}, {day}", main)
 
 
 def _throughput(report: GroupReport) -> Html:

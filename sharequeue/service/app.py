@@ -29,7 +29,7 @@ from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.group_names import require_there
 from sharequeue.groups.tokens import TokenRefused
-from sharequeue.reports.page import POLICY, page
+from sharequeue.reports.page import page
 from sharequeue.reports.read import read_report
 from sharequeue.service.admin import OPERATIONS, Admin, Operation
 from sharequeue.service.admission import throttle_time_ms
@@ -38,7 +38,7 @@ from sharequeue.service.callers import Throttled, delay, throttled, unauthentica
 from sharequeue.service.context import Service
 from sharequeue.service.edge.hosts import AllowedHosts
 from sharequeue.service.heartbeats import refusal
-from sharequeue.service.metrics.request_durations import RequestDurations
+from sharequeue.service.metrics.registry import RequestDurations
 from sharequeue.service.pages import Pages
 from sharequeue.service.pages import routes as page_routes
 from sharequeue.service.pages.layout import secured
@@ -93,7 +93,7 @@ def create_app(
     addresses and for settings that no client accepts, `InvalidConfig` for an invalid `group.share.*`.
     """
     service = Service(settings, configs, require_token=require_token)
-    pages = Pages(service, settings)
+    pages = Pages(service)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -290,5 +290,4 @@ async def _report(service: Service, request: Request) -> Response:
         require_there(service.database, group_id)
         return page(read_report(service.database, group_id, service.settings))
 
-    policy = f"{POLICY}; frame-ancestors 'none'"
-    return secured(HTMLResponse(await service.threads.run(made), headers={"Content-Security-Policy": policy}))
+    return secured(HTMLResponse(await service.threads.run(made)))

@@ -1,35 +1,42 @@
-"""The metrics that are read from the database, with their meaning.
+"""The metrics that are read from the database, with their meaning, and Prometheus's text format.
 
 Kafka's metrics have their names of the JMX exporter (`docs/reference/metrics.md`); ours begin with `sharequeue_`.
-The figures that a process counts are in `registry`.
+The figures that a process counts are in `registry`. The text is written without prometheus_client, which takes
+seconds for the series of 10,000 share-partitions: here the labels of a row are formatted once for all its metrics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from sharequeue.groups.replicas import Replicas
 from sharequeue.service.health.faults import KINDS, Fault
-from sharequeue.service.metrics.exposition import Family, Kind, Series, labelled
 from sharequeue.words.figures import GroupFigures, SharePartitionStatus, words_of
 from sharequeue.words.values import HeldDeadLetters
 
-__all__ = [
-    "DATABASE_UP",
-    "FAULTS",
-    "FAULT_AGE",
-    "LETTERS_FAILED",
-    "REPLICA_WORK",
-    "SUMMED",
-    "Read",
-    "all_families",
-    "of_database",
-    "of_failed_letters",
-    "of_faults",
-    "of_work",
-]
+__all__ = ["SUMMED", "Family", "Read", "all_families", "of_database", "of_process", "unavailable"]
+
+Kind = Literal["gauge", "counter", "untyped"]
+Series = tuple[str, float | None]
+"""Labels as text, and the value; None if unknown: then there is no series."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric: its name in a scrape, its type, labels and meaning. Kafka's counters whose names do not end in
+    `_total` are untyped."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    meaning: str
+
+    def of(self, *values: str) -> str:
+        """Return labels with these values as text, escaped so that a value cannot forge a line."""
+        pairs = (f'{name}="{_escaped(value)}"' for name, value in zip(self.labels, values, strict=True))
+        return "{" + ",".join(pairs) + "}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,57 +47,49 @@ class Read:
     states: Mapping[str, int]
     share_partitions: list[dict[str, Any]]
     members: list[dict[str, Any]]
-    left_out: Mapping[str, int]
     replicas: Replicas
     held: list[tuple[HeldDeadLetters, float]]
     seconds: float
 
 
-_PARTITION = ("group", "partition", "topic")
 _COORDINATOR = "kafka_server_group_coordinator_metrics"
 _GROUP_METRICS = "kafka_server_sharegroupmetrics"
 _PARTITION_METRICS = "kafka_server_sharepartitionmetrics"
+_PARTITION = ("group", "partition", "topic")
 
-DATABASE_UP = Family(
+
+def _gauge(name: str, meaning: str, *labels: str) -> Family:
+    return Family(name, "gauge", labels, meaning)
+
+
+_DATABASE_UP = _gauge(
     "sharequeue_database_up",
-    "gauge",
-    (),
     "1 if the database returns the figures within four seconds, else 0 with only the counts of this process.",
 )
-FAULTS = Family(
-    "sharequeue_faults", "gauge", ("kind",), "The current faults in /ready of this replica, by kind."
+_FAULTS = _gauge("sharequeue_faults", "The current faults in /ready of this replica, by kind.", "kind")
+_FAULT_AGE = _gauge(
+    "sharequeue_fault_age_seconds", "Age of the oldest fault of a kind, in this replica.", "kind"
 )
-FAULT_AGE = Family(
-    "sharequeue_fault_age_seconds", "gauge", ("kind",), "Age of the oldest fault of a kind, in this replica."
-)
-REPLICA_WORK = Family(
+_REPLICA_WORK = _gauge(
     "sharequeue_replica_work_age_seconds",
-    "gauge",
-    ("work",),
     "Seconds since this replica last did each periodic task. Only one replica at a time watches.",
+    "work",
 )
-LETTERS_FAILED = Family(
+_LETTERS_FAILED = Family(
     f"{_GROUP_METRICS}_deadletterqueuefailedproducerequests_total",
     "counter",
     ("group",),
     "Failed attempts of this replica to write the dead letters of a share-partition.",
 )
-_SECONDS = Family("sharequeue_read_seconds", "gauge", (), "Time that the database took for this scrape.")
-_REPLICAS = Family("sharequeue_replicas", "gauge", (), "Replicas that were active in the last 15 s.")
-_WORK = Family(
+_SECONDS = _gauge("sharequeue_read_seconds", "Time that the database took for this scrape.")
+_REPLICAS = _gauge("sharequeue_replicas", "Replicas that were active in the last 15 s.")
+_WORK = _gauge(
     "sharequeue_work_age_seconds",
-    "gauge",
-    ("work",),
     "Seconds since any replica last did the task: watch, sweep, journal, dead_letters.",
+    "work",
 )
-_LEFT_OUT = Family(
-    "sharequeue_left_out",
-    "gauge",
-    ("of",),
-    "Groups, share-partitions and members without their own series, because there are too many.",
-)
-_GROUP_COUNT = Family(f"{_COORDINATOR}_group_count", "gauge", ("protocol",), "Groups, by protocol.")
-_STATE_COUNT = Family(f"{_COORDINATOR}_share_group_count", "gauge", ("state",), "Share groups, by state.")
+_GROUP_COUNT = _gauge(f"{_COORDINATOR}_group_count", "Groups, by protocol.", "protocol")
+_STATE_COUNT = _gauge(f"{_COORDINATOR}_share_group_count", "Share groups, by state.", "state")
 _ACKNOWLEDGED = Family(
     f"{_GROUP_METRICS}_recordacknowledgements_total",
     "counter",
@@ -103,245 +102,237 @@ _FINISHED = Family(
     ("group", "outcome"),
     "Records that ended: accepted, rejected, exhausted (no delivery left), gap.",
 )
-_STATUS = Family(
+_STATUS = _gauge(
     "sharequeue_share_partition_status",
-    "gauge",
-    (*_PARTITION, "status"),
     "1 for the status: active, paused, breaker_open, dead_letters_held, log_truncated, topic_deleted or"
     " topic_recreated.",
+    *(*_PARTITION, "status"),
 )
-_HELD = Family(
+_HELD = _gauge(
     "sharequeue_share_partition_held_dead_letters",
-    "gauge",
-    _PARTITION,
     "Dead letters whose topic cannot be written; /ready has the reason.",
+    *_PARTITION,
 )
 
+Row = tuple[str, str, Kind, str]
+"""A column, the name of its metric, its type, and its meaning; if that is empty, it is that of the figure."""
 
-def _of_group(column: str, name: str, kind: Kind, meaning: str = "") -> tuple[str, Family]:
-    """Return a metric of groups for a column; without `meaning` it has that of GroupFigures."""
-    return column, Family(name, kind, ("group",), meaning or words_of(GroupFigures, column))
-
-
-def _of_partition(column: str, name: str, kind: Kind, meaning: str = "") -> tuple[str, Family]:
-    """Return a metric of share-partitions for a column; without `meaning` it has that of SharePartitionStatus."""
-    name = name if name.startswith("kafka_") else f"sharequeue_share_partition_{name}"
-    return column, Family(name, kind, _PARTITION, meaning or words_of(SharePartitionStatus, column))
-
-
-_GROUP: Mapping[str, Family] = dict(
+_OF_GROUPS: tuple[Row, ...] = (
+    ("members", "members", "gauge", "Members of a share group."),
     (
-        _of_group("members", "sharequeue_group_members", "gauge", "Members of a share group."),
-        _of_group(
-            "group_epoch",
-            f"{_COORDINATOR}_share_group_rebalance_count",
-            "untyped",
-            "Rebalances of a group since its creation: its group epoch. Counts up.",
-        ),
-        _of_group("lag", "sharequeue_group_lag", "gauge"),
-        _of_group("stuck_leases", "sharequeue_group_stuck_leases", "gauge"),
-        _of_group(
-            "oldest_waits_seconds",
-            "sharequeue_group_oldest_record_age_seconds",
-            "gauge",
-            "Least time that the group's oldest unfinished record has waited.",
-        ),
-        _of_group(
-            "drain_seconds",
-            "sharequeue_group_time_to_drain_seconds",
-            "gauge",
-            "Time to process the lag at the rate of up to the last hour; no series while the rate is unknown.",
-        ),
-        _of_group("lost_records", "sharequeue_group_lost_records_total", "counter"),
-        _of_group(
-            "letters",
-            f"{_GROUP_METRICS}_deadletterqueuerecordcount",
-            "untyped",
-            "Dead letters written to their topic. Counts up.",
-        ),
-        _of_group(
-            "letter_batches",
-            f"{_GROUP_METRICS}_deadletterqueuetotalproducerequests_total",
-            "counter",
-            "Batches of dead letters written, or dropped, by any writer.",
-        ),
-        _of_group(
-            "dropped_letters",
-            "sharequeue_group_dropped_dead_letters_total",
-            "counter",
-            "Dead letters dropped because they could not be written, if the group is configured to drop them.",
-        ),
-    )
-)
-_ACKNOWLEDGEMENTS = {"Accept": "accepted", "Release": "released", "Reject": "rejected", "Renew": "renewed"}
-_OUTCOMES = ("accepted", "rejected", "exhausted", "gap")
-_OTHERWISE = ("members", "group_epoch", "stuck_leases", "oldest_waits_seconds", "drain_seconds")
-SUMMED = sorted({*_GROUP, *_ACKNOWLEDGEMENTS.values(), *_OUTCOMES}.difference(_OTHERWISE))
-"""Figures of a group that are the sum over its share-partitions: columns of `monitored_share_partitions`."""
-
-_SHARE_PARTITION: Mapping[str, Family] = dict(
+        "group_epoch",
+        f"{_COORDINATOR}_share_group_rebalance_count",
+        "untyped",
+        "Rebalances of a group since its creation: its group epoch. Counts up.",
+    ),
+    ("lag", "lag", "gauge", ""),
+    ("stuck_leases", "stuck_leases", "gauge", ""),
     (
-        _of_partition(
-            "in_flight",
-            f"{_PARTITION_METRICS}_inflightmessagecount",
-            "gauge",
-            "Span of the in-flight window: SPEO − SPSO, in offsets.",
-        ),
-        _of_partition(
-            "in_flight_batches",
-            f"{_PARTITION_METRICS}_inflightbatchcount",
-            "gauge",
-            "Batches in the in-flight window.",
-        ),
-        _of_partition(
-            "lapsed",
-            f"{_PARTITION_METRICS}_acquisitionlocktimeout_total",
-            "counter",
-            "Records whose lock lapsed.",
-        ),
-        _of_partition("lag", "lag", "gauge"),
-        _of_partition("spso", "start_offset", "gauge"),
-        _of_partition(
-            "speo", "end_offset", "gauge", "SPEO: its rate is that of records acquired for the first time."
-        ),
-        _of_partition("log_end", "log_end_offset", "gauge"),
-        _of_partition("acquired", "acquired_records", "gauge"),
-        _of_partition("available", "available_records", "gauge"),
-        _of_partition("archiving", "archiving_records", "gauge"),
-        _of_partition(
-            "lost_records",
-            "lost_records_total",
-            "counter",
-            "Records that retention removed before they ended.",
-        ),
-        _of_partition(
-            "oldest_waits_seconds",
-            "oldest_record_age_seconds",
-            "gauge",
-            "Least time that the oldest unfinished record has waited; no series if all have ended.",
-        ),
-        _of_partition(
-            "retention_seconds",
-            "retention_seconds",
-            "gauge",
-            "Time until retention reaches SPSO, at its speed of up to the last hour; no series while it"
-            " does not move.",
-        ),
-    )
-)
-
-_MEMBER: Mapping[str, Family] = {
-    "records": Family(
-        "sharequeue_member_acquired_records",
+        "oldest_waits_seconds",
+        "oldest_record_age_seconds",
         "gauge",
-        ("group", "member"),
+        "Least time that the group's oldest unfinished record has waited.",
+    ),
+    ("lost_records", "lost_records_total", "counter", ""),
+    (
+        "letters",
+        f"{_GROUP_METRICS}_deadletterqueuerecordcount",
+        "untyped",
+        "Dead letters written to their topic. Counts up.",
+    ),
+    (
+        "letter_batches",
+        f"{_GROUP_METRICS}_deadletterqueuetotalproducerequests_total",
+        "counter",
+        "Batches of dead letters written, or dropped, by any writer.",
+    ),
+    (
+        "dropped_letters",
+        "dropped_dead_letters_total",
+        "counter",
+        "Dead letters dropped because they could not be written, if the group is configured to drop them.",
+    ),
+)
+_OF_SHARE_PARTITIONS: tuple[Row, ...] = (
+    (
+        "in_flight",
+        f"{_PARTITION_METRICS}_inflightmessagecount",
+        "gauge",
+        "Span of the in-flight window: SPEO − SPSO, in offsets.",
+    ),
+    (
+        "in_flight_batches",
+        f"{_PARTITION_METRICS}_inflightbatchcount",
+        "gauge",
+        "Batches in the in-flight window.",
+    ),
+    (
+        "lapsed",
+        f"{_PARTITION_METRICS}_acquisitionlocktimeout_total",
+        "counter",
+        "Records whose lock lapsed.",
+    ),
+    ("lag", "lag", "gauge", ""),
+    ("spso", "start_offset", "gauge", ""),
+    (
+        "speo",
+        "end_offset",
+        "gauge",
+        "SPEO: its rate is that of records acquired for the first time.",
+    ),
+    ("log_start", "log_start_offset", "gauge", ""),
+    ("log_end", "log_end_offset", "gauge", ""),
+    ("acquired", "acquired_records", "gauge", ""),
+    ("available", "available_records", "gauge", ""),
+    ("archiving", "archiving_records", "gauge", ""),
+    ("lost_records", "lost_records_total", "counter", "Records that retention removed before they ended."),
+    (
+        "oldest_waits_seconds",
+        "oldest_record_age_seconds",
+        "gauge",
+        "Least time that the oldest unfinished record has waited; no series if all have ended.",
+    ),
+)
+_OF_MEMBERS: tuple[Row, ...] = (
+    (
+        "records",
+        "acquired_records",
+        "gauge",
         "Records that a member holds; of the 1,000 members with the oldest locks.",
     ),
-    "oldest_lock_seconds": Family(
-        "sharequeue_member_oldest_lock_age_seconds",
+    (
+        "oldest_lock_seconds",
+        "oldest_lock_age_seconds",
         "gauge",
-        ("group", "member"),
         "Seconds since the member took the oldest lock that it holds; of the same members.",
     ),
-}
+)
+
+
+def _families(
+    prefix: str, labels: tuple[str, ...], figures: type, rows: tuple[Row, ...]
+) -> Mapping[str, Family]:
+    """Return the metrics of rows by column."""
+    return {
+        column: Family(
+            name if name.startswith("kafka_") else f"{prefix}{name}",
+            kind,
+            labels,
+            meaning or words_of(figures, column),
+        )
+        for column, name, kind, meaning in rows
+    }
+
+
+_GROUP = _families("sharequeue_group_", ("group",), GroupFigures, _OF_GROUPS)
+_SHARE_PARTITION = _families(
+    "sharequeue_share_partition_", _PARTITION, SharePartitionStatus, _OF_SHARE_PARTITIONS
+)
+_MEMBER = _families("sharequeue_member_", ("group", "member"), GroupFigures, _OF_MEMBERS)
+_ACKNOWLEDGEMENTS = {"Accept": "accepted", "Release": "released", "Reject": "rejected", "Renew": "renewed"}
+_OUTCOMES = ("accepted", "rejected", "exhausted", "gap")
+SUMMED = sorted(
+    {*_GROUP, *_ACKNOWLEDGEMENTS.values(), *_OUTCOMES}
+    - {"members", "group_epoch", "stuck_leases", "oldest_waits_seconds"}
+)
+"""Figures of a group that are the sum over its share-partitions: columns of `monitored_share_partitions`."""
 
 
 def all_families() -> list[Family]:
     """Return every metric of this module."""
     return [
-        *(
-            DATABASE_UP,
-            FAULTS,
-            FAULT_AGE,
-            REPLICA_WORK,
-            LETTERS_FAILED,
-            _SECONDS,
-            _REPLICAS,
-            _WORK,
-            _LEFT_OUT,
-        ),
+        *(_DATABASE_UP, _FAULTS, _FAULT_AGE, _REPLICA_WORK, _LETTERS_FAILED, _SECONDS, _REPLICAS, _WORK),
         *(_GROUP_COUNT, _STATE_COUNT, _ACKNOWLEDGED, _FINISHED, _STATUS, _HELD),
         *(*_GROUP.values(), *_SHARE_PARTITION.values(), *_MEMBER.values()),
     ]
 
 
-def of_faults(faults: list[Fault]) -> Iterator[tuple[Family, list[Series]]]:
-    """Yield the number and age of current faults by kind."""
+def unavailable() -> str:
+    """Return the text of a scrape without the figures of the database."""
+    return _written(_DATABASE_UP, [("", 0)])
+
+
+def of_process(
+    faults: Sequence[Fault], work: Mapping[Any, float | None], failed_letters: Mapping[str, int]
+) -> str:
+    """Return the text of this replica's faults, the ages of its work, and its failed writes of letters by group."""
     by_kind = {kind: [each.age_seconds for each in faults if each.kind == kind] for kind in KINDS}
-    yield FAULTS, [(labelled(["kind"], [kind]), len(ages)) for kind, ages in by_kind.items()]
-    yield (
-        FAULT_AGE,
-        [(labelled(["kind"], [kind]), max(ages)) for kind, ages in by_kind.items() if ages],
+    return "".join(
+        (
+            _written(_FAULTS, ((_FAULTS.of(kind), len(ages)) for kind, ages in by_kind.items())),
+            _written(
+                _FAULT_AGE, ((_FAULT_AGE.of(kind), max(ages, default=None)) for kind, ages in by_kind.items())
+            ),
+            _written(_REPLICA_WORK, ((_REPLICA_WORK.of(each), age) for each, age in work.items())),
+            _written(
+                _LETTERS_FAILED,
+                ((_LETTERS_FAILED.of(group), tries) for group, tries in sorted(failed_letters.items())),
+            ),
+        )
     )
 
 
-def of_work(family: Family, ages: Mapping[Any, float | None]) -> tuple[Family, list[Series]]:
-    """Return the seconds since each kind of work was done."""
-    return family, [(labelled(["work"], [work]), age) for work, age in ages.items()]
+def of_database(read: Read) -> str:
+    """Return the text of all metrics of a scrape's reads."""
+    return "".join(_written(family, series) for family, series in _of_database(read))
 
 
-def of_failed_letters(failed: Mapping[str, int]) -> list[Series]:
-    """Return the failed attempts to write dead letters, by group."""
-    return [(labelled(["group"], [group]), tries) for group, tries in sorted(failed.items())]
-
-
-def of_database(read: Read) -> Iterator[tuple[Family, list[Series]]]:
-    """Yield all metrics of a scrape's reads."""
-    yield DATABASE_UP, [("", 1)]
+def _of_database(read: Read) -> Iterator[tuple[Family, Iterable[Series]]]:
+    yield _DATABASE_UP, [("", 1)]
     yield _SECONDS, [("", read.seconds)]
     yield _REPLICAS, [("", read.replicas.alive)]
-    yield of_work(_WORK, read.replicas.ages)
-    yield _LEFT_OUT, [(labelled(["of"], [of]), rows) for of, rows in read.left_out.items()]
-    yield _GROUP_COUNT, [(labelled(["protocol"], ["share"]), sum(read.states.values()))]
+    yield _WORK, ((_WORK.of(work), age) for work, age in read.replicas.ages.items())
+    yield _GROUP_COUNT, [(_GROUP_COUNT.of("share"), sum(read.states.values()))]
     states = ("Empty", "Stable", "Dead")
-    yield _STATE_COUNT, [(labelled(["state"], [state]), read.states.get(state, 0)) for state in states]
-    yield from _of_groups(read.groups)
-    yield from _of_share_partitions(read)
-    members = [
-        (labelled(("group", "member"), (row["group_id"], row["member_id"])), row) for row in read.members
-    ]
-    for name, family in _MEMBER.items():
-        yield family, [(labels, row[name]) for labels, row in members]
-
-
-def _of_groups(rows: list[dict[str, Any]]) -> Iterator[tuple[Family, list[Series]]]:
-    named = [(labelled(["group"], [row["group_id"]]), row) for row in rows]
-    for name, family in _GROUP.items():
-        yield family, [(labels, row[name]) for labels, row in named]
+    yield _STATE_COUNT, ((_STATE_COUNT.of(state), read.states.get(state, 0)) for state in states)
+    yield from _of_rows(_GROUP, read.groups, ("group_id",))
     yield (
         _ACKNOWLEDGED,
-        [
-            (labelled(_ACKNOWLEDGED.labels, (kind, row["group_id"])), row[name])
-            for row in rows
+        (
+            (_ACKNOWLEDGED.of(kind, row["group_id"]), row[name])
+            for row in read.groups
             for kind, name in _ACKNOWLEDGEMENTS.items()
-        ],
+        ),
     )
     yield (
         _FINISHED,
-        [
-            (labelled(_FINISHED.labels, (row["group_id"], outcome)), row[outcome])
-            for row in rows
+        (
+            (_FINISHED.of(row["group_id"], outcome), row[outcome])
+            for row in read.groups
             for outcome in _OUTCOMES
-        ],
+        ),
     )
-
-
-def _of_share_partitions(read: Read) -> Iterator[tuple[Family, list[Series]]]:
-    named = []
-    status: list[Series] = []
-    for row in read.share_partitions:
-        labels = labelled(_PARTITION, (row["group_id"], str(row["partition"]), row["topic"]))
-        row["in_flight"] = row["speo"] - row["spso"]
-        named.append((labels, row))
-        status.append((f'{labels[:-1]},status="{row["condition"]}"}}', 1))
-    for name, family in _SHARE_PARTITION.items():
-        yield family, [(labels, row[name]) for labels, row in named]
-    yield _STATUS, status
-    held = [(each, each.share_partition) for each, _ in read.held]
+    partition = ("group_id", "partition", "topic")
+    yield from _of_rows(_SHARE_PARTITION, read.share_partitions, partition)
     yield (
-        _HELD,
-        [
-            (labelled(_PARTITION, (at.group_id, str(at.partition), at.topic)), each.records)
-            for each, at in held
-        ],
+        _STATUS,
+        (
+            (_STATUS.of(*(str(row[name]) for name in (*partition, "condition"))), 1)
+            for row in read.share_partitions
+        ),
     )
+    held = [(each.share_partition, each.records) for each, _ in read.held]
+    yield _HELD, ((_HELD.of(at.group_id, str(at.partition), at.topic), records) for at, records in held)
+    yield from _of_rows(_MEMBER, read.members, ("group_id", "member_id"))
+
+
+def _of_rows(
+    families: Mapping[str, Family], rows: Iterable[Mapping[str, Any]], names: Sequence[str]
+) -> Iterator[tuple[Family, Iterable[Series]]]:
+    """Yield the metrics of rows; `names` are the columns of their labels."""
+    first = next(iter(families.values()))
+    labelled = [(first.of(*(str(row[name]) for name in names)), row) for row in rows]
+    for column, family in families.items():
+        yield family, [(labels, row[column]) for labels, row in labelled]
+
+
+def _written(family: Family, series: Iterable[Series]) -> str:
+    """Return a metric as text, with its meaning."""
+    meaning = family.meaning.replace("\\", "\\\\").replace("\n", "\\n")
+    lines = [f"# HELP {family.name} {meaning}", f"# TYPE {family.name} {family.kind}"]
+    lines += [f"{family.name}{labels} {float(value)!r}" for labels, value in series if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

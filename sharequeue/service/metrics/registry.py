@@ -15,26 +15,19 @@ from typing import Any
 import sqlalchemy as sa
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from sqlalchemy.exc import SQLAlchemyError
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sharequeue.database import Database
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.health.faults import Fault, Faults
 from sharequeue.service.health.single_flight import SingleFlight
-from sharequeue.service.metrics.exposition import Family, written
-from sharequeue.service.metrics.families import (
-    DATABASE_UP,
-    LETTERS_FAILED,
-    REPLICA_WORK,
-    Read,
-    of_database,
-    of_failed_letters,
-    of_faults,
-    of_work,
-)
-from sharequeue.service.metrics.figures import MostRows, Reader
+from sharequeue.service.metrics.families import Read, of_database, of_process, unavailable
+from sharequeue.service.metrics.figures import Reader
+from sharequeue.words import traces
 from sharequeue.words.errors import ShareError
 
-__all__ = ["Metrics"]
+__all__ = ["Metrics", "RequestDurations"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,12 +40,10 @@ _FUNCTION = re.compile(r"sharequeue\.(\w+)\(")
 class Metrics:
     """The metrics of one replica."""
 
-    def __init__(
-        self, database: Database, coordinator: Coordinator, faults: Faults, most: MostRows | None = None
-    ) -> None:
+    def __init__(self, database: Database, coordinator: Coordinator, faults: Faults) -> None:
         self._coordinator = coordinator
         self._faults = faults
-        self._reader = Reader(database, most)
+        self._reader = Reader(database)
         self._scrape = SingleFlight(self._read, "sharequeue-scrape")
         self.own = Own()
         self.own.count_statements(database.engine)
@@ -65,21 +56,17 @@ class Metrics:
         except (SQLAlchemyError, ShareError, TimeoutError) as error:
             reason = str(error).splitlines()[0] if str(error) else f"none within {SCRAPE_SECONDS:.0f} s"
             _log.warning("no figures for /metrics: %s", reason)
-            read, figures = None, written(DATABASE_UP, [("", 0)])
+            read, figures = None, unavailable()
         self._faults.look()
         faults = self._faults.of_this_replica()
         if read is not None:
             faults += recorded_faults(read)
-        parts: list[tuple[Family, Any]] = [
-            *of_faults(faults),
-            of_work(REPLICA_WORK, self._coordinator.work.ages()),
-            (LETTERS_FAILED, of_failed_letters(self._coordinator.failed_letters)),
-        ]
-        return figures + "".join(written(*part) for part in parts) + self.own.text()
+        process = of_process(faults, self._coordinator.work.ages(), self._coordinator.failed_letters)
+        return figures + process + self.own.text()
 
     def _read(self) -> tuple[Read, str]:
         read = self._reader.read()
-        return read, "".join(written(family, series) for family, series in of_database(read))
+        return read, of_database(read)
 
 
 def recorded_faults(read: Read) -> list[Fault]:
@@ -134,3 +121,31 @@ class Own:
 
         sa.event.listen(engine, "before_cursor_execute", before)
         sa.event.listen(engine, "after_cursor_execute", after)
+
+
+class RequestDurations:
+    """ASGI middleware that records the duration and the trace of every request, by operation."""
+
+    def __init__(self, app: ASGIApp, durations: Histogram) -> None:
+        self._app = app
+        self._durations = durations
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the request and record its duration."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.monotonic()
+        try:
+            with traces.of_request(Headers(scope=scope).get(traces.HEADER)):
+                await self._app(scope, receive, send)
+        finally:
+            self._durations.labels(operation_of(scope)).observe(time.monotonic() - began)
+
+
+def operation_of(scope: Scope) -> str:
+    """Return the operation of a request. The number of operations is limited: an unknown path is `other`."""
+    if "endpoint" not in scope:
+        return "other"
+    first, _, rest = str(scope["path"]).removeprefix("/v1").removeprefix("/").partition("/")
+    return f"{first}/{{group_id}}" if rest else first

@@ -13,8 +13,7 @@ from starlette.responses import Response
 
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.reports.data_docs import context_folder, group_in_address, read_file, site_folder
-from sharequeue.service.pages.layout import error_document, secured
-from sharequeue.service.pages.letters import require_letters, require_topic
+from sharequeue.service.pages.layout import error_page, secured
 from sharequeue.service.pages.requests import PageRequest
 
 _NETWORKS = " ".join(
@@ -55,19 +54,20 @@ def data_docs(request: PageRequest) -> Response:
     Raises GroupIdNotFound, GroupAuthorizationFailed and TopicAuthorizationFailed.
     """
     group_id = request.described(group_in_address(str(request.request.path_params["name"])))
-    require_letters(request, group_id, GroupConfigs.load(request.database, group_id).dead_letter_topic)
-    for row in request.database.rows(_TOPICS, group_id=group_id):
-        require_topic(request, row["topic"])
-    found = read_file(
-        site_folder(context_folder(request.settings, group_id)), str(request.request.path_params["path"])
-    )
+    request.require_read(group_id)
+    topics = [row["topic"] for row in request.database.rows(_TOPICS, group_id=group_id)]
+    for topic in (GroupConfigs.load(request.database, group_id).dead_letter_topic, *topics):
+        if topic:
+            request.require_read_topic(topic)
+    site = site_folder(context_folder(request.service.settings, group_id))
+    found = read_file(site, str(request.request.path_params["path"]))
     if found is None:
-        return error_document(
+        return error_page(
             "There is no such page",
             "The checks of the dead letters write Data Docs into the data folder of their run (SHAREQUEUE_HOME), and "
             "the service reads its own. Run the checks once, and let both use the same folder.",
             404,
-            principal=request.principal,
+            request.principal,
         )
     content, kind = found
     response = Response(content, media_type=kind)

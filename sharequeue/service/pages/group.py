@@ -1,109 +1,84 @@
-"""The page of a group: its progress, its records in flight, the holders of its leases, and its history."""
+"""The page of a group: its figures, share-partitions with their windows, leases with their holders, and members."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC
 
-import sqlalchemy as sa
 from starlette.responses import Response
 
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.groups.configs.texts import as_text
+from sharequeue.groups.descriptions import GroupDescription, describe_group
 from sharequeue.reports import drawing, parts
+from sharequeue.reports.data_docs import data_docs_path
 from sharequeue.reports.drawing import STATE_COLOURS
 from sharequeue.reports.html import Content, Html, address, each, element, joined, moment, short_moment, table
-from sharequeue.reports.read import read_causes, read_figures, read_moments, read_windows
-from sharequeue.service.pages.layout import link, pager
+from sharequeue.reports.read import read_figures, read_windows
+from sharequeue.service.pages.layout import link
 from sharequeue.service.pages.requests import PageRequest
 from sharequeue.state import State
 from sharequeue.words.figures import SharePartitionStatus
+from sharequeue.words.values import LeaseRow
 
 _PARTITIONS = 25
-_HOLDINGS = 50
+_LEASES = 50
 _STUCK = 100
 _MEMBERS = 100
 _TOPICS = 10
 """The maximum number of a member's topics that are shown."""
 _LARGEST_STRIP = 10_000
-"""The maximum offsets of a window that is drawn on this page; a larger one has its own page."""
+"""The maximum offsets of a window that is drawn on this page; the report draws larger ones."""
 _RUN = "dagster-run-"
 """The prefix of the client id of a member that is a Dagster run."""
-_COUNT = sa.text("select count(*) as found from sharequeue.share_partitions where group_id = :group_id")
-_MEMBERS_OF = sa.text(
-    "select m.*, (select count(*) from sharequeue.assignments a"
-    "  where a.group_id = m.group_id and a.member_id = m.member_id) as share_partitions"
-    " from sharequeue.group_members m where m.group_id = :group_id order by m.member_id limit :most"
-)
 
 
 def group(request: PageRequest) -> Response:
     """Return the page of one group."""
-    group_id, database = request.group(), request.database
-    figures, now = State(database).figures, State(database).now()
-    count = int(database.rows(_COUNT, group_id=group_id)[0]["found"])
-    pages = max(1, -(-count // _PARTITIONS))
-    page, by_lag = request.number("page", 1, pages, 1), request.asked("sort") == "lag"
-    skip = (page - 1) * _PARTITIONS
-    statuses = (
-        request.read(
-            "share-partitions",
-            lambda: figures.some(group_id, skip=skip, most=_PARTITIONS, by_lag=by_lag),
-        )
-        or []
-    )
-    sums = request.read("sums of the group", lambda: read_figures(database, group_id))
-    causes = request.read("dead letters", lambda: read_causes(database, group_id)) or []
-    stuck = request.read("stuck leases", lambda: figures.leases(group_id, stuck=True, most=_STUCK)) or []
-    today = sum(cause.written_records for cause in causes if cause.day == now.astimezone(UTC).date())
+    group_id, state = request.group(), State(request.database)
+    sums = read_figures(request.database, group_id)
+    pages = max(1, -(-sums.share_partitions // _PARTITIONS))
+    number = request.number("page", 1, pages)
+    statuses = state.figures.some(group_id, skip=(number - 1) * _PARTITIONS, most=_PARTITIONS, by_lag=True)
+    stuck = state.figures.leases(group_id, stuck=True, most=_STUCK)
     sections: list[tuple[str, Content]] = [
         (
             "Share-partitions",
-            joined(
-                element("p", f"{count:,} in all. ", _order(group_id, by_lag)),
-                _partitions(request, group_id, statuses),
-                pager(page, pages, "/groups", group_id, sort="lag" if by_lag else None),
-            )
-            if count
+            joined(_partitions(request, group_id, statuses), _pager(group_id, number, pages))
+            if statuses
             else element("p", "None yet: the first member that subscribes to a topic creates them."),
         ),
-        ("Leases", leases(request, group_id, sums.leases if sums else None)),
-        ("Stuck leases", parts.stuck(stuck, sums.stuck_leases if sums else None)),
-        ("Members", _members(request, group_id)),
-        (
-            "Lag",
-            parts.lag_line(request.read("history of lag", lambda: read_moments(database, group_id)) or []),
-        ),
-        (
-            "Deliveries until a record ended",
-            parts.histogram(request.read("delivery counts", lambda: figures.delivery_counts(group_id)) or []),
-        ),
-        (
-            "Dead letters by day and cause",
-            joined(
-                element("p", link("Browse the dead letters", address("/dead-letters", group_id))),
-                parts.causes(causes),
-            ),
-        ),
-        ("Configs", _configs(request, group_id)),
+        ("Leases", _leases(state.figures.leases(group_id, most=_LEASES), sums.leases)),
+        ("Stuck leases", parts.stuck(stuck, sums.stuck_leases)),
+        ("Members", _members(describe_group(request.database, group_id))),
     ]
-    return request.document(
+    topic = GroupConfigs.load(request.database, group_id).dead_letter_topic
+    links = [
+        link("Report: lag, throughput, deliveries, dead letters by day", address("/v1/reports", group_id)),
+        link("Dead letters", address("/dead-letters", group_id)),
+        link("Data Docs of the dead letters", data_docs_path(group_id)) if topic else None,
+    ]
+    return request.page(
         f"Group {group_id}",
         element("h1", f"Share group {group_id}"),
-        element("p", "As of ", moment(now), " UTC."),
-        request.late_note(),
-        parts.boxes(sums, dead_letters_today=today)
-        if sums
-        else element("p", "The sums of the group are not known now.", class_="note"),
+        element("p", "As of ", moment(state.now()), " UTC."),
+        parts.boxes(sums),
+        element("ul", each(element("li", entry) for entry in links if entry), class_="links"),
         parts.remarks(statuses),
         each(element("section", element("h2", title), inside) for title, inside in sections),
     )
 
 
-def _order(group_id: str, by_lag: bool) -> Html:
-    if by_lag:
-        return link("Sort by name", address("/groups", group_id))
-    return link("Most lag first", address("/groups", group_id, sort="lag"))
+def _pager(group_id: str, number: int, pages: int) -> Html | None:
+    if pages == 1:
+        return None
+    entries = [
+        link(label, address("/groups", group_id, page=to))
+        for label, to in (("Previous", number - 1), ("Next", number + 1))
+        if 1 <= to <= pages
+    ]
+    return joined(
+        element("p", f"Page {number:,} of {pages:,}, most lag first."),
+        element("ul", each(element("li", entry) for entry in entries), class_="links"),
+    )
 
 
 def _partitions(request: PageRequest, group_id: str, statuses: Sequence[SharePartitionStatus]) -> Html:
@@ -111,27 +86,19 @@ def _partitions(request: PageRequest, group_id: str, statuses: Sequence[SharePar
     for status in statuses:
         if 0 < status.in_flight <= _LARGEST_STRIP:
             drawn.setdefault(status.topic, []).append(status.partition)
-    found = (
-        request.read("windows", lambda: read_windows(request.database, group_id, drawn, None))
-        if drawn
-        else None
-    )
-    strips = {(window.topic, window.partition): drawing.strip(window) for window in found or ()}
-
-    def at(status: SharePartitionStatus) -> str:
-        return address("/share-partitions", group_id, topic=status.topic, partition=status.partition)
+    found = read_windows(request.database, group_id, drawn, None) if drawn else ()
+    strips = {(window.topic, window.partition): drawing.strip(window) for window in found}
 
     def strip(status: SharePartitionStatus) -> Content:
         if status.in_flight > _LARGEST_STRIP:
-            return link(f"{status.in_flight:,} offsets: see its page", at(status))
-        return strips.get((status.topic, status.partition)) or ("nothing" if status.in_flight == 0 else None)
+            return f"{status.in_flight:,} offsets: see the report"
+        return strips.get((status.topic, status.partition), "nothing")
 
     return joined(
         drawing.legend(STATE_COLOURS),
         parts.share_partitions(
             statuses,
             caption="Share-partitions; the strip shows the offsets from SPSO (left) to SPEO (right)",
-            name=lambda status: link(f"{status.topic}-{status.partition}", at(status)),
             more={"in flight": strip, "state": _state},
         ),
     )
@@ -148,31 +115,18 @@ def _state(status: SharePartitionStatus) -> Content:
     return f"active: {status.blocked_by}" if status.blocked_by else "active"
 
 
-def leases(
-    request: PageRequest,
-    group_id: str,
-    count: int | None,
-    topic: str | None = None,
-    partition: int | None = None,
-) -> Html:
+def _leases(leases: Sequence[LeaseRow], count: int) -> Html:
     """Return a table of the leases: holder, times and run."""
-    found = request.read(
-        "leases",
-        lambda: State(request.database).figures.leases(group_id, topic, partition, most=_HOLDINGS),
-    )
-    if not found:
+    if not leases:
         return element("p", "Nothing is leased.")
     rows: list[Sequence[Content]] = [
         (
             str(lease.lease_id),
-            link(
-                f"{lease.topic}-{lease.partition}",
-                address("/share-partitions", group_id, topic=lease.topic, partition=lease.partition),
-            ),
+            f"{lease.topic}-{lease.partition}",
             f"{lease.offsets.first:,} to {lease.offsets.end - 1:,}" if lease.offsets else None,
             lease.records,
             lease.highest_delivery_count,
-            holder(lease.client_id),
+            "gone, or outside the group" if lease.client_id is None else _holder(lease.client_id),
             lease.member_id,
             short_moment(lease.acquired_at),
             short_moment(lease.expires_at),
@@ -180,7 +134,7 @@ def leases(
             if lease.seconds_left >= 0
             else element("span", f"{parts.duration(-lease.seconds_left)} ago", class_="wrong"),
         )
-        for lease in found
+        for lease in leases
     ]
     columns = (
         *("lease", "share-partition", "offsets", "records", "most deliveries", "run or client", "member"),
@@ -189,65 +143,41 @@ def leases(
     return table(columns, rows, caption="Leases, the soonest to lapse first", of=count)
 
 
-def holder(client_id: str | None) -> Content:
+def _holder(client_id: str) -> Content:
     """Return the Dagster run of a member, else its client id."""
-    if client_id is None:
-        return "gone, or outside the group"
     if client_id.startswith(_RUN):
         return joined("run ", element("code", client_id.removeprefix(_RUN)))
     return client_id or None
 
 
-def _members(request: PageRequest, group_id: str) -> Html:
-    found = request.read(
-        "members", lambda: request.database.rows(_MEMBERS_OF, group_id=group_id, most=_MEMBERS + 1)
-    )
-    summary = element(
-        "p", "A member's rack is stored and shown; the assignor does not use it.", class_="note"
-    )
-    if not found:
-        return joined(element("p", "The group has no members."), summary)
+def _members(group: GroupDescription) -> Html:
+    if not group.members:
+        return element("p", "The group has no members.")
     rows: list[Sequence[Content]] = []
-    for row in found[:_MEMBERS]:
-        topics = row["subscribed_topic_names"]
+    for member in group.members[:_MEMBERS]:
+        topics = member.subscribed_topic_names
         more = f" and {len(topics) - _TOPICS} more" if len(topics) > _TOPICS else ""
         rows.append(
             (
-                row["member_id"],
-                holder(row["client_id"]),
-                row["client_host"] or None,
-                row["rack_id"],
-                row["principal"],
-                row["member_epoch"],
+                member.member_id,
+                _holder(member.client_id),
+                member.client_host or None,
+                member.rack_id,
+                member.member_epoch,
                 ", ".join(topics[:_TOPICS]) + more,
-                row["share_partitions"],
-                short_moment(row["joined_at"]),
-                short_moment(row["session_expires_at"]),
+                member.partitions,
+                short_moment(member.joined_at),
+                short_moment(member.session_expires_at),
             )
         )
     columns = (
-        *(
-            "member",
-            "run or client",
-            "host",
-            "rack",
-            "principal",
-            "epoch",
-            "subscribed to",
-            "share-partitions",
-        ),
+        *("member", "run or client", "host", "rack", "epoch", "subscribed to", "share-partitions"),
         *("joined (UTC)", "session until (UTC)"),
     )
-    rest = element("p", f"The first {_MEMBERS}.", class_="note") if len(found) > _MEMBERS else None
-    return joined(table(columns, rows, caption="Members", texts=("subscribed to",)), rest, summary)
-
-
-def _configs(request: PageRequest, group_id: str) -> Html:
-    if not request.may("DESCRIBE_CONFIGS", group_id):
-        return element("p", f"{request.principal} may not see them (DESCRIBE_CONFIGS).")
-    found = GroupConfigs.load(request.database, group_id)
-    rows = [
-        (name, as_text(value), "set for this group" if name in found.own else "default")
-        for name, value in sorted(found.values.items())
-    ]
-    return table(("config", "value", "from"), rows, caption="Configs of the group", texts=("value",))
+    return table(
+        columns,
+        rows,
+        caption=f"Members, assigned by {group.assignor_name}",
+        of=len(group.members),
+        texts=("subscribed to",),
+    )

@@ -1,8 +1,8 @@
-"""The page of a group's dead letters: counts by cause, a list, and the content of one letter.
+"""The pages of a group's dead letters: the newest ones, and the content of one letter.
 
-The counts are from Postgres, the letters from the broker: they are read for some seconds at most, and if the broker
-is unavailable the page shows this. The service reads the topic for the caller, so it checks whether the caller may
-read it, and shows only the letters of this group, whatever topic is set as its dead-letter topic.
+They are read from the broker, for some seconds at most; if the broker is unavailable, the page shows this. The
+service reads the topic for the caller, so it checks whether the caller may read it, and shows only the letters of
+this group, whatever topic is set as its dead-letter topic.
 """
 
 from __future__ import annotations
@@ -11,30 +11,22 @@ import re
 import shlex
 from collections.abc import Sequence
 
-import sqlalchemy as sa
 from starlette.responses import Response
 
 from sharequeue.deadletters.browsing import Browsed, Seen, browse, letter_at
 from sharequeue.deadletters.letters import DeadLetter
 from sharequeue.deadletters.redrive.selection import Selection
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.reports.html import Content, Html, address, each, element, joined, short_moment, table
-from sharequeue.reports.parts import causes
-from sharequeue.reports.read import read_causes
-from sharequeue.service.pages.decoding import brief, shown
-from sharequeue.service.pages.layout import field, link
+from sharequeue.reports.html import Content, Html, address, element, joined, short_moment, table
+from sharequeue.service.pages.layout import link
 from sharequeue.service.pages.requests import PageRequest
-from sharequeue.words.errors import GroupAuthorizationFailed, TopicAuthorizationFailed
-from sharequeue.words.names import shown as quoted
+from sharequeue.words.record_bytes import text_of
 
-CAUSES = ("rejected", "exceeded")
 _MOST = 20
-_MOST_PARTITIONS = 2**31 - 1
-_LAST = sa.text(
-    "select requested_by, requested_at, ended_at, sent, target_topics, cause, since, until, group_id, source_topic,"
-    " source_partition, header_name, header_value, offsets from sharequeue.redrives"
-    " where dead_letter_topic = :topic and group_id = :group_id order by requested_at desc limit 20"
-)
+_KEY_BYTES, _VALUE_BYTES = 60, 120
+"""The bytes of a key and of a value in the list."""
+_HEADER_BYTES = 2_000
+_LAST_PARTITION, _LAST_OFFSET = 2**31 - 1, 2**62
 _BEFORE = re.compile(r"(\d{1,10}):(\d{1,19})")
 
 
@@ -42,139 +34,44 @@ def dead_letters(request: PageRequest) -> Response:
     """Return the page of a group's dead letters, or of one of them."""
     group_id = request.group()
     topic = GroupConfigs.load(request.database, group_id).dead_letter_topic
-    heading = element("h1", f"Dead letters of {group_id}")
-    up = element("p", "Of group ", link(group_id, address("/groups", group_id)), ".")
     title = f"Dead letters of {group_id}"
+    up = element("p", "Of group ", link(group_id, address("/groups", group_id)), ".")
     if not topic:
         note = (
             "The group has no dead-letter topic (config errors.deadletterqueue.topic.name): records that "
             "are given up have no dead letter."
         )
-        return request.document(title, heading, up, element("p", note), live=False)
-    require_letters(request, group_id, topic)
+        return request.page(title, element("h1", title), up, element("p", note))
+    request.require_read(group_id)
+    request.require_read_topic(topic)
     if request.asked("offset"):
         return _one(request, group_id, topic)
-    found = request.read("dead letters by cause", lambda: read_causes(request.database, group_id)) or []
-    return request.document(
-        title,
-        heading,
-        up,
-        element("section", element("h2", "In the last 30 days"), causes(found)),
-        _list(request, group_id, topic),
-        _redrives(request, group_id, topic),
-        request.late_note(),
-        live=False,
-    )
-
-
-def require_letters(request: PageRequest, group_id: str, topic: str) -> None:
-    """Raise GroupAuthorizationFailed or TopicAuthorizationFailed unless the caller may read the dead letters.
-
-    The topic may be empty, if the group has none.
-    """
-    if not request.may("READ", group_id):
-        raise GroupAuthorizationFailed(
-            f"{request.principal} may not READ group {quoted(group_id)}: dead letters contain its records."
-        )
-    if topic:
-        require_topic(request, topic)
-
-
-def require_topic(request: PageRequest, topic: str) -> None:
-    """Raise TopicAuthorizationFailed unless the caller may read a topic."""
-    if not request.may_topic("READ", topic):
-        raise TopicAuthorizationFailed(f"{request.principal} may not READ topic {quoted(topic)}")
-
-
-def _list(request: PageRequest, group_id: str, topic: str) -> Html:
-    cause = request.asked("cause") if request.asked("cause") in CAUSES else None
-    source = request.asked("topic") or None
-    selection = Selection(cause=cause, group=group_id, source_topic=source)
     before = {int(at): int(offset) for at, offset in _BEFORE.findall(request.asked("before")[:100_000])}
-    found = browse(request.settings, topic, selection.takes, before=before, most=_MOST)
-    return element(
-        "section",
-        element("h2", "Letters"),
-        _filter(request, group_id, cause, source),
+    takes = Selection(group=group_id).takes
+    found = browse(request.service.settings, topic, takes, before=before, most=_MOST)
+    older = " ".join(f"{at}:{offset}" for at, offset in sorted(found.older.items()))
+    return request.page(
+        title,
+        element("h1", title),
+        up,
         element("p", found.remark, class_="wrong") if found.remark else None,
         _table(request, group_id, topic, found),
-        element(
-            "p",
-            link(
-                "Older ones",
-                address(
-                    "/dead-letters",
-                    group_id,
-                    cause=cause,
-                    topic=source,
-                    before=" ".join(f"{at}:{offset}" for at, offset in sorted(found.older.items())),
-                ),
-            ),
-        )
-        if found.older
-        else None,
-    )
-
-
-def _filter(request: PageRequest, group_id: str, cause: str | None, source: str | None) -> Html:
-    options = each(
-        element("option", name or "any cause", value=name, selected=name == (cause or ""))
-        for name in ("", *CAUSES)
-    )
-    name = element("input", type="hidden", name="name", value=group_id) if group_id in (".", "..") else None
-    return element(
-        "form",
-        name,
-        field("cause", "Cause", element("select", options, id="cause", name="cause")),
-        field(
-            "topic",
-            "Source topic",
-            element("input", id="topic", name="topic", value=source or "", maxlength=249),
-        ),
-        element("button", "Show", type="submit"),
-        class_="ask",
-        action=address("/dead-letters", group_id).partition("?")[0],
-    )
-
-
-def _redrives(request: PageRequest, group_id: str, topic: str) -> Html:
-    found = (
-        request.read("last redrives", lambda: request.database.rows(_LAST, topic=topic, group_id=group_id))
-        or []
-    )
-    rows: list[Sequence[Content]] = [
-        (
-            short_moment(row["requested_at"]),
-            row["requested_by"],
-            str(Selection.of(dict(row))),
-            ", ".join(row["target_topics"]),
-            row["sent"],
-            short_moment(row["ended_at"]) if row["ended_at"] else "not ended",
-        )
-        for row in found
-    ]
-    columns = ("asked for (UTC)", "by", "letters", "to", "sent", "ended (UTC)")
-    return element(
-        "section",
-        element("h2", "Last redrives"),
-        table(columns, rows, caption="Redrives of this group", texts=("letters",))
-        if rows
-        else element("p", "None yet."),
-        element("p", "To send records back: ", element("code", redrive_of(topic, group_id))),
+        element("p", link("Older ones", address("/dead-letters", group_id, before=older))) if older else None,
+        element("p", "To send records back: ", element("code", _redrive(topic, group_id))),
     )
 
 
 def _table(request: PageRequest, group_id: str, topic: str, found: Browsed) -> Html:
     if not found.letters:
         return element("p", f"No letter of this group among the {found.offsets:,} offsets that were read.")
-    open_topics = {
-        name: request.may_topic("READ", name)
-        for name in {seen.letter.source_topic or "" for seen in found.letters}
-    }
+    sources = {seen.letter.source_topic or "" for seen in found.letters}
+    readable = {name for name in sources if request.may_read_topic(name)}
     rows: list[Sequence[Content]] = []
     for seen in found.letters:
         letter = seen.letter
-        readable = open_topics[letter.source_topic or ""]
+        key = text_of(letter.key, most=_KEY_BYTES, size=seen.key_bytes)
+        value = text_of(letter.value, most=_VALUE_BYTES, size=seen.value_bytes)
+        open_to_caller = (letter.source_topic or "") in readable
         rows.append(
             (
                 link(
@@ -183,11 +80,11 @@ def _table(request: PageRequest, group_id: str, topic: str, found: Browsed) -> H
                 ),
                 None if letter.timestamp is None else short_moment(letter.timestamp),
                 letter.cause,
-                source_of(letter),
+                _source(letter),
                 letter.delivery_count,
                 (letter.error or "")[:300] or None,
-                brief(letter.key, seen.key_bytes, 60) if readable else "not allowed",
-                brief(letter.value, seen.value_bytes) if readable else "not allowed",
+                key if open_to_caller else "not allowed",
+                value if open_to_caller else "not allowed",
             )
         )
     columns = ("letter", "written (UTC)", "cause", "source", "deliveries", "error", "key", "value")
@@ -198,63 +95,60 @@ def _table(request: PageRequest, group_id: str, topic: str, found: Browsed) -> H
     )
 
 
-def redrive_of(topic: str, group_id: str, *more: str) -> str:
+def _redrive(topic: str, group_id: str, *more: str) -> str:
     """Return the command that redrives letters of a group."""
     return shlex.join(("sharequeue", "dlq", "redrive", topic, "--group", group_id, *more))
 
 
-def source_of(letter: DeadLetter) -> str:
-    """Return the topic, partition and offset of a letter's source record."""
+def _source(letter: DeadLetter) -> str:
     return f"{letter.source_topic}-{letter.source_partition} at {letter.source_offset}"
 
 
 def _one(request: PageRequest, group_id: str, topic: str) -> Response:
-    partition = request.number("partition", 0, _MOST_PARTITIONS, 0)
-    offset = request.number("offset", 0, 2**62, 0)
-    found = letter_at(request.settings, topic, partition, offset)
-    found.letters = [seen for seen in found.letters if seen.letter.group == group_id]
-    name = f"Letter {partition}:{offset}"
-    back = element(
-        "p", link("All letters", address("/dead-letters", group_id)), f" of {group_id}, in {topic}."
+    partition, offset = (
+        request.number("partition", 0, _LAST_PARTITION),
+        request.number("offset", 0, _LAST_OFFSET),
     )
-    if not found.letters:
-        why = found.remark or "There is no such letter of this group: it may have been deleted."
-        return request.document(
-            name, element("h1", name), back, element("p", why, class_="wrong"), live=False, status=404
-        )
-    (seen,) = found.letters
-    require_topic(request, seen.letter.source_topic or "")
-    again = redrive_of(topic, group_id, "--offsets", f"{partition}:{offset}")
-    return request.document(name, element("h1", name), back, _whole(seen, again), live=False)
+    found = letter_at(request.service.settings, topic, partition, offset)
+    name = f"Letter {partition}:{offset}"
+    heading = joined(
+        element("h1", name),
+        element("p", link("All letters", address("/dead-letters", group_id)), f" of {group_id}, in {topic}."),
+    )
+    for seen in found.letters:
+        if seen.letter.group == group_id:
+            request.require_read_topic(seen.letter.source_topic or "")
+            command = _redrive(topic, group_id, "--offsets", f"{partition}:{offset}")
+            again = element("p", "To send it back: ", element("code", command))
+            return request.page(name, heading, again, _whole(seen))
+    why = found.remark or "There is no such letter of this group: it may have been deleted."
+    return request.page(name, heading, element("p", why, class_="wrong"), status=404)
 
 
-def _whole(seen: Seen, again: str) -> Html:
+def _whole(seen: Seen) -> Html:
     letter = seen.letter
     facts: list[Sequence[Content]] = [
         ("cause", letter.cause or letter.message),
-        ("source", source_of(letter)),
+        ("source", _source(letter)),
         ("deliveries", letter.delivery_count),
         ("written (UTC)", None if letter.timestamp is None else short_moment(letter.timestamp)),
         ("error", letter.error),
     ]
-    headers: list[Sequence[Content]] = []
-    for name, content in letter.headers:
-        there = shown(content)
-        headers.append((name, there.kind, there.text[:2000]))
+    headers = [(name, text_of(content, most=_HEADER_BYTES)) for name, content in letter.headers]
     return joined(
-        element("p", "To send it back: ", element("code", again)),
         table(("what", "this letter"), facts, caption="Why the record is here", texts=("this letter",)),
-        *_part("Key", seen.letter.key, seen.key_bytes),
-        *_part("Value", seen.letter.value, seen.value_bytes),
+        *_content("Key", letter.key, seen.key_bytes),
+        *_content("Value", letter.value, seen.value_bytes),
         element("h2", "Headers"),
-        table(("header", "kind", "content"), headers, caption="Headers", texts=("content",)),
+        table(("header", "content"), headers, caption="Headers", texts=("content",)),
     )
 
 
-def _part(title: str, content: bytes | None, size: int | None) -> tuple[Html, ...]:
-    there = shown(content, size)
+def _content(title: str, content: bytes | None, size: int | None) -> tuple[Html, ...]:
+    text = text_of(content, size=size)
+    note = "null" if text is None else f"{len(content or b'') if size is None else size:,} bytes"
     return (
         element("h2", title),
-        element("p", there.kind, class_="note"),
-        element("pre", there.text, tabindex=0) if there.text else element("p", ""),
+        element("p", note, class_="note"),
+        element("pre", text, tabindex=0) if text else element("p", ""),
     )

@@ -24,6 +24,7 @@ _COMPARED: Mapping[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
+_COMPUTED: Mapping[str, Callable[[float, float], float]] = {"-": operator.sub, "/": operator.truediv}
 _AGGREGATED: Mapping[str, Callable[[Sequence[float]], float]] = {
     "sum": sum,
     "max": max,
@@ -95,7 +96,14 @@ def _value(expression: Any, before: Samples, now: Samples) -> Any:
         return _called(expression, before, now)
     assert isinstance(expression, promql.BinaryExpr), f"{expression} is not read here"
     left, right = (_value(each, before, now) for each in (expression.lhs, expression.rhs))
-    compare = _COMPARED[str(expression.op)]
+    how = str(expression.op)
+    if how == "and" or how in _COMPUTED:
+        return {
+            labels: value if how == "and" else _COMPUTED[how](value, right[labels])
+            for labels, value in left.items()
+            if labels in right
+        }
+    compare = _COMPARED[how]
     return {labels: value for labels, value in left.items() if compare(value, right)}
 
 

@@ -21,7 +21,7 @@ from sharequeue.groups.replicas import hear_replica
 from sharequeue.service import create_app
 from sharequeue.service.health.faults import LATE_SECONDS
 from sharequeue.service.metrics import figures, registry
-from sharequeue.service.metrics.figures import MostRows, Reader
+from sharequeue.service.metrics.figures import Reader
 from sharequeue.state import State
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
@@ -123,7 +123,6 @@ def test_figures_of_a_group(client: TestClient, private_database: Database) -> N
         assert value(f"sharequeue_share_partition_{name}", **partition) == figure, name
     assert value("sharequeue_share_partition_status", status="active", **partition) == 1
     assert value("sharequeue_member_acquired_records", member="m", **group) == 3
-    assert value("sharequeue_group_time_to_drain_seconds", **group) is None
     # Since the acquire: the oldest record is one that the member holds.
     oldest = value("sharequeue_share_partition_oldest_record_age_seconds", **partition)
     assert oldest is not None
@@ -185,40 +184,29 @@ def test_a_database_that_stands_still_holds_up_no_scrape(here: Settings) -> None
             assert waiting == 1
 
 
-def test_what_is_beyond_the_bound_is_counted(private_database: Database) -> None:
-    """Too many share-partitions: those without series of their own still add to their group."""
+def test_figures_of_a_group_are_sums(private_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over all its share-partitions; of the members there are only those with the oldest locks."""
+    monkeypatch.setattr(figures, "MOST_MEMBERS", 3)
     state = State(private_database)
     alter_group_configs(private_database, "g", {"share.delivery.count.limit": 2})
     for partition in range(5):
         state.initialize(SharePartition("g", "t", partition), "id", 0, 2)
         single.observe(state, SharePartition("g", "t", partition), "id", 0, 10, 10)
         single.acquire(state, SharePartition("g", "t", partition), f"m{partition}", None, 1)
-    read = Reader(private_database, MostRows(share_partitions=2, members=3)).read()
-    assert (len(read.share_partitions), len(read.members)) == (2, 3)
-    assert read.left_out == {"groups": 0, "share_partitions": 3, "members": 2}
+    read = Reader(private_database).read()
+    assert (len(read.share_partitions), len(read.members)) == (5, 3)
     assert read.groups[0]["lag"] == 50
 
 
-def test_what_earlier_scrapes_saw(private_database: Database) -> None:
-    """Time to drain, and until retention reaches SPSO, come from what has moved since; the oldest record's age from
-    when it was first seen."""
+def test_the_oldest_record_is_as_old_as_a_scrape_knows_it(private_database: Database) -> None:
+    """Without a report, its age counts from the scrape that first saw it."""
     now = [1000.0]
-    state = State(private_database)
+    state, at = State(private_database), SharePartition("g", "t", 0)
     alter_group_configs(private_database, "g", {"share.delivery.count.limit": 2})
-    at = SharePartition("g", "t", 0)
     state.initialize(at, "id", 0, 2)
     single.observe(state, at, "id", 0, 1000, 1000)
     reader = Reader(private_database, monotonic=lambda: now[0])
-    first = reader.read()
-    assert (first.groups[0]["drain_seconds"], first.share_partitions[0]["retention_seconds"]) == (None, None)
-    lease = single.acquire(state, at, "m", None, 100)
-    assert lease is not None
-    single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: OffsetSet.parse("{[0,100)}")})
-    single.observe(state, at, "id", 50, 1000, 1000)
-    now[0] += 100
-    second = reader.read()
-    assert second.groups[0]["drain_seconds"] == pytest.approx(900)
-    assert second.share_partitions[0]["retention_seconds"] == pytest.approx(100)
+    reader.read()
     now[0] += 30
     assert reader.read().groups[0]["oldest_waits_seconds"] == pytest.approx(30, abs=5)
 

@@ -110,5 +110,5 @@ def _own(page: Page) -> None:
         for name in _ADDRESSES:
             leads = each.get(name)
             assert leads is None or (leads[:1] in ("/", "?", "#") and leads[:2] != "//"), leads
-    assert [each.get("src") for each in page.all("script")] in ([], ["/pages/update.js"])
-    assert page.all("style", "iframe", "object", "embed", "base", "img") == []
+    assert page.all("script", "link", "iframe", "object", "embed", "base", "img") == []
+    assert len(page.all("style")) == 1

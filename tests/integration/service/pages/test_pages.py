@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from starlette.testclient import TestClient
 
 from sharequeue.database import Database
-from sharequeue.groups import descriptions
 from sharequeue.groups.acls import Acl, Acls
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
@@ -52,20 +51,16 @@ def client(here: Settings) -> Iterator[TestClient]:
         yield client
 
 
-def test_groups_that_take_too_long_are_left_out(
+def test_a_page_that_takes_too_long_is_an_error(
     here: Settings, private_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page is there all the same, and says what it lacks: figures where a group has thousands of topics to ask
-    about, or all of it."""
+    """Postgres ends a statement that takes too long, and the reader may try again."""
     alter_group_configs(private_database, "g", {})
     monkeypatch.setattr(requests, "STATEMENT_SECONDS", 2.0)
     monkeypatch.setattr(OVERVIEW, "_WHOLE", sa.text("select pg_sleep(60), :groups"))
     with client_of(here) as client:
-        page = got(client, "/")
-        assert [row[0] for row in page.rows("Share groups")] == ["g"]
-        assert "left out: figures of the groups" in page.text
-        monkeypatch.setattr(descriptions, "_LIST", sa.text("select pg_sleep(60), :most, :part, :after"))
-        assert "left out: the groups" in got(client, "/").text
+        assert "Try again" in got(client, "/", 503).text
+        got(client, "/groups/g")
 
 
 def test_a_group_with_thousands_of_topics_is_shown_in_time(
@@ -129,7 +124,7 @@ def join(
     assert answer.error_code == 0, answer
 
 
-def test_a_group_from_its_list_to_its_share_partition(
+def test_a_group_from_its_list_to_its_page(
     client: TestClient, private_database: Database, at: SharePartition
 ) -> None:
     """The figures, the window, who holds what, as which run; each page is a link away from the one before."""
@@ -157,29 +152,14 @@ def test_a_group_from_its_list_to_its_share_partition(
     (held,) = group.rows("Leases")
     assert held[1:7] == ["t-0", "0 to 19", "10", "1", f"run {run}", "m"]
     (member,) = group.rows("Members")
-    assert member[:5] == ["m", f"run {run}", "here", "rack-7", "User:ann"]
-    assert "the assignor does not use it" in group.text
-    assert ["share.delivery.count.limit", "5", "default"] in group.rows("Configs")
-    assert "/share-partitions/g?topic=t&partition=0" in group.links()
-    page = got(client, "/share-partitions/g?topic=t&partition=0")
-    assert page.rows("The window") == [
-        ["0", "4", "acquired", "5"],
-        ["5", "9", "acknowledged", "5"],
-        ["10", "11", "archiving", "2"],
-        ["12", "14", "available", "3"],
-        ["15", "19", "acquired", "5"],
-    ]
-    assert page.rows("Leases")[0][5] == f"run {run}"
-    # Without script the browser loads it anew; who stops that has a page that stands still.
-    assert page.all("noscript")
-    still = got(client, "/share-partitions/g?topic=t&partition=0&updates=off")
-    assert still.all("noscript", "script") == []
-    assert "?topic=t&partition=0" in still.links()
-    # Deleted while somebody looks: the next page says so, and goes on looking for nothing.
+    assert member[:5] == ["m", f"run {run}", "here", "rack-7", "2"]
+    assert {"/v1/reports/g", "/dead-letters/g"} <= set(group.links())
+    assert "Lag of the last 24 hours" in str(
+        [each.get("aria-label") for each in got(client, "/v1/reports/g").all("svg")]
+    )
     private_database.rows(sa.text("delete from sharequeue.members returning member_id"))
     state.administration.delete_group("g")
-    for path in ("/groups/g", "/share-partitions/g?topic=t&partition=0"):
-        assert "may have been deleted" in got(client, path, 404).text
+    assert "may have been deleted" in got(client, "/groups/g", 404).text
     assert "There is no share group yet" in got(client, "/").text
 
 
@@ -200,27 +180,24 @@ def test_nothing_of_others_becomes_a_tag(client: TestClient, private_database: D
     for link in links:
         page = got(client, link)
         assert page.all("b") == []
-        (at_link,) = {each for each in page.links() if each.startswith("/share-partitions/")}
-        assert "<script>alert(1)</script>" in got(client, at_link).text
+        assert "<script>alert(1)</script>" in page.text
         assert "\\u202e" in page.text
     got(client, f"/groups/{quote('<img src=x>')}", 404)
     got(client, "/groups/%00", 404)
-    got(client, "/groups/g?page=999999999999999999999&sort=%00", 404)
-    got(client, f"/?q={quote(HOSTILE)}&after=%00&updates=%3Cscript%3E")
+    got(client, "/groups/g?page=999999999999999999999", 404)
+    got(client, f"/?q={quote(HOSTILE)}&after=%00")
 
 
 def test_what_fails_is_shown_with_its_age(client: TestClient, private_database: Database) -> None:
-    """Of the service's own work, of a group and of a topic."""
+    """Of the service's own work, and of a group that the caller may see."""
     alter_group_configs(private_database, "g", {})
     service = client.app.state.service  # type: ignore[attr-defined]
     service.coordinator.faults["dead letters"] = "the broker is away"
     service.coordinator.groups.note("sweep", {"g": "its row is held", "another": "a secret"})
-    service.coordinator.watcher.faults = {"t": "TOPIC_AUTHORIZATION_FAILED"}
     text = got(client, "/").text
     for said in (
         r"dead letters is failing, for \d[.\d]* s: the broker is away",
         r"group g is stuck, for \d[.\d]* s: its row is held",
-        r"topic t cannot be checked, for \d[.\d]* s: TOPIC_AUTHORIZATION_FAILED",
     ):
         assert re.search(said, text), text
     assert "a secret" not in text
@@ -228,7 +205,7 @@ def test_what_fails_is_shown_with_its_age(client: TestClient, private_database: 
 
 def test_who_may_not_describe_sees_nothing(here: Settings, private_database: Database) -> None:
     """A group that is closed is not in the list, whether it is there cannot be asked, and errors name no other group;
-    of one with a closed topic there is the name alone; configs need a right of their own."""
+    of one with a closed topic there is the name alone."""
     state, acls = State(private_database), Acls(private_database)
     for group, topic in (("open", "t"), ("closed", "t"), ("half", "secret"), ("opera", "t")):
         alter_group_configs(private_database, group, {})
@@ -250,7 +227,7 @@ def test_who_may_not_describe_sees_nothing(here: Settings, private_database: Dat
         assert "why open" in nobody.text
         assert not {"why closed", "why half", "closed,"} & set(nobody.text.split("; "))
         assert "why half" not in nobody.text
-        for path in ("/groups/closed", "/groups/half", "/share-partitions/half?topic=secret&partition=0"):
+        for path in ("/groups/closed", "/groups/half"):
             page = got(client, path, 403)
             assert "why" not in page.text
             assert "may not DESCRIBE" in page.text
@@ -260,8 +237,7 @@ def test_who_may_not_describe_sees_nothing(here: Settings, private_database: Dat
         ann = got(client, "/", headers=as_whom["ann"])
         assert [row[0] for row in ann.rows("Share groups")][1:] == ["open", "opera"]
         assert "User:ann" in ann.text
-        opera = got(client, "/groups/opera", headers=as_whom["ann"])
-        assert "User:ann may not see them (DESCRIBE_CONFIGS)" in opera.text
+        got(client, "/groups/opera", headers=as_whom["ann"])
         got(client, "/groups/opera", 403, headers=as_whom["bob"])
         assert len(got(client, "/", headers=as_whom["boss"]).rows("Share groups")) == 3
         got(client, "/", 401, headers={"Authorization": "Bearer nobody"})
@@ -269,7 +245,6 @@ def test_who_may_not_describe_sees_nothing(here: Settings, private_database: Dat
         for path in ("/", "/groups/open", "/groups/nosuch"):
             assert "open" not in got(client, path, 401).text
         got(client, "/groups/open", headers=as_whom["ann"])
-        assert client.get("/pages/style.css").status_code == 200
 
 
 def test_pages_of_a_large_group_are_bounded(client: TestClient, private_database: Database) -> None:
@@ -291,7 +266,7 @@ def test_pages_of_a_large_group_are_bounded(client: TestClient, private_database
     for number in (1, 2):
         page = got(client, f"/groups/g?page={number}")
         seen += [row[0] for row in page.rows("Share-partitions")]
-    assert seen == [f"t-{partition}" for partition in range(30)]
-    assert got(client, "/groups/g?sort=lag").rows("Share-partitions")[0][0] == "t-29"
+    assert sorted(seen) == sorted(f"t-{partition}" for partition in range(30))
+    assert seen[0] == "t-29"
     response = client.get("/groups/g")
     assert len(response.content) < 700_000
