@@ -112,9 +112,8 @@ class ShareGroupComponent(ShareGroup, dg.Component):
                 f"share group {self.group!r} is defined twice: keep one defs.yaml for it ({places})"
             )
         # Next to the defs.yaml, whatever the working directory is.
-        for field in ("suite", "data_docs"):
-            if (given := getattr(self.dead_letters, field)) is not None:
-                setattr(self.dead_letters, field, str(context.path / given))
+        if self.dead_letters.suite is not None:
+            self.dead_letters.suite = str(context.path / self.dead_letters.suite)
         topics = self._topics(beside)
         return share_group_defs(self, execute=self.execute, translate=self.get_asset_spec, topics=topics)
 

@@ -114,7 +114,7 @@ def _backfills(group: ShareGroup, backfill: Backfill, lineage: Lineage) -> dg.De
     return dg.Definitions(
         assets=[replayed, published, history],
         jobs=[replay_job, publish_job(group, backfill, published.key), history_job],
-        sensors=[history_sensor(group, history_job.name)],
+        sensors=[history_sensor(group, history_job.name, history.key)],
     )
 
 

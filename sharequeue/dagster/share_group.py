@@ -185,10 +185,6 @@ class DeadLetters(dg.Model, dg.Resolvable):
         default=None,
         description="A Great Expectations suite of your own (JSON, next to the defs.yaml), in addition to ours.",
     )
-    data_docs: str | None = Field(
-        default=None,
-        description="A folder for a copy of the Data Docs, relative to the defs.yaml.",
-    )
     max_letters: Count = Field(
         default=200_000,
         description="Letters that one run of the checks reads; the next run continues there.",

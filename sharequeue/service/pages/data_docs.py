@@ -12,7 +12,14 @@ import sqlalchemy as sa
 from starlette.responses import Response
 
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.reports.data_docs import context_folder, group_in_address, read_file, site_folder
+from sharequeue.reports.data_docs import (
+    CREATED,
+    context_folder,
+    group_in_address,
+    is_of_life,
+    read_file,
+    site_folder,
+)
 from sharequeue.service.pages.layout import error_document, secured
 from sharequeue.service.pages.letters import require_letters, require_topic
 from sharequeue.service.pages.requests import PageRequest
@@ -58,9 +65,10 @@ def data_docs(request: PageRequest) -> Response:
     require_letters(request, group_id, GroupConfigs.load(request.database, group_id).dead_letter_topic)
     for row in request.database.rows(_TOPICS, group_id=group_id):
         require_topic(request, row["topic"])
-    found = read_file(
-        site_folder(context_folder(request.settings, group_id)), str(request.request.path_params["path"])
-    )
+    site = site_folder(context_folder(request.settings, group_id))
+    created = request.database.rows(CREATED, group_id=group_id)
+    is_its_own = bool(created) and is_of_life(site, created[0]["created_at"])
+    found = read_file(site, str(request.request.path_params["path"])) if is_its_own else None
     if found is None:
         return error_document(
             "There is no such page",
