@@ -118,6 +118,17 @@ class Schedule(dg.Model, dg.Resolvable):
     def _is_zone(cls, name: str) -> str:
         return _zone(name)
 
+    @field_validator("cron")
+    @classmethod
+    def _is_cron(cls, text: str) -> str:
+        try:
+            # Dagster also reads the yaml before it has filled in templates.
+            if "{{" not in text:
+                dg.ScheduleDefinition(job_name="any", cron_schedule=text)
+        except dg.DagsterInvalidDefinitionError:
+            raise ValueError(f"cron is {text!r}: expected five fields, such as `0 3 * * *`") from None
+        return text
+
 
 class Observe(dg.Model, dg.Resolvable):
     """Records the share-partition start offset (SPSO) and lag while nothing runs: no run, no Spark."""
@@ -410,7 +421,8 @@ def duration(text: str) -> timedelta:
 
 def _zone(name: str) -> str:
     try:
-        ZoneInfo(name)
+        if "{{" not in name:
+            ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         raise ValueError(f"timezone is {name!r}: expected a time zone such as UTC or Europe/Berlin") from None
     return name
