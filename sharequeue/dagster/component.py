@@ -185,7 +185,7 @@ def _plain(field: Mapping[str, Any], models: Mapping[str, Any]) -> dict[str, Any
     return {
         **rest,
         "type": [*typed, *({"string"} - typed.keys())],
-        "examples": [rest.get("default") or _example(options[0], models)],
+        "examples": [rest.get("default") or "..."],
         "allOf": [
             {"if": {"type": name}, "then": option} for name, option in typed.items() if name != "string"
         ]
@@ -207,23 +207,6 @@ def _text(typed: Mapping[str, Any]) -> dict[str, Any]:
 def _model(option: Mapping[str, Any], models: Mapping[str, Any]) -> Mapping[str, Any]:
     named: Mapping[str, Any] = models[option["$ref"].rpartition("/")[2]] if "$ref" in option else option
     return named
-
-
-def _example(option: Mapping[str, Any], models: Mapping[str, Any]) -> Any:
-    """Return a value of a type, for the sample in Dagster's documentation pages."""
-    model = _model(option, models)
-    match model["type"]:
-        case "object":
-            fields = model.get("properties", {})
-            return {name: each["examples"][0] for name, each in fields.items() if "examples" in each}
-        case "array":
-            return ["..."]
-        case "string":
-            return "..."
-        case "boolean":
-            return True
-        case _:
-            return 1
 
 
 __all__ = ["ShareGroupComponent"]

@@ -107,11 +107,6 @@ class Schedule(dg.Model, dg.Resolvable):
     cron: str = Field(description="The times, such as `0 3 * * *`.")
     timezone: str = Field(default="UTC", description="The time zone of `cron`, such as `Europe/Berlin`.")
     enabled: bool = Field(default=False, description="Whether it is switched on in a new deployment.")
-    overlap: bool = Field(
-        default=False,
-        description="Request a run even if a run or backfill of the group is active or queued; else the tick is "
-        "skipped.",
-    )
 
     @field_validator("timezone")
     @classmethod
