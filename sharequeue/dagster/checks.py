@@ -1,16 +1,14 @@
 """The asset checks of a share group on its dead letters.
 
-There is one for each expectation of the suites, ours and the user's, and the reconciliation with Postgres. Each
-continues in the topic (read_committed) where it ended; those that ended at the same position read together. Two use
-Postgres alone: whether letters are held, and whether this week's letters are like last week's. The state itself is
-checked in `state_checks`.
+There is one for each expectation of the suites, ours and the user's, and the reconciliation with Postgres. They read
+the topic (read_committed) in one pass, which continues where the last one ended. Two use Postgres alone: whether
+letters are held, and whether this week's letters are like last week's. The state itself is checked in `state_checks`.
 
 An error does not block unless `dead_letters.blocking` is set: a run writes its reports, and then checks,
 even if something is wrong with its letters.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,53 +18,50 @@ from pydantic import Field
 from sharequeue.dagster.quality import dead_letters
 from sharequeue.dagster.quality.archived import ArchivedLetters
 from sharequeue.dagster.quality.context import QualityContext
-from sharequeue.dagster.quality.dead_letters import HEADERS, UNIQUE
-from sharequeue.dagster.quality.drift import drift_of
-from sharequeue.dagster.quality.examination import Examination, Examined, examine, finding
-from sharequeue.dagster.quality.expectations import Expectation, check_specs, severity_of, suite_of
-from sharequeue.dagster.quality.findings import (
-    DOUBLED,
-    INVENTED,
-    MISSING,
-    Cursor,
-    Finding,
-    Found,
-    table_of_findings,
-    together,
-)
+from sharequeue.dagster.quality.dead_letters import HEADERS
+from sharequeue.dagster.quality.drift import drift_result
+from sharequeue.dagster.quality.examination import RECONCILED, Examined, examine
+from sharequeue.dagster.quality.expectations import Expectation, suite_of
+from sharequeue.dagster.quality.findings import COLUMNS, DOUBLED, INVENTED, MISSING, Found, Kept
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import table
+from sharequeue.database import Database
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics
-from sharequeue.reports.data_docs import INDEX, context_folder, data_docs_address, site_folder
+from sharequeue.reports.data_docs import CREATED, INDEX, context_folder, data_docs_address, site_folder
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
 
-RECONCILED = "reconciled_with_state"
-NONE_HELD = "none_held"
-DRIFT = "like_last_week"
-PLACED = (RECONCILED, UNIQUE)
-"""The checks that know how far each source partition is reconciled, to find a letter that is there twice."""
+NONE_HELD, DRIFT = "none_held", "like_last_week"
 
 _RECONCILIATION = Expectation(
-    check=RECONCILED,
-    description="The topic has exactly the records that Postgres has archived, each once, except those that "
-    "the topic's retention has removed.",
-    kind="",
+    RECONCILED,
+    "The topic has exactly the records that Postgres has archived, each once, except those that the topic's "
+    "retention has removed.",
+)
+_FROM_STATE = (
+    Expectation(NONE_HELD, "No dead letter waits until its topic is writable.", severity="warning"),
+    Expectation(
+        DRIFT,
+        "The number and the causes of this week's dead letters are similar to last week's.",
+        severity="warning",
+    ),
 )
 
 
 class Examining(dg.Config):
     """The part of the topic that a run of the checks reads."""
 
-    full: bool = Field(default=False, description="Begin at the topic's start, not where the last run ended.")
+    full: bool = Field(
+        default=False, description="Forget all findings, and begin at the topic's start again."
+    )
     max_letters: int | None = Field(
         default=None, ge=1, description="Letters to read; default: the value in the yaml."
     )
     accept: bool = Field(
         default=False,
-        description="Acknowledge the earlier findings, so that they no longer fail the checks.",
+        description="Acknowledge the earlier findings of the executed checks, so that they no longer fail them.",
     )
 
 
@@ -78,25 +73,24 @@ def dead_letter_checks(
     Raises SuiteUnreadable if the user's suite cannot be read.
     """
     given = group.dead_letters
-    # A blocking check cannot wait for an asset that it blocks.
-    after = () if given.blocking else after
-    built_in = dead_letters.expectations()
     user_suite = None if given.suite is None else Path(given.suite).absolute()
-    users = () if user_suite is None else suite_of(user_suite)[1]
+    built_in, users = dead_letters.expectations(), () if user_suite is None else suite_of(user_suite)
     read = (*built_in, *users, _RECONCILIATION)
-    from_state = (
-        Expectation(NONE_HELD, "No dead letter waits until its topic is writable.", "", severity="warning"),
-        Expectation(
-            DRIFT,
-            "The number and the causes of this week's dead letters are similar to last week's.",
-            "",
-            severity="warning",
-        ),
-    )
 
     @dg.multi_asset_check(
         name=f"{group.name}_dead_letter_suite",
-        specs=check_specs(asset, [*read, *from_state], after, blocking=given.blocking),
+        specs=[
+            dg.AssetCheckSpec(
+                name=each.check,
+                asset=asset,
+                description=each.description,
+                # A blocking check cannot wait for an asset that it blocks.
+                additional_deps=[] if given.blocking else list(after),
+                blocking=given.blocking and each.severity == "critical",
+                metadata={"severity": each.severity},
+            )
+            for each in (*read, *_FROM_STATE)
+        ],
         can_subset=True,
     )
     def checks(
@@ -105,22 +99,25 @@ def dead_letter_checks(
         sharequeue_settings: SettingsResource,
         sharequeue_state: StateResource,
     ) -> Iterator[dg.AssetCheckResult]:
-        selected = {key.name for key in context.selected_asset_check_keys}
-        some = [expectation for expectation in read if expectation.check in selected]
-        if some:
-            loaded = sharequeue_settings.load()
+        database, selected = (
+            sharequeue_state.database,
+            {key.name for key in context.selected_asset_check_keys},
+        )
+        if some := [each for each in read if each.check in selected]:
+            settings = sharequeue_settings.load()
+            created = database.rows(CREATED, group_id=group.group)
             gx = QualityContext(
-                context_folder(loaded, group.group),
+                context_folder(settings, group.group),
                 built_in,
                 user_suite,
                 users,
-                None if given.data_docs is None else Path(given.data_docs).absolute(),
+                created[0]["created_at"] if created else None,
             )
-            yield from _read_checks(context, config, loaded, sharequeue_state, group, asset, some, gx)
+            yield from _read_checks(context, config, settings, database, group, asset, some, gx)
         if NONE_HELD in selected:
             yield _none_held(asset, sharequeue_state.state, group.group)
         if DRIFT in selected:
-            yield drift_of(sharequeue_state.database, group.group, given.drift).result(asset, DRIFT)
+            yield drift_result(database, group.group, given.drift, asset, DRIFT)
 
     return checks
 
@@ -129,55 +126,43 @@ def _read_checks(
     context: dg.AssetCheckExecutionContext,
     config: Examining,
     settings: Settings,
-    queue: StateResource,
+    database: Database,
     group: ShareGroup,
     asset: dg.AssetKey,
-    expectations: Sequence[Expectation],
+    selected: Sequence[Expectation],
     gx: QualityContext,
 ) -> Iterator[dg.AssetCheckResult]:
-    """Yield the results of the checks that read the topic."""
-    topic = GroupConfigs.load(queue.database, group.group).dead_letter_topic
-    cursors = {
-        each.check: Cursor.of(context.instance, dg.AssetCheckKey(asset, each.check), group.group)
-        for each in expectations
-    }
+    """Read the topic for all checks, and yield the results of the selected ones."""
+    topic = GroupConfigs.load(database, group.group).dead_letter_topic
+    kept = Kept() if config.full else Kept.of(context.instance, asset, group.group)
+    for each in selected if config.accept else ():
+        kept.found.pop(each.check, None)
     with Topics(settings) as topics:
-        examination = Examination.of(queue.database, group.group, topics, topic)
-        if examination is None:
-            yield from _without_topic(queue, group.group, asset, topic, expectations)
-            return
-        for cursor in cursors.values():
-            cursor.begin(examination.info.topic_id, full=config.full)
-            if config.accept:
-                cursor.accept()
-        for number, checks in enumerate(together(cursors), start=1):
-            examined = examine(
-                examination,
-                settings,
-                topics,
-                first=cursors[checks[0]].next,
-                # Checks at one position have read the same letters.
-                places=next((cursors[check].places for check in PLACED if check in checks), {}),
-                most=config.max_letters or group.dead_letters.max_letters,
-                context=None if checks == [RECONCILED] else gx,
-                run_name=f"{group.name}-{context.run.run_id[:8]}-{number}",
-            )
-            context.log.info(
-                f"read {examined.reading.letters:,} letters of {topic} for {len(checks)} checks: "
-                f"{examined.ours:,} of {group.group}, {examined.foreign:,} of others; at most "
-                f"{examined.reading.left:,} are left for the next run"
-            )
-            data_docs = _data_docs(settings, group.group, gx.folder)
-            for each in (each for each in expectations if each.check in checks):
-                found = (
-                    _reconciled(examined)
-                    if each.check == RECONCILED
-                    else examined.by_check.get(each.check, Found())
-                )
-                result = _result(asset, each, topic, cursors[each.check], found, examined, data_docs)
-                if not result.passed:
-                    context.log.error(f"check {each.check} failed: {result.description}")
-                yield result
+        examined = examine(
+            database,
+            group.group,
+            topic,
+            topics,
+            settings,
+            kept,
+            most=config.max_letters or group.dead_letters.max_letters,
+            context=gx,
+            run_name=f"{group.name}-{context.run.run_id[:8]}",
+        )
+    if examined is None:
+        yield from (_without_topic(database, group.group, asset, topic, each) for each in selected)
+        return
+    kept.store(context.instance, asset)
+    context.log.info(
+        f"read {examined.letters:,} letters of {topic}: {examined.ours:,} of {group.group}; at most "
+        f"{examined.left:,} are left for the next run"
+    )
+    data_docs = _data_docs(settings, group.group, gx.folder)
+    for each in selected:
+        result = _result(asset, each, topic, kept.found.get(each.check, Found()), examined, data_docs)
+        if not result.passed:
+            context.log.error(f"check {each.check} failed: {result.description}")
+        yield result
 
 
 def _data_docs(settings: Settings, group_id: str, folder: Path) -> dict[str, dg.MetadataValue[Any]]:
@@ -194,113 +179,77 @@ def _result(
     asset: dg.AssetKey,
     expectation: Expectation,
     topic: str,
-    cursor: Cursor,
     found: Found,
     examined: Examined,
-    data_docs: Mapping[str, dg.MetadataValue[Any]],
+    data_docs: dict[str, dg.MetadataValue[Any]],
 ) -> dg.AssetCheckResult:
-    reading, check = examined.reading, expectation.check
-    after = cursor.after(reading, examined.reconciled.next if check in PLACED else {}, found)
-    counts = after.counts
-    passed = found.passed and not counts
+    check, counts = expectation.check, found.counts
+    passed = not counts and found.problem is None
     metadata: dict[str, Any] = {
         "unexpected_records": counts.total(),
-        "read_records": reading.letters,
+        "read_records": examined.letters,
         "group_records": examined.ours,
-        "foreign_records": examined.foreign,
+        "foreign_records": examined.letters - examined.ours,
         "earlier_life_records": examined.earlier,
-        "left_offsets": reading.left,
+        "not_compared_records": examined.not_compared,
+        "left_offsets": examined.left,
         "dead_letter_topic": topic,
     }
     if check == RECONCILED:
-        metadata |= {
-            "archived_records": examined.reconciled.archived,
-            **{f"{kind}_records": counts[kind] for kind in (MISSING, INVENTED, DOUBLED)},
-        }
+        metadata["archived_records"] = examined.archived
+        metadata |= {f"{kind}_records": counts[kind] for kind in (MISSING, INVENTED, DOUBLED)}
     else:
-        metadata |= {
-            "elements_records": found.elements,
-            "not_compared_records": examined.not_compared,
-            "expectation": expectation.kind,
-            **data_docs,
-        }
+        metadata |= data_docs
     if check == HEADERS and examined.headers:
         rows = [(*wrong, letters) for wrong, letters in sorted(examined.headers.items())]
         metadata["headers"] = table({"header": "string", "problem": "string", "letters": "int"}, rows)
-    if after.found:
-        metadata["found"] = table_of_findings(after.found, topic)
-    if found.problem:
-        metadata["problem"] = found.problem
-    metadata["cursor"] = after.metadata()
+    if found.findings:
+        metadata["found"] = table(COLUMNS, (each.row(topic) for each in found.findings))
     return dg.AssetCheckResult(
         passed=passed,
         asset_key=asset,
         check_name=check,
-        severity=severity_of(expectation),
+        severity=expectation.dagster_severity,
         description=expectation.description
         if passed
-        else _what_failed(expectation, topic, found, counts, after),
+        else _what_failed(expectation, topic, found, examined.found.get(check, Found())),
         metadata=metadata,
     )
 
 
-def _what_failed(
-    expectation: Expectation, topic: str, found: Found, counts: Counter[str], after: Cursor
-) -> str:
+def _what_failed(expectation: Expectation, topic: str, found: Found, new: Found) -> str:
     """Return the check's message: how many letters fail, and the first record."""
     sentences = []
-    if counts:
+    if counts := found.counts:
         kinds = [f"{number:,} {kind}" for kind, number in sorted(counts.items()) if kind]
         sentences.append(", ".join(kinds) if kinds else f"{counts.total():,} failed")
-        if earlier := counts.total() - found.counts.total():
+        if earlier := counts.total() - new.counts.total():
             sentences[0] += f" ({earlier:,} of them found by earlier runs)"
-        if after.found:
-            first = after.found[0]
+        if found.findings:
+            first = found.findings[0]
             sentences[0] += f"; first record {first.record(topic)}: {first.found}"
     if found.problem:
         sentences.append(found.problem)
-    if left := after.unlisted.total():
-        sentences.append(f"{left:,} are not listed: `full: true` reads them again")
+    if found.unlisted:
+        sentences.append(f"{found.unlisted:,} are not listed")
     return ". ".join([*sentences, f"Expected: {expectation.description}"])
 
 
-def _reconciled(examined: Examined) -> Found:
-    reconciled = examined.reconciled
-    findings = [
-        Finding(MISSING, None, None, source.topic, source.partition, place.offset, place.sequence)
-        for source, place in reconciled.examples_missing
-    ]
-    findings += [finding(judged.letter, what) for what, judged in reconciled.examples_apart]
-    counts = +Counter(
-        {MISSING: reconciled.missing, INVENTED: reconciled.invented, DOUBLED: reconciled.doubled}
-    )
-    return Found(reconciled.archived, counts, findings, None, not counts)
-
-
 def _without_topic(
-    queue: StateResource, group_id: str, asset: dg.AssetKey, topic: str, expectations: Sequence[Expectation]
-) -> Iterator[dg.AssetCheckResult]:
-    """Yield the results if there is no topic: passed, unless Postgres has recorded letters as written to it."""
-    archived = ArchivedLetters(queue.database, group_id)
-    written = sum(
-        batch.offsets.count
-        for source, span in archived.spans(archived.now()).items()
-        for batch in archived.since(source, 1, span.last_closed)
-        if topic and not batch.dropped
+    database: Database, group_id: str, asset: dg.AssetKey, topic: str, expectation: Expectation
+) -> dg.AssetCheckResult:
+    """Return the result if there is no topic: passed, unless Postgres has recorded letters as written to it."""
+    reconciles = topic and expectation.check == RECONCILED
+    lost = ArchivedLetters(database, group_id).written() if reconciles else 0
+    why = f"there is no topic {topic}" if topic else f"group {group_id} has no dead-letter topic"
+    return dg.AssetCheckResult(
+        passed=not lost,
+        asset_key=asset,
+        check_name=expectation.check,
+        severity=expectation.dagster_severity,
+        description=f"{why}, but Postgres has recorded {lost:,} letters as written to it" if lost else why,
+        metadata={"unexpected_records": lost},
     )
-    for each in expectations:
-        lost = written if each.check == RECONCILED else 0
-        why = f"there is no topic {topic}" if topic else f"group {group_id} has no dead-letter topic"
-        yield dg.AssetCheckResult(
-            passed=not lost,
-            asset_key=asset,
-            check_name=each.check,
-            severity=severity_of(each),
-            description=f"{why}, but Postgres has recorded {lost:,} letters as written to it"
-            if lost
-            else why,
-            metadata={"unexpected_records": lost},
-        )
 
 
 def _none_held(asset: dg.AssetKey, state: State, group_id: str) -> dg.AssetCheckResult:

@@ -112,9 +112,8 @@ class ShareGroupComponent(ShareGroup, dg.Component):
                 f"share group {self.group!r} is defined twice: keep one defs.yaml for it ({places})"
             )
         # Next to the defs.yaml, whatever the working directory is.
-        for field in ("suite", "data_docs"):
-            if (given := getattr(self.dead_letters, field)) is not None:
-                setattr(self.dead_letters, field, str(context.path / given))
+        if self.dead_letters.suite is not None:
+            self.dead_letters.suite = str(context.path / self.dead_letters.suite)
         topics = self._topics(beside)
         return share_group_defs(self, execute=self.execute, translate=self.get_asset_spec, topics=topics)
 
@@ -186,7 +185,7 @@ def _plain(field: Mapping[str, Any], models: Mapping[str, Any]) -> dict[str, Any
     return {
         **rest,
         "type": [*typed, *({"string"} - typed.keys())],
-        "examples": [rest.get("default") or _example(options[0], models)],
+        "examples": [rest.get("default") or "..."],
         "allOf": [
             {"if": {"type": name}, "then": option} for name, option in typed.items() if name != "string"
         ]
@@ -208,23 +207,6 @@ def _text(typed: Mapping[str, Any]) -> dict[str, Any]:
 def _model(option: Mapping[str, Any], models: Mapping[str, Any]) -> Mapping[str, Any]:
     named: Mapping[str, Any] = models[option["$ref"].rpartition("/")[2]] if "$ref" in option else option
     return named
-
-
-def _example(option: Mapping[str, Any], models: Mapping[str, Any]) -> Any:
-    """Return a value of a type, for the sample in Dagster's documentation pages."""
-    model = _model(option, models)
-    match model["type"]:
-        case "object":
-            fields = model.get("properties", {})
-            return {name: each["examples"][0] for name, each in fields.items() if "examples" in each}
-        case "array":
-            return ["..."]
-        case "string":
-            return "..."
-        case "boolean":
-            return True
-        case _:
-            return 1
 
 
 __all__ = ["ShareGroupComponent"]

@@ -114,7 +114,7 @@ def _backfills(group: ShareGroup, backfill: Backfill, lineage: Lineage) -> dg.De
     return dg.Definitions(
         assets=[replayed, published, history],
         jobs=[replay_job, publish_job(group, backfill, published.key), history_job],
-        sensors=[history_sensor(group, history_job.name)],
+        sensors=[history_sensor(group, history_job.name, history.key)],
     )
 
 
@@ -133,11 +133,11 @@ def _schedule(group: ShareGroup, given: Schedule, assets: Sequence[dg.AssetKey])
         default_status=dg.DefaultScheduleStatus.RUNNING
         if given.enabled
         else dg.DefaultScheduleStatus.STOPPED,
-        description=f"Processes share group {group.group} at set times, whatever the lag."
-        + ("" if given.overlap else " Skips a time while a run of the group is active or queued."),
+        description=f"Processes share group {group.group} at set times, whatever the lag. Skips a time while a run "
+        "of the group is active or queued.",
     )
     def schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        if not given.overlap and (running := at_work(context.instance, group, assets)):
+        if running := at_work(context.instance, group, assets):
             return dg.SkipReason(running)
         return dg.RunRequest(tags=group.run_tags)
 

@@ -263,26 +263,8 @@ def _base(group: ShareGroup, name: str, description: str, kinds: set[str]) -> dg
         owners=list(group.owners),
         tags={**group.tags, GROUP_TAG: asset_tag_value(group.group)},
         freshness_policy=fresh,
-        metadata={**_commands(group, name), **_stored(group, name)},
+        metadata={"share_group": group.group, **_stored(group, name)},
     )
-
-
-def _commands(group: ShareGroup, name: str) -> Mapping[str, Any]:
-    """Return the group, and the command that shows or does the same in a shell."""
-    topic = dead_letter_topic(group)
-    commands = {
-        ACCEPTED: f"sharequeue run {group.pipeline}",
-        SPSO_AND_LAG: f"sharequeue groups describe --group {group.group}",
-        DELIVERY_COUNTS: f"sharequeue groups describe --group {group.group}",
-        REPLAYED: f"sharequeue replay {group.pipeline} --day {group.backfill.start}"
-        if group.backfill
-        else "",
-        PUBLISHED: f"sharequeue publish {group.pipeline} NAME",
-    }
-    if topic:
-        commands[DEAD_LETTERS] = f"sharequeue dlq list {topic}"
-        commands[REDRIVEN] = f"sharequeue dlq redrive {topic}"
-    return {"share_group": group.group, **({"command": commands[name]} if name in commands else {})}
 
 
 def _stored(group: ShareGroup, name: str) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ Before a group has state for a topic, its position there is what its first run w
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -55,8 +55,8 @@ class Position:
 def state_of(database: Database, group_id: str, violations: Sequence[str] | None) -> Position:
     """Return the position of a group as the database has it, without the broker's part."""
     state = State(database)
-    statuses = settled(lambda: state.figures.describe(group_id))
-    return Position(state.now(), statuses, violations, state.figures.leases(group_id, stuck=True))
+    stuck = state.figures.leases(group_id, stuck=True)
+    return Position(state.now(), state.figures.describe(group_id), violations, stuck)
 
 
 def seen_by_broker(position: Position, group: ShareGroup, database: Database, settings: Settings) -> Position:
@@ -72,7 +72,7 @@ def seen_by_broker(position: Position, group: ShareGroup, database: Database, se
 
 def position_of(group: ShareGroup, database: Database, settings: Settings) -> Position:
     """Return the whole position of a group."""
-    violations = State(database).figures.verify(group.group)
+    violations, _ = State(database).figures.verify(group.group), settled(database, group.group)
     return seen_by_broker(state_of(database, group.group, violations), group, database, settings)
 
 
@@ -97,17 +97,18 @@ def awaited(
         return None
 
 
-def settled(read: Callable[[], Sequence[SharePartitionStatus]]) -> Sequence[SharePartitionStatus]:
-    """Return the figures of a group's share-partitions.
+def settled(database: Database, group_id: str) -> bool:
+    """Wait until no share-partition of a group is ahead of its log, for seconds at most; return whether that is so.
 
     The service reads log ends from the broker while runs do the same, so an older response may replace a newer one;
     its next request, within seconds, corrects it. A truncated log stays as it is.
     """
-    statuses, until = read(), time.monotonic() + SETTLE_SECONDS
-    while any(map(is_ahead, statuses)) and time.monotonic() < until:
+    until = time.monotonic() + SETTLE_SECONDS
+    while any(map(is_ahead, State(database).figures.describe(group_id))):
+        if time.monotonic() >= until:
+            return False
         time.sleep(0.2)
-        statuses = read()
-    return statuses
+    return True
 
 
 def is_ahead(status: SharePartitionStatus) -> bool:

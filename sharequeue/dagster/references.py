@@ -132,15 +132,20 @@ def own_path() -> list[str]:
     return [folder for folder in folders if not f"{folder}/".startswith(_INSTALLED_IN)]
 
 
-def packed(modules: Mapping[str, Path], folder: Path) -> Path:
-    """Write modules as one zip file into a folder, from which Python can import them; return its path."""
-    target = folder / "modules.zip"
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for place in modules.values():
-            for file in [place] if place.is_file() else sorted(place.rglob("*")):
-                if file.is_file() and "__pycache__" not in file.parts:
+def packed(modules: Mapping[str, Path], folder: Path) -> list[Path]:
+    """Return the files from which Spark's workers can import modules: a module is its own file; of a package, one zip
+    file in `folder` has the Python files, and nothing else that may be in its folder.
+    """
+    files = [place for place in modules.values() if place.is_file()]
+    packages = [place for place in modules.values() if place.is_dir()]
+    if packages:
+        target = folder / "packages.zip"
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+            for place in packages:
+                for file in sorted(place.rglob("*.py")):
                     archive.write(file, file.relative_to(place.parent))
-    return target
+        files.append(target)
+    return files
 
 
 def _keep(name: str, place: Path) -> None:

@@ -96,7 +96,7 @@ class SparkResource(dg.ConfigurableResource[Any]):
     of None is the settings' master.
 
     Spark's workers can import the modules of the pipelines. On this machine they have Python's path of the run. On a
-    cluster they get the pipelines' modules and packages that no package installs, as one zip file.
+    cluster they get the Python files of the pipelines' modules and packages that are not installed.
     """
 
     settings: dg.ResourceDependency[SettingsResource]
@@ -131,11 +131,12 @@ class SparkResource(dg.ConfigurableResource[Any]):
         return session
 
     def _send(self) -> None:
-        """Send the modules of the pipelines to the workers; the file is needed until the session ends."""
+        """Send the modules of the pipelines to the workers; the files are needed until the session ends."""
         modules = own_modules()
         if modules:
             self._sent = TemporaryDirectory()
-            self._session.sparkContext.addPyFile(str(packed(modules, Path(self._sent.name))))
+            for file in packed(modules, Path(self._sent.name)):
+                self._session.sparkContext.addPyFile(str(file))
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop the session if this run has created it."""

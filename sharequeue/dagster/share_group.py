@@ -107,16 +107,22 @@ class Schedule(dg.Model, dg.Resolvable):
     cron: str = Field(description="The times, such as `0 3 * * *`.")
     timezone: str = Field(default="UTC", description="The time zone of `cron`, such as `Europe/Berlin`.")
     enabled: bool = Field(default=False, description="Whether it is switched on in a new deployment.")
-    overlap: bool = Field(
-        default=False,
-        description="Request a run even if a run or backfill of the group is active or queued; else the tick is "
-        "skipped.",
-    )
 
     @field_validator("timezone")
     @classmethod
     def _is_zone(cls, name: str) -> str:
         return _zone(name)
+
+    @field_validator("cron")
+    @classmethod
+    def _is_cron(cls, text: str) -> str:
+        try:
+            # Dagster also reads the yaml before it has filled in templates.
+            if "{{" not in text:
+                dg.ScheduleDefinition(job_name="any", cron_schedule=text)
+        except dg.DagsterInvalidDefinitionError:
+            raise ValueError(f"cron is {text!r}: expected five fields, such as `0 3 * * *`") from None
+        return text
 
 
 class Observe(dg.Model, dg.Resolvable):
@@ -184,10 +190,6 @@ class DeadLetters(dg.Model, dg.Resolvable):
     suite: str | None = Field(
         default=None,
         description="A Great Expectations suite of your own (JSON, next to the defs.yaml), in addition to ours.",
-    )
-    data_docs: str | None = Field(
-        default=None,
-        description="A folder for a copy of the Data Docs, relative to the defs.yaml.",
     )
     max_letters: Count = Field(
         default=200_000,
@@ -414,7 +416,8 @@ def duration(text: str) -> timedelta:
 
 def _zone(name: str) -> str:
     try:
-        ZoneInfo(name)
+        if "{{" not in name:
+            ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         raise ValueError(f"timezone is {name!r}: expected a time zone such as UTC or Europe/Berlin") from None
     return name

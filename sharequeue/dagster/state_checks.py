@@ -7,6 +7,7 @@ judged while its runs fail.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
@@ -25,6 +26,7 @@ NONE_STUCK = "none_stuck"
 NONE_LOST = "none_lost"
 LAG_BOUNDED = "lag_bounded"
 AGE_BOUNDED = "oldest_record_bounded"
+ERROR = dg.AssetCheckSeverity.ERROR
 
 
 def described_checks(group: ShareGroup) -> dict[str, str]:
@@ -69,17 +71,37 @@ def state_checks(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinit
 def state_results(group: ShareGroup, asset: dg.AssetKey, position: Position) -> list[dg.AssetCheckResult]:
     """Return the results of the checks of a group's state at a position; of the invariants if they were checked."""
     bounds, statuses = group.checks, position.everything
-    made: dict[str, Callable[[], dg.AssetCheckResult]] = {
-        STATE_VERIFIED: lambda: _verified(asset, position.violations or ()),
-        LAG_NOT_NEGATIVE: lambda: _not_negative(asset, statuses),
-        NONE_STUCK: lambda: _none_stuck(asset, position.stuck, group.group),
-        NONE_LOST: lambda: _none_lost(asset, statuses, bounds.max_lost),
-        LAG_BOUNDED: lambda: _lag(asset, statuses, bounds.max_lag or 0),
-        AGE_BOUNDED: lambda: _age(asset, position, bounds.max_age or ""),
+    made: dict[str, Callable[[], _Result]] = {
+        STATE_VERIFIED: lambda: _verified(position.violations or ()),
+        LAG_NOT_NEGATIVE: lambda: _not_negative(statuses),
+        NONE_STUCK: lambda: _none_stuck(position.stuck, group.group),
+        NONE_LOST: lambda: _none_lost(statuses, bounds.max_lost),
+        LAG_BOUNDED: lambda: _lag(position.lag, bounds.max_lag or 0),
+        AGE_BOUNDED: lambda: _age(position, bounds.max_age or ""),
     }
     if position.violations is None:
         del made[STATE_VERIFIED]
-    return [made[name]() for name in described_checks(group) if name in made]
+    results = {name: made[name]() for name in described_checks(group) if name in made}
+    return [
+        dg.AssetCheckResult(
+            passed=not found.problem,
+            check_name=name,
+            asset_key=asset,
+            severity=ERROR if name in (STATE_VERIFIED, NONE_LOST) else dg.AssetCheckSeverity.WARN,
+            description=found.problem or found.right,
+            metadata=found.metadata,
+        )
+        for name, found in results.items()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    problem: str
+    """Empty if the check passes."""
+    right: str
+    """The description of a check that passes."""
+    metadata: dict[str, Any]
 
 
 def evaluation(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
@@ -96,113 +118,61 @@ def evaluation(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
     )
 
 
-def _verified(asset: dg.AssetKey, violations: Sequence[str]) -> dg.AssetCheckResult:
-    return dg.AssetCheckResult(
-        passed=not violations,
-        check_name=STATE_VERIFIED,
-        asset_key=asset,
-        severity=dg.AssetCheckSeverity.ERROR,
-        description="\n".join(violations) or "every invariant holds",
-        metadata={"violations": len(violations)},
-    )
+def _verified(violations: Sequence[str]) -> _Result:
+    return _Result("\n".join(violations), "every invariant holds", {"violations": len(violations)})
 
 
-def _not_negative(asset: dg.AssetKey, statuses: Sequence[SharePartitionStatus]) -> dg.AssetCheckResult:
+def _not_negative(statuses: Sequence[SharePartitionStatus]) -> _Result:
     ahead = [status for status in statuses if is_ahead(status)]
-    return _warning(
-        asset,
-        LAG_NOT_NEGATIVE,
+    columns = {"topic": "string", "partition": "int", "spso": "int", "log_end": "int"}
+    return _Result(
         "ahead of the log: " + ", ".join(str(s.share_partition) for s in ahead) if ahead else "",
         "no share-partition is ahead of its log",
-        {
-            "lag_records": sum(s.lag for s in statuses),
-            "ahead": table_of(
-                {"topic": "string", "partition": "int", "spso": "int", "log_end": "int"}, ahead
-            ),
-        },
+        {"lag_records": sum(s.lag for s in statuses), "ahead": table_of(columns, ahead)},
     )
 
 
-def _none_stuck(asset: dg.AssetKey, stuck: Sequence[LeaseRow], group_id: str) -> dg.AssetCheckResult:
+def _none_stuck(stuck: Sequence[LeaseRow], group_id: str) -> _Result:
     problem = (
         f"{len(stuck)} leases are stuck: see `sharequeue state show --group {group_id}`; a run, or the service, "
         "releases expired locks"
-        if stuck
-        else ""
     )
     metadata = {"stuck_leases": len(stuck), "stuck": table_of(STUCK_COLUMNS, stuck[:20])}
-    return _warning(asset, NONE_STUCK, problem, "no lease is stuck", metadata)
+    return _Result(problem if stuck else "", "no lease is stuck", metadata)
 
 
-def _none_lost(
-    asset: dg.AssetKey, statuses: Sequence[SharePartitionStatus], most: int
-) -> dg.AssetCheckResult:
+def _none_lost(statuses: Sequence[SharePartitionStatus], most: int) -> _Result:
     lost = sum(s.lost_records for s in statuses)
     where = [status for status in statuses if status.lost_records]
     problem = (
         f"{lost:,} records were removed by retention before they were processed: give their topics a longer "
         f"retention, or run more often. `checks: {{max_lost: {lost}}}` acknowledges them"
     )
-    return dg.AssetCheckResult(
-        passed=lost <= most,
-        check_name=NONE_LOST,
-        asset_key=asset,
-        severity=dg.AssetCheckSeverity.ERROR,
-        description=problem
-        if lost > most
-        else f"{lost:,} records were lost, all of them known"
-        if lost
-        else "no record was lost",
-        metadata={
-            "lost_records": lost,
-            "lost": table_of({"topic": "string", "partition": "int", "lost_records": "int"}, where),
-        },
+    columns = {"topic": "string", "partition": "int", "lost_records": "int"}
+    return _Result(
+        problem if lost > most else "",
+        f"{lost:,} records were lost, all of them known" if lost else "no record was lost",
+        {"lost_records": lost, "lost": table_of(columns, where)},
     )
 
 
-def _lag(asset: dg.AssetKey, statuses: Sequence[SharePartitionStatus], most: int) -> dg.AssetCheckResult:
-    lag = sum(s.lag for s in statuses)
+def _lag(lag: int, most: int) -> _Result:
     problem = f"{lag:,} records wait, more than {most:,}" if lag > most else ""
-    return _warning(asset, LAG_BOUNDED, problem, f"{lag:,} records wait", {"lag_records": lag})
+    return _Result(problem, f"{lag:,} records wait", {"lag_records": lag})
 
 
-def _age(asset: dg.AssetKey, position: Position, most: str) -> dg.AssetCheckResult:
+def _age(position: Position, most: str) -> _Result:
     waiting = [status for status in position.everything if status.lag and status.oldest_offset is not None]
-    ages = {
-        status: age
-        for status in waiting
-        if (age := position.ages.get((status.topic, status.partition))) is not None
-    }
-    unknown = len(waiting) - len(ages)
-    oldest = max(ages.values(), default=0.0)
-    old = [status for status, age in ages.items() if age > duration(most).total_seconds()]
+    ages = {status: position.ages.get((status.topic, status.partition)) for status in waiting}
+    known = {status: age for status, age in ages.items() if age is not None}
+    unknown, oldest = len(waiting) - len(known), max(known.values(), default=0.0)
+    old = [status for status, age in known.items() if age > duration(most).total_seconds()]
     where = ", ".join(f"{s.share_partition} at offset {s.oldest_offset}" for s in old)
-    return _warning(
-        asset,
-        AGE_BOUNDED,
+    right = [f"the oldest waiting record is {oldest:,.0f} s old"] if known else []
+    if unknown:
+        right.append(f"the age in {unknown:,} share-partitions is unknown: their records cannot be read")
+    return _Result(
         f"records older than {most} wait: {where}" if old else "",
-        _oldest(oldest if ages else None, unknown),
+        "; ".join(right) or "nothing waits",
         {"oldest_seconds": round(oldest, 3), "unknown_share_partitions": unknown},
-    )
-
-
-def _oldest(seconds: float | None, unknown: int) -> str:
-    known = None if seconds is None else f"the oldest waiting record is {seconds:,.0f} s old"
-    if not unknown:
-        return known or "nothing waits"
-    where = f"the age in {unknown:,} share-partitions is unknown: their records cannot be read"
-    return f"{known}; {where}" if known else where
-
-
-def _warning(
-    asset: dg.AssetKey, name: str, problem: str, right: str, metadata: dict[str, Any]
-) -> dg.AssetCheckResult:
-    """Return a check result that passes if there is no problem, and is a warning otherwise."""
-    return dg.AssetCheckResult(
-        passed=not problem,
-        check_name=name,
-        asset_key=asset,
-        severity=dg.AssetCheckSeverity.WARN,
-        description=problem or right,
-        metadata=metadata,
     )

@@ -1,5 +1,6 @@
 """Tables in Dagster's metadata."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -41,28 +42,28 @@ def figure_columns(kind: type) -> Columns:
     return {each.name: kinds.get(each.unit, "int") for each in figures_of(kind) if each.title}
 
 
+def column_schema(columns: dict[str, str]) -> dict[str, Any]:
+    """Return columns, with the names of their types, as Dagster's catalog shows them; nothing without columns."""
+    if not columns:
+        return {}
+    return {
+        "dagster/column_schema": dg.TableSchema(
+            columns=[dg.TableColumn(name, kind) for name, kind in columns.items()]
+        )
+    }
+
+
 def preview(frame: "pd.DataFrame", rows: int) -> dg.TableMetadataValue:
     """Return the first rows of a small table."""
     kinds = {"i": "int", "u": "int", "f": "float", "b": "bool"}
     columns = {str(name): kinds.get(kind.kind, "string") for name, kind in frame.dtypes.items()}
-    return table(
-        columns,
-        (
-            [_plain(value, kind) for value, kind in zip(row, columns.values(), strict=True)]
-            for row in frame.head(rows).itertuples(index=False)
-        ),
+    # JSON does not support numpy's numbers.
+    first = json.loads(frame.head(rows).to_json(orient="values", date_format="iso", default_handler=str))
+    shown = (
+        [c if c is None or k != "string" else str(c) for c, k in zip(row, columns.values(), strict=True)]
+        for row in first
     )
-
-
-def _plain(value: Any, kind: str) -> str | int | float | bool | None:
-    """Return a cell as a JSON value: JSON does not support numpy's numbers."""
-    if value is None or value != value:
-        return None
-    if kind == "int":
-        return int(value)
-    if kind == "float":
-        return float(value)
-    return bool(value) if kind == "bool" else str(value)
+    return table(columns, shown)
 
 
 def _cell(value: Any) -> Any:

@@ -6,8 +6,11 @@ imports Great Expectations.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote, unquote
+
+import sqlalchemy as sa
 
 from sharequeue.reports.files import folder_name
 from sharequeue.words.settings import Settings
@@ -33,6 +36,18 @@ def context_folder(settings: Settings, group_id: str) -> Path:
 def site_folder(context: Path) -> Path:
     """Return the folder of the site in a context."""
     return context / "gx" / "uncommitted" / "data_docs" / "local_site"
+
+
+CREATED = sa.text("select created_at from sharequeue.group_list where group_id = :group_id")
+"""When a group was created."""
+
+
+def is_of_life(site: Path, created_at: datetime | None) -> bool:
+    """Return whether a site is of the group that was created then, not of a deleted one of the same name."""
+    index = site / INDEX
+    if created_at is None or not index.exists():
+        return False
+    return datetime.fromtimestamp(index.stat().st_mtime, UTC) >= created_at
 
 
 def data_docs_address(settings: Settings, group_id: str) -> str:

@@ -1,5 +1,6 @@
 """The asset `accepted`: lease, read, handle, write and acknowledge, round by round, as a member of the group."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -10,13 +11,13 @@ from pydantic import Field
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.dagster import reports
-from sharequeue.dagster.assets.stored import stored_rows
 from sharequeue.dagster.instance import missing_settings
 from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG, lease_tag_value
 from sharequeue.dagster.references import NoSuchObject, Reference
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import ShareGroup, duration
+from sharequeue.dagster.tables import column_schema
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import Topics
 from sharequeue.reports.run_history import RunHistory
@@ -134,7 +135,7 @@ def process(run: Processing) -> "dg.MaterializeResult[None]":
         metadata={
             "dagster/row_count": sum(row.records for row in state.outputs.counted(group.group, job.sink)),
             **files,
-            **stored_rows(job, settings, state),
+            **_stored_rows(job, settings, state),
             "member": member_id,
             **reports.run(report, state.figures.describe(group.group)),
             "swept_leases": swept.leases,
@@ -142,6 +143,29 @@ def process(run: Processing) -> "dg.MaterializeResult[None]":
             "removed_folders": len(removed),
         }
     )
+
+
+def _stored_rows(job: "Pipeline", settings: Settings, state: State) -> dict[str, Any]:
+    """Return where the accepted rows of a pipeline are, and the columns that runs have written so far."""
+    from pyspark.sql.types import StructType
+
+    from sharequeue.spark.sinks.interface import NEVER
+    from sharequeue.spark.sinks.parquet import ParquetByLease
+
+    stored = (job.destination or ParquetByLease()).stored(settings, job.names)
+    written = state.outputs.keep_columns(job.group, job.sink)
+    columns = [] if written is None else StructType.fromJson(json.loads(written)).fields
+    terms = {"uri": stored.uri, "table_name": stored.table, "storage_kind": stored.kind}
+    return {
+        **{f"dagster/{name}": term for name, term in terms.items() if term is not None},
+        **column_schema(
+            {
+                each.name: each.dataType.simpleString()
+                for each in columns
+                if stored.for_the_queue or each.name not in NEVER
+            }
+        ),
+    }
 
 
 def pipeline_of(group: ShareGroup) -> "Pipeline":

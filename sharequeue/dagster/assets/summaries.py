@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from sharequeue.dagster.assets.accepted import cancelled_plainly, pipeline_of
-from sharequeue.dagster.assets.stored import column_schema
 from sharequeue.dagster.references import NoSuchObject, Reference
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import ShareGroup
-from sharequeue.dagster.tables import preview
+from sharequeue.dagster.tables import column_schema, preview
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,18 +1,16 @@
 """Read from Postgres the dead letters of a group, batch by batch.
 
-It is used to compare a dead-letter topic with the state. It reads the batches that some letters name, those that
-hold some offsets, or all from one on, a few at a time, so that they never are in memory all at once.
+It is used to compare a dead-letter topic with the state. It reads the batches that some letters name, or all from one
+on, a few at a time, so that they never are in memory all at once.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from itertools import groupby
-from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -23,29 +21,37 @@ from sharequeue.words.values import DeadLetterBatch, DeadLetterRun, SharePartiti
 BATCHES_AT_A_TIME = 20
 """Each has up to 20,000 records, the limit of the writer."""
 
-_BATCHES = (
-    "select topic, partition, topic_id, sequence, opened_at, written_at, dropped, cause, delivery_count,"
-    " cast(offsets as text) as offsets from sharequeue.dead_letter_batch_runs"
-    " where group_id = :group_id and topic = :topic and partition = :partition"
-    " and sequence = any (cast(:sequences as bigint[])) order by sequence, cause, delivery_count"
+# A topic that was created again has another id, which only an administrator's reset accepts: the audit log has it.
+_BATCHES = sa.text(
+    "select coalesce((select a.before ->> 'topic_id' from sharequeue.audit_trail a"
+    "  where a.group_id = r.group_id and a.act = 'alter_offsets' and a.before ->> 'topic' = r.topic"
+    "  and cast(a.before ->> 'partition' as integer) = r.partition and a.before ->> 'topic_id' is not null"
+    "  and a.happened_at >= r.opened_at order by a.audit_id limit 1), r.topic_id) as topic_id,"
+    " r.sequence, r.opened_at, r.dropped, r.cause, r.delivery_count, cast(r.offsets as text) as offsets"
+    " from sharequeue.dead_letter_batch_runs r"
+    " where r.group_id = :group_id and r.topic = :topic and r.partition = :partition"
+    " and r.sequence = any (cast(:sequences as bigint[])) order by r.sequence, r.cause, r.delivery_count"
 )
-_HOLDING = (
-    "select distinct sequence from sharequeue.dead_letter_batch_runs"
-    " where group_id = :group_id and topic = :topic and partition = :partition"
-    " and offsets && cast(:offsets as int8multirange)"
+_SPANS = sa.text(
+    "select topic, partition, max(sequence) as last, min(opened_at) as opened,"
+    " coalesce(max(sequence) filter (where written_at is not null), 0) as closed"
+    " from sharequeue.dead_letter_batch_runs where group_id = :group_id group by topic, partition"
+)
+_WRITTEN = sa.text(
+    "select cast(coalesce(sum(sharequeue.records(offsets)), 0) as bigint) as records"
+    " from sharequeue.dead_letter_batch_runs"
+    " where group_id = :group_id and written_at is not null and not dropped"
 )
 
 
 @dataclass(frozen=True)
 class ArchivedBatch:
-    """A batch of dead letters; `written_at` is None while it is open."""
+    """A batch of dead letters, with the id that its source topic had when it was opened."""
 
     source: SharePartition
     sequence: int
     topic_id: str
-    """The id of the source topic when the batch was written. A topic that was created again has another one."""
     opened_at: datetime
-    written_at: datetime | None
     dropped: bool
     runs: tuple[DeadLetterRun, ...]
 
@@ -74,47 +80,25 @@ class ArchivedSpan:
     first_opened_at: datetime
 
 
-class _Reset(NamedTuple):
-    """An administrator's reset of a share-partition: only that accepts a topic that was created again."""
-
-    at: datetime
-    topic_id_before: str
-
-
 class ArchivedLetters:
     """The dead letters of one group in Postgres."""
 
     def __init__(self, database: Database, group_id: str) -> None:
         self._database = database
         self._group_id = group_id
-        self._resets: dict[SharePartition, list[_Reset]] | None = None
 
-    def now(self) -> datetime:
-        """Return the time by the database's clock."""
-        return self._database.rows(sa.text("select sharequeue.clock() as now"))[0]["now"]  # type: ignore[no-any-return]
-
-    def spans(self, as_of: datetime) -> dict[SharePartition, ArchivedSpan]:
-        """Return the share-partitions that have batches; those closed later than `as_of` count as open."""
-        rows = self._database.rows(
-            sa.text(
-                "select topic, partition, max(sequence) as last, min(opened_at) as opened,"
-                " coalesce(max(sequence) filter (where written_at <= :as_of), 0) as closed"
-                " from sharequeue.dead_letter_batch_runs where group_id = :group_id group by topic, partition"
-            ),
-            group_id=self._group_id,
-            as_of=as_of,
-        )
+    def spans(self) -> dict[SharePartition, ArchivedSpan]:
+        """Return the share-partitions that have batches."""
         return {
             SharePartition(self._group_id, row["topic"], row["partition"]): ArchivedSpan(
                 row["last"], row["closed"], row["opened"]
             )
-            for row in rows
+            for row in self._database.rows(_SPANS, group_id=self._group_id)
         }
 
-    def holding(self, at: SharePartition, offsets: OffsetSet) -> list[ArchivedBatch]:
-        """Return the batches that hold any of these offsets."""
-        rows = self._rows(_HOLDING, at, offsets=str(offsets))
-        return self.named(at, (row["sequence"] for row in rows))
+    def written(self) -> int:
+        """Return the number of letters that are recorded as written."""
+        return int(self._database.rows(_WRITTEN, group_id=self._group_id)[0]["records"])
 
     def since(self, at: SharePartition, sequence: int, through: int) -> Iterator[ArchivedBatch]:
         """Yield the batches from this number through that one, in their order."""
@@ -123,52 +107,25 @@ class ArchivedLetters:
 
     def named(self, at: SharePartition, sequences: Iterable[int]) -> list[ArchivedBatch]:
         """Return the batches with these numbers that exist."""
-        rows = self._rows(_BATCHES, at, sequences=sorted(sequences))
+        rows = self._database.rows(
+            _BATCHES,
+            group_id=self._group_id,
+            topic=at.topic,
+            partition=at.partition,
+            sequences=sorted(sequences),
+        )
+        by_sequence = ((number, list(some)) for number, some in groupby(rows, lambda row: row["sequence"]))
         return [
             ArchivedBatch(
                 at,
                 sequence,
-                self._topic_id(at, first["opened_at"]) or first["topic_id"],
+                first["topic_id"],
                 first["opened_at"],
-                first["written_at"],
                 first["dropped"],
                 tuple(
                     DeadLetterRun(row["delivery_count"], row["cause"], OffsetSet.parse(row["offsets"]))
                     for row in (first, *others)
                 ),
             )
-            for sequence, (first, *others) in (
-                (sequence, list(some)) for sequence, some in groupby(rows, key=lambda row: row["sequence"])
-            )
+            for sequence, (first, *others) in by_sequence
         ]
-
-    def _rows(self, statement: str, at: SharePartition, **given: Any) -> list[sa.RowMapping]:
-        return self._database.rows(
-            sa.text(statement), group_id=self._group_id, topic=at.topic, partition=at.partition, **given
-        )
-
-    def _topic_id(self, at: SharePartition, opened_at: datetime) -> str | None:
-        """Return the id that the topic had at a time; None if it still has it."""
-        if self._resets is None:
-            self._resets = self._read_resets()
-        return next(
-            (reset.topic_id_before for reset in self._resets.get(at, ()) if reset.at >= opened_at), None
-        )
-
-    def _read_resets(self) -> dict[SharePartition, list[_Reset]]:
-        # The audit log has all resets, because nothing is ever removed from it.
-        rows = self._database.rows(
-            sa.text(
-                "select happened_at, before ->> 'topic' as topic,"
-                " cast(before ->> 'partition' as integer) as partition,"
-                " before ->> 'topic_id' as topic_id from sharequeue.audit_trail"
-                " where group_id = :group_id and act = 'alter_offsets' and before ->> 'topic_id' is not null"
-                " order by audit_id"
-            ),
-            group_id=self._group_id,
-        )
-        resets: dict[SharePartition, list[_Reset]] = defaultdict(list)
-        for row in rows:
-            at = SharePartition(self._group_id, row["topic"], row["partition"])
-            resets[at].append(_Reset(row["happened_at"], row["topic_id"]))
-        return resets

@@ -31,11 +31,6 @@ ABSENT = "absent, as nothing is copied"
 OTHER, UNEXPECTED = "other than in the source", "present, although the letter is not a copy"
 AS_EXPECTED = (SAME, NOT_COMPARED, ABSENT)
 
-COMPARE_SECONDS = 60.0
-"""After this time, no more originals are read in one reading. They may be far apart in a large topic."""
-SLICE = 2_000
-"""The number of letters whose originals are read between two checks of the time."""
-
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -62,40 +57,38 @@ def copied(headers: Mapping[str, str | None]) -> str:
 
 @dataclass(slots=True)
 class Comparison:
-    """Compares the letters of one reading with their originals, and starts no further comparison after `seconds`."""
+    """Compares the letters of one reading with their originals."""
 
     settings: Settings
     topics: Topics
-    seconds: float = field(default_factory=lambda: COMPARE_SECONDS)
+    seconds: float = 0.0
+    """The time that reading originals has taken."""
     not_compared: int = 0
     """Copies whose originals no longer exist."""
-    _begun: bool = False
     _infos: dict[str, TopicInfo | None] = field(default_factory=dict)
 
     def compare(self, judged: Sequence[Judged]) -> list[Compared]:
-        """Return one comparison for each letter, in order; fewer if the time is used up.
-
-        The other letters are left to the next reading. The first letters of a reading are always compared, so that
-        each reading makes progress.
-        """
-        compared: list[Compared] = []
-        for at in range(0, len(judged), SLICE):
-            if self._begun and self.seconds <= 0:
-                break
-            self._begun = True
-            compared += self._compare(judged[at : at + SLICE])
-        return compared
-
-    def _compare(self, judged: Sequence[Judged]) -> list[Compared]:
+        """Return one comparison for each letter, in order."""
         wanted: dict[SharePartition, set[int]] = defaultdict(set)
         for each in judged:
             if self._comparable(each) and each.source is not None and each.offset is not None:
                 wanted[each.source].add(each.offset)
-        originals = self._read(wanted)
-        return [self._one(each, originals) for each in judged]
+        began = time.monotonic()
+        originals: dict[tuple[SharePartition | None, int | None], RecordCopy] = {}
+        with RecordReader(self.settings) as reader:
+            for source, offsets in sorted(wanted.items()):
+                for message in reader.read(source.topic, source.partition, OffsetSet.from_offsets(offsets)):
+                    originals[source, offset_of(message)] = copy_of(message)
+        self.seconds += time.monotonic() - began
+        return [
+            self._one(each, originals.get((each.source, each.offset)) if self._comparable(each) else None)
+            for each in judged
+        ]
 
     def _comparable(self, judged: Judged) -> bool:
-        """Return whether the source topic is still the one of the letter's record."""
+        """Return whether a letter is a copy, and the source topic is still the one of its record: one that was
+        created again may have another record at the same offset.
+        """
         batch = judged.batch
         if copied(judged.headers) != "whole" or batch is None:
             return False
@@ -105,28 +98,11 @@ class Comparison:
         info = self._infos[topic]
         return info is not None and info.topic_id == batch.topic_id
 
-    def _read(self, wanted: dict[SharePartition, set[int]]) -> dict[tuple[SharePartition, int], RecordCopy]:
-        found: dict[tuple[SharePartition, int], RecordCopy] = {}
-        began = time.monotonic()
-        with RecordReader(self.settings) as originals:
-            for source, offsets in sorted(wanted.items()):
-                for message in originals.read(
-                    source.topic, source.partition, OffsetSet.from_offsets(offsets)
-                ):
-                    found[source, offset_of(message)] = copy_of(message)
-        self.seconds -= time.monotonic() - began
-        return found
-
-    def _one(self, judged: Judged, originals: dict[tuple[SharePartition, int], RecordCopy]) -> Compared:
+    def _one(self, judged: Judged, original: RecordCopy | None) -> Compared:
         letter = judged.letter
         if copied(judged.headers) != "whole":
             key, value = (ABSENT if part is None else UNEXPECTED for part in (letter.key, letter.value))
             return Compared(key, value, ABSENT)
-        source, offset = judged.source, judged.offset
-        original = None
-        # A topic that was created again may have another record at the same offset.
-        if source is not None and offset is not None and self._comparable(judged):
-            original = originals.get((source, offset))
         if original is None:
             self.not_compared += 1
             return Compared(NOT_COMPARED, NOT_COMPARED, NOT_COMPARED)

@@ -10,26 +10,26 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sharequeue.dagster.quality.expectations import Expectation, Verdict, verdict
-from sharequeue.reports.data_docs import site_folder
+from sharequeue.dagster.quality.expectations import Expectation
+from sharequeue.dagster.quality.findings import SHOWN, Finding, Found
+from sharequeue.reports.data_docs import is_of_life, site_folder
 
 if TYPE_CHECKING:
     import pandas as pd
 
-BUILT_IN = "built_in"
-USERS = "users"
-SITE, COPY = "local_site", "copy"
-"""The Data Docs in the context, and a second site if the user names a folder."""
+BUILT_IN, USERS = "built_in", "users"
+SITE = "local_site"
 _ROWS = {
     "result_format": "SUMMARY",
     "unexpected_index_column_names": ["dlq_partition", "dlq_offset"],
-    "partial_unexpected_count": 20,
+    "partial_unexpected_count": SHOWN,
 }
 KEPT_VALIDATIONS = 100
 """The number of validation results, and of their pages, to keep; older ones are removed."""
@@ -37,19 +37,14 @@ KEPT_VALIDATIONS = 100
 
 @dataclass(frozen=True, slots=True)
 class QualityContext:
-    """The context of one group. `user_suite` is the user's JSON; `data_docs` is the folder of a copy of the site."""
+    """The context of one group; `user_suite` is the user's JSON, with the expectations `users`."""
 
     folder: Path
     built_in: Sequence[Expectation]
     user_suite: Path | None = None
     users: Sequence[Expectation] = ()
-    data_docs: Path | None = None
-
-    @property
-    def sites(self) -> dict[str, Path]:
-        """The folders of the Data Docs, by the names of the sites."""
-        copies = {} if self.data_docs is None else {COPY: self.data_docs}
-        return {SITE: site_folder(self.folder), **copies}
+    created_at: datetime | None = None
+    """When the group was created. What is older is of a deleted group of the same name, and is removed."""
 
     @contextmanager
     def open(self) -> Iterator["Validator"]:
@@ -57,21 +52,27 @@ class QualityContext:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            yield Validator(self, _checkpoint(self))
-            for kept in (self.folder / "gx" / "uncommitted", *self.sites.values()):
+            site = site_folder(self.folder)
+            if self.created_at and site.exists() and not is_of_life(site, self.created_at):
+                shutil.rmtree(self.folder / "gx")
+            yield Validator(_checkpoint(self))
+            for kept in (self.folder / "gx" / "uncommitted", site):
                 _remove_old(kept / "validations")
 
 
 class Validator:
     """Validates batches with the group's checkpoint."""
 
-    def __init__(self, context: QualityContext, checkpoint: Any) -> None:
-        self._context = context
+    def __init__(self, checkpoint: Any) -> None:
         self._checkpoint = checkpoint
         self._number = 0
 
-    def validate(self, frame: "pd.DataFrame", run_name: str) -> dict[str, Verdict]:
-        """Validate one batch with both suites, store the results and update the Data Docs. Return them by check."""
+    def validate(
+        self, frame: "pd.DataFrame", run_name: str, finding: Callable[[Mapping[str, Any]], Finding]
+    ) -> dict[str, Found]:
+        """Validate one batch with both suites, store the results and update the Data Docs. Return what each check
+        has found; `finding` makes a finding from the cells of a letter.
+        """
         from great_expectations.core.run_identifier import RunIdentifier
 
         self._number += 1
@@ -79,23 +80,36 @@ class Validator:
             batch_parameters={"dataframe": frame},
             run_id=RunIdentifier(run_name=f"{run_name}-{self._number}"),
         )
-        found: dict[str, Verdict] = {}
-        for validated in result.run_results.values():
-            names = _names(self._context) if validated.suite_name == USERS else None
-            for each in validated.results:
-                config = each.expectation_config
-                name = names[str(config.id)] if names else str((config.meta or {})["check"])
-                found[name] = verdict(each)
-        return found
+        return {
+            str(each.expectation_config.meta["check"]): _found(each, finding)
+            for validated in result.run_results.values()
+            for each in validated.results
+        }
 
 
-def _names(context: QualityContext) -> dict[str, str]:
-    """Map the id of each user expectation in the context's copy of the suite to its check."""
-    stored = json.loads((context.folder / "gx" / "expectations" / f"{USERS}.json").read_text())
-    return {
-        str(each["id"]): expectation.check
-        for each, expectation in zip(stored["expectations"], context.users, strict=True)
-    }
+def _found(result: Any, finding: Callable[[Mapping[str, Any]], Finding]) -> Found:
+    """Return what an expectation has found, from Great Expectations' result."""
+    found, outcome = Found(), result.result or {}
+    if not result.success:
+        rows = outcome.get("partial_unexpected_index_list") or ()
+        found.add("", int(outcome.get("unexpected_count") or 0), map(finding, rows))
+        found.problem = _not_evaluated(result.exception_info)
+        if found.problem is None and not found.counts:
+            # An expectation about the whole table has no rows to show.
+            found.problem = f"observed {outcome.get('observed_value')}"
+    return found
+
+
+def _not_evaluated(exception_info: Any) -> str | None:
+    """Return why an expectation could not be evaluated; None if it was.
+
+    If an expectation raised, that is no result about the data. GX puts it into the result, in two forms.
+    """
+    given = exception_info or {}
+    for info in [given, *(value for value in given.values() if isinstance(value, dict))]:
+        if info.get("raised_exception"):
+            return f"could not be evaluated: {info.get('exception_message') or 'unknown error'}"
+    return None
 
 
 def _checkpoint(given: QualityContext) -> Any:
@@ -107,25 +121,37 @@ def _checkpoint(given: QualityContext) -> Any:
 
     context = gx.get_context(mode="file", project_root_dir=given.folder)
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
-    for name, folder in given.sites.items():
-        known = name in context.list_data_docs_sites()
-        put = context.update_data_docs_site if known else context.add_data_docs_site
-        put(name, _site(folder))
+    known = SITE in context.list_data_docs_sites()
+    site: Any = {
+        "class_name": "SiteBuilder",
+        # With them each page would open with a tour.
+        "show_how_to_buttons": False,
+        "store_backend": {
+            "class_name": "TupleFilesystemStoreBackend",
+            "base_directory": str(site_folder(given.folder)),
+        },
+        "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+    }
+    (context.update_data_docs_site if known else context.add_data_docs_site)(SITE, site)
     source = context.data_sources.add_or_update_pandas("dead_letters")
     batch = source.add_dataframe_asset("letters").add_batch_definition_whole_dataframe("batch")
-
-    def built(expectation: Expectation) -> Any:
-        return getattr(gxe, expectation.kind)(
-            **expectation.arguments,
-            severity=expectation.severity,
-            description=expectation.description,
-            meta={"check": expectation.check},
+    built: list[Any] = [
+        getattr(gxe, each.kind)(
+            **each.arguments,
+            severity=each.severity,
+            description=each.description,
+            meta={"check": each.check},
         )
-
-    suites = [gx.ExpectationSuite(name=BUILT_IN, expectations=[built(each) for each in given.built_in])]
+        for each in given.built_in
+    ]
+    suites = [gx.ExpectationSuite(name=BUILT_IN, expectations=built)]
     if given.user_suite is not None:
-        read = json.loads(given.user_suite.read_text())
-        suites.append(gx.ExpectationSuite(name=USERS, expectations=read["expectations"]))
+        read = json.loads(given.user_suite.read_text())["expectations"]
+        named = [
+            {**each, "meta": {**(each.get("meta") or {}), "check": expectation.check}}
+            for each, expectation in zip(read, given.users, strict=True)
+        ]
+        suites.append(gx.ExpectationSuite(name=USERS, expectations=named))
     definitions = [
         context.validation_definitions.add_or_update(
             gx.ValidationDefinition(name=suite.name, data=batch, suite=context.suites.add_or_update(suite))
@@ -136,20 +162,10 @@ def _checkpoint(given: QualityContext) -> Any:
         gx.Checkpoint(
             name="dead_letters",
             validation_definitions=definitions,
-            actions=[UpdateDataDocsAction(name="data_docs", site_names=list(given.sites))],
+            actions=[UpdateDataDocsAction(name="data_docs", site_names=[SITE])],
             result_format=_ROWS,
         )
     )
-
-
-def _site(folder: Path) -> Any:
-    """Return the config of a site. Without `show_how_to_buttons` each page would open with a tour."""
-    return {
-        "class_name": "SiteBuilder",
-        "show_how_to_buttons": False,
-        "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(folder)},
-        "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
-    }
 
 
 def _remove_old(folder: Path) -> None:

@@ -3,18 +3,18 @@
 The headers are those of KIP-1191 (``__dlq.errors.*``, values UTF-8 text) and our own. The partition is the source
 partition modulo a possible number of partitions of the dead-letter topic. Batch, cause and delivery count are
 those that Postgres archived, and key, value and copied headers are those of the record. The frame keeps each header
-as the text that was read.
+as the text that was read; the page "Check a queue in Dagster" lists its columns.
 ``sharequeue.dagster.quality.reconciliation`` checks that the topic has *all* the archived records.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sharequeue.dagster.quality.comparison import AS_EXPECTED, Compared, copied
 from sharequeue.dagster.quality.expectations import Expectation
 from sharequeue.dagster.quality.judging import Judged
-from sharequeue.dagster.quality.reading import partitions_of
 from sharequeue.deadletters.letters import (
     BATCH,
     DELIVERY_COUNT,
@@ -33,155 +33,119 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HEADERS = "headers_valid"
-UNIQUE = "source_coordinates_unique"
-"""The checks of the headers, and of records that have several letters."""
 REPEATED = "the record has a letter of this batch already"
 _NUMBERED = (PARTITION, OFFSET, DELIVERY_COUNT)
 _NUMBERS = ("dlq_partition", "dlq_offset", "expected_partition", "deliveries", "archived_deliveries")
+_HEADERS = {header: header.removeprefix("__dlq.errors.").replace(".", "_") for header in KAFKA_HEADERS}
+_CAUSES = {message: cause for cause, message in MESSAGES.items()}
+_DIGITS = re.compile(r"\d{1,18}", re.ASCII)
 
-COLUMNS = {
-    **{
-        header.removeprefix("__dlq.errors.").replace(".", "_"): f"the header `{header}`, as text"
-        for header in KAFKA_HEADERS
-    },
-    "sequence": f"the header `{SEQUENCE}`, as text",
-    "batch": f"the header `{BATCH}`, as text",
-    "dlq_partition": "the partition of the letter",
-    "dlq_offset": "its offset there",
-    "written_at": "the time of writing, UTC",
-    "header_problems": "the headers that are missing or not a number; else null",
-    "repeated": f"`{REPEATED}`, or null",
-    "expected_partition": "the partition in which it must be, or its own if that can be right",
-    "deliveries": "the delivery count of the header, as a number",
-    "archived_deliveries": "the delivery count in Postgres",
-    "cause": "`rejected` or `exceeded`, by the message; else `unknown`",
-    "archived_cause": "the cause in Postgres",
-    "archived_batch": "the expected header `" + BATCH + "`, by what Postgres has",
-    "standing": "`known` to Postgres, `invented`, `unplaced` (it does not have the position of its record), or "
-    "`earlier`: of a group or source topic that has been deleted since",
-    "copy": "the letter's own statement about its copy: `whole`, `missing`, `oversized`, or `none` if not requested",
-    "key_found": f"the key against the record's: {', '.join(f'`{word}`' for word in AS_EXPECTED)}, or what is wrong",
-    "value_found": "the same for the value",
-    "headers_found": "the same for the copied headers",
-    "key": "the key as text; bytes that are not UTF-8 are escaped",
-    "value": "the value as text; bytes that are not UTF-8 are escaped",
-    "exception_class": "the class of the handler's exception at the last delivery",
-    "exception_message": "its message",
-}
-"""The columns of a batch, in order, with their meaning."""
+
+def expectations() -> tuple[Expectation, ...]:
+    """Return the suite of expectations for a group's letters."""
+    null, of_set = "ExpectColumnValuesToBeNull", "ExpectColumnValuesToBeInSet"
+    as_source = (
+        Expectation(
+            f"{part}_as_source",
+            f"If a letter is a copy, its {part} {verb} the source record's, byte for byte, as far as the source "
+            "still has it; otherwise it has none.",
+            of_set,
+            {"column": f"{part}_found", "value_set": list(AS_EXPECTED)},
+        )
+        for part, verb in (("key", "is"), ("value", "is"), ("headers", "are"))
+    )
+    return (
+        Expectation(
+            HEADERS,
+            "Every letter has Kafka's headers and Sharequeue's; partition, offset and delivery count are numbers.",
+            null,
+            {"column": "header_problems"},
+        ),
+        Expectation(
+            "source_coordinates_unique",
+            "No batch has written a source record twice.",
+            null,
+            {"column": "repeated"},
+        ),
+        _equal(
+            "partition_follows_source",
+            "A letter is in the partition: source partition modulo the number of partitions, the current one or a "
+            "smaller one, because the topic may have grown.",
+            "dlq_partition",
+            "expected_partition",
+        ),
+        Expectation(
+            "cause_known",
+            "The message is one of the two causes of KIP-1191.",
+            of_set,
+            {"column": "message", "value_set": list(MESSAGES.values())},
+        ),
+        _equal(
+            "batch_as_archived",
+            "The letter's batch is the one that Postgres archived under its number.",
+            "batch",
+            "archived_batch",
+        ),
+        _equal(
+            "cause_as_archived", "The cause is the one that Postgres archived.", "cause", "archived_cause"
+        ),
+        _equal(
+            "delivery_count_as_archived",
+            "The delivery count is the one that Postgres archived.",
+            "deliveries",
+            "archived_deliveries",
+        ),
+        *as_source,
+        Expectation(
+            "copy_complete",
+            "If copies are enabled, the letter has the record: its source had it, and it fitted.",
+            of_set,
+            {"column": "copy", "value_set": ["whole", "none"]},
+            severity="warning",
+        ),
+    )
+
+
+def _equal(check: str, description: str, first: str, second: str) -> Expectation:
+    columns = {"column_A": first, "column_B": second, "ignore_row_if": "either_value_is_missing"}
+    return Expectation(check, description, "ExpectColumnPairValuesToBeEqual", columns)
+
+
+def header_problems(judged: Judged) -> tuple[tuple[str, str], ...]:
+    """Return the headers of a letter that are wrong, each with the problem."""
+    ours = () if judged.standing == "earlier" else (SEQUENCE, BATCH)
+    problems = []
+    for header in (*KAFKA_HEADERS, *ours):
+        text = judged.headers.get(header)
+        if text is None:
+            problems.append((header, "missing"))
+        elif header in _NUMBERED and _number(text) is None:
+            problems.append((header, "not a number"))
+    return tuple(problems)
 
 
 def frame(
     judged: Sequence[Judged],
     compared: Sequence[Compared],
     dlq_partitions: int,
-    repeated: Collection[Judged] = (),
+    repeated: Collection[tuple[int, int]] = (),
 ) -> "pd.DataFrame":
     """Return one row per letter: each header as text (None if missing), and the derived columns.
 
-    `repeated` are the letters of records whose batch has a letter for them already.
+    `repeated` are the places of letters of records whose batch has a letter for them already.
     """
     import pandas as pd
 
-    places = {each.place for each in repeated}
-    rows = [
-        {**_row(each, found, dlq_partitions), "repeated": REPEATED if each.place in places else None}
+    rows = (
+        {**_row(each, found, dlq_partitions), "repeated": REPEATED if each.place in repeated else None}
         for each, found in zip(judged, compared, strict=True)
-    ]
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(_NUMBERS, "float"))
-
-
-def expectations() -> tuple[Expectation, ...]:
-    """Return the suite of expectations for a group's letters."""
-    as_source = tuple(
-        Expectation(
-            check=f"{part}_as_source",
-            description=f"If a letter is a copy, its {part} {verb} the source record's, byte for byte, as far as "
-            "the source still has it; otherwise it has none.",
-            kind="ExpectColumnValuesToBeInSet",
-            arguments={"column": f"{part}_found", "value_set": list(AS_EXPECTED)},
-        )
-        for part, verb in (("key", "is"), ("value", "is"), ("headers", "are"))
     )
-    return (
-        Expectation(
-            check=HEADERS,
-            description="Every letter has Kafka's headers, and Sharequeue's if Postgres has recorded it as written; "
-            "partition, offset and delivery count are numbers.",
-            kind="ExpectColumnValuesToBeNull",
-            arguments={"column": "header_problems"},
-        ),
-        Expectation(
-            check=UNIQUE,
-            description="No batch has written a source record twice.",
-            kind="ExpectColumnValuesToBeNull",
-            arguments={"column": "repeated"},
-        ),
-        Expectation(
-            check="partition_follows_source",
-            description="A letter is in the partition: source partition modulo the number of partitions, the "
-            "current one or a smaller one, because the topic may have grown.",
-            kind="ExpectColumnPairValuesToBeEqual",
-            arguments=_pair("dlq_partition", "expected_partition"),
-        ),
-        Expectation(
-            check="cause_known",
-            description="The message is one of the two causes of KIP-1191.",
-            kind="ExpectColumnValuesToBeInSet",
-            arguments={"column": "message", "value_set": list(MESSAGES.values())},
-        ),
-        Expectation(
-            check="batch_as_archived",
-            description="The letter's batch is the one that Postgres archived under its number.",
-            kind="ExpectColumnPairValuesToBeEqual",
-            arguments=_pair("batch", "archived_batch"),
-        ),
-        Expectation(
-            check="cause_as_archived",
-            description="The cause is the one that Postgres archived.",
-            kind="ExpectColumnPairValuesToBeEqual",
-            arguments=_pair("cause", "archived_cause"),
-        ),
-        Expectation(
-            check="delivery_count_as_archived",
-            description="The delivery count is the one that Postgres archived.",
-            kind="ExpectColumnPairValuesToBeEqual",
-            arguments=_pair("deliveries", "archived_deliveries"),
-        ),
-        *as_source,
-        Expectation(
-            check="copy_complete",
-            description="If copies are enabled, the letter has the record: its source had it, and it fitted.",
-            kind="ExpectColumnValuesToBeInSet",
-            arguments={"column": "copy", "value_set": ["whole", "none"]},
-            severity="warning",
-        ),
-    )
+    return pd.DataFrame(rows).astype(dict.fromkeys(_NUMBERS, "float"))
 
 
-def header_problems(judged: Judged) -> tuple[tuple[str, str], ...]:
-    """Return the headers of a letter that are wrong, each with the problem."""
-    ours = (SEQUENCE, BATCH) if judged.standing == "known" else ()
-    problems = []
-    for header in (*KAFKA_HEADERS, *ours):
-        text = judged.headers.get(header)
-        if text is None:
-            problems.append((header, "missing"))
-        elif header in _NUMBERED and not _DIGITS.fullmatch(text):
-            problems.append((header, "not a number"))
-    return tuple(problems)
-
-
-def _pair(first: str, second: str) -> dict[str, object]:
-    return {"column_A": first, "column_B": second, "ignore_row_if": "either_value_is_missing"}
-
-
-def _column(header: str) -> str:
-    return header.removeprefix("__dlq.errors.").replace(".", "_")
-
-
-def _row(judged: Judged, compared: Compared, dlq_partitions: int) -> dict[str, object]:
+def _row(judged: Judged, compared: Compared, dlq_partitions: int) -> Mapping[str, object]:
     letter, run, headers = judged.letter, judged.run, judged.headers
+    problems = "; ".join(f"{header}: {problem}" for header, problem in header_problems(judged))
     source = _number(headers.get(PARTITION))
     return {
         **{column: headers.get(header) for header, column in _HEADERS.items()},
@@ -190,14 +154,13 @@ def _row(judged: Judged, compared: Compared, dlq_partitions: int) -> dict[str, o
         "dlq_partition": letter.partition,
         "dlq_offset": letter.offset,
         "written_at": letter.timestamp,
-        "header_problems": "; ".join(f"{header}: {problem}" for header, problem in header_problems(judged))
-        or None,
+        "header_problems": problems or None,
         "expected_partition": None if source is None else _expected(source, letter.partition, dlq_partitions),
         "deliveries": _number(headers.get(DELIVERY_COUNT)),
-        "archived_deliveries": None if run is None else run.delivery_count,
+        "archived_deliveries": run and run.delivery_count,
         "cause": _CAUSES.get(headers.get(MESSAGE) or "", "unknown"),
-        "archived_cause": None if run is None else run.cause,
-        "archived_batch": None if judged.batch is None else judged.batch.identity,
+        "archived_cause": run and run.cause,
+        "archived_batch": judged.batch and judged.batch.identity,
         "standing": judged.standing,
         "copy": copied(headers),
         "key_found": compared.key,
@@ -216,13 +179,17 @@ def _expected(source: int, partition: int, dlq_partitions: int) -> int:
     That is its own partition, if it is right for a number of partitions that the topic can have had.
     """
     partitions = max(dlq_partitions, partition + 1)  # it may have grown since the number was read
-    return partition if partition in partitions_of(source, partitions) else source % dlq_partitions
+    return partition if partition in _partitions_of(source, partitions) else source % dlq_partitions
+
+
+@lru_cache(maxsize=10_000)
+def _partitions_of(source_partition: int, partitions: int) -> frozenset[int]:
+    """Return the partitions of a dead-letter topic in which letters of a source partition may be.
+
+    The topic's number of partitions only grows, so it was any from 1 to the current one when the letter was written.
+    """
+    return frozenset(source_partition % number for number in range(1, partitions + 1))
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else None
-
-
-_DIGITS = re.compile(r"\d+", re.ASCII)
-_HEADERS = {header: _column(header) for header in KAFKA_HEADERS}
-_CAUSES = {message: cause for cause, message in MESSAGES.items()}
+    return int(text) if text is not None and _DIGITS.fullmatch(text) else None

@@ -7,161 +7,113 @@ batch, the reconciliation records the offsets. Then the batch is dropped from me
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from sharequeue.dagster.quality import dead_letters
-from sharequeue.dagster.quality.archived import ArchivedLetters, ArchivedSpan
-from sharequeue.dagster.quality.comparison import Compared, Comparison
+from sharequeue.dagster.quality.archived import ArchivedLetters
+from sharequeue.dagster.quality.comparison import Comparison
 from sharequeue.dagster.quality.context import QualityContext, Validator
-from sharequeue.dagster.quality.expectations import Verdict
-from sharequeue.dagster.quality.findings import SHOWN, Finding, Found
-from sharequeue.dagster.quality.judging import Judge, Judged
+from sharequeue.dagster.quality.findings import Finding, Found, Kept
+from sharequeue.dagster.quality.judging import Judge
 from sharequeue.dagster.quality.reading import Reading
-from sharequeue.dagster.quality.reconciliation import Place, Reconciled, Reconciliation
+from sharequeue.dagster.quality.reconciliation import Reconciliation, about
 from sharequeue.database import Database
-from sharequeue.deadletters.letters import DeadLetter
-from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics
+from sharequeue.kafka.topics import Topics
 from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 
 CHUNK_LETTERS = 20_000
 """The maximum number of letters in a batch for Great Expectations."""
+COMPARE_SECONDS = 60.0
+"""After this time, no more letters are read in one reading: their originals may be far apart in a large topic."""
+RECONCILED = "reconciled_with_state"
 
 
 @dataclass(slots=True)
 class Examined:
     """The result of a reading."""
 
-    reading: Reading
-    by_check: dict[str, Found] = field(default_factory=dict)
-    reconciled: Reconciled = field(default_factory=Reconciled)
+    found: dict[str, Found] = field(default_factory=dict)
+    """What each check has found in this reading."""
+    letters: int = 0
+    """The letters read, of any group."""
+    left: int = 0
+    """The number of offsets that are left for the next reading."""
     headers: Counter[tuple[str, str]] = field(default_factory=Counter)
     """The number of letters by header that is wrong in them, and its problem."""
+    archived: int = 0
     ours: int = 0
-    foreign: int = 0
     earlier: int = 0
     not_compared: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Examination:
-    """A group's dead-letter topic at one time, to be read once for each position at which checks continue.
-
-    These readings all have the same end. So checks that have reached it continue together the next time.
-    """
-
-    group_id: str
-    topic: str
-    info: TopicInfo
-    logs: Mapping[int, LogOffsets]
-    archived: ArchivedLetters
-    spans: Mapping[SharePartition, ArchivedSpan]
-
-    @classmethod
-    def of(cls, database: Database, group_id: str, topics: Topics, topic: str) -> Self | None:
-        """Examine the topic; None if the group has none."""
-        archived = ArchivedLetters(database, group_id)
-        # Before the ends of the topic are read: batches closed by now are in it.
-        spans = archived.spans(archived.now())
-        info = topics.describe([topic]).get(topic) if topic else None
-        if info is None:
-            return None
-        topics.settle([topic])
-        return cls(group_id, topic, info, topics.offsets(topic), archived, spans)
-
-
 def examine(
-    examination: Examination,
-    settings: Settings,
+    database: Database,
+    group_id: str,
+    topic: str,
     topics: Topics,
+    settings: Settings,
+    kept: Kept,
     *,
-    first: Mapping[int, int],
-    places: Mapping[SharePartition, Place],
     most: int,
-    context: QualityContext | None,
+    context: QualityContext,
     run_name: str,
-) -> Examined:
-    """Read the topic from `first` on, up to `most` letters, and only as far as there is time to compare. Without a
-    context, only reconcile the letters and compare none."""
-    archived, spans, info = examination.archived, examination.spans, examination.info
-    reading = Reading(settings, examination.topic, info, examination.logs, first)
-    examined = Examined(reading)
-    judge, comparison = Judge(archived, examination.group_id, spans), Comparison(settings, topics)
-    reconciliation = Reconciliation(places)
+) -> Examined | None:
+    """Read the topic from where the last reading has ended, up to `most` letters; None if there is no topic.
+
+    `kept` gets the findings, and the position at which the next reading continues.
+    """
+    archived = ArchivedLetters(database, group_id)
+    # Before the ends of the topic are read: batches that are closed by now are in it.
+    spans = archived.spans()
+    info = topics.describe([topic]).get(topic) if topic else None
+    if info is None:
+        return None
+    topics.settle([topic])
+    logs = topics.offsets(topic)
+    if kept.topic_id != info.topic_id:
+        kept.topic_id, kept.next, kept.places, kept.found = info.topic_id, {}, {}, {}
+    reading = Reading(settings, topic, info, logs, kept.next)
+    examined = Examined()
+    found = examined.found
+    judge, comparison = Judge(archived, group_id, spans), Comparison(settings, topics)
+    reconciliation = Reconciliation(kept.places)
     with ExitStack() as stack:
         validator: Validator | None = None
         for letters in reading.chunks(CHUNK_LETTERS, most):
-            judged = judge.judge(letters)
-            ours = [each for each in judged if each.ours]
-            compared = comparison.compare(ours) if context else []
-            ended = context is not None and len(compared) < len(ours)
-            if ended:
-                # Letters that were not compared count as not read: the next run begins with them.
-                taken = judged.index(ours[len(compared)])
-                reading.give_back(letters[taken:])
-                judged, ours = judged[:taken], ours[: len(compared)]
-            repeated = reconciliation.add(judged)
-            examined.foreign += len(judged) - len(ours)
-            examined.earlier += sum(each.standing == "earlier" for each in ours)
+            ours = [each for each in judge.judge(letters) if each.standing != "foreign"]
+            repeated = {each.place for each in reconciliation.add(ours)}
             examined.ours += len(ours)
-            if ours and context:
-                frame = dead_letters.frame(ours, compared, info.partitions, repeated)
-                # Great Expectations takes seconds to import: skip it if nothing is to be validated.
-                validator = validator or stack.enter_context(context.open())
-                examined.headers.update(
-                    each for letter in ours for each in dead_letters.header_problems(letter)
-                )
-                findings = _Findings(ours, compared, repeated)
-                _add(examined.by_check, validator.validate(frame, run_name), findings)
-            if ended:
+            examined.earlier += sum(each.standing == "earlier" for each in ours)
+            if not ours:
+                continue
+            compared = comparison.compare(ours)
+            by_place = {
+                each.place: (each, each.unaltered and like.as_expected and each.place not in repeated)
+                for each, like in zip(ours, compared, strict=True)
+            }
+
+            def finding(row: Mapping[str, Any], by_place: Any = by_place) -> Finding:
+                judged, intact = by_place[int(row["dlq_partition"]), int(row["dlq_offset"])]
+                cells = [f"{key}: {value}" for key, value in row.items() if not key.startswith("dlq_")]
+                return about(judged, ", ".join(cells), intact=intact)
+
+            # Great Expectations takes seconds to import: skip it if nothing is to be validated.
+            validator = validator or stack.enter_context(context.open())
+            frame = dead_letters.frame(ours, compared, info.partitions, repeated)
+            for check, new in validator.validate(frame, run_name, finding).items():
+                found.setdefault(check, Found()).extend(new)
+            examined.headers.update(each for judged in ours for each in dead_letters.header_problems(judged))
+            if comparison.seconds >= COMPARE_SECONDS:
                 break
-    examined.not_compared = comparison.not_compared
-    examined.reconciled = reconciliation.end(archived, spans, reading)
+    reconciliation.end(archived, spans, reading)
+    found[RECONCILED] = reconciliation.found
+    for check in {*kept.found, *found}:
+        earlier = kept.found.get(check, Found()).still(logs)
+        kept.found[check] = earlier.merged(found.get(check, Found()), reading.next)
+    kept.next, kept.places = reading.next, reconciliation.next
+    examined.letters, examined.left = reading.letters, reading.left
+    examined.archived, examined.not_compared = reconciliation.archived, comparison.not_compared
     return examined
-
-
-class _Findings:
-    """Makes the findings about the letters of a batch."""
-
-    def __init__(
-        self, judged: Sequence[Judged], compared: Sequence[Compared], repeated: Sequence[Judged]
-    ) -> None:
-        again = {each.place for each in repeated}
-        self._letters = {each.place: each.letter for each in judged}
-        self._intact = {
-            each.place
-            for each, found in zip(judged, compared, strict=True)
-            if each.unaltered and found.as_expected and each.place not in again
-        }
-
-    def about(self, row: Mapping[str, Any]) -> Finding:
-        """Return the finding in a row of Great Expectations' result."""
-        place = int(row["dlq_partition"]), int(row["dlq_offset"])
-        cells = [f"{key}: {value}" for key, value in row.items() if not key.startswith("dlq_")]
-        return finding(self._letters[place], ", ".join(cells), intact=place in self._intact)
-
-
-def _add(by_check: dict[str, Found], verdicts: Mapping[str, Verdict], findings: _Findings) -> None:
-    for name, verdict in verdicts.items():
-        found = by_check.setdefault(name, Found())
-        found.elements += verdict.elements
-        found.counts[""] += verdict.unexpected_count
-        found.passed = found.passed and verdict.passed
-        found.problem = found.problem or verdict.problem
-        found.findings += map(findings.about, verdict.unexpected[: SHOWN - len(found.findings)])
-
-
-def finding(letter: DeadLetter, found: str, *, intact: bool = False) -> Finding:
-    """Return the finding about a letter."""
-    return Finding(
-        found[:500],
-        letter.partition,
-        letter.offset,
-        letter.source_topic,
-        letter.source_partition,
-        letter.source_offset,
-        intact=intact,
-    )

@@ -1,79 +1,68 @@
 """The sensor that offers the days of a share group's history, and has each counted when it is over.
 
 The partitions of the asset `history` are dynamic: a day becomes one when it is over and the group has figures of it.
-The sensor adds them and requests one run for all new ones. It needs neither Spark nor the broker.
+The sensor adds them, and requests one run for all that were not counted yet: also for an earlier day whose figures
+came later, and again for days whose run failed, together with the next one. It needs neither Spark nor the broker.
 """
 
-import json
-from typing import Any
+from functools import partial
 
 import dagster as dg
 
 from sharequeue.dagster.assets.history import partitions_of
 from sharequeue.dagster.resources import StateResource
-from sharequeue.dagster.sensors.outages import keep, waiting_out
+from sharequeue.dagster.sensors.active_runs import AT_WORK
+from sharequeue.dagster.sensors.outages import Answer, Kept, keep, sensor_on_state
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.state.journal import Journal
 
 INTERVAL_SECONDS = 600
 """A day is offered at most this long after midnight in UTC."""
 
-COUNTED = "counted_until"
-"""The key of the cursor that has the last day whose count was requested."""
 
-
-def history_sensor(group: ShareGroup, job_name: str) -> dg.SensorDefinition:
-    """Build the sensor of the history of `group`; `job_name` makes its asset. It is on if the observation is."""
-    partitions = partitions_of(group)
-
-    @dg.sensor(
-        name=f"{group.name}_history",
+def history_sensor(group: ShareGroup, job_name: str, asset: dg.AssetKey) -> dg.SensorDefinition:
+    """Build the sensor of the history of `group`; `job_name` makes its `asset`. It is on if the observation is."""
+    return sensor_on_state(
+        f"{group.name}_history",
+        partial(_tick, group, job_name, asset),
         job_name=job_name,
-        minimum_interval_seconds=INTERVAL_SECONDS,
-        default_status=dg.DefaultSensorStatus.RUNNING
-        if group.automation.observe.enabled
-        else dg.DefaultSensorStatus.STOPPED,
+        interval_seconds=INTERVAL_SECONDS,
+        enabled=group.automation.observe.enabled,
         description=f"Counts each day of {group.group} when it is over, and makes it a partition of its history.",
     )
-    def sensor(
-        context: dg.SensorEvaluationContext, sharequeue_state: StateResource
-    ) -> dg.SensorResult | dg.SkipReason:
-        def tick(kept: dict[str, Any]) -> dg.SensorResult | dg.SkipReason:
-            days = [
-                day.isoformat() for day in Journal(sharequeue_state.database).days_with_figures(group.group)
-            ]
-            # A tick that is repeated after a crash of the daemon has the old cursor.
-            new = [day for day in days if day > kept.get(COUNTED, "")]
-            if not new:
-                keep(context, kept)
-                return dg.SkipReason(
-                    f"no further day is over since {days[-1]}"
-                    if days
-                    else "the group has no day that is over"
-                )
-            return dg.SensorResult(
-                dynamic_partitions_requests=[partitions.build_add_request(new)],
-                run_requests=[_request(group, new)],
-                cursor=json.dumps({**kept, COUNTED: new[-1]}),
-            )
-
-        return waiting_out(context, INTERVAL_SECONDS, tick)
-
-    return sensor
 
 
-def _request(group: ShareGroup, days: list[str]) -> dg.RunRequest:
-    """Request one run for days that follow each other among the partitions."""
-    run_key = f"{group.group}:history:{days[-1]}"
-    if len(days) == 1:
-        return dg.RunRequest(run_key=run_key, partition_key=days[0])
-    return dg.RunRequest(
-        run_key=run_key,
+def _tick(
+    group: ShareGroup,
+    job_name: str,
+    asset: dg.AssetKey,
+    context: dg.SensorEvaluationContext,
+    queue: StateResource,
+    kept: Kept,
+) -> Answer:
+    keep(context, kept)
+    partitions = partitions_of(group)
+    if context.instance.get_runs(dg.RunsFilter(job_name=job_name, statuses=AT_WORK), limit=1):
+        return dg.SkipReason("a run counts days at the moment")
+    days = [day.isoformat() for day in Journal(queue.database).days_with_figures(group.group)]
+    new = {*days} - context.instance.get_materialized_partitions(asset)
+    if not new:
+        return dg.SkipReason(
+            f"no further day is over since {days[-1]}" if days else "the group has no day that is over"
+        )
+    known = context.instance.get_dynamic_partitions(partitions.name or "")
+    added = [day for day in sorted(new) if day not in known]
+    # A range counts in the order in which the partitions were added.
+    ordered = [day for day in (*known, *added) if day in new]
+    request = dg.RunRequest(
+        # Dagster launches one run for a key, whatever its result.
+        run_key=f"{group.group}:history:{min(new)}:{max(new)}:{len(new)}",
         tags={
-            "dagster/asset_partition_range_start": days[0],
-            "dagster/asset_partition_range_end": days[-1],
+            "dagster/asset_partition_range_start": ordered[0],
+            "dagster/asset_partition_range_end": ordered[-1],
         },
     )
-
-
-__all__ = ["history_sensor"]
+    return dg.SensorResult(
+        dynamic_partitions_requests=[partitions.build_add_request(added)] if added else [],
+        run_requests=[request],
+    )

@@ -11,16 +11,15 @@ import json
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from itertools import takewhile
-from typing import Any
 
 import dagster as dg
 
-from sharequeue.dagster.names import GROUP_TAG
 from sharequeue.dagster.position import awaited
 from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.sensors.active_runs import at_work, latest_runs, reason_of_failure
-from sharequeue.dagster.sensors.outages import keep, waiting_out
+from sharequeue.dagster.sensors.outages import Answer, Kept, keep, sensor_on_state
 from sharequeue.dagster.share_group import LagSensor, ShareGroup
 from sharequeue.reports.waiting_work import GroupWork, work_of
 from sharequeue.words.figures import SharePartitionStatus
@@ -39,56 +38,53 @@ FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 def lag_sensor(group: ShareGroup, assets: Sequence[dg.AssetKey]) -> dg.SensorDefinition:
     """Build a sensor that keeps the job of `group` running while records wait; `assets` are those of its runs."""
     given = group.automation.sensor
-
-    @dg.sensor(
-        name=f"{group.name}_lag",
+    return sensor_on_state(
+        f"{group.name}_lag",
+        partial(_tick, group, assets),
         job_name=group.name,
-        minimum_interval_seconds=given.interval_seconds,
-        default_status=dg.DefaultSensorStatus.RUNNING if given.enabled else dg.DefaultSensorStatus.STOPPED,
+        interval_seconds=given.interval_seconds,
+        enabled=given.enabled,
         description=f"Requests a run of {group.name} while {group.group} has work and no active run or member.",
     )
-    def sensor(
-        context: dg.SensorEvaluationContext, sharequeue_state: StateResource
-    ) -> dg.SensorResult | dg.SkipReason:
-        def tick(kept: dict[str, Any]) -> dg.SensorResult | dg.SkipReason:
-            work, now = work_of(sharequeue_state.database, group.group), time.time()
-            kept = {name: kept[name] for name in ("marks", "waiting_since") if name in kept}
-            since = kept.pop("waiting_since", now)
-            unknown = unknown_topics(group, work)
-            first = (
-                awaited(group, unknown, sharequeue_state.database, sharequeue_state.settings.load())
-                if unknown
-                else []
-            )
-            lag = work.lag + sum(status.lag for status in first or ())
 
-            def skipped(reason: str) -> dg.SkipReason:
-                keep(context, kept)
-                return dg.SkipReason(f"lag {lag}: {reason}")
 
-            if reason := nothing_to_do(group, work):
-                return skipped(reason)
-            if work.members:
-                return skipped(f"the group has {work.members} live members")
-            if running := at_work(context.instance, group, assets):
-                return skipped(running)
-            runs = latest_runs(context.instance, group)
-            latest, marks = runs[0] if runs else None, _marks(work)
-            if reason := reason_to_wait(context.instance, given, runs, kept.get("marks") == marks, now):
-                return skipped(reason)
-            if reason := _unknown_or_few(group, work, latest, now, since) or _not_there(work, unknown, first):
-                kept["waiting_since"] = since
-                return skipped(reason)
-            run_key = f"{group.group}:{latest.dagster_run.run_id if latest else 'first'}"
-            shown = {"lag_records": lag, "waiting_records": work.records, "run_key": run_key}
-            return dg.SensorResult(
-                run_requests=[dg.RunRequest(run_key=run_key, tags={GROUP_TAG: group.group})],
-                cursor=json.dumps({**shown, "marks": marks}),
-            )
+def _tick(
+    group: ShareGroup,
+    assets: Sequence[dg.AssetKey],
+    context: dg.SensorEvaluationContext,
+    queue: StateResource,
+    kept: Kept,
+) -> Answer:
+    given, work, now = group.automation.sensor, work_of(queue.database, group.group), time.time()
+    kept = {name: kept[name] for name in ("marks", "waiting_since") if name in kept}
+    since = kept.pop("waiting_since", now)
+    unknown = unknown_topics(group, work)
+    first = awaited(group, unknown, queue.database, queue.settings.load()) if unknown else []
+    lag = work.lag + sum(status.lag for status in first or ())
 
-        return waiting_out(context, given.interval_seconds, tick)
+    def skipped(reason: str) -> dg.SkipReason:
+        keep(context, kept)
+        return dg.SkipReason(f"lag {lag}: {reason}")
 
-    return sensor
+    if reason := nothing_to_do(group, work):
+        return skipped(reason)
+    if work.members:
+        return skipped(f"the group has {work.members} live members")
+    if running := at_work(context.instance, group, assets):
+        return skipped(running)
+    runs = latest_runs(context.instance, group)
+    latest, marks = runs[0] if runs else None, _marks(work)
+    if reason := reason_to_wait(context.instance, given, runs, kept.get("marks") == marks, now):
+        return skipped(reason)
+    if reason := _unknown_or_few(group, work, latest, now, since) or _not_there(work, unknown, first):
+        kept["waiting_since"] = since
+        return skipped(reason)
+    run_key = f"{group.group}:{latest.dagster_run.run_id if latest else 'first'}"
+    shown = {"lag_records": lag, "waiting_records": work.records, "run_key": run_key}
+    return dg.SensorResult(
+        run_requests=[dg.RunRequest(run_key=run_key, tags=group.run_tags)],
+        cursor=json.dumps({**shown, "marks": marks}),
+    )
 
 
 def nothing_to_do(group: ShareGroup, work: GroupWork) -> str | None:

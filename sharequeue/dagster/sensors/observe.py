@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import dagster as dg
 from sqlalchemy.exc import DBAPIError
@@ -21,11 +21,11 @@ from sqlalchemy.exc import DBAPIError
 from sharequeue.dagster import reports
 from sharequeue.dagster.assets.dead_letters import reported_until
 from sharequeue.dagster.assets.reports import standing
-from sharequeue.dagster.position import Position, seen_by_broker, state_of
+from sharequeue.dagster.position import Position, seen_by_broker, settled, state_of
 from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.sensors.active_runs import at_work, latest_runs
 from sharequeue.dagster.sensors.lag import FAILED, reason_to_wait, unknown_topics
-from sharequeue.dagster.sensors.outages import keep, waiting_out
+from sharequeue.dagster.sensors.outages import Answer, Kept, keep, sensor_on_state
 from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.dagster.state_checks import AGE_BOUNDED, LAG_BOUNDED, evaluation, state_results
 from sharequeue.dagster.topics import observed_topics, written_offsets
@@ -63,64 +63,57 @@ class Observed:
 def observe_sensor(group: ShareGroup, observed: Observed) -> dg.SensorDefinition:
     """Build a sensor that records the position of `group`, and requests checks of new dead letters."""
     given = group.automation.observe
-
-    @dg.sensor(
-        name=f"{group.name}_observe",
+    return sensor_on_state(
+        f"{group.name}_observe",
+        partial(_tick, group, observed),
         job_name=observed.checks_job,
-        minimum_interval_seconds=given.interval_seconds,
-        default_status=dg.DefaultSensorStatus.RUNNING if given.enabled else dg.DefaultSensorStatus.STOPPED,
+        interval_seconds=given.interval_seconds,
+        enabled=given.enabled,
         description=f"Records and checks SPSO and lag of {group.group} without a run; requests checks of letters.",
     )
-    def sensor(
-        context: dg.SensorEvaluationContext, sharequeue_state: StateResource
-    ) -> dg.SensorResult | dg.SkipReason:
-        def tick(kept: dict[str, Any]) -> dg.SensorResult | dg.SkipReason:
-            violations = _violations(sharequeue_state.database, group)
-            with bounded(sharequeue_state.database) as database:
-                position = state_of(database, group.group, violations)
-                if position.statuses:
-                    Reports(database).record(group.group, duration(given.keep))
-                work = work_of(database, group.group)
-            # No transaction is open while the broker is read.
-            settings = sharequeue_state.settings.load()
-            position = seen_by_broker(position, group, sharequeue_state.database, settings)
-            if not position.everything:
-                keep(context, kept)
-                return dg.SkipReason(
-                    "the group has no state yet, and the broker "
-                    + ("shows none of its topics" if position.first_known else "cannot be read")
-                )
-            with bounded(sharequeue_state.database) as database:
-                sums = read_figures(database, group.group, position.ages, position.first)
-            figures = reports.figures(position.everything, sums)
-            now = [str(status.share_partition) for status in position.statuses]
-            events: list[Event] = [
-                dg.AssetObservation(observed.report, metadata={**figures, **_seen(group, work, now, kept)}),
-            ]
-            verdicts = map(evaluation, state_results(group, observed.report, position))
-            events += (
-                each for each in verdicts if _is_sure(position, each) and _is_news(context.instance, each)
-            )
-            if _due(context.instance, group, observed.report):
-                report = standing(sharequeue_state.database, group, settings)
-                events.append(_without_run(observed.report, "Recorded by the sensor", report))
-            waits = position.lag or not position.first_known
-            if not waits and _due(context.instance, group, observed.accepted):
-                empty = {
-                    "lag_records": 0,
-                    "archiving_records": 0,
-                    **_catalog(context.instance, observed.accepted),
-                }
-                events.append(_without_run(observed.accepted, "Nothing waits: recorded by the sensor", empty))
-            return dg.SensorResult(
-                run_requests=_checks(context.instance, group, observed, work),
-                asset_events=[*events, *observed_topics(position.everything, kept.get("topics"))],
-                cursor=json.dumps({"share_partitions": now, "topics": written_offsets(position.everything)}),
-            )
 
-        return waiting_out(context, given.interval_seconds, tick)
 
-    return sensor
+def _tick(
+    group: ShareGroup,
+    observed: Observed,
+    context: dg.SensorEvaluationContext,
+    queue: StateResource,
+    kept: Kept,
+) -> Answer:
+    instance, settings = context.instance, queue.settings.load()
+    # No transaction is open while this waits for the service, nor while the broker is read.
+    violations, _ = _violations(queue.database, group), settled(queue.database, group.group)
+    with bounded(queue.database) as database:
+        position = state_of(database, group.group, violations)
+        if position.statuses:
+            Reports(database).record(group.group, duration(group.automation.observe.keep))
+        work = work_of(database, group.group)
+    position = seen_by_broker(position, group, queue.database, settings)
+    if not position.everything:
+        keep(context, kept)
+        return dg.SkipReason(
+            "the group has no state yet, and the broker "
+            + ("shows none of its topics" if position.first_known else "cannot be read")
+        )
+    with bounded(queue.database) as database:
+        sums = read_figures(database, group.group, position.ages, position.first)
+    now = [str(status.share_partition) for status in position.statuses]
+    seen = {**reports.figures(position.everything, sums), **_seen(group, work, now, kept)}
+    events: list[Event] = [dg.AssetObservation(observed.report, metadata=seen)]
+    verdicts = map(evaluation, state_results(group, observed.report, position))
+    events += (each for each in verdicts if _is_sure(position, each) and _is_news(instance, each))
+    if _due(instance, group, observed.report):
+        report = standing(queue.database, group, settings)
+        events.append(_without_run(observed.report, "Recorded by the sensor", report))
+    waits = position.lag or not position.first_known
+    if not waits and _due(instance, group, observed.accepted):
+        empty = {"lag_records": 0, "archiving_records": 0, **_catalog(instance, observed.accepted)}
+        events.append(_without_run(observed.accepted, "Nothing waits: recorded by the sensor", empty))
+    return dg.SensorResult(
+        run_requests=_checks(instance, group, observed, work),
+        asset_events=[*events, *observed_topics(position.everything, kept.get("topics"))],
+        cursor=json.dumps({"share_partitions": now, "topics": written_offsets(position.everything)}),
+    )
 
 
 def _violations(database: Database, group: ShareGroup) -> Sequence[str] | None:
@@ -134,7 +127,7 @@ def _violations(database: Database, group: ShareGroup) -> Sequence[str] | None:
         return None
 
 
-def _seen(group: ShareGroup, work: GroupWork, now: list[str], kept: dict[str, Any]) -> dict[str, str | int]:
+def _seen(group: ShareGroup, work: GroupWork, now: list[str], kept: Kept) -> dict[str, str | int]:
     """Return what is new since the last tick, and the topics without state: no member has subscribed to them."""
     known = kept.get("share_partitions", now)
     new = [each for each in now if each not in known]

@@ -1,4 +1,4 @@
-"""Wait in a sensor while Postgres is away.
+"""A sensor that reads the state in Postgres, and waits while Postgres is away.
 
 Each tick logs one line instead of a stack trace, and the pauses grow, up to ten minutes: each attempt to connect may
 take seconds. The number of failures is kept in the sensor's cursor, next to the sensor's own data.
@@ -12,8 +12,9 @@ from typing import Any
 import dagster as dg
 from sqlalchemy.exc import SQLAlchemyError
 
+from sharequeue.dagster.resources import StateResource
 from sharequeue.database.schema_files import SchemaOutdated
-from sharequeue.words.errors import ShareError
+from sharequeue.words.errors import ShareError, first_line
 from sharequeue.words.settings import SettingMissing
 
 LONGEST_PAUSE_SECONDS = 600.0
@@ -23,44 +24,54 @@ AWAY = (SQLAlchemyError, SettingMissing, SchemaOutdated, ShareError)
 
 _OUTAGE = "outage"
 
-Tick = dg.SensorResult | dg.SkipReason
+Kept = dict[str, Any]
+"""What a sensor stores for its next tick."""
+Answer = dg.SensorResult | dg.SkipReason
+Tick = Callable[[dg.SensorEvaluationContext, StateResource, Kept], Answer]
 
 
-def cursor_of(context: dg.SensorEvaluationContext) -> dict[str, Any]:
+def sensor_on_state(
+    name: str, tick: Tick, *, job_name: str, interval_seconds: int, enabled: bool, description: str
+) -> dg.SensorDefinition:
+    """Build a sensor. While the state cannot be read, a tick is skipped with the reason."""
+
+    @dg.sensor(
+        name=name,
+        job_name=job_name,
+        minimum_interval_seconds=interval_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING if enabled else dg.DefaultSensorStatus.STOPPED,
+        description=description,
+    )
+    def sensor(context: dg.SensorEvaluationContext, sharequeue_state: StateResource) -> Answer:
+        kept = _cursor_of(context)
+        outage = kept.pop(_OUTAGE, None)
+        if outage and time.time() < outage["until"]:
+            left = outage["until"] - time.time()
+            return dg.SkipReason(
+                f"the state could not be read: {outage['error']}; next attempt in {left:.0f} s"
+            )
+        try:
+            return tick(context, sharequeue_state, kept)
+        except AWAY as error:
+            failures = outage["failures"] + 1 if outage else 1
+            pause = min(LONGEST_PAUSE_SECONDS, interval_seconds * 2 ** min(failures, 16))
+            reason = first_line(getattr(error, "orig", None) or error) or type(error).__name__
+            kept[_OUTAGE] = {"failures": failures, "until": time.time() + pause, "error": reason}
+            keep(context, kept)
+            return dg.SkipReason(f"the state cannot be read: {reason}; next attempt in {pause:.0f} s")
+
+    return sensor
+
+
+def keep(context: dg.SensorEvaluationContext, kept: Kept) -> None:
+    """Store data for the next tick, whatever this one returns."""
+    context.update_cursor(json.dumps(kept))
+
+
+def _cursor_of(context: dg.SensorEvaluationContext) -> Kept:
     """Return the sensor's stored data; empty at its first tick, and if the cursor is not one of ours."""
     try:
         kept = json.loads(context.cursor or "{}")
     except ValueError:
         return {}
     return kept if isinstance(kept, dict) else {}
-
-
-def keep(context: dg.SensorEvaluationContext, kept: dict[str, Any]) -> None:
-    """Store data for the next tick, whatever this one returns."""
-    context.update_cursor(json.dumps(kept))
-
-
-def waiting_out(
-    context: dg.SensorEvaluationContext, interval_seconds: float, tick: Callable[[dict[str, Any]], Tick]
-) -> Tick:
-    """Return the result of `tick` with the cursor; while the state cannot be read, the reason for skipping it."""
-    kept = cursor_of(context)
-    outage = kept.pop(_OUTAGE, None)
-    if outage and time.time() < outage["until"]:
-        return dg.SkipReason(
-            f"the state could not be read: {outage['error']}; next attempt in {outage['until'] - time.time():.0f} s"
-        )
-    try:
-        return tick(kept)
-    except AWAY as error:
-        failures = outage["failures"] + 1 if outage else 1
-        pause = min(LONGEST_PAUSE_SECONDS, interval_seconds * 2 ** min(failures, 16))
-        reason = first_line(str(getattr(error, "orig", None) or error)) or type(error).__name__
-        kept[_OUTAGE] = {"failures": failures, "until": time.time() + pause, "error": reason}
-        keep(context, kept)
-        return dg.SkipReason(f"the state cannot be read: {reason}; next attempt in {pause:.0f} s")
-
-
-def first_line(text: str) -> str:
-    """Return the first non-empty line."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")

@@ -12,7 +12,14 @@ import sqlalchemy as sa
 from starlette.responses import Response
 
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.reports.data_docs import context_folder, group_in_address, read_file, site_folder
+from sharequeue.reports.data_docs import (
+    CREATED,
+    context_folder,
+    group_in_address,
+    is_of_life,
+    read_file,
+    site_folder,
+)
 from sharequeue.service.pages.layout import error_page, secured
 from sharequeue.service.pages.requests import PageRequest
 
@@ -60,7 +67,9 @@ def data_docs(request: PageRequest) -> Response:
         if topic:
             request.require_read_topic(topic)
     site = site_folder(context_folder(request.service.settings, group_id))
-    found = read_file(site, str(request.request.path_params["path"]))
+    created = request.database.rows(CREATED, group_id=group_id)
+    is_its_own = bool(created) and is_of_life(site, created[0]["created_at"])
+    found = read_file(site, str(request.request.path_params["path"])) if is_its_own else None
     if found is None:
         return error_page(
             "There is no such page",

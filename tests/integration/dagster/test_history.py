@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+import sqlalchemy as sa
 
 from sharequeue.dagster import share_group_defs
 from sharequeue.dagster.resources import SettingsResource, StateResource
@@ -41,7 +42,7 @@ def test_days_without_a_service_are_counted_by_a_backfill(
 ) -> None:
     """Two days of work that nobody has counted: the sensor offers exactly these, and requests one run, which shows
     each as it was; a day without a journal is shown as such. After a night without work, no further day is offered; a
-    day with work is offered when it is over."""
+    day with work is offered when it is over, and an earlier day when it gets figures."""
     state, journal = State(private_database), Journal(private_database)
     now = state.now().astimezone(UTC)
     # Noon: no midnight comes in between.
@@ -70,16 +71,15 @@ def test_days_without_a_service_are_counted_by_a_backfill(
     (sensor,) = [s for s in defs.sensors or () if s.name == "orders_history"]
     instance = dg.DagsterInstance.ephemeral()
 
-    def tick(cursor: str | None) -> Any:
-        with dg.build_sensor_context(instance=instance, cursor=cursor, resources=resources) as context:
+    def tick() -> Any:
+        with dg.build_sensor_context(instance=instance, resources=resources) as context:
             return sensor(context)
 
     wanted = [day.isoformat() for day in days]
-    found = tick(None)
+    found = tick()
     (offered,) = found.dynamic_partitions_requests
     assert offered.partition_keys == wanted
-    assert tick(None).run_requests == found.run_requests
-    assert tick(found.cursor).skip_message == f"no further day is over since {wanted[-1]}"
+    assert tick().run_requests == found.run_requests
     # A person may add a day of which nothing is known.
     first = today - timedelta(days=3)
     for added in ([first.isoformat()], wanted):
@@ -103,9 +103,19 @@ def test_days_without_a_service_are_counted_by_a_backfill(
     ]
     assert [(day.day, day.spso) for day in journal.days("orders")] == list(zip(days, (100, 150), strict=True))
     set_clock(private_database, noon + timedelta(days=1))
-    assert tick(found.cursor).skip_message == f"no further day is over since {wanted[-1]}"
+    assert tick().skip_message == f"no further day is over since {wanted[-1]}"
     days_work(state, 20)
-    assert tick(found.cursor).skip_message == f"no further day is over since {wanted[-1]}"
+    assert tick().skip_message == f"no further day is over since {wanted[-1]}"
     set_clock(private_database, noon + timedelta(days=2))
-    (request,) = tick(found.cursor).run_requests
-    assert request.partition_key == (today + timedelta(days=1)).isoformat()
+    late, over = (today - timedelta(days=4)).isoformat(), (today + timedelta(days=1)).isoformat()
+    private_database.rows(
+        sa.text(
+            "insert into sharequeue.journal_daily select"
+            " (jsonb_populate_record(d, jsonb_build_object('day', cast(:day as text)))).*"
+            " from sharequeue.journal_daily d limit 1 returning day"
+        ),
+        day=late,
+    )
+    answer = tick()
+    assert answer.dynamic_partitions_requests[0].partition_keys == [late, over]
+    assert {*answer.run_requests[0].tags.values()} == {late, over}

@@ -9,7 +9,8 @@ import dagster as dg
 import pytest
 import sqlalchemy as sa
 
-from sharequeue.dagster.checks import RECONCILED, dead_letter_checks
+from sharequeue.dagster.checks import dead_letter_checks
+from sharequeue.dagster.quality.examination import RECONCILED
 from sharequeue.dagster.redrive import redrive_job
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.local.stack import StackInfo

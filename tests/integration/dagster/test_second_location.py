@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from sharequeue.local import dagster_ui
 from sharequeue.local.home import Home
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
+from tests.fixtures.cluster import Cluster
 from tests.fixtures.pipelines import Produce
-from tests.fixtures.stack import REPOSITORY, MakeTopic
+from tests.fixtures.stack import MakeTopic
 
 pytestmark = pytest.mark.slow
 
@@ -49,17 +51,18 @@ def handle(records):
 '''
 
 
-@pytest.mark.parametrize(
+LOCATIONS = pytest.mark.parametrize(
     ("module", "location", "how"),
     [
         ("shop_of_two.orders", "shop_of_two/location.py", ("-m", "shop_of_two.location")),
         ("single_orders", "single_location.py", ("-f", "single_location.py")),
     ],
 )
-def test_a_handler_of_a_second_location_runs_on_sparks_workers(
-    module: str,
-    location: str,
-    how: tuple[str, str],
+Execute = Callable[..., None]
+
+
+@pytest.fixture
+def execute(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,
@@ -67,42 +70,57 @@ def test_a_handler_of_a_second_location_runs_on_sparks_workers(
     settings: Settings,
     service: str,
     tmp_path: Path,
-) -> None:
-    """In a package, and in a file beside the location's; the run's process starts in neither folder."""
+) -> Execute:
+    """Give a function that executes the job of a location of its own: the run's process starts in another folder."""
     topic = make_topic(1)
     produce(topic, 0, range(10))
-    project = tmp_path / "project"
-    (project / location).parent.mkdir(parents=True)
-    (project / location).write_text(LOCATION.format(group=group, topic=topic, module=module))
-    (project / f"{module.replace('.', '/')}.py").write_text(HANDLER)
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    flag, named = how
-    target = str(project / named) if flag == "-f" else named
-    command = [
-        "-m",
-        "dagster",
-        "job",
-        "execute",
-        flag,
-        target,
-        "-d",
-        str(project),
-        "-j",
-        group.replace("-", "_"),
-    ]
-    environment = {
-        **os.environ,
-        **dagster_ui.addresses(settings),
-        "DAGSTER_HOME": str(dagster_ui.prepare(Home.at(settings.home))),
-        "SHAREQUEUE_SERVICE_URL": service,
-        "SHAREQUEUE_OUTPUT": str(tmp_path / "output"),
-        "PYTHONPATH": "",
-    }
-    ran = subprocess.run(
-        [sys.executable, "-P", *command], cwd=elsewhere, env=environment, capture_output=True, text=True
-    )
-    assert ran.returncode == 0, ran.stderr[-6000:]
-    assert str(REPOSITORY) not in environment["PYTHONPATH"]
-    (figures,) = state.figures.describe(group)
-    assert (figures.spso, figures.lag) == (10, 0)
+
+    def run(module: str, location: str, how: tuple[str, str], **variables: str) -> None:
+        project = tmp_path / "project"
+        (project / location).parent.mkdir(parents=True)
+        (project / location).write_text(LOCATION.format(group=group, topic=topic, module=module))
+        (project / f"{module.replace('.', '/')}.py").write_text(HANDLER)
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        flag, named = how
+        target = str(project / named) if flag == "-f" else named
+        job = ["-m", "dagster", "job", "execute", flag, target, "-d", str(project), "-j"]
+        environment = {
+            **os.environ,
+            **dagster_ui.addresses(settings),
+            "DAGSTER_HOME": str(dagster_ui.prepare(Home.at(settings.home))),
+            "SHAREQUEUE_SERVICE_URL": service,
+            "SHAREQUEUE_OUTPUT": str(tmp_path / "output"),
+            "PYTHONPATH": "",
+            **variables,
+        }
+        ran = subprocess.run(
+            [sys.executable, "-P", *job, group.replace("-", "_")],
+            cwd=elsewhere,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert ran.returncode == 0, ran.stderr[-6000:]
+        (figures,) = state.figures.describe(group)
+        assert (figures.spso, figures.lag) == (10, 0)
+
+    return run
+
+
+@LOCATIONS
+def test_a_handler_of_a_second_location_runs_on_sparks_workers(
+    execute: Execute, module: str, location: str, how: tuple[str, str]
+) -> None:
+    """In a package, and in a file beside the location's."""
+    execute(module, location, how)
+
+
+@LOCATIONS
+@pytest.mark.deep
+def test_a_handler_of_a_second_location_runs_on_a_cluster(
+    execute: Execute, cluster: Cluster, module: str, location: str, how: tuple[str, str]
+) -> None:
+    """The executors of a standalone master, whose Python has no path to the project, get the handler's module."""
+    cluster_is = {"SHAREQUEUE_SPARK_MASTER": cluster.master, "SHAREQUEUE_OUTPUT_SHARED": "true"}
+    execute(module, location, how, **cluster_is)

@@ -17,24 +17,21 @@ import pytest
 import yaml
 from dagster.components.testing import create_defs_folder_sandbox
 
-from sharequeue.dagster import share_group_defs, share_group_resources
-from sharequeue.dagster.position import settled
+from sharequeue.dagster import position, share_group_defs, share_group_resources
 from sharequeue.dagster.quality import dead_letters
 from sharequeue.dagster.quality.archived import ArchivedBatch
 from sharequeue.dagster.quality.comparison import ABSENT, OTHER, Compared
 from sharequeue.dagster.quality.context import QualityContext, Validator
-from sharequeue.dagster.quality.dead_letters import HEADERS, UNIQUE, header_problems
-from sharequeue.dagster.quality.drift import compare
-from sharequeue.dagster.quality.expectations import SuiteUnreadable, check_specs, suite_of
-from sharequeue.dagster.quality.findings import Cursor, Finding, Found, together
+from sharequeue.dagster.quality.dead_letters import HEADERS, header_problems
+from sharequeue.dagster.quality.drift import changes_of
+from sharequeue.dagster.quality.expectations import SuiteUnreadable, suite_of
+from sharequeue.dagster.quality.findings import Finding, Found, Kept, Place
 from sharequeue.dagster.quality.judging import Judged, header_texts
-from sharequeue.dagster.quality.reading import Reading
-from sharequeue.dagster.quality.reconciliation import Place, Reconciliation
+from sharequeue.dagster.quality.reconciliation import Reconciliation, about
 from sharequeue.dagster.share_group import Drift
 from sharequeue.deadletters.letters import BATCH, KAFKA_HEADERS, MESSAGES, SEQUENCE, DeadLetter
-from sharequeue.kafka.topics import LogOffsets, TopicInfo
+from sharequeue.kafka.topics import LogOffsets
 from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
 from sharequeue.words.values import DeadLetterRun, SharePartition
 from tests.fixtures.dagster import share_group
 
@@ -87,21 +84,21 @@ def archived(record: DeadLetter, *, cause: str = "rejected", count: int = 1) -> 
     run = DeadLetterRun(count, cause, OffsetSet.of((0, 100)))
     now = datetime(2026, 5, 1, tzinfo=UTC)
     at = SharePartition("flight-delays", "flights", record.source_partition or 0)
-    batch = ArchivedBatch(at, 1, "id", now, now, False, (run,))
+    batch = ArchivedBatch(at, 1, "id", now, False, (run,))
     identity = {"ab": batch.identity.encode()}
     headers = tuple((name, identity.get((text or b"").decode(), text)) for name, text in record.headers)
     record = replace(record, headers=headers)
-    return Judged(record, header_texts(record), "known", at, record.offset, batch, run)
+    return Judged(record, header_texts(record), "known", at, record.offset, 1, batch, run)
 
 
 def failures(validator: Validator, *judged: Judged, compared: Compared = NOTHING_COPIED) -> set[str]:
     """The names of the checks that fail on these records."""
-    repeated = Reconciliation({}).add(judged)
+    repeated = {each.place for each in Reconciliation({}).add(judged)}
     frame = dead_letters.frame(judged, [compared] * len(judged), 4, repeated)
-    verdicts = validator.validate(frame, "unit")
-    assert set(verdicts) == {expectation.check for expectation in SUITE}
-    assert [verdict.problem for verdict in verdicts.values() if verdict.problem] == []
-    return {name for name, verdict in verdicts.items() if not verdict.passed}
+    found = validator.validate(frame, "unit", lambda row: about(judged[0], str(row)))
+    assert set(found) == {expectation.check for expectation in SUITE}
+    assert [each.problem for each in found.values() if each.problem] == []
+    return {name for name, each in found.items() if each.counts}
 
 
 GOOD = (
@@ -124,8 +121,8 @@ def test_missing_headers(validator: Validator) -> None:
     assert [header_problems(each) for each in bare] == [((name, "missing"),) for name in names]
 
 
-def test_letters_that_postgres_does_not_know_need_no_header_of_ours(validator: Validator) -> None:
-    """Only what Postgres has as written was written by us."""
+def test_letters_of_a_deleted_group_need_no_header_of_ours(validator: Validator) -> None:
+    """A broker's own share group of the same name may have written them."""
     record = letter(9, replaced={SEQUENCE: "", BATCH: ""})
     bare = Judged(record, header_texts(record), "earlier")
     assert failures(validator, *GOOD, bare) == set()
@@ -143,7 +140,7 @@ def test_unparseable_headers(validator: Validator) -> None:
 
 def test_doubled_record(validator: Validator) -> None:
     """A record that one batch dead-lettered twice fails uniqueness; given up again by a later batch, it does not."""
-    assert failures(validator, *GOOD, GOOD[0]) == {UNIQUE}
+    assert failures(validator, *GOOD, GOOD[0]) == {"source_coordinates_unique"}
     later = archived(letter(1, replaced={SEQUENCE: "2"}))
     assert later.batch is not None
     later = replace(later, batch=replace(later.batch, sequence=2))
@@ -203,14 +200,15 @@ def test_a_copy_that_could_not_be_made_only_warns(validator: Validator) -> None:
     assert spec.severity == "warning"
 
 
-def test_one_spec_per_expectation() -> None:
-    """The checks Dagster shows are the suite's expectations, by name; errors block only where that is asked for."""
-    specs = check_specs(dg.AssetKey(DQ), SUITE)
-    assert [spec.name for spec in specs] == [expectation.check for expectation in SUITE]
-    assert not any(spec.blocking for spec in specs)
-    blocking = {spec.name: spec.blocking for spec in check_specs(dg.AssetKey(DQ), SUITE, blocking=True)}
-    assert blocking.pop("copy_complete") is False
-    assert all(blocking.values())
+def test_errors_block_only_where_that_is_asked_for() -> None:
+    """There is one spec for each expectation; those of severity WARN never block."""
+    names = [expectation.check for expectation in SUITE]
+    for blocking in (False, True):
+        defs = share_group_defs(share_group("orders", dead_letters={"blocking": blocking}))
+        specs = {spec.name: spec for each in defs.asset_checks or () for spec in each.check_specs}
+        assert {*names, "reconciled_with_state", "none_held", "like_last_week"} < {*specs}
+        assert {specs[name].blocking for name in names if name != "copy_complete"} == {blocking}
+        assert not specs["copy_complete"].blocking
 
 
 def test_a_blocking_check_comes_before_what_it_blocks() -> None:
@@ -258,8 +256,7 @@ def test_the_checks_of_a_users_suite_have_names(tmp_path: Path) -> None:
     ]
     path = tmp_path / "suite.json"
     path.write_text(json.dumps({"expectations": given}))
-    name, found = suite_of(path)
-    assert name == "suite"
+    found = suite_of(path)
     assert [each.check for each in found] == ["column_pair_values_to_be_equal_a_b", "a_is_there"]
 
 
@@ -295,94 +292,71 @@ def test_a_suite_stands_beside_its_defs_yaml() -> None:
         assert "dlq_suite.json is not a suite of Great Expectations" in told
 
 
-def test_a_cursor_survives_its_metadata() -> None:
-    """What a check writes down is what the next one reads, with the commands that fit in its table."""
-    at = SharePartition("g", "flights", 0)
-    lost = Finding("missing", None, None, "flights", 0, 4, 2)
-    cursor = Cursor("id", {0: 7}, {at: Place(2, 5)}, [Finding("x", 0, 3, "flights", 0, 2), lost])
-    data = json.loads(json.dumps(cursor.metadata().data))
-    again = Cursor.read(data, "g")
-    assert again == cursor
-    assert together({"a": cursor, "b": again, "c": Cursor("id", {0: 6})}) == [["a", "b"], ["c"]]
+def test_what_the_checks_keep_is_what_the_next_run_reads() -> None:
+    """Findings, positions and counts, with the commands that fit in a check's table."""
+    at, asset = SharePartition("g", "flights", 0), dg.AssetKey(DQ)
+    lost = Finding("missing", None, None, "flights", 0, 4)
+    found = Found(Counter({"missing": 1, "doubled": 30}), [lost], {0: 7})
+    kept = Kept("id", {0: 7}, {at: Place(2, 5)}, {"a": found, "b": Found()})
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert Kept.of(instance, asset, "g") == Kept()
+        kept.store(instance, asset)
+        assert Kept.of(instance, asset, "g") == replace(kept, found={"a": found})
+        assert Kept.of(instance, dg.AssetKey("other"), "g") == Kept()
     whole, altered = (Finding("x", 0, 3, "flights", 0, 2, intact=intact) for intact in (True, False))
     assert whole.row("dlq")[-1] == "sharequeue dlq redrive dlq --offsets 0:3"
     assert altered.row("dlq")[-1] == "sharequeue dlq show dlq 0 3"
     assert (whole.record("dlq"), Finding("x", 0, 3).record("dlq")) == ("flights-0@2", "dlq-0@3")
 
 
-def test_a_record_without_a_letter_stays_found_until_its_place_was_read_again() -> None:
-    """Also when the topic is read from its start, a few letters at a time; another topic of the name is another
-    matter."""
-    at = SharePartition("g", "flights", 0)
-    lost = Finding("missing", None, None, "flights", 0, 4, 2)
-    cursor = Cursor("id", {0: 90}, {at: Place(3, 9)}, [lost])
-    reading = Reading(Settings({}), "dlq", TopicInfo("id", 1), {0: LogOffsets(0, 100, 100)}, {})
-    assert cursor.after(reading, {at: Place(3, 9)}, Found()).found == [lost]
-    cursor.begin("id", full=True)
-    assert cursor.after(reading, {at: Place(2, 3)}, Found()).found == [lost]
-    assert cursor.after(reading, {at: Place(2, 4)}, Found()).found == []
-    assert cursor.after(reading, {}, Found()).found == []
-    cursor.begin("other", full=False)
-    assert (cursor.topic_id, cursor.found, cursor.next) == ("other", [], {})
+def test_a_finding_stays_until_the_topic_has_lost_its_letter() -> None:
+    """One without a letter stays; those that are not listed stay while a letter from then may be there."""
+    lost = Finding("missing", None, None, "flights", 0, 4)
+    found = Found()
+    found.add("missing", 1, [lost])
+    found.add("doubled", 50, (Finding("doubled", 0, at) for at in range(60, 110)))
+    kept = Found().merged(found, {0: 110, 1: 40})
+    assert (len(kept.findings), kept.unlisted, kept.counts) == (20, 31, {"missing": 1, "doubled": 50})
+
+    def left(first: int, second: int) -> Found:
+        return kept.still({0: LogOffsets(first, 200, 200), 1: LogOffsets(second, 100, 100)})
+
+    assert left(0, 0) == kept
+    assert (left(61, 0).counts, left(61, 0).unlisted) == ({"missing": 1, "doubled": 49}, 31)
+    assert (left(110, 39).counts, len(left(110, 39).findings)) == ({"missing": 1, "doubled": 31}, 1)
+    assert left(110, 40).counts == {"missing": 1}
+    assert left(110, 40).findings == [lost]
 
 
-def test_what_was_found_and_not_listed_is_not_forgotten() -> None:
-    """It counts until the topic has let go of all letters from then, or all of them were read again."""
-    begun = Cursor("id", {0: 90, 1: 40})
-    found = Found(
-        counts=Counter({"doubled": 50}), findings=[Finding("doubled", 0, at) for at in range(60, 80)]
-    )
-
-    def read(
-        cursor: Cursor, starts: tuple[int, int], first: dict[int, int], to: dict[int, int], new: Found
-    ) -> Cursor:
-        logs = {partition: LogOffsets(start, 100, 100) for partition, start in enumerate(starts)}
-        reading = Reading(Settings({}), "dlq", TopicInfo("id", 2), logs, first)
-        reading.next.update(to)
-        after = cursor.after(reading, {}, new)
-        assert Cursor.read(json.loads(json.dumps(after.metadata().data)), "g") == after
-        return after
-
-    cursor = read(begun, (0, 0), {0: 10, 1: 40}, {0: 90, 1: 40}, found)
-    assert (len(cursor.found), cursor.unlisted, cursor.counts) == (20, {"doubled": 30}, {"doubled": 50})
-    on = {0: 90, 1: 40}
-    end = {0: 100, 1: 100}
-    assert read(cursor, (0, 0), on, end, Found()).unlisted == {"doubled": 30}
-    assert read(cursor, (90, 39), on, end, Found()).unlisted == {"doubled": 30}
-    assert read(cursor, (90, 40), on, end, Found()).counts == {}
-    assert read(cursor, (10, 0), {}, {0: 100, 1: 39}, Found()).unlisted == {"doubled": 30}
-    assert read(cursor, (10, 0), {}, {0: 100, 1: 40}, Found()).unlisted == {}
-    part = read(cursor, (0, 0), {}, {0: 50, 1: 40}, Found())
-    assert part.unlisted == {"doubled": 30}
-    assert read(part, (0, 0), {0: 51, 1: 40}, {0: 90, 1: 40}, Found()).unlisted == {"doubled": 30}
-    assert read(part, (0, 0), {0: 50, 1: 40}, {0: 90, 1: 40}, Found()).unlisted == {}
-
-
-def test_drift_needs_a_minimum_and_a_week_before() -> None:
-    """Volume by its factor, causes by their share, and nothing of a few letters or a group's first week."""
+def test_drift_needs_a_minimum() -> None:
+    """Volume by its factor, causes by their share, and nothing of a few letters."""
     bounds = Drift(min_records=100)
 
-    def said(this: int, last: int, *, rejected: float = 1.0, old: bool = True) -> tuple[str, ...]:
+    def said(this: int, last: int, *, rejected: float = 1.0) -> list[str]:
         now = Counter({"rejected": int(this * rejected), "exceeded": this - int(this * rejected)})
-        return compare(now, Counter({"rejected": last}), bounds, old_enough=old).changes
+        return changes_of(now, Counter({"rejected": last}), bounds)
 
-    assert said(99, 0) == ()
-    assert said(5000, 0, old=False) == ()
-    assert said(150, 100) == ()
-    assert said(5000, 0) == ("5,000 dead letters in the last seven days, 0 in the seven before",)
-    assert said(0, 200) == ("0 dead letters in the last seven days, 200 in the seven before",)
-    assert said(120, 100, rejected=0.75) == (
+    assert said(99, 0) == []
+    assert said(150, 100) == []
+    assert said(5000, 0) == ["5,000 dead letters in the last seven days, 0 in the seven before"]
+    assert said(0, 200) == ["0 dead letters in the last seven days, 200 in the seven before"]
+    assert said(120, 100, rejected=0.75) == [
         "exceeded: 25% of all, 0% in the week before",
         "rejected: 75% of all, 100% in the week before",
-    )
+    ]
 
 
-def test_a_log_end_that_was_overtaken_is_looked_at_again() -> None:
+def test_a_log_end_that_was_overtaken_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what stays ahead of its log is called so."""
+    ends = iter([0, 0, 2])
 
-    def status(log_end: int) -> Any:
-        return SimpleNamespace(log_end=log_end, spso=2, delivery_complete_count=0)
+    def describe(group_id: str) -> list[Any]:
+        return [SimpleNamespace(log_end=next(ends), spso=2, delivery_complete_count=0)]
 
-    reads = iter([[status(0)], [status(0)], [status(2)]])
-    (seen,) = settled(lambda: next(reads))
-    assert seen.log_end == 2
+    monkeypatch.setattr(
+        position, "State", lambda _: SimpleNamespace(figures=SimpleNamespace(describe=describe))
+    )
+    monkeypatch.setattr(position, "SETTLE_SECONDS", 60.0)
+    database: Any = None
+    assert position.settled(database, "g")
+    assert next(ends, None) is None

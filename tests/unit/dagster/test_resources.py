@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,6 +58,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / "rates.py").write_text("def rate(): return 7\n")
     (package.parent / "single_of_a_test.py").write_text("def handle(): return 8\n")
     monkeypatch.setattr(references, "_found", {})
+    for name in ("shop_of_a_test", "shop_of_a_test.orders", "shop_of_a_test.rates", "single_of_a_test"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     with monkeypatch.context() as loading:
         loading.syspath_prepend(str(package.parent))
         for module in ("shop_of_a_test.orders", "single_of_a_test", "pytest"):
@@ -72,21 +76,30 @@ def test_a_module_that_was_found_at_load_is_found_by_the_run(project: Path) -> N
     assert str(project) in references.own_path()
 
 
-def test_a_cluster_gets_the_modules_as_one_file(
+def test_a_cluster_gets_the_python_files_of_the_modules(
     project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The packages and modules that references name, and no installed ones; the file is removed with the session."""
+    """Those of the packages and modules that references name, and no installed ones; the zip is removed with the
+    session."""
+    (project / "shop_of_a_test" / "orders.parquet").write_bytes(b"1" * 1000)
     sent: list[str] = []
     fake = SimpleNamespace(sparkContext=SimpleNamespace(addPyFile=sent.append), stop=lambda: None)
     monkeypatch.setattr(session, "spark_session", lambda settings, app_name, conf: fake)
     spark: Any = (share_group_resources(master="spark://there:7077").resources or {})[SPARK]
     spark.session("orders")
-    (archive,) = sent
+    single, archive = sent
+    assert single == str(project / "single_of_a_test.py")
+    assert zipfile.ZipFile(archive).namelist() == [
+        f"shop_of_a_test/{name}.py" for name in ("__init__", "orders", "rates")
+    ]
+    worker = tmp_path / "worker"
+    worker.mkdir()
+    shutil.copy(single, worker)
     code = "import shop_of_a_test.orders, single_of_a_test as s; print(shop_of_a_test.orders.handle(), s.handle())"
     ran = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
-        env={"PYTHONPATH": archive},
+        env={"PYTHONPATH": f"{archive}:{worker}"},
         capture_output=True,
         text=True,
     )

@@ -233,15 +233,15 @@ def test_every_run_of_the_groups_jobs_has_its_tag() -> None:
         assert job.tags.items() >= group.run_tags.items() <= job.run_tags.items()
 
 
-def test_a_schedule_requests_beside_an_active_run_only_if_the_yaml_wants_it(tmp_path: Path) -> None:
-    """Otherwise the tick is skipped, with the run as the reason."""
+def test_a_schedule_requests_no_run_beside_an_active_one(tmp_path: Path) -> None:
+    """The tick is skipped, with the run as the reason."""
 
     @dg.job(name="orders")
     def job() -> None:
         pass
 
-    def tick(instance: dg.DagsterInstance, overlap: bool) -> Any:
-        group = share_group("orders", automation={"schedule": {"cron": "*/5 * * * *", "overlap": overlap}})
+    def tick(instance: dg.DagsterInstance) -> Any:
+        group = share_group("orders", automation={"schedule": {"cron": "*/5 * * * *"}})
         (schedule,) = share_group_defs(group).schedules or ()
         assert isinstance(schedule, dg.ScheduleDefinition)
         with dg.build_schedule_context(instance=instance) as context:
@@ -249,11 +249,10 @@ def test_a_schedule_requests_beside_an_active_run_only_if_the_yaml_wants_it(tmp_
 
     tags = share_group("orders").run_tags
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
-        (request,) = tick(instance, overlap=False).run_requests
+        (request,) = tick(instance).run_requests
         assert request.tags.items() >= tags.items()
         run = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED, tags=tags)
-        assert tick(instance, overlap=False).skip_message == f"run {run.run_id} of orders is started"
-        assert len(tick(instance, overlap=True).run_requests) == 1
+        assert tick(instance).skip_message == f"run {run.run_id} of orders is started"
 
 
 def test_an_outage_is_a_line_and_pauses_grow(tick: Tick, monkeypatch: pytest.MonkeyPatch) -> None:

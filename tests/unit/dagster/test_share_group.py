@@ -41,6 +41,7 @@ MINIMAL: dict[str, Any] = {
     "topics": ["orders"],
     "pipeline": "pipelines.flights.pipeline:flight_delays",
 }
+MARS = "timezone is 'Mars': expected a time zone such as UTC or Europe/Berlin"
 
 
 def loaded(*queues: dict[str, Any]) -> dg.Definitions:
@@ -260,18 +261,35 @@ def test_a_group_that_is_defined_twice_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "line"),
+    ("given", "line", "expected"),
     [
-        ({"automation": {"schedule": {"cron": "0 3 * * *", "timezone": "Mars"}}}, 3),
-        ({"backfill": {"start": "2013-01-01", "timezone": "Mars"}}, 2),
+        ({"automation": {"schedule": {"cron": "0 3 * * *", "timezone": "Mars"}}}, 3, MARS),
+        ({"backfill": {"start": "2013-01-01", "timezone": "Mars"}}, 2, MARS),
+        (
+            {"automation": {"schedule": {"cron": "0 25 * * *"}}},
+            3,
+            "cron is '0 25 * * *': expected five fields, such as `0 3 * * *`",
+        ),
     ],
 )
-def test_a_time_zone_that_does_not_exist_is_refused_with_the_group_and_the_line(
-    given: dict[str, Any], line: int
+def test_a_time_that_does_not_exist_is_refused_with_the_group_and_the_line(
+    given: dict[str, Any], line: int, expected: str
 ) -> None:
     told = refused({**MINIMAL, **given})
-    assert "timezone is 'Mars': expected a time zone such as UTC or Europe/Berlin" in told
+    assert expected in told
     assert re.search(rf"share group 'orders': \S+/queue0/defs.yaml:{line} - attributes", told)
+
+
+def test_a_time_may_be_a_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is checked when Dagster has filled it in."""
+    monkeypatch.setenv("CRON_OF_A_TEST", "0 4 * * *")
+    cron, zone = "{{ env.CRON_OF_A_TEST }}", "{{ 'Europe/' + 'Berlin' }}"
+    given = {**MINIMAL, "automation": {"schedule": {"cron": cron, "timezone": zone}}}
+    (schedule,) = loaded(given).schedules or ()
+    assert isinstance(schedule, dg.ScheduleDefinition)
+    assert (schedule.cron_schedule, schedule.execution_timezone) == ("0 4 * * *", "Europe/Berlin")
+    monkeypatch.setenv("CRON_OF_A_TEST", "never")
+    assert "cron is 'never': expected five fields" in refused(given)
 
 
 def problems(**given: Any) -> dict[str, list[str]]:
