@@ -21,6 +21,7 @@ from sharequeue.kafka.clients import spark_options
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import jars
 from sharequeue.local.machine import FAILURE, OK, WARNING, Finding, examine_machine
+from sharequeue.local.preflight import StackError
 from sharequeue.words.errors import ShareError
 from sharequeue.words.settings import SettingMissing, Settings
 
@@ -48,7 +49,9 @@ def examine_servers(settings: Settings) -> list[Finding]:
 
 def _jars(settings: Settings) -> Finding:
     try:
-        problems = jars.defects(settings.jars)
+        problems = [each for wanted in jars.stack_sets() for each in jars.defects(settings.jars, wanted)]
+    except StackError as error:
+        return Finding("jars", FAILURE, str(error))
     except OSError as error:
         problems = [str(error)]
     if not problems:
