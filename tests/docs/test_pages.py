@@ -458,9 +458,7 @@ def _figures(settings: Settings, group: str) -> list[SharePartitionStatus]:
         return State(database).figures.describe(group)
 
 
-def test_tutorial(
-    service: str, settings: Settings, topics: Topics, tmp_path: Path, programs: Path
-) -> None:
+def test_tutorial(service: str, settings: Settings, topics: Topics, tmp_path: Path, programs: Path) -> None:
     """Ten orders, two of them dead letters, put back and accepted: what the tutorial promises, it asserts itself. Its
     Python blocks are typed at the prompt."""
     assert service

@@ -16,8 +16,8 @@ from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql import types as sql
-from pyspark.sql.pandas.types import to_arrow_type
 
+from sharequeue.spark.arrow_types import arrow_type
 from sharequeue.spark.formats.decoded_column import DECODED, decided
 from sharequeue.spark.handler import HandlerError
 
@@ -70,7 +70,7 @@ def protobuf(records: DataFrame, message: type[Message], *, column: str = "value
     descriptor = message.DESCRIPTOR
     kind = _struct(descriptor, ())
     worker = _Worker(
-        _files(descriptor.file, {}), descriptor.full_name, _indexes(descriptor), column, to_arrow_type(kind)
+        _files(descriptor.file, {}), descriptor.full_name, _indexes(descriptor), column, arrow_type(kind)
     )
     made = [sql.StructField(DECODED, kind), sql.StructField(_ERROR, sql.StringType())]
     decoded = records.mapInArrow(worker, sql.StructType([*records.schema.fields, *made]))
