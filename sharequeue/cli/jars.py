@@ -10,7 +10,7 @@ from sharequeue.cli.options import home_option
 from sharequeue.cli.output import Output, answers, text
 from sharequeue.local import optional_jars
 from sharequeue.words.settings import Settings
-from sharequeue.words.settings.jar_sets import DESCRIPTIONS, folder_of
+from sharequeue.words.settings.jar_sets import DESCRIPTIONS, SERIES, folder_of
 
 _COLUMNS = (text("NAME"), text("STATE"), text("WHAT"), text("FOLDER", wide=True))
 
@@ -41,13 +41,10 @@ def list_jars(home: Path | None, output: Output) -> None:
 
 
 def _row(settings: Settings, name: str) -> dict[str, str]:
-    state = "fetched" if optional_jars.is_whole(settings, name) else "not fetched"
-    return {
-        "name": name,
-        "state": state,
-        "what": f"{DESCRIPTIONS[name]} ({optional_jars.MEGABYTES[name]} MB)",
-        "folder": str(folder_of(settings.jars, name)),
-    }
+    state = optional_jars.state(settings, name)
+    what = f"{DESCRIPTIONS[name]}; Spark {', '.join(SERIES[name])} ({optional_jars.MEGABYTES[name]} MB)"
+    folder = str(folder_of(settings.jars, name)) if state != optional_jars.NOT_FOR_THIS_SPARK else ""
+    return {"name": name, "state": state, "what": what, "folder": folder}
 
 
 COMMANDS = (jars,)

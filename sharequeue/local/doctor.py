@@ -123,7 +123,9 @@ def examine_servers(settings: Settings) -> list[Finding]:
 
 def _jars(settings: Settings) -> Finding:
     try:
-        problems = jars.defects(settings.jars)
+        problems = [each for wanted in jars.stack_sets() for each in jars.defects(settings.jars, wanted)]
+    except StackError as error:
+        return Finding("jars", FAILURE, str(error))
     except OSError as error:
         problems = [str(error)]
     if not problems:

@@ -1,9 +1,9 @@
-"""Fetch the jars of the broker and of Spark's Kafka connector, and check them.
+"""Fetch the jars of the broker and of Spark, and check them.
 
-They are resolved once, by the Ivy of PySpark, into `<jars>/broker` and `<jars>/spark`.
-`jars.xml` lists the dependencies, and `jars.sha256` the checksum of every file. Every file is checked at
-each start, so that an incomplete or altered set is noticed and fetched again, and a complete set needs no network.
-Jars that only some users need are separate sets (`optional_jars.py`). PySpark is located, never imported.
+`jar_lists/` has a list for each set: the broker's jars, and for each series of Spark (4.0, 4.1 …) its Kafka connector
+and the sets that only some users need (`optional_jars.py`). A line has a jar's checksum and its coordinates. A set is
+fetched once, by the Ivy of PySpark, into `<jars>/<set>`. Every file is checked at each start, so that an incomplete
+or altered set is noticed and fetched again, and a complete set needs no network. PySpark is located, never imported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,80 +23,109 @@ from sharequeue.local.home import Progress, file_lock
 from sharequeue.local.preflight import Java, StackError
 from sharequeue.local.trust_store import trust_options
 from sharequeue.words.java import is_of_wheel
+from sharequeue.words.settings import jar_sets
+from sharequeue.words.settings.jar_sets import CONNECTOR, JarSetMissing
 
-__all__ = ["CONFIGURATIONS", "STACK", "JarSet", "defects", "ensure", "expected", "pyspark_home"]
+__all__ = ["JarSet", "defects", "ensure", "ensure_stack", "expected", "pyspark_home", "stack_sets"]
 
-CONFIGURATIONS = ("broker", "spark")
-_HERE = Path(__file__).parent
+_LISTS = Path(__file__).parent / "jar_lists"
 _SILENCE_SECONDS = 180
 _SETTINGS = """<ivysettings>
   <settings defaultResolver="central"/>
   <resolvers><ibiblio name="central" m2compatible="true" usepoms="false"/></resolvers>
 </ivysettings>
 """
+# Each module by name: nothing is looked up but the jars themselves.
+_MODULE = '<dependency org="{}" name="{}" rev="{}" conf="jars->default" transitive="false"/>'
+_IVY = """<ivy-module version="2.0">
+  <info organisation="sharequeue" module="jars"/>
+  <configurations><conf name="jars"/></configurations>
+  <dependencies>{}</dependencies>
+</ivy-module>
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """Jars that are fetched together, as listed in `<name>.xml` and `<name>.sha256`, into one folder for each of the
-    `configurations`.
-    """
+    """Jars that are fetched together, as listed in `<name>.txt`, into the folder `name`."""
 
     name: str
-    configurations: tuple[str, ...]
     what: str
-    """What they are and their size, for the progress message."""
-    lists: Path = _HERE
-    """The folder of the two files."""
+    """What they are, for the progress message."""
+    megabytes: int
+    lists: Path = _LISTS
+    """The folder of the list."""
+
+    @property
+    def modules(self) -> list[tuple[str, ...]]:
+        """The checksum, organisation, name and version of each jar."""
+        lines = (self.lists / f"{self.name}.txt").read_text().splitlines()
+        return [tuple(re.split("[ :]", line)) for line in lines if not line.startswith("#")]
 
 
-STACK = JarSet("jars", CONFIGURATIONS, "Kafka and Spark's connector, once, into {folder} (57 MB)")
+BROKER = JarSet("broker", "Kafka", 43)
 
 
-def expected(wanted: JarSet = STACK) -> dict[str, str]:
-    """Return the files of a complete set: `broker/x.jar` → SHA-256."""
-    lines = (wanted.lists / f"{wanted.name}.sha256").read_text().splitlines()
-    return {name.strip(): digest for digest, _, name in (line.partition(" ") for line in lines if line)}
+def stack_sets() -> tuple[JarSet, JarSet]:
+    """Return the sets of the stack: the broker's, and the Kafka connector of the installed Spark. Raises
+    `StackError` if there is none for it.
+    """
+    try:
+        name = jar_sets.set_name(CONNECTOR)
+    except JarSetMissing as error:
+        raise StackError(str(error)) from None
+    return BROKER, JarSet(name, f"Spark's Kafka connector ({name.rpartition('-')[2]})", 14)
 
 
-def defects(folder: Path, manifest: dict[str, str] | None = None, jar_set: JarSet = STACK) -> list[str]:
-    """Return what is missing or wrong in `folder`; empty if the jars are complete."""
-    wanted = expected(jar_set) if manifest is None else manifest
+def expected(jar_set: JarSet) -> dict[str, str]:
+    """Return the files of a complete set with their SHA-256."""
+    return {f"{name}-{version}.jar": digest for digest, _, name, version in jar_set.modules}
+
+
+def defects(jars: Path, jar_set: JarSet) -> list[str]:
+    """Return what is missing or wrong in the set's folder in `jars`; empty if the set is complete."""
+    return _defects(jars / jar_set.name, jar_set.name, expected(jar_set))
+
+
+def _defects(folder: Path, title: str, wanted: Mapping[str, str]) -> list[str]:
     problems = []
     for name, digest in wanted.items():
-        path = folder / name
         try:
-            with path.open("rb") as handle:
+            with (folder / name).open("rb") as handle:
                 if hashlib.file_digest(handle, "sha256").hexdigest() != digest:
-                    problems.append(f"{name} has the wrong checksum")
+                    problems.append(f"{title}/{name} has the wrong checksum")
         except OSError:
-            problems.append(f"{name} is missing")
+            problems.append(f"{title}/{name} is missing")
     # An extra jar on a class path can shadow the right one.
-    parts = jar_set.configurations
-    present = {f"{part}/{path.name}" for part in parts for path in (folder / part).glob("*.jar")}
-    problems.extend(f"{name} is not part of the set" for name in sorted(present - wanted.keys()))
+    extra = {path.name for path in folder.glob("*.jar")} - wanted.keys()
+    problems.extend(f"{title}/{name} is not part of the set" for name in sorted(extra))
     return problems
 
 
-def ensure(
-    folder: Path, java: Java, ivy_settings: Path | None, progress: Progress, jar_set: JarSet = STACK
-) -> None:
-    """Download the jars into `folder` unless all of them are there.
+def ensure_stack(jars: Path, java: Java, ivy_settings: Path | None, progress: Progress) -> None:
+    """Download the sets of the stack into `jars` unless they are there. Raises `StackError` with what to do."""
+    for jar_set in stack_sets():
+        ensure(jars, java, ivy_settings, progress, jar_set)
+
+
+def ensure(jars: Path, java: Java, ivy_settings: Path | None, progress: Progress, jar_set: JarSet) -> None:
+    """Download a set into its folder in `jars` unless all of it is there.
 
     Safe against a second process doing the same, and against being killed at any point. Raises `StackError`
-    with what to do if they cannot be fetched.
+    with what to do if the jars cannot be fetched.
     """
-    if not defects(folder, jar_set=jar_set):
+    if not defects(jars, jar_set):
         return
-    lock = folder.with_name(f"{folder.name}.lock")
+    lock = jars.with_name(f"{jars.name}.lock")
     with file_lock(lock, lambda: progress("jars: another command is resolving them: waiting")):
-        if not defects(folder, jar_set=jar_set):
+        if not defects(jars, jar_set):
             return
-        staged = folder.with_name(f"{folder.name}.resolving")
+        folder = jars / jar_set.name
+        staged = jars.with_name(f"{jars.name}.resolving")
         shutil.rmtree(staged, ignore_errors=True)
-        progress(f"jars: resolving {jar_set.what.format(folder=folder)}")
-        _resolve(staged, folder.with_name("ivy"), java, ivy_settings, progress, jar_set)
-        problems = defects(staged, jar_set=jar_set)
+        progress(f"jars: resolving {jar_set.what}, once, into {folder} ({jar_set.megabytes} MB)")
+        _resolve(staged, jars.with_name("ivy"), java, ivy_settings, progress, jar_set)
+        problems = _defects(staged, jar_set.name, expected(jar_set))
         if problems:
             shutil.rmtree(staged, ignore_errors=True)
             raise StackError(
@@ -105,6 +134,7 @@ def ensure(
             )
         if folder.exists():
             shutil.rmtree(folder)
+        jars.mkdir(parents=True, exist_ok=True)
         staged.rename(folder)
         progress(f"jars: {len(expected(jar_set))} files, all checksums match")
 
@@ -113,9 +143,7 @@ def pyspark_home() -> Path:
     """Return the folder of the installed PySpark without importing it."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise StackError(
-            "PySpark is not installed in this environment: run `make` again, or pip install -e ."
-        )
+        raise StackError("PySpark is not installed in this environment: pip install 'sharequeue[dagster]'.")
     return Path(spec.origin).parent
 
 
@@ -145,6 +173,8 @@ def _resolve(
         raise StackError(
             f"SHAREQUEUE_IVY_SETTINGS={settings} is not a file: set it to an Ivy settings file, or unset it."
         )
+    ivy = staged / "ivy.xml"
+    ivy.write_text(_IVY.format("".join(_MODULE.format(*module) for _, *module in jar_set.modules)))
     command = [
         str(java.executable),
         *(trust_options(staged / "trust.jks") if is_of_wheel(java.executable) else ()),
@@ -152,10 +182,10 @@ def _resolve(
         str(_ivy_jar()),
         *("-settings", str(settings)),
         *("-cache", str(cache)),
-        *("-ivy", str(jar_set.lists / f"{jar_set.name}.xml")),
-        *("-confs", *jar_set.configurations),
+        *("-ivy", str(ivy)),
+        *("-confs", "jars"),
         *("-types", "jar", "bundle"),
-        *("-retrieve", f"{staged}/[conf]/[artifact]-[revision](-[classifier]).[ext]"),
+        *("-retrieve", f"{staged}/[artifact]-[revision](-[classifier]).[ext]"),
     ]
     total = len(expected(jar_set))
     lines: list[str] = []

@@ -78,7 +78,7 @@ def up(
     with data_folder.lock(progress):
         data_folder.create()
         ivy_settings = given.get("SHAREQUEUE_IVY_SETTINGS")
-        jars.ensure(own_jars, java, Path(ivy_settings).absolute() if ivy_settings else None, progress)
+        jars.ensure_stack(own_jars, java, Path(ivy_settings).absolute() if ivy_settings else None, progress)
         with ThreadPoolExecutor(max_workers=2) as pool:
             database = pool.submit(_database, data_folder, given, progress)
             broker = pool.submit(_broker, data_folder, given, java, own_jars, progress)

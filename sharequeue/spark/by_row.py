@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import DataFrame
 from pyspark.sql import types as sql
-from pyspark.sql.pandas.types import to_arrow_schema
 
+from sharequeue.spark.arrow_types import arrow_schema
 from sharequeue.spark.handler import ACCEPT, KEPT_COLUMNS, OUTCOMES, REJECT, RELEASE, Handler
 
 __all__ = ["Reject", "Release", "RowFunction", "by_row"]
@@ -84,7 +84,7 @@ def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: st
         declared = _declared(columns)
         kept = [records.schema[name] for name in KEPT_COLUMNS]
         results = [sql.StructField(name, kind) for name, kind in RESULT_COLUMNS.items()]
-        worker = _Worker(function, to_arrow_schema(declared), on_error)
+        worker = _Worker(function, arrow_schema(declared), on_error)
         return records.mapInArrow(worker, sql.StructType([*kept, *declared.fields, *results]))
 
     # A pipeline without a sink is named after the user's function, not after this one.

@@ -24,8 +24,8 @@ from pyspark.sql import SparkSession
 from sharequeue.spark.handler import PipelineError
 from sharequeue.spark.signals import kept_handlers
 from sharequeue.words.java import launchers_home
-from sharequeue.words.settings import Settings
-from sharequeue.words.settings.jar_sets import fetch_command, folder_of
+from sharequeue.words.settings import Settings, jar_sets
+from sharequeue.words.settings.jar_sets import JarSetMissing, fetch_command, folder_of
 
 CONNECTOR = "kafka"
 ON_S3 = {
@@ -89,7 +89,10 @@ def spark_session(settings: Settings, app_name: str, conf: Mapping[str, str] | N
 
 def connector_jars(settings: Settings) -> list[Path]:
     """Return the jars of Spark's Kafka connector. Raises SparkNotReady when there are none."""
-    folder = settings.jars / "spark"
+    try:
+        folder = folder_of(settings.jars, jar_sets.CONNECTOR)
+    except JarSetMissing as error:
+        raise SparkNotReady(str(error)) from None
     jars = sorted(folder.glob("*.jar"))
     if not any(jar.name.startswith("spark-sql-kafka") for jar in jars):
         raise SparkNotReady(
@@ -103,9 +106,12 @@ def optional_jars(settings: Settings) -> dict[str, list[Path]]:
     and `s3a` if the output is on it and the set was fetched. Otherwise Spark has its own client, or the output is
     refused before anything is leased.
 
-    Raises SparkNotReady for a named set that was not fetched.
+    Raises SparkNotReady for a named set that was not fetched, or that does not exist for this Spark.
     """
-    found = {name: sorted(folder_of(settings.jars, name).glob("*.jar")) for name in settings.spark_jars}
+    try:
+        found = {name: sorted(folder_of(settings.jars, name).glob("*.jar")) for name in settings.spark_jars}
+    except JarSetMissing as error:
+        raise SparkNotReady(f"SHAREQUEUE_SPARK_JARS={','.join(settings.spark_jars)}: {error}") from None
     missing = [name for name, jars in found.items() if not jars]
     if missing:
         raise SparkNotReady(
@@ -113,7 +119,8 @@ def optional_jars(settings: Settings) -> dict[str, list[Path]]:
             f"{folder_of(settings.jars, missing[0])}: run {fetch_command(*missing)}, which fetches them once."
         )
     if settings.output.startswith("s3a:") and "s3a" not in found:
-        found["s3a"] = sorted(folder_of(settings.jars, "s3a").glob("*.jar"))
+        with suppress(JarSetMissing):
+            found["s3a"] = sorted(folder_of(settings.jars, "s3a").glob("*.jar"))
     return found
 
 

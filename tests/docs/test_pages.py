@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +95,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def reader(private_database: Database, settings: Settings, tmp_path: Path, programs: Path) -> Reader:
+def reader(
+    private_database: Database, settings: Settings, tmp_path: Path, programs: Path
+) -> Iterator[Reader]:
     """Give somebody who reads a page at the tests' servers, with a database of their own."""
     url = private_database.engine.url.render_as_string(hide_password=False)
     environment = {
@@ -102,12 +105,24 @@ def reader(private_database: Database, settings: Settings, tmp_path: Path, progr
         "SHAREQUEUE_DATABASE_URL": url,
         "SHAREQUEUE_BOOTSTRAP_SERVERS": settings.bootstrap_servers,
         "SHAREQUEUE_OUTPUT": str(tmp_path / "output"),
+        "SHAREQUEUE_JARS": str(settings.jars),
     }
-    return Reader(tmp_path, environment, private_database, programs)
+    reader = Reader(tmp_path, environment, private_database, programs)
+    yield reader
+    reader.end()
+
+
+def defined(page: str) -> dict[str, Any]:
+    """Give what the Python blocks of a page define, in this process: the tests run its pipelines in their session."""
+    names: dict[str, Any] = {}
+    for block in blocks(page):
+        if block.language == "python":
+            exec(compile(block.text, str(block), "exec"), names)  # noqa: S102 - our own page
+    return names
 
 
 def test_dead_letters_and_the_first_hour(
-    reader: Reader, settings: Settings, make_topic: MakeTopic, service: str, monkeypatch: pytest.MonkeyPatch
+    reader: Reader, settings: Settings, make_topic: MakeTopic, service: str
 ) -> None:
     """Letters are listed, shown and put back; the second time none is left. Then an operator's first hour, with
     a lease in flight."""
@@ -132,8 +147,6 @@ def test_dead_letters_and_the_first_hour(
     state, at = State(reader.database), SharePartition(case.group, case.topic, 0)
     single.observe(state, at, state.figures.describe(case.group)[0].topic_id, 0, 40, 40)
     assert single.acquire(state, at, "member", None, 10) is not None
-    for name, value in reader.environment.items():
-        monkeypatch.setenv(name, value)
     assert reader.reads("docs/howto/operate.md")
     assert reader.reads("docs/howto/runbooks.md")
     acts = reader.database.rows(
@@ -152,16 +165,11 @@ def test_journal(reader: Reader) -> None:
     lease = single.acquire(state, at, "member", None, 10)
     assert lease is not None
     single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 5))})
-    reader.names |= {"database": reader.database, "at": at}
     assert reader.reads("docs/explanation/journal.md")
 
 
-def test_consumer(
-    reader: Reader, topics: Topics, make_topic: MakeTopic, produce: Produce, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_consumer(reader: Reader, topics: Topics, make_topic: MakeTopic, produce: Produce) -> None:
     """Each program of the page ends, having done what it says."""
-    for name, value in reader.environment.items():
-        monkeypatch.setenv(name, value)
     produce(make_topic(1, "orders"), 0, range(10))
     with running(Coordinator(reader.database, topics, interval=0.1, watch_interval=0.2)):
         assert reader.reads("docs/howto/consumer.md")
@@ -217,9 +225,9 @@ def test_move_offsets(reader: Reader, topics: Topics, make_topic: MakeTopic, pro
     assert (status.topic, status.spso) == (topic, 3)
 
 
-def test_dagster(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dagster(reader: Reader) -> None:
     """A component of one's own, the factory, and the helper for tests, as a project's author types them."""
-    monkeypatch.chdir(ROOT)
+    reader.folder = ROOT
     assert reader.reads("docs/howto/dagster.md")
 
 
@@ -242,8 +250,7 @@ def test_sinks(
         connection.exec_driver_sql(
             'create table sales.orders (topic text, partition integer, "offset" bigint, note text)'
         )
-    first, *rest = [block for block in blocks("docs/howto/sinks.md") if block.language in RUN]
-    reader.run(first)
+    names = defined("docs/howto/sinks.md")
     state = State(reader.database)
     own = settings.replace(
         database_url=reader.environment["SHAREQUEUE_DATABASE_URL"], output=reader.folder / "output"
@@ -254,13 +261,12 @@ def test_sinks(
     for name in ("files", "table", "shop"):
         for at in held:
             state.administration.alter_offsets(at, info.topic_id, 0)
-        job = reader.names[name]
+        job = names[name]
         report = run_rounds(own, job, membership=Holder(held), state=state, topics=topics, spark=spark)
         assert (report.accepted, report.lag) == (2, 0), name
     state.administration.alter_offsets(held[0], info.topic_id, 0)
     single.observe(state, held[0], info.topic_id, 0, 2, 2)
-    for block in rest:
-        reader.run(block)
+    assert reader.reads("docs/howto/sinks.md")
     assert reader.reads("docs/howto/compaction.md")
     (rows,) = reader.database.rows(sa.text("select count(*) as n from sales.orders where note = 'done'"))
     assert rows["n"] == 2
@@ -302,6 +308,7 @@ def test_formats(
     for topic, values in made.items():
         produce(make_topic(1, topic), 0, [*values, "no order"])
     assert reader.reads("docs/howto/formats.md")
+    names = defined("docs/howto/formats.md")
     own = settings.replace(
         database_url=reader.environment["SHAREQUEUE_DATABASE_URL"], output=reader.folder / "output"
     )
@@ -314,7 +321,7 @@ def test_formats(
         "protobuf_orders": (1, 0, 1),
     }
     for name, expected in outcomes.items():
-        job = replace(reader.names[name], group=name)
+        job = replace(names[name], group=name)
         alter_group_configs(reader.database, name, {"share.auto.offset.reset": "earliest"})
         at = SharePartition(name, job.topics[0], 0)
         state.initialize(at, topics.describe(job.topics)[job.topics[0]].topic_id, 0, 1)
@@ -359,7 +366,7 @@ def test_replay(
     alter_group_configs(reader.database, "orders", {"share.auto.offset.reset": "earliest"})
     at = SharePartition("orders", "orders", 0)
     state.initialize(at, info.topic_id, 0, 1)
-    orders = reader.names["orders"]
+    orders = import_module("my_orders").orders
     own = settings.replace(
         database_url=reader.environment["SHAREQUEUE_DATABASE_URL"], output=reader.folder / "output"
     )
@@ -391,11 +398,8 @@ def test_replay(
     assert found == {"january": 3, "2013-01-01": 2}
 
 
-def test_test_your_pipeline(
-    reader: Reader, spark: SparkSession, stack_home: Path, settings: Settings
-) -> None:
+def test_test_your_pipeline(reader: Reader) -> None:
     """A handler alone, the queue without a broker, the whole stack in a folder."""
-    reader.names |= {"spark": spark, "folder": stack_home}
     assert reader.reads("docs/howto/test-your-pipeline.md")
 
 
@@ -455,22 +459,13 @@ def _figures(settings: Settings, group: str) -> list[SharePartitionStatus]:
         return State(database).figures.describe(group)
 
 
-def test_tutorial(
-    service: str,
-    settings: Settings,
-    spark: SparkSession,
-    topics: Topics,
-    tmp_path: Path,
-    programs: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Ten orders, two of them dead letters, put back and accepted: what the tutorial promises, it asserts itself."""
+def test_tutorial(service: str, settings: Settings, topics: Topics, tmp_path: Path, programs: Path) -> None:
+    """Ten orders, two of them dead letters, put back and accepted: what the tutorial promises, it asserts itself. Its
+    Python blocks are typed at the prompt."""
     assert service
-    assert spark
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SHAREQUEUE_HOME", str(settings.home))
+    environment = {"SHAREQUEUE_HOME": str(settings.home), "SHAREQUEUE_JARS": str(settings.jars)}
     with Database.open(settings) as database:
-        reader = Reader(tmp_path, {"SHAREQUEUE_HOME": str(settings.home)}, database, programs)
+        reader = Reader(tmp_path, environment, database, programs, prompt=True)
         try:
             assert reader.reads("docs/tutorial/first-queue.md")
         finally:

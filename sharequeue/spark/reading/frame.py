@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from sharequeue.deadletters.redrive.selection import REDRIVE_GROUP
 from sharequeue.kafka.clients import spark_options
+from sharequeue.spark.arrow_types import arrow_schema
 from sharequeue.spark.reading.plan import ISOLATION, Scan, Segment, TopicPartition, plan_scans
 from sharequeue.spark.reading.seeking import SEEK, seek_records, sought
 from sharequeue.words.offsets import Bounds, OffsetSet
@@ -72,7 +72,7 @@ class Leased:
 def no_records(spark: SparkSession) -> DataFrame:
     """Return an empty DataFrame with the columns of leased records."""
     schema = cast("StructType", StructType.fromDDL(RECORD_SCHEMA))
-    return spark.createDataFrame(to_arrow_schema(schema).empty_table(), schema)
+    return spark.createDataFrame(arrow_schema(schema).empty_table(), schema)
 
 
 def leased_records(

@@ -276,7 +276,7 @@ def test_volumes_and_folders_exist() -> None:
 def test_versions_are_pinned_and_are_those_of_the_code(database: Database) -> None:
     """Kafka's, Postgres', Java's, Python's and our own."""
     tags = dict(service["image"].rsplit(":", 1) for service in SERVICES.values())
-    assert f"broker/kafka_2.13-{tags['apache/kafka']}.jar" in jars.expected()
+    assert f"kafka_2.13-{tags['apache/kafka']}.jar" in jars.expected(jars.BROKER)
     with database.transaction() as connection:
         running = str(connection.scalar(sa.text("show server_version")))
     assert tags["postgres"].split(".")[0] == running.split(".")[0] == "18"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -17,7 +19,7 @@ from sharequeue.cli import command
 from sharequeue.dagster import ShareGroupComponent
 from sharequeue.dagster.testing import load_share_group
 from sharequeue.spark import Reject
-from sharequeue.starter import Starter
+from sharequeue.starter import Starter, requirement
 from tests.fixtures.stack import REPOSITORY
 
 
@@ -55,6 +57,48 @@ def test_its_own_tests_pass_and_dagster_loads_it(folder: Path) -> None:
     assert {"web_orders/accepted", "web_orders/dead_letters", "web_orders/spso_and_lag"} <= names["assets"]
     assert {"web_orders", "web_orders_checks"} <= names["jobs"]
     assert {"web_orders_lag", "web_orders_observe"} <= names["sensors"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def handle(record):\n"
+        "    return {'text': bytes(record['value']).decode()}\n"
+        "web_orders = pipeline(group='web-orders', topics=['orders'])(by_row(handle, 'text string'))\n",
+        "@pipeline(group='web-orders', topics=['orders'])\n"
+        "def web_orders(records):\n"
+        "    return records.selectExpr('*', \"'accept' as outcome\")\n",
+    ],
+    ids=["by row", "frames"],
+)
+def test_its_own_tests_pass_with_another_handler(folder: Path, body: str) -> None:
+    """A user's handler has other columns, or is a function of DataFrames without any `handle`."""
+    text = f"from sharequeue.spark import by_row, pipeline\n{body}"
+    (folder / "queues" / "web_orders.py").write_text(text)
+    assert "2 passed" in run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+
+
+@pytest.mark.parametrize(
+    ("source", "suffix"),
+    [
+        (None, ""),
+        ({"url": "file:///a%20b/sharequeue", "dir_info": {"editable": True}}, " @ file:///a%20b/sharequeue"),
+        ({"url": "file:///w/s.whl", "archive_info": {}}, " @ file:///w/s.whl"),
+        (
+            {"url": "https://example.org/s.git", "vcs_info": {"vcs": "git", "commit_id": "ab12"}},
+            " @ git+https://example.org/s.git@ab12",
+        ),
+    ],
+)
+def test_the_project_requires_what_is_installed(
+    monkeypatch: pytest.MonkeyPatch, source: dict[str, object] | None, suffix: str
+) -> None:
+    """The source is pip's record of the installation: a checkout, an archive, a repository; else the index."""
+    recorded = SimpleNamespace(read_text=lambda name: source and json.dumps(source))
+    monkeypatch.setattr("sharequeue.starter.distribution", lambda name: recorded)
+    text = requirement()
+    assert re.fullmatch(r"sharequeue\[dagster,embedded(,java)?\]", text.removesuffix(suffix))
+    assert text.endswith(suffix)
 
 
 @pytest.mark.parametrize(

@@ -11,32 +11,59 @@ from click.testing import CliRunner
 
 from sharequeue.cli import command
 from sharequeue.local import jars
-from sharequeue.local.optional_jars import MEGABYTES, jar_set
+from sharequeue.local.optional_jars import MEGABYTES, ensure, jar_set, state
+from sharequeue.local.preflight import StackError
 from sharequeue.spark.session import SparkNotReady, optional_jars
-from sharequeue.words.settings import SettingInvalid, Settings
-from sharequeue.words.settings.jar_sets import DESCRIPTIONS, folder_of
+from sharequeue.words.settings import SettingInvalid, Settings, jar_sets
+from sharequeue.words.settings.jar_sets import CONNECTOR, DESCRIPTIONS, SERIES, folder_of
+
+LISTS = Path(jars.__file__).parent / "jar_lists"
+OF_SETS = [f"{name}-{series}" for name, all_series in SERIES.items() for series in all_series]
+
+
+def test_there_is_a_list_for_each_set_and_series() -> None:
+    """The folder has the lists that the names promise, and no other."""
+    assert sorted(path.stem for path in LISTS.glob("*")) == sorted([*OF_SETS, "broker"])
+    assert MEGABYTES.keys() == DESCRIPTIONS.keys() == SERIES.keys() - {CONNECTOR}
+
+
+@pytest.mark.parametrize("name", [*OF_SETS, "broker"])
+def test_each_line_of_a_list_is_a_checksum_and_a_module(name: str) -> None:
+    """No module is listed twice, and what is Spark's own is of the set's series."""
+    modules = jars.JarSet(name, "", 0).modules
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest, _, _, _ in modules)
+    assert len({(organisation, module) for _, organisation, module, _ in modules}) == len(modules)
+    for _, organisation, module, version in modules:
+        if organisation == "org.apache.spark":
+            assert f"{version.rpartition('.')[0]}" == name.rpartition("-")[2], module
 
 
 @pytest.mark.parametrize("name", DESCRIPTIONS)
-def test_the_list_of_a_set_is_exact(name: str) -> None:
-    """Each module is one file with a checksum, of PySpark's own versions; the stack and PySpark have none of it."""
-    text = (Path(jars.__file__).parent / f"{name}.xml").read_text()
-    modules = re.findall(rf'name="([^"]+)" rev="([^"]+)" conf="{name}->default" transitive="false"', text)
-    assert {f"{name}/{module}-{version}.jar" for module, version in modules} == set(
-        jars.expected(jar_set(name))
-    )
-    assert len(modules) == text.count("<dependency ")
+def test_a_set_has_nothing_that_the_stack_or_pyspark_has(name: str) -> None:
+    """Its Hadoop is PySpark's own."""
     files = {path.name for path in (jars.pyspark_home() / "jars").iterdir()}
-    taken = files | {path.partition("/")[2] for path in jars.expected()}
-    assert not taken & {f"{module}-{version}.jar" for module, version in modules}
+    taken = files | {file for each in jars.stack_sets() for file in jars.expected(each)}
+    assert not taken & jars.expected(jar_set(name)).keys()
     versions = {re.sub(r"-\d.*", "", file): file.rpartition("-")[2].removesuffix(".jar") for file in files}
-    same = {"s3a": ("hadoop-aws", "hadoop-client-api"), "avro": ("spark-avro_2.13", "spark-core_2.13")}
-    if name in same:
-        ours, theirs = same[name]
-        assert dict(modules)[ours] == versions[theirs]
-    else:
-        assert versions["spark-core_2.13"].startswith("4.0.")  # what Delta 4.0 and this Iceberg are made for
-    assert name in MEGABYTES
+    for _, _, module, version in jar_set(name).modules:
+        if module == "hadoop-aws":
+            assert version == versions["hadoop-client-api"]
+
+
+def test_a_set_that_is_not_for_this_spark_is_refused_with_those_that_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a session, by the command that fetches, and in the list of the sets."""
+    monkeypatch.setattr(jar_sets, "version", lambda _: "4.2.1")
+    said = r"set delta for Spark 4\.2\.1, only for 4\.0 and 4\.1: pip install 'pyspark\[sql\]==4\.1\.\*'"
+    settings = Settings.load(tmp_path, spark_jars="delta")
+    with pytest.raises(SparkNotReady, match=said):
+        optional_jars(settings)
+    with pytest.raises(StackError, match=said):
+        ensure(settings, ["avro", "delta"], print)
+    assert not settings.jars.exists()
+    assert (state(settings, "delta"), state(settings, "avro")) == ("not for this Spark", "not fetched")
+    assert optional_jars(settings.replace(spark_jars=(), output="s3a://bucket/out")) == {}
 
 
 def test_sets_are_named_by_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import socket
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,9 @@ import pytest
 from sharequeue.local import jars, ports
 from sharequeue.local.home import Home, write_json
 from sharequeue.local.preflight import StackError, find_java
+from sharequeue.words.settings import jar_sets
+from sharequeue.words.settings.jar_sets import CONNECTOR, SERIES
+from tests.fixtures.stack import REPOSITORY
 
 
 @pytest.fixture
@@ -51,18 +54,22 @@ def test_two_components_never_share_a_port(home: Home) -> None:
 
 def test_every_defect_of_a_set_of_jars_is_named(tmp_path: Path) -> None:
     """Missing, altered and stray files: each would make a broker or a Spark fail later and elsewhere."""
-    manifest = {f"broker/{name}.jar": hashlib.sha256(name.encode()).hexdigest() for name in ("a", "b", "c")}
-    (tmp_path / "broker").mkdir()
-    for name in ("a", "b", "c"):
-        (tmp_path / "broker" / f"{name}.jar").write_text(name)
-    assert jars.defects(tmp_path, manifest) == []
-    (tmp_path / "broker" / "a.jar").unlink()
-    (tmp_path / "broker" / "b.jar").write_text("B")
-    (tmp_path / "broker" / "d.jar").write_text("d")
-    assert jars.defects(tmp_path, manifest) == [
-        "broker/a.jar is missing",
-        "broker/b.jar has the wrong checksum",
-        "broker/d.jar is not part of the set",
+    digests = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("a", "b", "c")}
+    lines = [f"{digest} org.example:{name}:1.0" for name, digest in digests.items()]
+    (tmp_path / "few.txt").write_text("# Three jars.\n" + "\n".join(lines))
+    few = jars.JarSet("few", "three jars", 1, tmp_path)
+    folder = tmp_path / "jars" / "few"
+    folder.mkdir(parents=True)
+    for name in digests:
+        (folder / f"{name}-1.0.jar").write_text(name)
+    assert jars.defects(tmp_path / "jars", few) == []
+    (folder / "a-1.0.jar").unlink()
+    (folder / "b-1.0.jar").write_text("B")
+    (folder / "d-1.0.jar").write_text("d")
+    assert jars.defects(tmp_path / "jars", few) == [
+        "few/a-1.0.jar is missing",
+        "few/b-1.0.jar has the wrong checksum",
+        "few/d-1.0.jar is not part of the set",
     ]
 
 
@@ -75,26 +82,28 @@ def test_jars_that_cannot_be_had_leave_nothing_behind(tmp_path: Path) -> None:
         "</resolvers></ivysettings>"
     )
     with pytest.raises(StackError, match=r"could not be resolved.*SHAREQUEUE_IVY_SETTINGS"):
-        jars.ensure(tmp_path / "jars", find_java(), settings, lambda line: None)
+        jars.ensure_stack(tmp_path / "jars", find_java(), settings, lambda line: None)
     assert not (tmp_path / "jars").exists()
     assert not list(tmp_path.glob("jars.resolving*"))
 
 
-def test_the_connector_is_of_the_installed_sparks_version() -> None:
-    """`jars.xml`, the manifest and pyproject's pin of PySpark move together."""
-    wanted = re.search(
-        r'spark-sql-kafka-0-10_2.13" rev="([^"]+)"', (Path(jars.__file__).parent / "jars.xml").read_text()
-    )
-    assert wanted is not None
-    version = next(iter(jars.pyspark_home().glob("jars/spark-core_2.13-*.jar"))).stem.rpartition("-")[2]
-    assert wanted.group(1) == version
-    assert f"spark/spark-sql-kafka-0-10_2.13-{version}.jar" in jars.expected()
+def test_the_stack_has_the_connector_of_the_installed_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each series there is a list with a connector of that series; another Spark is refused, with what to do."""
+    for series in SERIES[CONNECTOR]:
+        monkeypatch.setattr(jar_sets, "version", lambda _, series=series: f"{series}.7")
+        broker, connector = jars.stack_sets()
+        assert (broker.name, connector.name) == ("broker", f"connector-{series}")
+        [ours] = [version for _, _, name, version in connector.modules if name.startswith("spark-sql-kafka")]
+        assert ours.startswith(f"{series}.")
+    monkeypatch.setattr(jar_sets, "version", lambda _: "4.9.0")
+    with pytest.raises(StackError, match=r"set connector for Spark 4.9.0, only for 4.0 and .*pip install"):
+        jars.stack_sets()
 
 
-def test_the_list_of_jars_is_exact() -> None:
-    """Each module that `jars.xml` names is one file of the manifest, and nothing beyond them is looked up."""
-    text = (Path(jars.__file__).parent / "jars.xml").read_text()
-    listed = re.findall(r'name="([^"]+)" rev="([^"]+)" conf="(\w+)->default" transitive="false"', text)
-    files = {f"{part}/{name}-{version}.jar" for name, version, part in listed}
-    assert files == set(jars.expected())
-    assert len(listed) == text.count("<dependency ")
+def test_pyproject_has_the_bounds_of_the_lists() -> None:
+    """The first and the last series with a connector are the bounds of PySpark."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    [bounds] = [each for each in project["optional-dependencies"]["spark"] if each.startswith("pyspark")]
+    first, last = SERIES[CONNECTOR][0], SERIES[CONNECTOR][-1]
+    after = f"4.{int(last.partition('.')[2]) + 1}"
+    assert bounds == f"pyspark[sql]>={first},<{after}"
