@@ -27,7 +27,7 @@ class Shell:
     """One bash for all blocks of a page: the folder and the variables of a block are those of the next."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
-        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `close`
+        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `end`
         self._bash = subprocess.Popen(
             ["bash", "-o", "pipefail"],
             cwd=folder,
@@ -75,7 +75,7 @@ class Interpreter:
 
     def __init__(self, folder: Path, environment: Mapping[str, str], prompt: bool = False) -> None:
         self._prompt = prompt
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `close`
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `end`
         self._python = subprocess.Popen(
             [sys.executable, str(Path(__file__).resolve())],
             cwd=folder,
