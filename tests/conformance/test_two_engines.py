@@ -88,6 +88,7 @@ def test_both_engines_agree_whatever_is_asked(private_database: Database) -> Non
         if (
             run.tally.met.keys() >= MET - RARE
             and run.tally.transitions == DIAGRAM
+            and run.tally.calls.keys() == OPERATIONS
             and run.tally.refusals.keys() == REFUSALS
         ):
             break
