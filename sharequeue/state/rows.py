@@ -9,19 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any, Literal
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import sqlalchemy as sa
 
 from sharequeue.state.offset_sets import offsets_in, offsets_out
 from sharequeue.words.errors import ShareError, error_for
-from sharequeue.words.names import whole_number
 from sharequeue.words.values import (
     Acknowledged,
     AcknowledgeType,
     Delivery,
     Lease,
-    LeaseOutput,
     SharePartition,
 )
 
@@ -50,39 +48,6 @@ def statement(sql: str) -> sa.TextClause:
 def share_partition_name(at: SharePartition) -> dict[str, str | int]:
     """Return the parameters that identify a share-partition in SQL functions."""
     return {"group_id": at.group_id, "topic": at.topic, "partition": at.partition}
-
-
-def holder(lease: Lease) -> dict[str, str | int | None]:
-    """Return the parameters that fence a lease: name, state epoch, member, member epoch, token."""
-    return {
-        **share_partition_name(lease.share_partition),
-        "state_epoch": lease.state_epoch,
-        "member_id": lease.member_id,
-        "member_epoch": lease.member_epoch,
-        "token": str(lease.token),
-    }
-
-
-def acquisition(
-    max_records: int,
-    lock_duration_ms: int | None,
-    request_id: UUID | None,
-    redelivery: Redelivery,
-    mode: AcquireMode,
-) -> dict[str, str | int | None]:
-    """Return the parameters of every acquire; with a new request id if none is given."""
-    return {
-        "max_records": whole_number("max_records", max_records),
-        "lock_duration_ms": lock_duration_ms,
-        "request_id": str(request_id or uuid4()),
-        "redelivery": redelivery,
-        "mode": mode,
-    }
-
-
-def outputs_of(outputs: Sequence[LeaseOutput]) -> list[dict[str, str | int]]:
-    """Return the outputs of a lease in the SQL functions' form, as JSON."""
-    return [{"sink": made.sink, "location": made.location, "records": made.records} for made in outputs]
 
 
 def acknowledged_of(row: Mapping[Any, Any]) -> Acknowledged:

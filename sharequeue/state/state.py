@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from itertools import groupby
 from typing import Self
@@ -42,15 +42,14 @@ from sharequeue.state.rows import (
     AcquireMode,
     Redelivery,
     acknowledged_of,
-    acquisition,
     lease_of,
-    outputs_of,
     refusal,
     share_partition_name,
     statement,
 )
 from sharequeue.state.runs import Runs
 from sharequeue.words.errors import ShareError
+from sharequeue.words.names import whole_number
 from sharequeue.words.offsets import EMPTY, OffsetSet
 from sharequeue.words.values import (
     Acknowledged,
@@ -187,7 +186,11 @@ class State:
             **names_of(share_partitions),
             member_id=member_id,
             member_epoch=member_epoch,
-            **acquisition(max_records, lock_duration_ms, request_id, redelivery, mode),
+            max_records=whole_number("max_records", max_records),
+            lock_duration_ms=lock_duration_ms,
+            request_id=str(request_id or uuid4()),
+            redelivery=redelivery,
+            mode=mode,
             max_bytes=max_bytes,
             means=means,
             **sets,
@@ -256,7 +259,7 @@ class State:
             **holders_of([each.lease for each in acknowledgements]),
             **sets,
             request_id=str(request_id or uuid4()),
-            outputs=json.dumps([outputs_of(each.outputs) for each in acknowledgements]),
+            outputs=json.dumps([[asdict(output) for output in each.outputs] for each in acknowledgements]),
             not_befores=[each.not_before for each in acknowledgements],
             backoff=backoffs.pop(),
             delays=_delays_of(acknowledgements),

@@ -47,6 +47,7 @@ class Machine(RuleBasedStateMachine):
     def start(self, roll: int) -> None:
         """Fresh groups on both."""
         self.tally.histories += 1
+        self.number = 0
         self.history = History(self.sql, roll, self.tally.histories, self.tally)
         self.comparison = Comparison(self.history)
         self.operators = OperatorSteps(self.history)
@@ -56,7 +57,9 @@ class Machine(RuleBasedStateMachine):
         """One operation of members, or of others, its details drawn from one number."""
         if self.tally.found_at is None:
             self.tally.steps += 1
-        self.history.random.seed(roll)
+        # With the step's number: the numbers that Hypothesis draws repeat often, and so would the details.
+        self.number += 1
+        self.history.random.seed(f"{roll} {self.number}")
         with self.finding():
             getattr(of or self.members, name)()
 

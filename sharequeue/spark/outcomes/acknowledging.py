@@ -120,7 +120,7 @@ def acknowledge_all(state: State, keeper: LeaseKeeper, given: Sequence[ToAcknowl
 def _in_one_call(
     state: State, keeper: LeaseKeeper, given: Sequence[ToAcknowledge]
 ) -> dict[int, Acknowledged | ShareError]:
-    with keeper.acknowledging_many([each.lease for each in given]) as leases:
+    with keeper.acknowledging([each.lease for each in given]) as leases:
         wanted = [
             _wanted(lease, each.acknowledgement, each.outputs)
             for lease, each in zip(leases, given, strict=True)

@@ -20,8 +20,8 @@ begin
     if p_request_id is not null and v_found.error_code <> 30 then
         v_key := sharequeue_internal.request_key(v_found.settings, p_group_id, array[p_topic], array[p_partition],
             'acknowledge_batches', p_member_id, p_request_id);
-        v_stored := sharequeue_internal.stored_result(v_key);
-        if v_stored is not null then
+        select result into v_stored from sharequeue.requests where request_key = v_key;
+        if found then
             return jsonb_populate_record(null::sharequeue.acknowledged, v_stored);
         end if;
     end if;
@@ -194,7 +194,7 @@ create or replace function sharequeue_internal.acknowledge_under_lock(
 language plpgsql volatile as $$
 declare
     v_result sharequeue.acknowledged;
-    v_sp sharequeue.share_partitions := p_sp;
+    v_sp sharequeue.share_partitions;
     v_read record;
     v_acknowledgements sharequeue.acknowledgements;
     v_span int8multirange;
@@ -210,10 +210,7 @@ begin
         return v_result;
     end if;
     v_result.error_code := 0;
-    if v_sp.next_expiry <= p_at then
-        perform sharequeue_internal.settle_lapsed(v_sp.share_partition_id, p_at);
-        select * into v_sp from sharequeue.share_partitions where share_partition_id = p_sp.share_partition_id;
-    end if;
+    v_sp := sharequeue_internal.settled(p_sp, p_at);
     v_acknowledgements := sharequeue_internal.acknowledgements_from(v_read.acknowledgements, v_sp.spso);
     v_span := sharequeue_internal.span(v_acknowledgements);
     if not isempty(v_span) then

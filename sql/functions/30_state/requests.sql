@@ -27,12 +27,3 @@ begin
     end if;
 end
 $$;
-
--- Returns the result that is stored under a key; null if there is none. Called under the share-partition's lock, and only for a
--- caller with rights on the group.
-create or replace function sharequeue_internal.stored_result(p_request_key uuid) returns jsonb
-language plpgsql stable as $$
-begin
-    return (select result from sharequeue.requests where request_key = p_request_key);
-end
-$$;

@@ -34,9 +34,8 @@ begin
     end if;
     v_sp := v_found.sp;
     v_settings := v_found.settings;
-    if p_execute and v_sp.next_expiry <= sharequeue.clock() then
-        perform sharequeue_internal.settle_lapsed(v_sp.share_partition_id, sharequeue.clock());
-        select * into v_sp from sharequeue.share_partitions where share_partition_id = v_sp.share_partition_id;
+    if p_execute then
+        v_sp := sharequeue_internal.settled(v_sp, sharequeue.clock());
     end if;
     for v_part in
         select f.first_offset, f.last_offset, f.part, f.state, f.delivery_count, f.isolate, f.not_before, l.member_id,
