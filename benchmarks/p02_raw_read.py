@@ -52,9 +52,9 @@ def leased(settings: Settings, spark: SparkSession, records: int) -> float:
                 leases = keeper.acquire_within(Budget(records), holder.assignment)
                 assert total(source.records(leases))[1] == records
                 for lease in leases:
-                    keeper.check()
-                    acknowledge(state, keeper.current(lease), {AcknowledgeType.ACCEPT: lease.offsets})
-                    keeper.drop(lease)
+                    with keeper.acknowledging([lease]) as (held,):
+                        acknowledge(state, held, {AcknowledgeType.ACCEPT: lease.offsets})
+                        keeper.drop(held)
 
         taken = seconds(run)
         assert sum(status.lag for status in state.figures.describe(holder.group)) == 0
