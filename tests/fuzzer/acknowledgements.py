@@ -12,7 +12,6 @@ from tests.fuzzer.records import (
     GAP,
     REJECT,
     RELEASE,
-    RENEW,
     At,
     Call,
     Partition,
@@ -100,7 +99,6 @@ class Acknowledgements(Books):
                 (RELEASE, "release"),
                 (REJECT, "reject"),
                 (GAP, "gap"),
-                (RENEW, "renew"),
             )
             for o in offsets_of(a.get(f"p_{name}") or "{}")
         }
@@ -175,7 +173,7 @@ class Acknowledgements(Books):
             self._spso(at, partition, row["spso"], row["lag"])
 
     def _apply(self, call: Call, record: Record, kind: int, did: Counter[str]) -> None:
-        self.left[record.token] -= kind != RENEW
+        self.left[record.token] -= 1
         if kind == ACCEPT:
             record.state, did["accepted"] = "accepted", did["accepted"] + 1
         elif kind == GAP:
@@ -191,9 +189,6 @@ class Acknowledgements(Books):
             not_before = float(call.args.get("not_before") or 0.0)
             record.not_before = not_before if not_before > call.at else 0.0
             return
-        else:
-            # From now on for the group's lock duration, which may be shorter than the lock was.
-            record.low, record.high = min(record.low, self.low + 1.0), call.at + 3600
         self._note(record, "acknowledged")
 
     def _counts(self, at: At, row: dict[str, Any], did: Counter[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 At = tuple[str, str, int]
 _RANGE = re.compile(r"\[(\d+),(\d+)\)")
-GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
+GAP, ACCEPT, RELEASE, REJECT = range(4)
 FINISHED = ("accepted", "gap", "lost")
 GIVEN_UP = ("rejected", "exhausted")
 

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from tests.fuzzer.clients import Client
-from tests.fuzzer.records import ACCEPT, GAP, REJECT, RELEASE, RENEW, At, multirange, offsets_of
+from tests.fuzzer.records import ACCEPT, GAP, REJECT, RELEASE, At, multirange, offsets_of
 
 MEMBERS = ("m0", "m1", "m2", "m3")
 PIPELINES = ("p0", "p1")
@@ -145,9 +145,7 @@ class Worker(Client):
         if self.roll.random() < 0.4:
             self.send("acknowledge_batches", **who, **self.batches(asked), **wait)
             return
-        kinds = {
-            o: self.roll.choices([ACCEPT, RELEASE, REJECT, GAP, RENEW], [60, 30, 6, 3, 2])[0] for o in asked
-        }
+        kinds = {o: self.roll.choices([ACCEPT, RELEASE, REJECT, GAP], [60, 30, 6, 3])[0] for o in asked}
         if self.roll.random() < 0.3:
             kinds = dict.fromkeys(asked, ACCEPT)
         sets = {
@@ -157,7 +155,6 @@ class Worker(Client):
                 (RELEASE, "release"),
                 (REJECT, "reject"),
                 (GAP, "gap"),
-                (RENEW, "renew"),
             )
         }
         outputs = "[]"

@@ -57,7 +57,7 @@ USUAL: Mapping[str, Mapping[str, object]] = {
 }
 MISTAKES: list[tuple[str, dict[str, object], str]] = [
     (ACQUIRE, {"group": "nobody"}, "GROUP_ID_NOT_FOUND"),
-    (ACQUIRE, {"group": None}, "GROUP_ID_NOT_FOUND"),
+    (ACQUIRE, {"group": None}, "INVALID_REQUEST"),
     (ACQUIRE, {"member": None}, "INVALID_REQUEST"),
     (ACQUIRE, {"member": ""}, "INVALID_REQUEST"),
     (ACQUIRE, {"member": "m" * 37}, "INVALID_REQUEST"),
