@@ -47,7 +47,6 @@ class Machine(RuleBasedStateMachine):
     def start(self, roll: int) -> None:
         """Fresh groups on both."""
         self.tally.histories += 1
-        self.number = 0
         self.history = History(self.sql, roll, self.tally.histories, self.tally)
         self.comparison = Comparison(self.history)
         self.operators = OperatorSteps(self.history)
@@ -57,9 +56,7 @@ class Machine(RuleBasedStateMachine):
         """One operation of members, or of others, its details drawn from one number."""
         if self.tally.found_at is None:
             self.tally.steps += 1
-        # With the step's number: the numbers that Hypothesis draws repeat often, and so would the details.
-        self.number += 1
-        self.history.random.seed(f"{roll} {self.number}")
+        self.history.random.seed(roll)
         with self.finding():
             getattr(of or self.members, name)()
 
