@@ -1,9 +1,9 @@
 """Build a release, check it as its first user would, and tag it: `python -m tests.release`, for `make release`.
 
-The version is that of `pyproject.toml`. The wheel is built from the sdist, and installed into an empty environment,
-with an empty home folder. There `sharequeue up`, every block of the first tutorial and `sharequeue down` must succeed.
-Then the notes are the version's section of CHANGELOG.md, and the tag has them as its message. Nothing is uploaded:
-the last lines printed are the commands that publish the release. With `--dry-run` nothing is tagged.
+The version is that of `pyproject.toml`. The wheel is built from the sdist and installed into an empty environment,
+with an empty home folder. There every block of the first tutorial must succeed, from `sharequeue up` on, and
+`sharequeue down`. The notes are the version's section of CHANGELOG.md, and the message of the tag. Nothing is
+uploaded: the last lines printed are the commands that publish the release. With `--dry-run` nothing is tagged.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def notes_of(changelog: str, version: str, *, dated: bool) -> str:
     if found is None or not found[2].strip():
         raise NotReleasable(f"CHANGELOG.md needs a section `## {version} (DAY)` that lists the changes.")
     if dated and not re.fullmatch(r"\d{4}-\d\d-\d\d", found[1]):
-        raise NotReleasable(f"CHANGELOG.md has `## {version} ({found[1]})`: write the day, for example 2026-12-01.")
+        raise NotReleasable(
+            f"CHANGELOG.md has `## {version} ({found[1]})`: write the day, for example 2026-12-01."
+        )
     return f"sharequeue {version}\n\n{found[2].strip()}\n"
 
 
@@ -112,7 +114,9 @@ def require_contents(wheel: Path) -> None:
         names = archive.namelist()
     outside = sorted({name.split("/")[0] for name in names} - {"sharequeue"})
     if [name for name in outside if not name.endswith(".dist-info")]:
-        raise NotReleasable(f"the wheel must have the package sharequeue alone, and has {', '.join(outside)}.")
+        raise NotReleasable(
+            f"the wheel must have the package sharequeue alone, and has {', '.join(outside)}."
+        )
     for wanted in ("sharequeue/_sql/migrations/0100_baseline.sql", "sharequeue/py.typed", "licenses/LICENSE"):
         if not any(name.endswith(wanted) for name in names):
             raise NotReleasable(f"the wheel lacks {wanted}: see [tool.hatch.build] in pyproject.toml.")
@@ -139,7 +143,10 @@ def try_out(wheel: Path) -> None:
             **{
                 name: value
                 for name, value in os.environ.items()
-                if name.startswith("PIP_") or name.lower().endswith("_proxy") or "CERT" in name or "CA_BUNDLE" in name
+                if name.startswith("PIP_")
+                or name.lower().endswith("_proxy")
+                or "CERT" in name
+                or "CA_BUNDLE" in name
             },
         }
         folder = home / "queue"
@@ -151,7 +158,9 @@ def try_out(wheel: Path) -> None:
             for block in blocks(TUTORIAL):
                 if block.language in RUN:
                     print(f"  {block}", flush=True)
-                    python.run(block.text, str(block)) if block.language == "python" else shell.run(block.text)
+                    python.run(block.text, str(block)) if block.language == "python" else shell.run(
+                        block.text
+                    )
             shell.run("sharequeue down\n")
         except AssertionError as error:
             raise NotReleasable(f"the tutorial fails with the wheel:\n{error}") from None
@@ -159,7 +168,11 @@ def try_out(wheel: Path) -> None:
             python.end()
             shell.end()
             subprocess.run(
-                [str(programs / "sharequeue"), "down"], cwd=folder, env=environment, capture_output=True, check=False
+                [str(programs / "sharequeue"), "down"],
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                check=False,
             )
 
 
@@ -173,7 +186,9 @@ def _run(what: str, command: list[str], folder: Path) -> None:
     print(what, flush=True)
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if ran.returncode != 0:
-        raise NotReleasable(f"{what} failed ({shutil.which(command[0]) or command[0]}):\n{ran.stdout}{ran.stderr}")
+        raise NotReleasable(
+            f"{what} failed ({shutil.which(command[0]) or command[0]}):\n{ran.stdout}{ran.stderr}"
+        )
 
 
 if __name__ == "__main__":
