@@ -132,8 +132,9 @@ def try_out(wheel: Path) -> None:
         _run("making an empty environment", [sys.executable, "-m", "venv", str(home / "venv")], home)
         _run(
             f"installing {wheel.name}[{EXTRAS}] into it (some minutes)",
-            [str(programs / "python"), "-m", "pip", "install", "--quiet", f"{wheel}[{EXTRAS}]"],
+            [str(programs / "python"), str(ROOT / "tests" / "installation.py"), f"{wheel}[{EXTRAS}]"],
             home,
+            shown=True,
         )
         environment = {
             "HOME": str(home),
@@ -182,12 +183,13 @@ def _git(*arguments: str) -> str:
     ).stdout.strip()
 
 
-def _run(what: str, command: list[str], folder: Path) -> None:
+def _run(what: str, command: list[str], folder: Path, *, shown: bool = False) -> None:
     print(what, flush=True)
-    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    output = None if shown else subprocess.PIPE
+    ran = subprocess.run(command, cwd=folder, stdout=output, stderr=subprocess.STDOUT, text=True, check=False)
     if ran.returncode != 0:
         raise NotReleasable(
-            f"{what} failed ({shutil.which(command[0]) or command[0]}):\n{ran.stdout}{ran.stderr}"
+            f"{what} failed ({shutil.which(command[0]) or command[0]}):\n{ran.stdout or '(see above)'}"
         )
 
 
