@@ -1,10 +1,10 @@
 """Install packages with pip, and show which one is at work and how many are left.
 
-The arguments are those of `pip install`. The script is run by the new environment's own Python, before anything is installed,
-so it uses only the standard library. pip names the packages while it collects them, and installs all of them in one
-silent step at the end: during that step the number of installed packages is counted in the environment. The number of
-packages to collect is about that of `requirements.lock`. A line is written at most every three seconds. If pip fails,
-its last lines are shown.
+The arguments are those of `pip install`. The script is run by the new environment's own Python, before anything is
+installed, so it uses only the standard library. pip names the packages while it collects them, and installs all of
+them in one silent step at the end: during that step the number of installed packages is counted in the environment.
+The number of packages to collect is about that of `requirements.lock`. A line is written at most every three seconds.
+If pip fails, its last lines are shown.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Progress:
         """Where they are installed."""
         self._show = show
         self._now = "reading the list of packages"
-        self._collected = 0
+        self._collected: set[str] = set()
         self._to_install: list[str] = []
         self._shown = ""
 
@@ -45,7 +45,7 @@ class Progress:
             if file.endswith(".metadata"):
                 self._now = f"choosing the version of {name}"
             else:
-                self._collected += 1
+                self._collected.add(name)
                 self._now = f"collecting {name}{size}"
         elif found := re.match(r"\s*Building (?:editable|wheel) for (\S+)", line):
             self._now = f"building {found[1]}"
@@ -58,8 +58,9 @@ class Progress:
             done = len(self._to_install) - len(left := self._left())
             text = f"installing {left[0]}: {done} of {len(self._to_install)} done" if left else "finishing"
         else:
-            about = f" of about {max(self.expected, self._collected)}" if self.expected else ""
-            text = f"{self._now}: {self._collected}{about} collected"
+            collected = len(self._collected)
+            about = f" of about {max(self.expected, collected)}" if self.expected else ""
+            text = f"{self._now}: {collected}{about} collected"
         if text != self._shown:
             self._show(text)
         self._shown = text
