@@ -2,8 +2,9 @@
 
 The version is that of `pyproject.toml`. The wheel is built from the sdist and installed into an empty environment,
 with an empty home folder. There every block of the first tutorial must succeed, from `sharequeue up` on, and
-`sharequeue down`. The notes are the version's section of CHANGELOG.md, and the message of the tag. Nothing is
-uploaded: the last lines printed are the commands that publish the release. With `--dry-run` nothing is tagged.
+`sharequeue down`. The notes are the version's section of CHANGELOG.md, and the message of the tag. The documentation
+of the version is committed to the branch gh-pages, beside that of earlier ones. Nothing is uploaded: the last lines
+printed are the commands that publish the release. With `--dry-run` nothing is tagged or committed.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def main(arguments: list[str]) -> int:
         sdist, wheel = build(version)
         require_contents(wheel)
         try_out(wheel)
+        build_site()
     except NotReleasable as error:
         print(f"NOT RELEASED: {error}", file=sys.stderr)
         return 1
@@ -50,11 +52,12 @@ def main(arguments: list[str]) -> int:
     written.write_text(notes)
     print(f"built and tried: {sdist.name}, {wheel.name}; notes in dist/{written.name}")
     if dry_run:
-        print(f"dry run: v{version} was not tagged")
+        print(f"dry run: v{version} was not tagged, and its documentation not committed")
         return 0
+    commit_site(version)
     _git("tag", "--annotate", f"v{version}", "--file", str(written), "--cleanup=verbatim")
     print(f"tagged v{version}. To publish it:")
-    print(f"  git push origin v{version}")
+    print(f"  git push origin v{version} gh-pages")
     print(f"  twine upload dist/{sdist.name} dist/{wheel.name}")
     return 0
 
@@ -175,6 +178,27 @@ def try_out(wheel: Path) -> None:
                 capture_output=True,
                 check=False,
             )
+
+
+def build_site() -> None:
+    """Build the documentation, as `make docs` does. Raises NotReleasable if a link leads nowhere."""
+    _run("building the documentation", _docs("mkdocs", "build", "--quiet", "--strict"), ROOT)
+
+
+def commit_site(version: str) -> None:
+    """Commit the documentation of a version to the branch gh-pages, in a folder named after its first two numbers;
+    `latest`, which readers without a version see, becomes this one. Raises NotReleasable.
+    """
+    series = ".".join(version.split(".")[:2])
+    deploy = _docs("mike", "deploy", "--update-aliases", "--title", version, series, "latest")
+    _run(f"committing the documentation of {series} to gh-pages", deploy, ROOT)
+    _run("making it the one that is shown", _docs("mike", "set-default", "latest"), ROOT)
+
+
+def _docs(program: str, *arguments: str) -> list[str]:
+    folder = Path(sys.prefix) / "docs" / "bin"
+    with_path = ["env", "NO_MKDOCS_2_WARNING=1", f"PATH={folder}:{os.environ['PATH']}", str(folder / program)]
+    return [*with_path, *arguments, "--config-file", str(ROOT / "docs" / "site" / "mkdocs.yml")]
 
 
 def _git(*arguments: str) -> str:
