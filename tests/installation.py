@@ -67,7 +67,8 @@ class Progress:
 
     def _left(self) -> list[str]:
         """Return the packages that are not installed yet, in pip's order."""
-        there = {_normal(each.name.split("-")[0]) for each in self.folder.glob("*.dist-info")}
+        # An old pip without the package wheel writes egg-info for a source archive.
+        there = {_normal(each.name.split("-")[0]) for each in self.folder.glob("*.*-info")}
         return [name for name in self._to_install if _normal(name) not in there]
 
 
