@@ -22,6 +22,7 @@ from zipfile import ZipFile
 import sharequeue
 from tests.docs.pages import RUN, blocks
 from tests.docs.typed import Interpreter, Shell
+from tests.fresh_home import new_environment
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
@@ -139,20 +140,8 @@ def try_out(wheel: Path) -> None:
             home,
             shown=True,
         )
-        environment = {
-            "HOME": str(home),
-            "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
-            "LANG": os.environ.get("LANG", "C.UTF-8"),
-            # How this machine reaches the package index.
-            **{
-                name: value
-                for name, value in os.environ.items()
-                if name.startswith("PIP_")
-                or name.lower().endswith("_proxy")
-                or "CERT" in name
-                or "CA_BUNDLE" in name
-            },
-        }
+        environment = new_environment(home)
+        environment["PATH"] = f"{programs}:{environment['PATH']}"
         folder = home / "queue"
         folder.mkdir()
         shell = Shell(folder, environment)

@@ -22,6 +22,7 @@ from tests.fixtures.stack import REPOSITORY, jars_folder, say
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(1500)]
 
+SERIES = ("15", "16", "17")
 LISTS = Path(__file__).parent / "postgres_lists"
 TESTS = (
     "tests/integration/database",
@@ -51,7 +52,7 @@ def binaries(series: str) -> tuple[str, Path]:
     return version, folder / "bin"
 
 
-@pytest.mark.parametrize("series", ["15", "16", "17"])
+@pytest.mark.parametrize("series", SERIES)
 def test_the_state_and_the_sink(series: str, told: list[str]) -> None:
     """What passes on the newest Postgres passes on this one."""
     version, programs = binaries(series)
