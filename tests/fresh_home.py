@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sharequeue.local import stack
 from tests.docs.pages import ROOT, RUN, Block, blocks
 from tests.docs.typed import Interpreter, Shell
 from tests.waiting import wait_until
@@ -66,12 +67,9 @@ class FreshHome:
         """Stop the servers, and close the prompt and the shell."""
         if self.python is not None:
             self.python.end()
-        for command in ("sharequeue down\n", ".venv/bin/sharequeue down\n"):
-            try:
-                self.shell.run(f"{{ {command.strip()} || true; }} >/dev/null 2>&1\n")
-            except (AssertionError, OSError):
-                continue  # a block failed, which ended the shell
         self.shell.end()
+        for home in self.folder.glob("*/**/.sharequeue"):
+            stack.down(home, self.say)
 
 
 @contextmanager
@@ -106,7 +104,10 @@ def own_queue() -> None:
         shop = reader.folder / "work" / "shop"
 
         def ended() -> tuple[int, int, int]:
-            rows = json.loads(reader.shell.run("sharequeue groups describe --group orders -o json\n"))
+            # There is no such group before its first run.
+            rows = json.loads(
+                reader.shell.run("sharequeue groups describe --group orders -o json || echo '[]'\n")
+            )
             return (
                 sum(row["accepted"] for row in rows),
                 sum(row["rejected"] for row in rows),
