@@ -6,7 +6,7 @@ import pytest
 
 from tests.fresh_home import PAGES
 
-pytestmark = [pytest.mark.deep, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(2400)]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -20,7 +20,7 @@ from sharequeue.local import jars
 from sharequeue.local.preflight import find_java
 from tests.fixtures.stack import REPOSITORY, jars_folder, say
 
-pytestmark = [pytest.mark.deep, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(2400)]
 
 SERIES = ("15", "16", "17")
 LISTS = Path(__file__).parent / "postgres_lists"
