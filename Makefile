@@ -91,13 +91,13 @@ pictures: $(READY) ## take screenshots of the service's pages, a running `make u
 
 $(DOCS)/.ready: pyproject.toml | $(READY)
 	@$(BIN)/python -m venv $(DOCS)
-	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check $$($(BIN)/python -c 'import tomllib; \
+	@$(DOCS)/bin/python tests/installation.py $$($(BIN)/python -c 'import tomllib; \
 	    print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
 	@touch $@
 
 $(TOOLS)/.ready: pyproject.toml | $(READY)
 	@$(BIN)/python -m venv $(TOOLS)
-	@$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check $$($(BIN)/python -c 'import tomllib; \
+	@$(TOOLS)/bin/python tests/installation.py $$($(BIN)/python -c 'import tomllib; \
 	    print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["tools"])')
 	@touch $@
 
@@ -124,7 +124,7 @@ $(READY): pyproject.toml
 	    "$$python" -m venv --clear $(VENV); \
 	fi; \
 	if [ -n "$$brings" ]; then echo "Java 17 or 21 was not found: installing one in the environment (101 MB)"; fi; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 \
+	$(BIN)/python tests/installation.py --use-pep517 \
 	    -e ".[dagster,service,embedded,dev$${brings:+,$$brings}]" || { \
 	    echo "The packages could not be installed (see above). Check the network, then run make again." >&2; exit 1; \
 	}; \

@@ -2,8 +2,9 @@
 
 The version is that of `pyproject.toml`. The wheel is built from the sdist and installed into an empty environment,
 with an empty home folder. There every block of the first tutorial must succeed, from `sharequeue up` on, and
-`sharequeue down`. The notes are the version's section of CHANGELOG.md, and the message of the tag. Nothing is
-uploaded: the last lines printed are the commands that publish the release. With `--dry-run` nothing is tagged.
+`sharequeue down`. The notes are the version's section of CHANGELOG.md, and the message of the tag. The documentation
+of the version is committed to the branch gh-pages, beside that of earlier ones. Nothing is uploaded: the last lines
+printed are the commands that publish the release. With `--dry-run` nothing is tagged or committed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from zipfile import ZipFile
 import sharequeue
 from tests.docs.pages import RUN, blocks
 from tests.docs.typed import Interpreter, Shell
+from tests.fresh_home import new_environment
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
@@ -43,6 +45,7 @@ def main(arguments: list[str]) -> int:
         sdist, wheel = build(version)
         require_contents(wheel)
         try_out(wheel)
+        build_site()
     except NotReleasable as error:
         print(f"NOT RELEASED: {error}", file=sys.stderr)
         return 1
@@ -50,11 +53,12 @@ def main(arguments: list[str]) -> int:
     written.write_text(notes)
     print(f"built and tried: {sdist.name}, {wheel.name}; notes in dist/{written.name}")
     if dry_run:
-        print(f"dry run: v{version} was not tagged")
+        print(f"dry run: v{version} was not tagged, and its documentation not committed")
         return 0
+    commit_site(version)
     _git("tag", "--annotate", f"v{version}", "--file", str(written), "--cleanup=verbatim")
     print(f"tagged v{version}. To publish it:")
-    print(f"  git push origin v{version}")
+    print(f"  git push origin v{version} gh-pages")
     print(f"  twine upload dist/{sdist.name} dist/{wheel.name}")
     return 0
 
@@ -132,23 +136,12 @@ def try_out(wheel: Path) -> None:
         _run("making an empty environment", [sys.executable, "-m", "venv", str(home / "venv")], home)
         _run(
             f"installing {wheel.name}[{EXTRAS}] into it (some minutes)",
-            [str(programs / "python"), "-m", "pip", "install", "--quiet", f"{wheel}[{EXTRAS}]"],
+            [str(programs / "python"), str(ROOT / "tests" / "installation.py"), f"{wheel}[{EXTRAS}]"],
             home,
+            shown=True,
         )
-        environment = {
-            "HOME": str(home),
-            "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
-            "LANG": os.environ.get("LANG", "C.UTF-8"),
-            # How this machine reaches the package index.
-            **{
-                name: value
-                for name, value in os.environ.items()
-                if name.startswith("PIP_")
-                or name.lower().endswith("_proxy")
-                or "CERT" in name
-                or "CA_BUNDLE" in name
-            },
-        }
+        environment = new_environment(home)
+        environment["PATH"] = f"{programs}:{environment['PATH']}"
         folder = home / "queue"
         folder.mkdir()
         shell = Shell(folder, environment)
@@ -176,18 +169,40 @@ def try_out(wheel: Path) -> None:
             )
 
 
+def build_site() -> None:
+    """Build the documentation, as `make docs` does. Raises NotReleasable if a link leads nowhere."""
+    _run("building the documentation", _docs("mkdocs", "build", "--quiet", "--strict"), ROOT)
+
+
+def commit_site(version: str) -> None:
+    """Commit the documentation of a version to the branch gh-pages, in a folder named after its first two numbers;
+    `latest`, which readers without a version see, becomes this one. Raises NotReleasable.
+    """
+    series = ".".join(version.split(".")[:2])
+    deploy = _docs("mike", "deploy", "--update-aliases", "--title", version, series, "latest")
+    _run(f"committing the documentation of {series} to gh-pages", deploy, ROOT)
+    _run("making it the one that is shown", _docs("mike", "set-default", "latest"), ROOT)
+
+
+def _docs(program: str, *arguments: str) -> list[str]:
+    folder = Path(sys.prefix) / "docs" / "bin"
+    with_path = ["env", "NO_MKDOCS_2_WARNING=1", f"PATH={folder}:{os.environ['PATH']}", str(folder / program)]
+    return [*with_path, *arguments, "--config-file", str(ROOT / "docs" / "site" / "mkdocs.yml")]
+
+
 def _git(*arguments: str) -> str:
     return subprocess.run(
         ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.strip()
 
 
-def _run(what: str, command: list[str], folder: Path) -> None:
+def _run(what: str, command: list[str], folder: Path, *, shown: bool = False) -> None:
     print(what, flush=True)
-    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    output = None if shown else subprocess.PIPE
+    ran = subprocess.run(command, cwd=folder, stdout=output, stderr=subprocess.STDOUT, text=True, check=False)
     if ran.returncode != 0:
         raise NotReleasable(
-            f"{what} failed ({shutil.which(command[0]) or command[0]}):\n{ran.stdout}{ran.stderr}"
+            f"{what} failed ({shutil.which(command[0]) or command[0]}):\n{ran.stdout or '(see above)'}"
         )
 
 

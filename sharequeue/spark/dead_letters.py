@@ -17,6 +17,7 @@ from sharequeue.deadletters.outbox import Step
 from sharequeue.deadletters.topic import TOPIC_NAME, why_held
 from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.groups.configs import GroupConfigs
+from sharequeue.spark.waits import named_wait
 from sharequeue.state import State
 from sharequeue.words.errors import first_line
 from sharequeue.words.settings import Settings
@@ -52,7 +53,8 @@ def drain_at_end(settings: Settings, state: State, configs: GroupConfigs) -> Dra
         if state.dead_letters.service_drains() or not state.dead_letters.waiting(configs.group_id):
             return None
         waits = f"dead letters of group {configs.group_id} wait, and no service writes them"
-        drained = _drain(settings, state, configs)
+        with named_wait(f"the dead letters of group {configs.group_id} to be written"):
+            drained = _drain(settings, state, configs)
     except Exception as error:
         drained = Drained(warning=_left(configs.group_id, waits, first_line(error)))
     if drained.warning is not None:

@@ -37,6 +37,7 @@ from sharequeue.spark.reading.source import Source
 from sharequeue.spark.report import AcknowledgedRecords, counted
 from sharequeue.spark.spark_jobs import cancellable
 from sharequeue.spark.table import Shown, Table
+from sharequeue.spark.waits import named_wait
 from sharequeue.state import State
 from sharequeue.words.names import whole_number
 from sharequeue.words.settings import Settings
@@ -332,7 +333,8 @@ def lease(
         own: Membership | None = None
         if membership is None:
             own = stack.enter_context(Membership(at.settings.service, group, names))
-            own.join()
+            with named_wait(f"share-partitions of {', '.join(names)} in group {group}, from the service"):
+                own.join()
         member = membership or own
         assert member is not None  # noqa: S101 - one of the two
         cancel = stack.enter_context(cancellable(at.spark))

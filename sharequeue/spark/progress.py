@@ -1,6 +1,7 @@
 """The progress of a run, and its display.
 
-A terminal shows one line that changes, everything else a line for each round. Progress is written to stderr, so
+A terminal shows one line that changes, everything else a line for each round, and for each stage that takes longer
+than five seconds. Progress is written to stderr, so
 that stdout has only results. If stderr is closed, full, or its reader has ended, nothing is shown: a run never fails
 because of its progress.
 """
@@ -8,9 +9,12 @@ because of its progress.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+
+from sharequeue.spark.waits import WAIT_SECONDS
 
 __all__ = ["Progress", "ProgressCallback", "shown_progress"]
 
@@ -72,11 +76,34 @@ def shown_progress(progress: bool | ProgressCallback) -> Iterator[ProgressCallba
         with _terminal() as show:
             yield show
     else:
-        yield _line
+        with _lines() as show:
+            yield show
 
 
-def _line(progress: Progress) -> None:
-    if progress.stage == "done" and sys.stderr is not None:
+@contextmanager
+def _lines() -> Iterator[ProgressCallback]:
+    waiting: dict[int, threading.Timer] = {}
+
+    def show(progress: Progress) -> None:
+        # Two rounds may run at once, each in a stage of its own.
+        if (timer := waiting.pop(progress.round, None)) is not None:
+            timer.cancel()
+        if progress.stage == "done":
+            _write(progress)
+        elif progress.stage != "waiting":  # for records: that is no delay
+            waiting[progress.round] = timer = threading.Timer(WAIT_SECONDS, _write, (progress,))
+            timer.daemon = True
+            timer.start()
+
+    try:
+        yield show
+    finally:
+        for timer in waiting.values():
+            timer.cancel()
+
+
+def _write(progress: Progress) -> None:
+    if sys.stderr is not None:
         with suppress(OSError, ValueError):
             print(progress, file=sys.stderr, flush=True)
 

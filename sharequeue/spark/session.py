@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from sharequeue.spark.handler import PipelineError
 from sharequeue.spark.signals import kept_handlers
+from sharequeue.spark.waits import named_wait
 from sharequeue.words.java import launchers_home
 from sharequeue.words.settings import Settings, jar_sets
 from sharequeue.words.settings.jar_sets import JarSetMissing, fetch_command, folder_of
@@ -81,7 +82,7 @@ def spark_session(settings: Settings, app_name: str, conf: Mapping[str, str] | N
         if name == "PYSPARK_PYTHON" or _is_local(settings.spark_master):
             os.environ.setdefault(name, value)
     if SparkContext._gateway is None:
-        with kept_handlers():
+        with kept_handlers(), named_wait("Spark to start"):
             SparkContext(conf=spark_conf, gateway=_gateway(settings, spark_conf))
     with kept_handlers():
         return SparkSession.builder.config(conf=spark_conf).getOrCreate()

@@ -325,5 +325,5 @@ def test_a_store_that_is_full_is_said_and_no_record_pays(case: Case, monkeypatch
             {"note": fn.col("delivery_count").cast("string"), "outcome": fn.lit("accept")}
         )
 
-    assert case.run(replace(case.job, handler=with_note)) == 2 * RECORDS
+    assert case.run(replace(case.job, handler=with_note, name=case.job.pipeline_name)) == 2 * RECORDS
     assert {note for _, _, note in case.output()} == {"1"}

@@ -1,4 +1,4 @@
-"""Kafka without share groups: from the oldest broker that was tried to the last of version 3."""
+"""Brokers before the embedded one: from the oldest that was tried on, without share groups or with them off."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.servers.own_brokers import OwnBroker, jars_of, own_broker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-VERSIONS = ("3.3.2", "3.5.2", "3.7.2", "3.9.1")
+VERSIONS = ("3.3.2", "3.5.2", "3.7.2", "3.9.1", "4.0.2", "4.1.2", "4.2.1", "4.3.1")
 
 
 @pytest.fixture(scope="module", params=VERSIONS)

@@ -15,6 +15,7 @@ import tempfile
 import traceback
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -63,7 +64,8 @@ class Shell:
     def end(self) -> None:
         """End the shell."""
         assert self._bash.stdin is not None
-        self._bash.stdin.close()
+        with suppress(BrokenPipeError):  # it ended with a command that failed
+            self._bash.stdin.close()
         self._bash.wait(SECONDS)
         if self._bash.stdout is not None:
             self._bash.stdout.close()

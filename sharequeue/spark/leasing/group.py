@@ -25,6 +25,7 @@ from sharequeue.kafka.topics import TopicInfo, Topics
 from sharequeue.spark.handler import PipelineError
 from sharequeue.spark.leasing.renewal import Member
 from sharequeue.spark.session import refuse_connect, spark_session
+from sharequeue.spark.waits import named_wait
 from sharequeue.state import State
 from sharequeue.words.errors import UnknownTopicId
 from sharequeue.words.figures import SharePartitionStatus
@@ -63,9 +64,11 @@ def opened(
     loaded = settings or Settings.load()
     with ExitStack() as stack:
         topics = stack.enter_context(Topics(loaded))
-        queue = state or State(stack.enter_context(Database.open(loaded)))
+        with named_wait("Postgres"):
+            queue = state or State(stack.enter_context(Database.open(loaded)))
         if leased:
-            living_topics(topics, queue, group, leased)
+            with named_wait(f"the Kafka broker at {loaded.bootstrap_servers}"):
+                living_topics(topics, queue, group, leased)
         yield Opened(loaded, queue, topics, spark or spark_session(loaded, f"group {group}"))
 
 
@@ -76,7 +79,8 @@ def joined(settings: Settings, group: str, topics: Sequence[str], member: Member
         yield member
         return
     with Membership(settings.service, group, topics) as joined_here:
-        joined_here.join()
+        with named_wait(f"share-partitions of {', '.join(topics)} in group {group}, from the service"):
+            joined_here.join()
         yield joined_here
 
 

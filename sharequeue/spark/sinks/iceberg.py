@@ -21,6 +21,7 @@ from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.sinks.columns import Shape, folder_limits, quoted
 from sharequeue.spark.sinks.interface import OpenSink, Sink, SinkContext, SinkRefused, Stored
 from sharequeue.spark.sinks.lake_table import CLAIM_SECONDS, OpenTransfer, Rows, Step
+from sharequeue.spark.waits import named_wait
 from sharequeue.words.settings import Settings
 from sharequeue.words.settings.jar_sets import fetch_command
 
@@ -57,7 +58,8 @@ class IcebergTable(Sink):
         table = _Table(context.spark, self.table, application)
         table.shape()
         opened = OpenTransfer(context, table, self.on_step)
-        opened.transfer(CLAIM_SECONDS)
+        with named_wait(f"the transfer of rows to {opened.table.name}"):
+            opened.transfer(CLAIM_SECONDS)
         yield opened
 
     def stored(self, settings: Settings, names: SinkNames) -> Stored:

@@ -1,6 +1,6 @@
 """The few names of Dagster that are imported although they are not public.
 
-`tests/deep/deep_newest_dagster.py` imports them from Dagster's newest version.
+`tests/deep/deep_dagster_versions.py` imports them from Dagster's newest version.
 """
 
 from __future__ import annotations

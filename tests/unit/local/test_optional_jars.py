@@ -56,7 +56,7 @@ def test_a_set_that_is_not_for_this_spark_is_refused_with_those_that_have_it(
     """By a session, by the command that fetches, and in the list of the sets."""
     monkeypatch.setattr(jar_sets, "version", lambda _: "4.2.1")
     said = r"set delta for Spark 4\.2\.1, only for 4\.0 and 4\.1: pip install 'pyspark\[sql\]==4\.1\.\*'"
-    settings = Settings.load(tmp_path, spark_jars="delta")
+    settings = Settings.load(tmp_path, spark_jars="delta", jars=tmp_path / "jars")
     with pytest.raises(SparkNotReady, match=said):
         optional_jars(settings)
     with pytest.raises(StackError, match=said):

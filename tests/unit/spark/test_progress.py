@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from sharequeue.spark.progress import Progress, shown_progress
+from sharequeue.spark.waits import named_wait
+from tests.waiting import wait_until
 
 BEGUN = Progress(1, "write", 1000, 0, 2.0, None, 4000)
 DONE = Progress(1, "done", 1000, 1000, 2.0, 3500, 3000)
@@ -90,3 +93,25 @@ def test_no_run_fails_because_nobody_looks(
         told(DONE)
     monkeypatch.undo()
     assert capsys.readouterr().out == ""
+
+
+def test_a_long_stage_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage that takes longer than the limit is written once; waiting for records is no such stage."""
+    monkeypatch.setattr("sharequeue.spark.progress.WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    with shown_progress(True) as told:
+        told(replace(BEGUN, stage="waiting"))
+        told(replace(BEGUN, round=2))
+        wait_until(lambda: bool(said.getvalue()))
+    assert said.getvalue() == f"{replace(BEGUN, round=2)}\n"
+
+
+def test_a_long_wait_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Once, as a warning; a short one is not."""
+    monkeypatch.setattr("sharequeue.spark.waits.WAIT_SECONDS", 0.01)
+    with named_wait("Spark to start"):
+        wait_until(lambda: caplog.messages == ["waiting for Spark to start"])
+    monkeypatch.setattr("sharequeue.spark.waits.WAIT_SECONDS", 3600.0)
+    with named_wait("the broker"):
+        pass
+    assert len(caplog.messages) == 1
