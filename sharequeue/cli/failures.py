@@ -11,8 +11,7 @@ import click
 from pydantic import ValidationError
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
 
-from sharequeue.database.logins import is_login_refused
-from sharequeue.database.sqlstates import LOCK_NOT_AVAILABLE, QUERY_CANCELLED, sqlstate
+from sharequeue.database.sqlstates import LOCK_NOT_AVAILABLE, QUERY_CANCELLED, is_login_refused, sqlstate
 from sharequeue.words.errors import RequestTimedOut, ShareError
 from sharequeue.words.figures import SharePartitionStatus
 from sharequeue.words.settings import SettingInvalid

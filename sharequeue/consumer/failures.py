@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from sharequeue.consumer.held_leases import HeldLease
+from sharequeue.deadletters.attempts import filesystem_of
 from sharequeue.words.errors import first_line
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import LeaseOutput
@@ -83,7 +84,7 @@ class Failures:
         def write() -> None:
             nonlocal problem
             try:
-                filesystem, path = _place(location)
+                filesystem, path = filesystem_of(location)
                 _write_table(filesystem, path, errors)
             except Exception as error:
                 problem = first_line(error)
@@ -119,16 +120,6 @@ def _is_day_before(name: str, day: date) -> bool:
         return date.fromisoformat(name) < day
     except ValueError:
         return False
-
-
-def _place(location: str) -> tuple[FileSystem, str]:
-    # Imported only here: it takes longer than all other imports of a consumer.
-    from pyarrow import fs
-
-    if "://" in location or location.startswith("file:"):
-        found: tuple[FileSystem, str] = fs.FileSystem.from_uri(location.replace("s3a://", "s3://", 1))
-        return found
-    return fs.LocalFileSystem(), location
 
 
 def _write_table(filesystem: FileSystem, path: str, errors: Mapping[int, str]) -> None:

@@ -47,7 +47,6 @@ from sharequeue.words.values import AcknowledgeType
 _log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 30.0
-LEAVE_TIMEOUT_S = 30.0
 _LEAST_STOP_S = 5.0
 _FOREVER_S = 1e7
 _LONGEST_DELAY_S = 366 * 86_400.0

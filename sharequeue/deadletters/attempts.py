@@ -141,7 +141,7 @@ def read_errors(location: str) -> pa.Table | None:
     import pyarrow.dataset as ds
 
     try:
-        filesystem, path = _filesystem_of(location)
+        filesystem, path = filesystem_of(location)
         files = ds.dataset(path, format="parquet", filesystem=filesystem)
         if not {"offset", "error"} <= set(files.schema.names):
             return None
@@ -152,7 +152,9 @@ def read_errors(location: str) -> pa.Table | None:
         return None
 
 
-def _filesystem_of(location: str) -> tuple[fs.FileSystem, str]:
+def filesystem_of(location: str) -> tuple[fs.FileSystem, str]:
+    """Return the filesystem of a location, and the path in it."""
+    # Imported only here: these imports take longer than all others of the command line, and of a consumer.
     from pyarrow import fs
 
     if "://" in location or location.startswith("file:"):

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from sharequeue.database import Database
 from sharequeue.deadletters.outbox import Fenced, Step
 from sharequeue.deadletters.writer import DeadLetterReport, DeadLetterWriter, Held
-from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
+from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.service_leases import ServiceLease
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
@@ -47,10 +47,9 @@ LONGEST_PAUSE_SECONDS = 120.0
 class DeadLetterDrainer:
     """The drains of one replica, in separate threads."""
 
-    def __init__(self, settings: Settings, database: Database, configs: ServiceConfigs, replica: str) -> None:
+    def __init__(self, settings: Settings, database: Database, replica: str) -> None:
         self._settings = settings
         self._database = database
-        self._configs = configs
         self._replica = replica
         self._lock = threading.Lock()
         self._at_work: set[SharePartition] = set()
@@ -115,7 +114,7 @@ class DeadLetterDrainer:
             self._settings,
             State(self._database),
             group_id,
-            GroupConfigs.load(self._database, group_id, self._configs),
+            GroupConfigs.load(self._database, group_id),
             batch_records=BATCH_RECORDS,
             on_step=on_step,
             only=leases,

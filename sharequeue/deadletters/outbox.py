@@ -158,14 +158,11 @@ class Outbox(Generic[B]):
         settings: Settings,
         source: Source[B],
         markers: MarkerGroup,
-        *,
-        transaction_bytes: int = TRANSACTION_BYTES,
         on_step: Callable[[Step], None] = lambda step: None,
     ) -> None:
         self._settings = settings
         self._source = source
         self._markers = markers
-        self._transaction_bytes = transaction_bytes
         self._on_step = on_step
 
     def write(self) -> Iterator[BatchDone]:
@@ -229,7 +226,7 @@ class Outbox(Generic[B]):
             if number % every == 0:
                 self._on_step("producing")
             size += record_size
-            if size >= self._transaction_bytes:
+            if size >= TRANSACTION_BYTES:
                 self._commit(producer, marker, offset)
                 size = 0
         if producer.in_transaction:

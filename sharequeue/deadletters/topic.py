@@ -15,13 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 from sqlalchemy import text
 
 from sharequeue.database import Database
-from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
+from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.configs.names import environment_name
-from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.kafka.transactions import is_passing
 from sharequeue.words.errors import (
@@ -44,8 +42,6 @@ PREFIX = "errors.deadletterqueue.topic.name.prefix"
 TIMEOUT_SECONDS = 20.0
 ASK_SECONDS = 5.0
 """The timeout of requests about a topic to which nothing is being written."""
-_ERRORS = 3
-"""The client's log level: less important messages are about passing errors, or errors that are raised."""
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 _WAIT = "the records wait, and the next drain tries again."
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -80,7 +76,7 @@ class DeadLetterRules:
     """Topics that the group reads: letters in one of them would be delivered as records."""
 
     @classmethod
-    def of(cls, configs: GroupConfigs, service: ServiceConfigs, inputs: Iterable[str] = ()) -> Self:
+    def of(cls, configs: GroupConfigs, inputs: Iterable[str] = ()) -> Self:
         """Return the rules of these configs for a group that reads these topics."""
         return cls(
             inputs=frozenset(inputs),
@@ -90,8 +86,8 @@ class DeadLetterRules:
             drop=configs.dead_letter_drop_enable,
             messages=configs.dead_letter_error_message_enable,
             opted_in=bool(configs.values.get(OPT_IN, False)),
-            prefix=service.dead_letter_prefix,
-            auto_create=service.dead_letter_auto_create,
+            prefix=configs.service.dead_letter_prefix,
+            auto_create=configs.service.dead_letter_auto_create,
         )
 
 
@@ -185,8 +181,6 @@ class TopicKeeper:
     """Finds and checks the dead-letter topic, and creates it if that is allowed."""
 
     def __init__(self, settings: Settings, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        self._settings = settings
-        self._timeout_seconds = timeout_seconds
         self._topics = Topics(settings, timeout_seconds)
 
     def ready(self, rules: DeadLetterRules) -> DeadLetterTopic:
@@ -221,32 +215,24 @@ class TopicKeeper:
 
     def find(self, topic: str) -> FoundTopic | None:
         """Return the topic's current state at the broker; None if it does not exist. Raises `CannotWrite`."""
+        needed = "DESCRIBE"
         try:
             info = self._topics.describe([topic]).get(topic)
+            if info is None:
+                return None
+            needed = "DESCRIBE_CONFIGS"
+            configs = self._topics.configs(topic)
         except ShareError as error:
-            raise unanswered(error, f"grant DESCRIBE on topic `{topic}`") from error
-        if info is None:
-            return None
-        try:
-            configs = self._configs(ConfigResource(ResourceType.TOPIC, topic))
-        except KafkaException as error:
-            raise refusal(error, f"grant DESCRIBE_CONFIGS on topic `{topic}`") from error
+            raise unanswered(error, f"grant {needed} on topic `{topic}`") from error
         return FoundTopic(info.partitions, info.topic_id, configs)
 
     def _broker_creates(self) -> bool:
         """Return whether the broker's own config lets share groups create their dead-letter topics (Kafka 4.4)."""
-        admin = AdminClient(client_config(self._settings, log_level=_ERRORS))
         try:
-            broker = next(iter(admin.list_topics(timeout=self._timeout_seconds).brokers))
-            return self._configs(ConfigResource(ResourceType.BROKER, str(broker))).get(AUTO_CREATE) == "true"
-        except KafkaException:
+            return self._topics.broker_configs().get(AUTO_CREATE) == "true"
+        except ShareError:
             # If the broker's configs may not be read, our own setting applies.
             return False
-
-    def _configs(self, resource: ConfigResource) -> dict[str, str]:
-        admin = AdminClient(client_config(self._settings, log_level=_ERRORS))
-        entries = admin.describe_configs([resource], request_timeout=self._timeout_seconds)[resource].result()
-        return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
     def _create(self, topic: str) -> None:
         by_hand = f"create topic `{topic}` by hand with `{GROUP_ENABLE}=true`, or grant CREATE on it"
@@ -273,9 +259,7 @@ def why_held(settings: Settings, database: Database, configs: GroupConfigs) -> s
     """
     if not configs.dead_letter_topic:
         return None
-    rules = DeadLetterRules.of(
-        configs, ServiceConfigs.stored(database), inputs_of(database, configs.group_id)
-    )
+    rules = DeadLetterRules.of(configs, inputs_of(database, configs.group_id))
     try:
         TopicKeeper(settings, ASK_SECONDS).judge(rules)
     except CannotWrite as problem:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from sharequeue.deadletters.batches import LetterBatches, marker_group
-from sharequeue.deadletters.outbox import TRANSACTION_BYTES, BatchDone, Fenced, Outbox, Step
+from sharequeue.deadletters.outbox import BatchDone, Fenced, Outbox, Step
 from sharequeue.deadletters.topic import (
     NO_TOPIC,
     TIMEOUT_SECONDS,
@@ -29,7 +29,7 @@ from sharequeue.deadletters.topic import (
     TopicKeeper,
     inputs_of,
 )
-from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
+from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import SETTLE_SECONDS, Topics
 from sharequeue.kafka.transactions import MarkerGroup
@@ -140,10 +140,10 @@ class _Drain:
 class DeadLetterWriter:
     """A writer of a share group's dead letters. Several may run at once: the broker allows one at a time.
 
-    `batch_records` limits a batch, and `transaction_bytes` one transaction of copies; `parallel` share-partitions are
-    written concurrently. `on_step` is called at each step. `only` names the share-partitions to drain; without it all
-    are drained. Once `stop` is set, each ends with its current batch. A share-partition that another writer took over
-    is started again, at most `takeovers` times. After a passing error, attempts are repeated for `try_again_seconds`.
+    `batch_records` limits a batch. `on_step` is called at each step. `only` names the share-partitions to drain;
+    without it all are drained. Once `stop` is set, each ends with its current batch. A share-partition that another
+    writer took over is started again, at most `takeovers` times. After a passing error, attempts are repeated for
+    `try_again_seconds`.
     """
 
     def __init__(
@@ -153,10 +153,7 @@ class DeadLetterWriter:
         group_id: str,
         configs: GroupConfigs,
         *,
-        service: ServiceConfigs | None = None,
         batch_records: int = BATCH_RECORDS,
-        transaction_bytes: int = TRANSACTION_BYTES,
-        parallel: int = PARALLEL,
         on_step: OnStep | None = None,
         only: Container[SharePartition] | None = None,
         stop: threading.Event | None = None,
@@ -166,12 +163,8 @@ class DeadLetterWriter:
         self._settings = settings
         self._state = state
         self._group_id = group_id
-        self.rules = DeadLetterRules.of(
-            configs, service or ServiceConfigs.stored(state.database), inputs_of(state.database, group_id)
-        )
+        self.rules = DeadLetterRules.of(configs, inputs_of(state.database, group_id))
         self._batch_records = batch_records
-        self._transaction_bytes = transaction_bytes
-        self._parallel = parallel
         self._on_step: OnStep = on_step or (lambda step, source: None)
         self._only = only
         self._stop = stop
@@ -194,7 +187,7 @@ class DeadLetterWriter:
         self._check_cluster()
         with (
             MarkerGroup(self._settings, marker_group(self._group_id)) as markers,
-            ThreadPoolExecutor(min(self._parallel, len(waiting)), "dead-letters") as pool,
+            ThreadPoolExecutor(min(PARALLEL, len(waiting)), "dead-letters") as pool,
         ):
             drain = _Drain(
                 markers,
@@ -330,7 +323,6 @@ class DeadLetterWriter:
             self._settings,
             batches,
             drain.markers,
-            transaction_bytes=self._transaction_bytes,
             on_step=lambda step: self._on_step(step, source),
         )
 

@@ -1,4 +1,4 @@
-"""Find the offsets to which a group is reset.
+"""Find the offsets at which a group begins with a topic, and those to which it is reset.
 
 Converts the target of an administrator (the log's start, its end, a time, a given offset, the offsets of a consumer
 group or of a file) into one start offset per share-partition, by Kafka's rules for `kafka-share-groups.sh
@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from io import StringIO
 from pathlib import Path
 
@@ -24,6 +24,27 @@ from sharequeue.words.names import shown
 Partition = tuple[str, int]
 
 _LINE = "topic,partition,offset"
+
+
+def first_offsets(
+    topics: Topics, topic: str, policy: str, back: timedelta | None, now: float, patience: float | None = None
+) -> Mapping[int, int | None]:
+    """Return the offset of each partition of a topic at which a group begins (R-OR-2).
+
+    `policy` is the value of `share.auto.offset.reset`; `back` is how far back `by_duration` reaches from `now` (Unix
+    seconds), None for the other policies. None as an offset: no record is recent enough yet. `patience` and errors
+    as `Topics.offsets`.
+    """
+    if back is not None:
+        return topics.offsets_for_times(topic, int((now - back.total_seconds()) * 1000), patience)
+    return first_offsets_in(topics.offsets(topic, patience), policy)
+
+
+def first_offsets_in(logs: Mapping[int, LogOffsets], policy: str) -> dict[int, int | None]:
+    """Return the offsets at which a group with the policy `earliest` or `latest` begins in these logs."""
+    return {
+        partition: log.log_start if policy == "earliest" else log.log_end for partition, log in logs.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

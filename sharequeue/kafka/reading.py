@@ -205,10 +205,7 @@ def first_records(settings: Settings, starts: Mapping[Place, int], seconds: floa
         consumer.assign([kafka.TopicPartition(*at, starts[at]) for at in sorted(left)])
         while left and time.monotonic() < until:
             for message in consumer.consume(len(left), POLL_SECONDS):
-                if (topic := message.topic()) is None or (partition := message.partition()) is None:
-                    continue
-                at = topic, partition
-                if at in left:
+                if (at := place_of(message)) in left:
                     left.discard(at)
                     consumer.incremental_unassign([kafka.TopicPartition(*at)])
                     if message.error() is None:
@@ -219,19 +216,13 @@ def first_records(settings: Settings, starts: Mapping[Place, int], seconds: floa
 
 
 def place_of(message: Message) -> Place:
-    """Return topic and partition of a message. Raises ValueError if it was not returned by a consumer."""
-    topic, partition = message.topic(), message.partition()
-    if topic is None or partition is None:
-        raise ValueError("a message that no consumer returned has neither partition nor offset")
-    return topic, partition
+    """Return topic and partition of a message that a consumer returned."""
+    return message.topic(), message.partition()  # type: ignore[return-value]
 
 
 def offset_of(message: Message) -> int:
-    """Return the offset of a message. Raises ValueError if it was not returned by a consumer."""
-    offset = message.offset()
-    if offset is None:
-        raise ValueError("a message that no consumer returned has neither partition nor offset")
-    return offset
+    """Return the offset of a message that a consumer returned."""
+    return message.offset()  # type: ignore[return-value]
 
 
 class PartitionReader:
@@ -269,8 +260,7 @@ class PartitionReader:
                     # Past the log's end: it was truncated. The caller notices the missing record.
                     return
                 continue
-            offset = end if message is None else message.offset() or 0
-            if message is None or offset >= end:
+            if message is None or (offset := offset_of(message)) >= end:
                 return
             self._came.popleft()
             self._position = offset + 1
@@ -281,8 +271,9 @@ class PartitionReader:
     def _move_to(self, offset: int) -> None:
         """Continue from the last position if the offset is near: a seek discards what was fetched."""
         if self._position >= 0:
-            known = self._came[-1].offset() if self._came else None
-            if self._position <= offset <= max(known or 0, self._position + self._near):
+            # The last one may be an error, which has no offset.
+            known = (self._came[-1].offset() or 0) if self._came else 0
+            if self._position <= offset <= max(known, self._position + self._near):
                 return
         self._consumer.assign([client().TopicPartition(self.topic, self.partition, offset)])
         self._position = offset
@@ -303,8 +294,7 @@ class PartitionReader:
             self._came.popleft()
             if error.code() == kafka.KafkaError._PARTITION_EOF:
                 # Reported once. An end before the wanted one is ignored: records follow soon, or silence is an error.
-                offset = message.offset()
-                if offset is not None and offset >= end:
+                if offset_of(message) >= end:
                     self._position = -1
                     return None
             elif error.code() == kafka.KafkaError._AUTO_OFFSET_RESET:

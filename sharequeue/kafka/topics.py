@@ -23,7 +23,13 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from sharequeue.kafka.broker_client import BrokerClient
 from sharequeue.words.errors import (
@@ -283,6 +289,23 @@ class Topics(BrokerClient):
         )
         found = self._result(futures[group_id])
         return {(p.topic, p.partition): p.offset for p in found.topic_partitions if p.offset >= 0}
+
+    def configs(self, name: str) -> dict[str, str]:
+        """Return the configs of a topic that have a value. Raises the error of the broker."""
+        return self._configs(ConfigResource(ResourceType.TOPIC, name))
+
+    def broker_configs(self) -> dict[str, str]:
+        """Return the configs of one of the brokers that have a value. Raises the error of the broker."""
+        try:
+            broker = next(iter(self._admin().list_topics(_NO_TOPIC, timeout=self._timeout).brokers))
+        except KafkaException as error:
+            raise self._unavailable(error.args[0].str()) from error
+        return self._configs(ConfigResource(ResourceType.BROKER, str(broker)))
+
+    def _configs(self, resource: ConfigResource) -> dict[str, str]:
+        found = self._admin().describe_configs([resource], request_timeout=self._timeout)[resource]
+        entries = self._result(found)
+        return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
     def create(self, name: str, partitions: int = -1, configs: Mapping[str, str] | None = None) -> TopicInfo:
         """Create a topic and wait until the broker shows it; −1 partitions are the broker's default.

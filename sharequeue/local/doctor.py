@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, ProgrammingError, SQLAlchemyError
 
 from sharequeue.database import Database
-from sharequeue.database.logins import is_login_refused
 from sharequeue.database.migrations import OLDEST_POSTGRES, pending
 from sharequeue.database.schema_files import SchemaOutdated, schema_mismatch
+from sharequeue.database.sqlstates import is_login_refused
 from sharequeue.kafka.clients import spark_options
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import jars, ports, processes

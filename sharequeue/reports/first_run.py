@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sharequeue.kafka.first_offsets import first_offsets_in
+from sharequeue.kafka.offset_resets import first_offsets_in
 from sharequeue.kafka.topics import Topics
 from sharequeue.words.figures import GroupFigures, SharePartitionStatus
 from sharequeue.words.settings import Settings

@@ -137,8 +137,8 @@ class BrokerReplay(Replay):
 
     def _write(self) -> None:
         self.engine.sweep()
-        configs = GroupConfigs.load(self.database, "g")
-        DeadLetterWriter(self.settings, State(self.database), "g", configs, service=self.service).drain()
+        configs = GroupConfigs.load(self.database, "g", self.service)
+        DeadLetterWriter(self.settings, State(self.database), "g", configs).drain()
 
     def _dead_letters_dlq(self, step: Step) -> Result:
         self._write()

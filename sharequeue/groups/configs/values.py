@@ -8,10 +8,10 @@ service's. Values are limited to the service's bounds, even if the bounds change
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Self
+from typing import Any, Generic, Self, TypeVar
 
 from sqlalchemy import Connection, text
 
@@ -33,6 +33,21 @@ _BOUNDED = (
 
 def _int(values: Mapping[str, Value], name: str) -> int:
     return int(values[name])
+
+
+_T = TypeVar("_T")
+
+
+class _Typed(Generic[_T]):
+    """A config as an attribute with a type."""
+
+    def __init__(self, name: str, kind: Callable[[Any], _T]) -> None:
+        self._name, self._kind = name, kind
+
+    def __get__(self, configs: Any, _: object) -> _T:
+        if configs is None:
+            raise AttributeError(f"`{self._name}` has a value in configs that are loaded")
+        return self._kind(configs.values[self._name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,40 +106,21 @@ class ServiceConfigs:
             )
         return cls(values)
 
-    @property
-    def max_size(self) -> int:
-        """The highest number of members of a group (`group.share.max.size`)."""
-        return _int(self.values, "group.share.max.size")
+    max_size = _Typed("group.share.max.size", int)
+    """The highest number of members of a group (`group.share.max.size`)."""
+    initialize_retry_ms = _Typed("group.share.initialize.retry.interval.ms", int)
+    """How long a topic that has no offset to start from waits before it is tried again, in milliseconds."""
+    updates_per_snapshot = _Typed("share.coordinator.snapshot.update.records.per.snapshot", int)
+    """Changes of a share-partition between two snapshots of its journal."""
 
-    @property
-    def initialize_retry_ms(self) -> int:
-        """How long a topic that has no offset to start from waits before it is tried again, in milliseconds."""
-        return _int(self.values, "group.share.initialize.retry.interval.ms")
-
-    @property
-    def updates_per_snapshot(self) -> int:
-        """Changes of a share-partition between two snapshots of its journal."""
-        return _int(self.values, "share.coordinator.snapshot.update.records.per.snapshot")
-
-    @property
-    def journal_retention(self) -> timedelta:
-        """How long the journal is kept."""
-        return timedelta(minutes=_int(self.values, "journal.retention.minutes"))
-
-    @property
-    def deleted_topics_retention(self) -> timedelta:
-        """How long a topic must have been gone from the broker before its state is removed."""
-        return timedelta(milliseconds=_int(self.values, "deleted.topics.retention.ms"))
-
-    @property
-    def dead_letter_auto_create(self) -> bool:
-        """Whether a missing dead-letter topic is created."""
-        return bool(self.values["errors.deadletterqueue.auto.create.topics.enable"])
-
-    @property
-    def dead_letter_prefix(self) -> str:
-        """The required prefix of a dead-letter topic's name; empty: any name."""
-        return str(self.values["errors.deadletterqueue.topic.name.prefix"])
+    journal_retention = _Typed("journal.retention.minutes", lambda minutes: timedelta(minutes=minutes))
+    """How long the journal is kept."""
+    deleted_topics_retention = _Typed("deleted.topics.retention.ms", lambda ms: timedelta(milliseconds=ms))
+    """How long a topic must have been gone from the broker before its state is removed."""
+    dead_letter_auto_create = _Typed("errors.deadletterqueue.auto.create.topics.enable", bool)
+    """Whether a missing dead-letter topic is created."""
+    dead_letter_prefix = _Typed("errors.deadletterqueue.topic.name.prefix", str)
+    """The required prefix of a dead-letter topic's name; empty: any name."""
 
     def bounds(self, group_config: str) -> tuple[int, int] | None:
         """Return the least and greatest value that a group may give a config; None if the service sets none."""
@@ -183,90 +179,36 @@ class GroupConfigs:
         )
         return cls.of(group_id, stored, service or ServiceConfigs.of(of_service))
 
-    @property
-    def session_timeout_ms(self) -> int:
-        """A member without a heartbeat for this many milliseconds is removed from the group."""
-        return _int(self.values, "share.session.timeout.ms")
-
-    @property
-    def heartbeat_interval_ms(self) -> int:
-        """The time between two heartbeats of a member, in milliseconds."""
-        return _int(self.values, "share.heartbeat.interval.ms")
-
-    @property
-    def record_lock_duration_ms(self) -> int:
-        """How long an acquired record stays locked, in milliseconds."""
-        return _int(self.values, "share.record.lock.duration.ms")
-
-    @property
-    def delivery_count_limit(self) -> int:
-        """Deliveries of a record before it is given up."""
-        return _int(self.values, "share.delivery.count.limit")
-
-    @property
-    def partition_max_record_locks(self) -> int:
-        """The highest number of records in flight in one share-partition."""
-        return _int(self.values, "share.partition.max.record.locks")
-
-    @property
-    def assignment_interval_ms(self) -> int:
-        """Shortest time between two assignments of the group, in milliseconds."""
-        return _int(self.values, "share.assignment.interval.ms")
-
-    @property
-    def auto_offset_reset(self) -> str:
-        """`latest`, `earliest` or `by_duration:…`: where a topic new to the group starts."""
-        return str(self.values["share.auto.offset.reset"])
-
-    @property
-    def reset_duration(self) -> timedelta | None:
-        """How far back `by_duration` reaches; None for the other policies."""
-        return reset_duration(self.auto_offset_reset)
-
-    @property
-    def isolation_level(self) -> str:
-        """`read_uncommitted` or `read_committed`."""
-        return str(self.values["share.isolation.level"])
-
-    @property
-    def renew_acknowledge_enable(self) -> bool:
-        """Whether locks may be renewed."""
-        return bool(self.values["share.renew.acknowledge.enable"])
-
-    @property
-    def fetch_max_bytes(self) -> int:
-        """Bytes of keys and values that a round of a batch run leases; 0: no bound."""
-        return _int(self.values, "sharequeue.fetch.max.bytes")
-
-    @property
-    def retry_backoff_ms(self) -> int:
-        """How long a record that a pipeline released after its first delivery waits, in milliseconds."""
-        return _int(self.values, "sharequeue.retry.backoff.ms")
-
-    @property
-    def retry_backoff_max_ms(self) -> int:
-        """The longest such wait, however often the record was delivered, in milliseconds."""
-        return _int(self.values, "sharequeue.retry.backoff.max.ms")
-
-    @property
-    def dead_letter_topic(self) -> str:
-        """The topic of the group's dead letters; empty: there is none."""
-        return str(self.values["errors.deadletterqueue.topic.name"])
-
-    @property
-    def dead_letter_copy_record(self) -> bool:
-        """Whether a dead letter carries the key and value of its record."""
-        return bool(self.values["errors.deadletterqueue.copy.record.enable"])
-
-    @property
-    def dead_letter_drop_enable(self) -> bool:
-        """Whether records whose dead-letter topic cannot be written are dropped (as in Kafka), not held."""
-        return bool(self.values["sharequeue.dead.letter.drop.enable"])
-
-    @property
-    def dead_letter_error_message_enable(self) -> bool:
-        """Whether dead letters have the messages of exceptions, not only their classes."""
-        return bool(self.values["sharequeue.dead.letter.error.message.enable"])
+    session_timeout_ms = _Typed("share.session.timeout.ms", int)
+    """A member without a heartbeat for this many milliseconds is removed from the group."""
+    heartbeat_interval_ms = _Typed("share.heartbeat.interval.ms", int)
+    """The time between two heartbeats of a member, in milliseconds."""
+    record_lock_duration_ms = _Typed("share.record.lock.duration.ms", int)
+    """How long an acquired record stays locked, in milliseconds."""
+    delivery_count_limit = _Typed("share.delivery.count.limit", int)
+    """Deliveries of a record before it is given up."""
+    partition_max_record_locks = _Typed("share.partition.max.record.locks", int)
+    """The highest number of records in flight in one share-partition."""
+    assignment_interval_ms = _Typed("share.assignment.interval.ms", int)
+    """Shortest time between two assignments of the group, in milliseconds."""
+    auto_offset_reset = _Typed("share.auto.offset.reset", str)
+    """`latest`, `earliest` or `by_duration:…`: where a topic new to the group starts."""
+    reset_duration = _Typed("share.auto.offset.reset", reset_duration)
+    """How far back `by_duration` reaches; None for the other policies."""
+    isolation_level = _Typed("share.isolation.level", str)
+    """`read_uncommitted` or `read_committed`."""
+    renew_acknowledge_enable = _Typed("share.renew.acknowledge.enable", bool)
+    """Whether locks may be renewed."""
+    fetch_max_bytes = _Typed("sharequeue.fetch.max.bytes", int)
+    """Bytes of keys and values that a round of a batch run leases; 0: no bound."""
+    dead_letter_topic = _Typed("errors.deadletterqueue.topic.name", str)
+    """The topic of the group's dead letters; empty: there is none."""
+    dead_letter_copy_record = _Typed("errors.deadletterqueue.copy.record.enable", bool)
+    """Whether a dead letter carries the key and value of its record."""
+    dead_letter_drop_enable = _Typed("sharequeue.dead.letter.drop.enable", bool)
+    """Whether records whose dead-letter topic cannot be written are dropped (as in Kafka), not held."""
+    dead_letter_error_message_enable = _Typed("sharequeue.dead.letter.error.message.enable", bool)
+    """Whether dead letters have the messages of exceptions, not only their classes."""
 
 
 def stored_configs(connection: Connection, group_id: str) -> dict[str, str]:

@@ -104,11 +104,7 @@ class Coordinator:
         """Groups for which the last attempt at a step failed, and the reasons."""
         self.watcher = Watch(database, topics, self._configs, self.groups, self.name, now)
         """The watch: the reasons why groups wait, and the errors of their topics."""
-        self._drainer = (
-            None
-            if dead_letters is None
-            else DeadLetterDrainer(dead_letters, database, self._configs, self.name)
-        )
+        self._drainer = None if dead_letters is None else DeadLetterDrainer(dead_letters, database, self.name)
         self._settled_at = -KEEPS_UP_SECONDS
         self._changes_lock = threading.Lock()
         self._changes_after: str | None = (

@@ -20,7 +20,7 @@ from sharequeue.database.sqlstates import sqlstate
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
 from sharequeue.groups.heartbeats import refresh_group
 from sharequeue.groups.service_leases import ServiceLease
-from sharequeue.kafka.first_offsets import first_offsets
+from sharequeue.kafka.offset_resets import first_offsets
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics, TopicsFound
 from sharequeue.service.coordinator.group_steps import GroupSteps
 from sharequeue.service.coordinator.watched_topics import (

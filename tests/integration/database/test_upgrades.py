@@ -127,8 +127,8 @@ def test_what_differs_is_changed(
 
     def changed(file: Migration) -> Migration:
         text = file.text.replace(
-            "execute function sharequeue_internal.journal_lease()",
-            "when (true) execute function sharequeue_internal.journal_lease()",
+            "execute function sharequeue_internal.journal_leases()",
+            "when (true) execute function sharequeue_internal.journal_leases()",
         )
         text = text.replace(
             "select audit_id, happened_at,", "select audit_id, happened_at + interval '0' as happened_at,"

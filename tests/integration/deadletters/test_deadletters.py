@@ -14,8 +14,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
+from sharequeue.deadletters import outbox, writer
 from sharequeue.deadletters import topic as deadletter_topic
-from sharequeue.deadletters import writer
 from sharequeue.deadletters.letters import Headers, headers_of, read_dead_letters
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
@@ -235,16 +235,19 @@ def test_scattered_originals_of_transactions_are_found(given_up: Make) -> None:
     ]
 
 
-def test_copies_larger_than_a_transaction_go_in_several(given_up: Make) -> None:
+def test_copies_larger_than_a_transaction_go_in_several(
+    given_up: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One batch, committed piece by piece; failing in the middle, the rest is written and nothing twice."""
+    monkeypatch.setattr(outbox, "TRANSACTION_BYTES", 5000)
     case = given_up(copy=True)
     case.produce(40, value=lambda number: b"x" * 1000)
     case.reject()
     with pytest.raises(Stop):
-        case.writer(on_step=stop_at("committed", 3), transaction_bytes=5000).drain()
+        case.writer(on_step=stop_at("committed", 3)).drain()
     before = len(case.letters())
     assert 0 < before < 40
-    report = case.writer(transaction_bytes=5000).drain()
+    report = case.writer().drain()
     assert (report.written, report.resumed) == (40 - before, before)
     case.assert_each_exactly_once()
 

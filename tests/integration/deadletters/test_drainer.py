@@ -13,7 +13,6 @@ from sqlalchemy import event, text
 from sharequeue.database import Database
 from sharequeue.deadletters import drainer as deadletter_drainer
 from sharequeue.deadletters.drainer import DeadLetterDrainer
-from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.context import Service
 from sharequeue.service.coordinator import Coordinator
@@ -52,7 +51,7 @@ def is_written(case: GivenUp) -> bool:
 
 
 def drainer(case: GivenUp, name: str = "replica") -> DeadLetterDrainer:
-    return DeadLetterDrainer(case.settings, case.database, ServiceConfigs.load(), name)
+    return DeadLetterDrainer(case.settings, case.database, name)
 
 
 def test_the_service_drains_and_nobody_waits_for_another(
