@@ -188,7 +188,7 @@ def test_a_database_that_is_gone_is_said_with_what_to_look_at(stack: StackInfo) 
     result = sharequeue("groups", "list", home=stack.home, SHAREQUEUE_DATABASE_URL=url)
     assert result.returncode == 1
     first, second, *points = result.stderr.splitlines()
-    assert first.startswith("Error: DATABASE_NOT_AVAILABLE: The database does not answer")
+    assert first.startswith("Error: DATABASE_NOT_AVAILABLE: The database does not respond")
     assert second == "Make sure that"
     assert all(point.startswith("  - ") for point in points)
     given = ("--database-url", stack.database_url)
