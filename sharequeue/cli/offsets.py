@@ -79,7 +79,7 @@ def offsets() -> None:
 @click.option(
     "--by-duration",
     callback=duration,
-    help="The first record of the last PT1H, or of another ISO-8601 duration.",
+    help="The first record of this long ago or later: an ISO-8601 duration, such as PT1H.",
 )
 @click.option(
     "--from-file",
