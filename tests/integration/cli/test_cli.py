@@ -66,7 +66,7 @@ def test_reset_only_shows_without_execute(module_home: Path) -> None:
     running = [each.name for each in status(module_home) if each.state == "running"]
     for unasked in (("--execute",), ("--execute", "-o", "json")):
         refused = sharequeue("reset", *unasked, home=module_home)
-        assert (refused.returncode, "give --yes with --execute" in refused.stderr) == (2, True)
+        assert (refused.returncode, "add --yes" in refused.stderr) == (2, True)
     told = sharequeue("reset", home=module_home)
     assert told.returncode == 0
     assert "postgres, kafka" in told.stdout
