@@ -51,7 +51,7 @@ __all__ = ["command", "main"]
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="sharequeue")
 def command() -> None:
-    """Share groups over Kafka topics, for batch: the queue, its servers, its state."""
+    """Share groups on Kafka topics, for batch jobs: manage groups, their state and the local servers."""
 
 
 for module in (

@@ -140,7 +140,7 @@ def alter(
 
 def _once(name: str, changes: Mapping[str, object]) -> None:
     if name in changes:
-        raise click.UsageError(f"{name} is given twice: give one value.")
+        raise click.UsageError(f"{name} is given more than once: give one value.")
 
 
 def _loaded(

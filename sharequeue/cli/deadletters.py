@@ -154,7 +154,7 @@ def list_letters(
     output.rows(_row(each, as_base64) for each in chain(filter(None, [first]), letters))
     if seen.others:
         output.warn(
-            f"{seen.others:,} records of {topic} are not dead letters (they lack the headers), and are left out"
+            f"{seen.others:,} records of {topic} are not dead letters (they lack the headers), and are not listed"
         )
 
 
@@ -234,7 +234,11 @@ def _logs(settings: Settings, topic: str, offsets: Mapping[int, OffsetSet]) -> d
 )
 @click.option("--rate", type=Finite(min=MIN_RATE), help="Maximum records per second.")
 @click.option(
-    "--max-redrives", default=MAX_REDRIVES, show_default=True, type=click.IntRange(1), help="The loop guard."
+    "--max-redrives",
+    default=MAX_REDRIVES,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Records that were sent back this often are not sent again.",
 )
 @execute_option
 @click.argument("topic")
@@ -289,9 +293,11 @@ def redrive(
         output.warn(f"{', '.join(groups)} will also get what is sent to {name}; see --only-group")
     if plan.by_key:
         output.warn(
-            f"{plan.by_key} come from partitions that their target topic does not have: they are placed by their keys"
+            f"{plan.by_key} come from partitions that their target topic does not have: keys choose the partition"
         )
-    output.note(f"{plan.sent_before} sent before, {plan.looping} held by the loop guard (--max-redrives)")
+    output.note(
+        f"{plan.sent_before} were sent before, {plan.looping} were sent back too often (--max-redrives)"
+    )
 
 
 @dlq.command()
@@ -311,7 +317,7 @@ def redrive(
 @group_option
 @execute_option
 def drain(settings: Settings, output: Output, group: str, execute: bool) -> None:
-    """Write the waiting dead letters of a group, each exactly once. Without --execute, only show what waits."""
+    """Write the waiting dead letters of a group, each exactly once. Without --execute, only list them."""
     with Database.open(settings) as database:
         require_group(database, group)
         state, configs = State(database), GroupConfigs.load(database, group)

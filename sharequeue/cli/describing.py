@@ -146,7 +146,10 @@ def _share_partitions(database: Database, group: str) -> list[dict[str, Any]]:
 
 
 def _chosen(rows: Sequence[dict[str, Any]], topics: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rows of the named topics or partitions. Raises UnknownTopicOrPartition for an unknown topic."""
+    """Return the rows of the named topics or partitions; a named partition without state has a row of its name only.
+
+    Raises UnknownTopicOrPartition for an unknown topic.
+    """
     wanted = parse_topics(topics)
     known = {row["topic"] for row in rows}
     for topic in wanted:
@@ -154,10 +157,13 @@ def _chosen(rows: Sequence[dict[str, Any]], topics: Sequence[str]) -> list[dict[
             raise UnknownTopicOrPartition(
                 f"The group has no share-partition of topic {topic}. {nearest(topic, known, 'topics')}"
             )
+    found = {(row["group"], row["topic"], row["partition"]): row for row in rows if row["topic"] in wanted}
+    chosen = {
+        (group, topic, each) for group, topic, partition in found for each in wanted[topic] or (partition,)
+    }
     return [
-        row
-        for row in rows
-        if row["topic"] in wanted and row["partition"] in (wanted[row["topic"]] or (row["partition"],))
+        found.get(name) or dict(zip(("group", "topic", "partition"), name, strict=True))
+        for name in sorted(chosen)
     ]
 
 

@@ -113,8 +113,8 @@ def database_failure(error: SQLAlchemyError) -> Refused:
     if isinstance(error, DBAPIError) and sqlstate(error) is None and is_login_refused(error):
         return Refused(f"Postgres refused the login ({reason}).", DATABASE_LOGIN_REFUSED)
     if original is None or isinstance(error, OperationalError):
-        return Refused(f"The database does not answer ({reason}).", DATABASE_NOT_AVAILABLE)
-    return Refused(f"Postgres refused this ({reason}).", DATABASE_REFUSED)
+        return Refused(f"The database does not respond ({reason}).", DATABASE_NOT_AVAILABLE)
+    return Refused(f"Postgres refused the statement ({reason}).", DATABASE_REFUSED)
 
 
 def setting_failure(error: ValueError | ArgumentError) -> Refused:

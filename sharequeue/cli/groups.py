@@ -133,9 +133,13 @@ def delete(settings: Settings, output: Output, named: GroupsNamed, execute: bool
             status = "Successful" if execute else output.planned
             try:
                 if group not in members:
-                    raise GroupIdNotFound("There is no such share group.")
+                    raise GroupIdNotFound(
+                        "The share group does not exist: `sharequeue groups list` lists all."
+                    )
                 if members[group]:
-                    raise NonEmptyGroup(f"It has {members[group]} members.")
+                    raise NonEmptyGroup(
+                        f"It has {members[group]} members: stop them, or wait until their sessions expire."
+                    )
                 if execute:
                     state.administration.delete_group(group)
             except ShareError as error:

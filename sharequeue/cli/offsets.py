@@ -69,7 +69,7 @@ def offsets() -> None:
 @click.option(
     "--to-current", is_flag=True, help="The group's current start; the end of the log if it has none."
 )
-@click.option("--to-offset", type=int, help="This offset, moved into the log.")
+@click.option("--to-offset", type=int, help="This offset; if it is outside the log, the nearest one inside.")
 @click.option(
     "--to-datetime",
     type=Moment(),
@@ -77,9 +77,15 @@ def offsets() -> None:
     help="The first record at or after YYYY-MM-DDTHH:mm:SS.sss, UTC without a time zone.",
 )
 @click.option(
-    "--by-duration", callback=duration, help="The same, this long ago: an ISO-8601 duration, such as PT1H."
+    "--by-duration",
+    callback=duration,
+    help="The first record of this long ago or later: an ISO-8601 duration, such as PT1H.",
 )
-@click.option("--from-file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option(
+    "--from-file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The offsets in this file of topic,partition,offset lines.",
+)
 @click.option("--from-consumer-group", help="The committed offsets of this consumer group of the broker.")
 @click.option("--export", is_flag=True, help="Print topic,partition,offset lines for --from-file.")
 @execute_option
@@ -224,12 +230,16 @@ def delete(settings: Settings, output: Output, group: str, topics: Sequence[str]
             status = "Successful" if execute else output.planned
             try:
                 if members[group] and not execute:
-                    raise NonEmptyGroup(f"Group {group} has {members[group]} members.")
+                    raise NonEmptyGroup(
+                        f"Group {group} has {members[group]} members: stop them, or wait until their sessions expire."
+                    )
                 found = topic in known
                 if execute:
                     found = state.administration.delete_offsets(group, topic) > 0
                 if not found:
-                    raise UnknownTopicOrPartition("There is no offset information to delete.")
+                    raise UnknownTopicOrPartition(
+                        "There is no offset information to delete: check the topic's name."
+                    )
             except ShareError as error:
                 status = status_of(error)
             rows.append({"topic": topic, "status": status})

@@ -171,24 +171,29 @@ def execute_option(command: Callable[..., None]) -> Callable[..., None]:
     def called(*, output: Output, execute: bool, yes: bool, **given: Any) -> None:
         if execute and not yes:
             if not output.text or not (sys.stdin.isatty() and sys.stderr.isatty()):
-                why = "there is no terminal" if output.text else f"-o {output.format} does not ask"
-                raise click.UsageError(f"The question cannot be asked ({why}): give --yes with --execute.")
+                why = "there is no terminal" if output.text else f"-o {output.format} cannot ask"
+                raise click.UsageError(f"--execute asks for confirmation, and {why}: add --yes.")
             # The output of --export goes to a file, once.
             shown = redirect_stdout(sys.stderr) if given.get("export") else nullcontext()
             # If a part is refused, the rest can still be done, as with --yes.
             with shown, suppress(click.exceptions.Exit):
                 command(output=replace(output, planned="to be done"), execute=False, **given)
-            if not click.confirm("Do this?", err=True):
+            if not click.confirm("Make these changes?", err=True):
                 raise click.ClickException("Nothing was changed.")
         command(output=output, execute=execute, **given)
         if not execute and not given.get("export"):
-            output.note("a dry run: nothing was changed; --execute does it")
+            output.note("a dry run: nothing was changed; add --execute to make the changes")
 
     for option in (
         click.option(
-            "--execute/--dry-run", default=False, help="Do it; by default only show what would be done."
+            "--execute/--dry-run", default=False, help="Make the changes; by default only show them."
         ),
-        click.option("--yes", "-y", is_flag=True, help="Do not ask; required without a terminal."),
+        click.option(
+            "--yes",
+            "-y",
+            is_flag=True,
+            help="Do not ask; --execute needs it without a terminal and with JSON.",
+        ),
     ):
         called = option(called)
     return called

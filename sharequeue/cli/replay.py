@@ -100,7 +100,9 @@ def replay(
     }
     chosen = [given["since"] or given["until"], given["offsets"], given["leases"]]
     if sum(bool(each) for each in chosen) != 1:
-        raise click.UsageError("give one of --day, --since and --until, --offsets, and --lease")
+        raise click.UsageError(
+            "select the records with exactly one of these: --day; --since or --until; --offsets; --lease"
+        )
     try:
         # Output of the user's code is not a result.
         with nullcontext() if output.text else redirect_stdout(sys.stderr):

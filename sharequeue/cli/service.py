@@ -27,7 +27,7 @@ _PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Whether requests without a token are refused. Default: refused, unless --host is a loopback address.",
 )
 @click.option("--ssl-certificate", type=_PEM, help="PEM file: the service's certificate, with its chain.")
-@click.option("--ssl-key", type=_PEM, help="PEM file: its key.")
+@click.option("--ssl-key", type=_PEM, help="PEM file: the key of the certificate.")
 @click.option(
     "--ssl-client-ca",
     type=_PEM,

@@ -70,7 +70,7 @@ def state() -> None:
 @groups_option()
 @topic_option
 def show(settings: Settings, output: Output, named: GroupsNamed, topics: Sequence[str]) -> None:
-    """Show records in flight as a strip, with their holders since when; and stuck records, with the reason.
+    """Show records in flight as a strip, with their holders and times; and stuck records, with the reason.
 
     Each group has its own table.
     RUN is the Dagster run that holds them, or the client id of another member; `-` once the member is gone.
@@ -266,11 +266,11 @@ def raise_epochs(settings: Settings, output: Output, execute: bool) -> None:
     default="PT15M",
     show_default=True,
     callback=duration,
-    help="How long the topic must have been gone: an ISO-8601 duration.",
+    help="The least time since the topic was deleted: an ISO-8601 duration.",
 )
 @execute_option
 def remove_deleted_topics(settings: Settings, output: Output, gone_for: timedelta, execute: bool) -> None:
-    """Remove the state of groups for topics that have been gone from the broker for this time.
+    """Remove the state of groups for topics that were deleted at least --gone-for ago.
 
     The service asks the broker, and does the same automatically after `deleted.topics.retention.ms`.
     """

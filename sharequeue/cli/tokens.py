@@ -52,16 +52,16 @@ def _lifetime(context: click.Context, parameter: click.Parameter, given: str) ->
     default="P90D",
     show_default=True,
     callback=_lifetime,
-    help="The time after which it is refused, such as P90D; or never.",
+    help="The time until the token expires, such as P90D; or never.",
 )
 @click.option(
     "--scope",
     "scopes",
     multiple=True,
     type=click.Choice(SCOPES),
-    help="Operations that it allows; may be repeated. Default: all that its principal may do.",
+    help="Operations that the token allows; may be repeated. Default: all that its principal may do.",
 )
-@click.option("--note", help="Its purpose, as a note for people.")
+@click.option("--note", help="The purpose of the token.")
 def create(
     settings: Settings,
     output: Output,
@@ -74,7 +74,9 @@ def create(
     with Database.open(settings) as database:
         token, secret = Tokens(database).create(principal, lifetime, note, scopes)
     until = (
-        "for ever" if token.expires_at is None else f"until {token.expires_at.isoformat(timespec='seconds')}"
+        "without expiry"
+        if token.expires_at is None
+        else f"until {token.expires_at.isoformat(timespec='seconds')}"
     )
     limited = f", only for {', '.join(token.scopes)}" if token.scopes else ""
     click.echo(f"token {token.token_id} of {principal}{limited}, {until}; it is shown only once", err=True)

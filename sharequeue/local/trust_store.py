@@ -21,8 +21,8 @@ _WHITENER = b"Mighty Aphrodite"
 
 
 def trust_options(store: Path) -> list[str]:
-    """Write Python's trusted authorities to `store`; return the JVM options for it. None if Python's list
-    is empty or comes from a folder: the JVM then uses its own.
+    """Write Python's trusted authorities to `store`; return the JVM options for it. No options if Python's
+    list is empty or comes from a folder: the JVM then uses its own.
     """
     authorities = ssl.create_default_context().get_ca_certs(binary_form=True)
     if not authorities:

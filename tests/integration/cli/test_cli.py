@@ -66,7 +66,7 @@ def test_reset_only_shows_without_execute(module_home: Path) -> None:
     running = [each.name for each in status(module_home) if each.state == "running"]
     for unasked in (("--execute",), ("--execute", "-o", "json")):
         refused = sharequeue("reset", *unasked, home=module_home)
-        assert (refused.returncode, "give --yes with --execute" in refused.stderr) == (2, True)
+        assert (refused.returncode, "add --yes" in refused.stderr) == (2, True)
     told = sharequeue("reset", home=module_home)
     assert told.returncode == 0
     assert "postgres, kafka" in told.stdout
@@ -188,7 +188,7 @@ def test_a_database_that_is_gone_is_said_with_what_to_look_at(stack: StackInfo) 
     result = sharequeue("groups", "list", home=stack.home, SHAREQUEUE_DATABASE_URL=url)
     assert result.returncode == 1
     first, second, *points = result.stderr.splitlines()
-    assert first.startswith("Error: DATABASE_NOT_AVAILABLE: The database does not answer")
+    assert first.startswith("Error: DATABASE_NOT_AVAILABLE: The database does not respond")
     assert second == "Make sure that"
     assert all(point.startswith("  - ") for point in points)
     given = ("--database-url", stack.database_url)

@@ -124,7 +124,10 @@ def test_what_is_not_initialised_is_a_dash(run: Run, lease: Lease, private_datab
     assert {second[name] for name in ("start_offset", "lag", "acquired", "created_at")} == {None}
     lines = run("groups", "describe", "--group", "flights").splitlines()
     assert lines[3].split()[:8] == ["flights", "departures", "0", *"-----"]
-    (held,) = rows(run("groups", "describe", "--group", "flights", "--topic", "arrivals:0,7", "-o", "json"))
+    (held, missing) = rows(
+        run("groups", "describe", "--group", "flights", "--topic", "arrivals:0,7", "-o", "json")
+    )
+    assert (missing["partition"], missing["start_offset"]) == (7, None)
     assert (held["start_offset"], held["end_offset"], held["lag"]) == (0, 100, 97)
     assert (held["state_epoch"], held["topic_id"]) == (1, "arrivals")
 

@@ -314,7 +314,7 @@ def test_the_command_replays_and_refuses_what_cannot_be_meant(
     done = run("--offsets", f"{case.topic}:0:0-4")
     assert "replayed 5 records" in done.output
     for words, says in (
-        ([], "give one of --day"),
+        ([], "exactly one of these: --day"),
         (["--day", "yesterday"], "expected one such as 2013-01-01"),
         (["--since", "2013-01-01"], "expected both since and until"),
         (["--since", "2013-01-02", "--until", "2013-01-01"], "is not after since"),

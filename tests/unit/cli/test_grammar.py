@@ -113,7 +113,7 @@ def test_what_destroys_is_a_dry_run_and_is_never_done_unasked(
     for format in ("text", "json", "jsonl"):
         result = CliRunner().invoke(command, [*typed(name), "--execute", "-o", format])
         assert result.exit_code == 2, result.output
-        assert "give --yes with --execute" in result.output
+        assert "add --yes" in result.output
 
 
 @pytest.mark.parametrize("name", sorted(AT_ONCE | READS))
@@ -179,7 +179,7 @@ def test_without_a_terminal_only_yes_does_it(
     with runner.isolation("y\n") as streams:
         monkeypatch.setattr(sys.stdin, "isatty", lambda: terminal[0])
         monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal[1])
-        with pytest.raises(click.UsageError, match=r"there is no terminal.*give --yes with --execute"):
+        with pytest.raises(click.UsageError, match=r"there is no terminal.*add --yes"):
             act.main(["--execute"], standalone_mode=False)
         assert streams[0].getvalue() == b""
         act.main(["--execute", "--yes"], standalone_mode=False)
@@ -196,7 +196,7 @@ def test_make_asks_as_the_command_does() -> None:
 
 def test_what_is_shown_before_the_question_is_no_dry_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """With --execute on a terminal nothing claims to be a dry run; without --execute one line says that it is one."""
-    said = "a dry run: nothing was changed; --execute does it"
+    said = "a dry run: nothing was changed; add --execute to make the changes"
     assert CliRunner().invoke(act, []).stdout.splitlines()[-2:] == ["dry run", said]
     runner = CliRunner()
     with runner.isolation("n\n") as streams:

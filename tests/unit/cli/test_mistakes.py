@@ -179,7 +179,7 @@ def test_a_record_says_whose_time_it_has(kind: int, said: str) -> None:
     [("57014", "REQUEST_TIMED_OUT"), ("55P03", "REQUEST_TIMED_OUT"), ("42501", "DATABASE_REFUSED")],
 )
 def test_an_error_of_postgres_has_its_own_code(state: str, code: str) -> None:
-    """What took too long, and what is not permitted, is no database that does not answer."""
+    """What took too long, and what is not permitted, is no database that does not respond."""
     original = type("Original", (Exception,), {"pgcode": state})("permission denied\nCONTEXT: …")
     kind = ProgrammingError if state == "42501" else OperationalError
     refused = database_failure(kind("select", {}, original))
@@ -196,8 +196,8 @@ def test_an_error_of_postgres_has_its_own_code(state: str, code: str) -> None:
             "refused the login",
         ),
         ('FATAL:  database "x" does not exist', "DATABASE_LOGIN_REFUSED", "refused the login"),
-        ("Connection refused", "DATABASE_NOT_AVAILABLE", "does not answer"),
-        ("FATAL:  the database system is starting up", "DATABASE_NOT_AVAILABLE", "does not answer"),
+        ("Connection refused", "DATABASE_NOT_AVAILABLE", "does not respond"),
+        ("FATAL:  the database system is starting up", "DATABASE_NOT_AVAILABLE", "does not respond"),
     ],
 )
 def test_a_login_that_is_refused_is_no_database_that_is_away(reason: str, code: str, said: str) -> None:
