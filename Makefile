@@ -18,7 +18,7 @@ PYTEST_ARGS ?=
 # Two workers; all tests of a file run in one. Three are not faster on two cores.
 PYTEST_WORKERS ?= 2
 
-.PHONY: help demo test test/deep up down status ui reset doctor check audit lock format bench docs pictures
+.PHONY: help demo test test/deep up down status ui reset doctor check audit lock format bench docs pictures release
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z/-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ format: $(READY) ## format the code
 CASES ?= all
 bench: $(READY) ## run all benchmarks in their short form, or chosen ones: make bench CASES="P8 P9 --full"
 	@$(BIN)/python -m benchmarks $(CASES)
+
+release: $(DOCS)/.ready ## build and try the wheel, then tag it (DRY_RUN=1: no tag); nothing is uploaded
+	@$(BIN)/python -m tests.release $(if $(DRY_RUN),--dry-run)
 
 docs: $(DOCS)/.ready ## build the documentation as a site in dist/site
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml

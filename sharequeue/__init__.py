@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sharequeue.words.settings import Settings
     from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 __all__ = [
     "AcknowledgeType",

@@ -73,11 +73,17 @@ class Shell:
 class Interpreter:
     """One Python for all blocks of a page. With `prompt`, each block is typed line by line at Python's prompt."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], prompt: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        prompt: bool = False,
+        program: Path = Path(sys.executable),
+    ) -> None:
         self._prompt = prompt
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `end`
         self._python = subprocess.Popen(
-            [sys.executable, str(Path(__file__).resolve())],
+            [str(program), str(Path(__file__).resolve())],
             cwd=folder,
             env=dict(environment),
             stdin=subprocess.PIPE,

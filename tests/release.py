@@ -1,0 +1,195 @@
+"""Build a release, check it as its first user would, and tag it: `python -m tests.release`, for `make release`.
+
+The version is that of `pyproject.toml`. The wheel is built from the sdist and installed into an empty environment,
+with an empty home folder. There every block of the first tutorial must succeed, from `sharequeue up` on, and
+`sharequeue down`. The notes are the version's section of CHANGELOG.md, and the message of the tag. Nothing is
+uploaded: the last lines printed are the commands that publish the release. With `--dry-run` nothing is tagged.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from zipfile import ZipFile
+
+import sharequeue
+from tests.docs.pages import RUN, blocks
+from tests.docs.typed import Interpreter, Shell
+
+ROOT = Path(__file__).parents[1]
+DIST = ROOT / "dist"
+TUTORIAL = "docs/tutorial/first-queue.md"
+EXTRAS = "dagster,embedded,java"
+
+
+class NotReleasable(Exception):
+    """The release cannot be made; the message has what to do."""
+
+
+def main(arguments: list[str]) -> int:
+    """Make the release, or only check it; return the exit code."""
+    dry_run = "--dry-run" in arguments
+    try:
+        version = version_of(ROOT)
+        notes = notes_of((ROOT / "CHANGELOG.md").read_text(), version, dated=not dry_run)
+        if not dry_run:
+            require_clean(version)
+        sdist, wheel = build(version)
+        require_contents(wheel)
+        try_out(wheel)
+    except NotReleasable as error:
+        print(f"NOT RELEASED: {error}", file=sys.stderr)
+        return 1
+    written = DIST / f"notes-{version}.md"
+    written.write_text(notes)
+    print(f"built and tried: {sdist.name}, {wheel.name}; notes in dist/{written.name}")
+    if dry_run:
+        print(f"dry run: v{version} was not tagged")
+        return 0
+    _git("tag", "--annotate", f"v{version}", "--file", str(written), "--cleanup=verbatim")
+    print(f"tagged v{version}. To publish it:")
+    print(f"  git push origin v{version}")
+    print(f"  twine upload dist/{sdist.name} dist/{wheel.name}")
+    return 0
+
+
+def version_of(root: Path) -> str:
+    """Return the version of the project. Raises NotReleasable if the package has another one."""
+    version = str(tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"])
+    if sharequeue.__version__ != version:
+        raise NotReleasable(
+            f"pyproject.toml has version {version}, sharequeue/__init__.py {sharequeue.__version__}: make them equal."
+        )
+    return version
+
+
+def notes_of(changelog: str, version: str, *, dated: bool) -> str:
+    """Return the section of a version. With `dated` its heading must have the day of the release.
+
+    Raises NotReleasable if there is no such section, or it is empty.
+    """
+    found = re.search(
+        rf"^## {re.escape(version)} \((.*?)\)\n(.*?)(?=^## |\Z)", changelog, flags=re.DOTALL | re.MULTILINE
+    )
+    if found is None or not found[2].strip():
+        raise NotReleasable(f"CHANGELOG.md needs a section `## {version} (DAY)` that lists the changes.")
+    if dated and not re.fullmatch(r"\d{4}-\d\d-\d\d", found[1]):
+        raise NotReleasable(
+            f"CHANGELOG.md has `## {version} ({found[1]})`: write the day, for example 2026-12-01."
+        )
+    return f"sharequeue {version}\n\n{found[2].strip()}\n"
+
+
+def require_clean(version: str) -> None:
+    """Raise NotReleasable if files are not committed, or the tag exists."""
+    if changed := _git("status", "--porcelain"):
+        raise NotReleasable(f"commit these files first, or remove them:\n{changed}")
+    if _git("tag", "--list", f"v{version}"):
+        raise NotReleasable(f"the tag v{version} exists: set the next version in pyproject.toml.")
+
+
+def build(version: str) -> tuple[Path, Path]:
+    """Build the sdist, and from it the wheel, into dist/; return both."""
+    for old in DIST.glob("sharequeue-*"):
+        old.unlink()
+    hatch = [sys.executable, "-m", "hatchling", "build", "--directory", str(DIST), "--target"]
+    _run("building the sdist", [*hatch, "sdist"], ROOT)
+    sdist = DIST / f"sharequeue-{version}.tar.gz"
+    with tempfile.TemporaryDirectory() as folder:
+        _run("unpacking it", ["tar", "-xzf", str(sdist), "-C", folder], ROOT)
+        _run("building the wheel from it", [*hatch, "wheel"], Path(folder) / f"sharequeue-{version}")
+    (wheel,) = DIST.glob(f"sharequeue-{version}-*.whl")
+    return sdist, wheel
+
+
+def require_contents(wheel: Path) -> None:
+    """Raise NotReleasable if the wheel lacks the schema or the licence, or has other packages."""
+    with ZipFile(wheel) as archive:
+        names = archive.namelist()
+    outside = sorted({name.split("/")[0] for name in names} - {"sharequeue"})
+    if [name for name in outside if not name.endswith(".dist-info")]:
+        raise NotReleasable(
+            f"the wheel must have the package sharequeue alone, and has {', '.join(outside)}."
+        )
+    for wanted in ("sharequeue/_sql/migrations/0100_baseline.sql", "sharequeue/py.typed", "licenses/LICENSE"):
+        if not any(name.endswith(wanted) for name in names):
+            raise NotReleasable(f"the wheel lacks {wanted}: see [tool.hatch.build] in pyproject.toml.")
+
+
+def try_out(wheel: Path) -> None:
+    """Install the wheel into an empty environment, and do the first tutorial there. Raises NotReleasable."""
+    with tempfile.TemporaryDirectory(prefix="release-") as made:
+        # Postgres runs as another user if we are root: its folder must be one that everybody may enter.
+        home = Path(made)
+        home.chmod(0o755)
+        programs = home / "venv" / "bin"
+        _run("making an empty environment", [sys.executable, "-m", "venv", str(home / "venv")], home)
+        _run(
+            f"installing {wheel.name}[{EXTRAS}] into it (some minutes)",
+            [str(programs / "python"), "-m", "pip", "install", "--quiet", f"{wheel}[{EXTRAS}]"],
+            home,
+        )
+        environment = {
+            "HOME": str(home),
+            "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
+            "LANG": os.environ.get("LANG", "C.UTF-8"),
+            # How this machine reaches the package index.
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if name.startswith("PIP_")
+                or name.lower().endswith("_proxy")
+                or "CERT" in name
+                or "CA_BUNDLE" in name
+            },
+        }
+        folder = home / "queue"
+        folder.mkdir()
+        shell = Shell(folder, environment)
+        python = Interpreter(folder, environment, prompt=True, program=programs / "python")
+        print("doing the first tutorial there", flush=True)
+        try:
+            for block in blocks(TUTORIAL):
+                if block.language in RUN:
+                    print(f"  {block}", flush=True)
+                    python.run(block.text, str(block)) if block.language == "python" else shell.run(
+                        block.text
+                    )
+            shell.run("sharequeue down\n")
+        except AssertionError as error:
+            raise NotReleasable(f"the tutorial fails with the wheel:\n{error}") from None
+        finally:
+            python.end()
+            shell.end()
+            subprocess.run(
+                [str(programs / "sharequeue"), "down"],
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                check=False,
+            )
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def _run(what: str, command: list[str], folder: Path) -> None:
+    print(what, flush=True)
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        raise NotReleasable(
+            f"{what} failed ({shutil.which(command[0]) or command[0]}):\n{ran.stdout}{ran.stderr}"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
