@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from sharequeue.groups.replicas import WORK, Work
+from sharequeue.groups.replicas import WORK, Replicas, Work
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.words.values import HeldDeadLetters
 
-__all__ = ["KINDS", "Fault", "Faults", "Kind"]
+__all__ = ["KINDS", "Fault", "Faults", "Kind", "recorded_faults"]
 
 Kind = Literal[
     "database",
@@ -115,33 +115,27 @@ class Faults:
                 for (kind, group, topic), reason in self._reasons.items()
             ]
 
-    @staticmethod
-    def late(ages: Mapping[Work, float | None], *, drains: bool) -> list[Fault]:
-        """Return the late work, given the seconds since a replica last did each kind.
 
-        Work that no replica has ever done is not late.
-        """
-        return [
-            Fault(
-                _LATE[work],
-                f"No replica has done this for {age:.0f} s: {WORK[work]}.",
-                age,
-            )
-            for work, age in ages.items()
-            if age is not None and age > LATE_SECONDS[work] and (drains or work != "dead_letters")
-        ]
+def recorded_faults(replicas: Replicas, held: Iterable[tuple[HeldDeadLetters, float]]) -> list[Fault]:
+    """Return the faults that the database shows.
 
-    @staticmethod
-    def held(letters: Iterable[tuple[HeldDeadLetters, float]]) -> list[Fault]:
-        """Return the dead letters that cannot be written, each with its waiting time in seconds."""
-        return [
-            Fault(
-                "held_dead_letters",
-                f"{each.records} dead letters wait: {each.reason}",
-                age,
-                each.share_partition.group_id,
-                each.share_partition.topic,
-                each.share_partition.partition,
-            )
-            for each, age in letters
-        ]
+    These are work that no replica has done for long, unless none has ever done it, and dead letters that cannot be
+    written, each with its waiting time in seconds.
+    """
+    late = [
+        Fault(_LATE[work], f"No replica has done this for {age:.0f} s: {WORK[work]}.", age)
+        for work, age in replicas.ages.items()
+        if age is not None and age > LATE_SECONDS[work] and (replicas.drains or work != "dead_letters")
+    ]
+    waiting = [
+        Fault(
+            "held_dead_letters",
+            f"{each.records} dead letters wait: {each.reason}",
+            age,
+            each.share_partition.group_id,
+            each.share_partition.topic,
+            each.share_partition.partition,
+        )
+        for each, age in held
+    ]
+    return late + waiting
