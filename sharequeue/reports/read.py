@@ -16,7 +16,6 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.reports.ages import Ages, read_ages
-from sharequeue.reports.first_run import with_first_run
 from sharequeue.state.figures import Figures
 from sharequeue.words.figures import GroupFigures, SharePartitionStatus, column_list
 from sharequeue.words.offsets import OffsetSet
@@ -190,7 +189,11 @@ def read_figures(
     if ages:
         oldest = max(age for age in (*ages.values(), found.oldest_age_seconds) if age is not None)
         found = replace(found, oldest_age_seconds=oldest)
-    return with_first_run(found, first)
+    return replace(
+        found,
+        share_partitions=found.share_partitions + len(first),
+        lag=found.lag + sum(each.lag for each in first),
+    )
 
 
 def causes_of_groups(database: Database, group_ids: Sequence[str]) -> dict[str, list[CausesOfDay]]:

@@ -39,12 +39,6 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 LATE_SECONDS: Mapping[Work, float] = {"watch": 60.0, "sweep": 30.0, "journal": 120.0, "dead_letters": 60.0}
 """Work that no replica has done for this long is late: many times the interval between two turns."""
 
-_FAILING: Mapping[str, Kind] = {
-    "expiry and sweep": "sweep",
-    "watch": "watch",
-    "journal": "journal",
-    "dead letters": "dead_letters",
-}
 _LATE: Mapping[Work, Kind] = {
     "watch": "watch_late",
     "sweep": "sweep_late",
@@ -88,13 +82,13 @@ class Faults:
         watcher = self._coordinator.watcher
         found: dict[_Key, str] = {}
         # Copied, because other threads write them.
-        for what, reason in dict(self._coordinator.faults).items():
-            found[_FAILING[what], None, None] = reason
+        for work, reason in dict(self._coordinator.faults).items():
+            found[work, None, None] = reason
         for group_id, reason in dict(self._coordinator.groups.stuck).items():
             found["group", group_id, None] = reason
         for topic, reason in dict(watcher.faults).items():
             found["topic", None, topic] = reason
-        kinds = {"group", "topic", *_FAILING.values()}
+        kinds = {"group", "topic", *WORK}
         with self._lock:
             self._set(found, lambda key: key[0] in kinds)
 

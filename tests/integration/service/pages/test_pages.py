@@ -192,7 +192,7 @@ def test_what_fails_is_shown_with_its_age(client: TestClient, private_database: 
     """Of the service's own work, and of a group that the caller may see."""
     alter_group_configs(private_database, "g", {})
     service = client.app.state.service  # type: ignore[attr-defined]
-    service.coordinator.faults["dead letters"] = "the broker is away"
+    service.coordinator.faults["dead_letters"] = "the broker is away"
     service.coordinator.groups.note("sweep", {"g": "its row is held", "another": "a secret"})
     text = got(client, "/").text
     for said in (
