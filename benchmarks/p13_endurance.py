@@ -77,7 +77,7 @@ def serve(url: str, count: str) -> None:
         worker = threading.Thread(target=coordinator.run, args=(stop,))
         worker.start()
         sys.stdin.read()
-        problems = {**coordinator.faults, **coordinator.groups.stuck}
+        problems = [*coordinator.faults.items(), *coordinator.groups.stuck.items()]
         stop.set()
         worker.join()
     print(f"the coordinator: {growing.looks} looks at the broker, problems: {problems or 'none'}", flush=True)

@@ -59,7 +59,7 @@ def serve(url: str) -> None:
     coordinator = Coordinator(database, stand_in, ServiceConfigs(), dead_letters=settings)
     threading.Thread(target=coordinator.run, args=(threading.Event(),), daemon=True).start()
     for _ in sys.stdin:
-        problems = {**coordinator.faults, **coordinator.groups.stuck}
+        problems = [*coordinator.faults.items(), *coordinator.groups.stuck.items()]
         print(f"{statements} {problems or 'well'}", flush=True)
 
 

@@ -6,16 +6,15 @@ and no lag, although records may wait. Here the offsets are read from the broker
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from sharequeue.kafka.offset_resets import first_offsets_in
 from sharequeue.kafka.topics import Topics
-from sharequeue.words.figures import GroupFigures, SharePartitionStatus
+from sharequeue.words.figures import SharePartitionStatus
 from sharequeue.words.settings import Settings
 
-__all__ = ["NO_STATE", "first_run", "with_first_run"]
+__all__ = ["NO_STATE", "first_run"]
 
 NO_STATE = "no state yet"
 """The status of a share-partition that the first run initialises."""
@@ -73,12 +72,3 @@ def first_run(
                     )
                 )
     return found
-
-
-def with_first_run(figures: GroupFigures, first: Sequence[SharePartitionStatus]) -> GroupFigures:
-    """Return the figures of a group with what its first run would find."""
-    return replace(
-        figures,
-        share_partitions=figures.share_partitions + len(first),
-        lag=figures.lag + sum(each.lag for each in first),
-    )

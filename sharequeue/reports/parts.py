@@ -52,9 +52,9 @@ def shown_figures(kind: type, *, in_lists: bool = False) -> list[Figure]:
     return [each for each in figures_of(kind) if each.title and (each.listed or not in_lists)]
 
 
-def boxes(row: GroupFigures | SharePartitionStatus, **more: Content) -> Html:
-    """Return all figures of a group or a share-partition as boxes; `more` are others by name, with _ for a space."""
-    named = [(each.title, cell(each, row)) for each in shown_figures(type(row))]
+def boxes(group: GroupFigures, **more: Content) -> Html:
+    """Return all figures of a group as boxes; `more` are others by name, with _ for a space."""
+    named = [(each.title, cell(each, group)) for each in shown_figures(GroupFigures)]
     named += [(name.replace("_", " "), value) for name, value in more.items()]
     return element(
         "dl",
@@ -74,7 +74,6 @@ def share_partitions(
     *,
     caption: str,
     of: int | None = None,
-    name: Callable[[SharePartitionStatus], Content] = lambda status: f"{status.topic}-{status.partition}",
     more: Mapping[str, Callable[[SharePartitionStatus], Content]] | None = None,
 ) -> Html:
     """Return a table of share-partitions; `more` has further columns, each with the function for its cells."""
@@ -83,7 +82,7 @@ def share_partitions(
         ("share-partition", *(each.title for each in figures), *more),
         [
             (
-                name(status),
+                f"{status.topic}-{status.partition}",
                 *(cell(each, status) for each in figures),
                 *(made(status) for made in more.values()),
             )

@@ -16,7 +16,6 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.reports.ages import Ages, read_ages
-from sharequeue.reports.first_run import with_first_run
 from sharequeue.state.figures import Figures
 from sharequeue.words.figures import GroupFigures, SharePartitionStatus, column_list
 from sharequeue.words.offsets import OffsetSet
@@ -75,7 +74,7 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A whole group, or a share-partition, at one report, in records. ``ended`` is the number of ended records."""
+    """A group at one report, in records. ``ended`` is the number of ended records."""
 
     at: datetime
     lag: int
@@ -118,8 +117,7 @@ _FIGURES = sa.text(
 )
 _OF_REPORTS = (
     "where group_id = :group_id and reported_at > sharequeue.clock() - cast(:history as interval)"
-    " and topic = coalesce(cast(:topic as text), topic)"
-    " and partition = coalesce(cast(:partition as integer), partition) group by reported_at"
+    " group by reported_at"
 )
 # About 300 reports: one a minute for a day is more than a picture can show. The highest lag is always one of them.
 _MOMENTS = sa.text(
@@ -191,7 +189,11 @@ def read_figures(
     if ages:
         oldest = max(age for age in (*ages.values(), found.oldest_age_seconds) if age is not None)
         found = replace(found, oldest_age_seconds=oldest)
-    return with_first_run(found, first)
+    return replace(
+        found,
+        share_partitions=found.share_partitions + len(first),
+        lag=found.lag + sum(each.lag for each in first),
+    )
 
 
 def causes_of_groups(database: Database, group_ids: Sequence[str]) -> dict[str, list[CausesOfDay]]:
@@ -213,14 +215,9 @@ def read_remarks(database: Database, group_ids: Sequence[str], most: int) -> lis
     return [Remark(**row) for row in database.rows(_REMARKS, groups=list(group_ids), most=most)]
 
 
-def read_moments(
-    database: Database, group_id: str, topic: str | None = None, partition: int | None = None
-) -> list[Moment]:
-    """Return a group, or one of its share-partitions, at the reports of the last 24 hours; about 300 at most.
-
-    The oldest report comes first.
-    """
-    rows = database.rows(_MOMENTS, group_id=group_id, history=HISTORY, topic=topic, partition=partition)
+def read_moments(database: Database, group_id: str) -> list[Moment]:
+    """Return a group at the reports of the last 24 hours, about 300 at most, oldest first."""
+    rows = database.rows(_MOMENTS, group_id=group_id, history=HISTORY)
     return [Moment(**row) for row in rows]
 
 

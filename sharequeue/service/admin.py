@@ -45,7 +45,7 @@ from sharequeue.service.answers import (
     DescribeConfigsAnswer,
     DescribeOffsetsAnswer,
 )
-from sharequeue.service.bodies import RequestBody, member_descriptions
+from sharequeue.service.bodies import RequestBody, described
 from sharequeue.service.callers import ANONYMOUS
 from sharequeue.state import State
 from sharequeue.words.errors import (
@@ -88,11 +88,7 @@ class Admin:
                 {topic["topic_name"] for member in found.members for topic in member.assignment}
             )
             return {
-                "group_state": found.group_state,
-                "group_epoch": found.group_epoch,
-                "assignment_epoch": found.assignment_epoch,
-                "assignor_name": found.assignor_name,
-                "members": member_descriptions(found.members),
+                **described(found),
                 "authorized_operations": allowed if body.include_authorized_operations else None,
             }
 
@@ -246,8 +242,11 @@ class Admin:
     def require_whole(self, group_id: str) -> None:
         """Raise an authorization error unless the caller may describe the group and all its topics.
 
-        GroupAuthorizationFailed for the group, TopicAuthorizationFailed for a topic that it reads or subscribes to.
+        InvalidGroupId for an id that no group can have, GroupAuthorizationFailed for the group,
+        TopicAuthorizationFailed for a topic that it reads or subscribes to.
         """
+        if "\x00" in group_id:
+            raise InvalidGroupId("The group id has a NUL character: no group can have such an id.")
         self.require(group_id, "DESCRIBE")
         self._require_topics(group_topics(self._database, group_id))
 

@@ -34,7 +34,7 @@ from sharequeue.reports.read import read_report
 from sharequeue.service.admin import OPERATIONS, Admin, Operation
 from sharequeue.service.admission import throttle_time_ms
 from sharequeue.service.bodies import group_description, heartbeat_request, heartbeat_response, parsed
-from sharequeue.service.callers import Throttled, delay, throttled, unauthenticated
+from sharequeue.service.callers import Throttled, delay, refused
 from sharequeue.service.context import Service
 from sharequeue.service.edge.hosts import AllowedHosts
 from sharequeue.service.heartbeats import refusal
@@ -44,16 +44,7 @@ from sharequeue.service.pages import routes as page_routes
 from sharequeue.service.pages.layout import secured
 from sharequeue.service.probes import health, metrics, openapi, ready
 from sharequeue.state import State
-from sharequeue.words.errors import (
-    ClusterAuthorizationFailed,
-    CoordinatorNotAvailable,
-    GroupAuthorizationFailed,
-    InvalidGroupId,
-    InvalidRequest,
-    ShareError,
-    TopicAuthorizationFailed,
-    UnknownServerError,
-)
+from sharequeue.words.errors import CoordinatorNotAvailable, InvalidRequest, ShareError, UnknownServerError
 from sharequeue.words.names import shown
 from sharequeue.words.settings import Settings
 
@@ -151,35 +142,27 @@ def _route(service: Service, handler: Handler) -> Callable[[Request], Awaitable[
     async def endpoint(request: Request) -> Response:
         try:
             return await handler(service, request)
-        except TokenRefused as error:
-            return unauthenticated(error)
         except Throttled as error:
             # A client that does not wait is delayed, as on a broker, which does not read its requests meanwhile.
             await delay(request, min(error.seconds, _SOON_S))
             return _throttled(request, error)
         except ClientDisconnect:
             return Response(status_code=400)  # the client has closed the connection
-        except (ClusterAuthorizationFailed, GroupAuthorizationFailed, TopicAuthorizationFailed) as error:
-            return _error(error, 403)
         except ShareError as error:
-            return _error(error, 404 if error.name in ("GROUP_ID_NOT_FOUND", "INVALID_GROUP_ID") else 400)
+            return refused(error)
         except SQLAlchemyError as error:
             _log.warning("%s failed: %s", request.url.path, str(error).splitlines()[0])
-            return _error(CoordinatorNotAvailable(), 503)
+            return refused(CoordinatorNotAvailable(), 503)
         except Exception:
             _log.exception("%s failed", request.url.path)
-            return _error(UnknownServerError(), 500)
+            return refused(UnknownServerError(), 500)
 
     return endpoint
 
 
-def _error(error: ShareError, status: int) -> JSONResponse:
-    return JSONResponse({"error_code": error.code, "error_message": error.message}, status)
-
-
 def _throttled(request: Request, error: Throttled) -> JSONResponse:
     if request.method != "POST":
-        return throttled(error)
+        return refused(error)
     body = {"error_code": error.code, "error_message": error.message}
     if request.url.path == _HEARTBEAT:
         body |= heartbeat_response(refusal(error))
@@ -192,15 +175,16 @@ async def _not_served(request: Request, error: Exception) -> Response:
     what = (
         f"{request.method} {shown(request.url.path)} is not an endpoint: /openapi.json lists the endpoints."
     )
-    body = {"error_code": InvalidRequest.code, "error_message": what}
-    return JSONResponse(body, error.status_code, error.headers)
+    response = refused(InvalidRequest(what), error.status_code)
+    response.headers.update(error.headers or {})
+    return response
 
 
 def _admin(operation: Operation) -> Handler:
     async def answer(service: Service, request: Request) -> Response:
         await service.admission.principal(request)
         if not _is_json(request):
-            return _error(InvalidRequest(_SEND_JSON), 415)
+            return refused(InvalidRequest(_SEND_JSON), 415)
         async with service.threads.room_for(request):
             asked = parsed(operation.body, await _body(request))
             # Checked again: a body may arrive slowly, and its token may be revoked meanwhile.
@@ -224,7 +208,7 @@ def _is_json(request: Request) -> bool:
 async def _heartbeat(service: Service, request: Request) -> Response:
     principal = await service.admission.principal(request)
     if not _is_json(request):
-        return _error(InvalidRequest(_SEND_JSON), 415)
+        return refused(InvalidRequest(_SEND_JSON), 415)
     began = time.monotonic()
     try:
         async with service.threads.room_for(request):
@@ -276,8 +260,6 @@ async def _described(service: Service, request: Request) -> str:
     Raises InvalidGroupId, GroupAuthorizationFailed, TopicAuthorizationFailed.
     """
     group_id = str(request.path_params["group_id"])
-    if "\x00" in group_id:
-        raise InvalidGroupId("The group id has a NUL character: no group can have such an id.")
     admin = Admin(service.database, service.topics, await service.admission.principal(request))
     await service.threads.run(lambda: admin.require_whole(group_id))
     return group_id

@@ -7,7 +7,6 @@ in the request header), `topic_name` and `session_timeout_ms` in the response.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 from json import JSONDecoder
 from typing import Annotated, Any, ClassVar, TypeVar, cast
@@ -15,12 +14,12 @@ from typing import Annotated, Any, ClassVar, TypeVar, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from sharequeue.groups.descriptions import GroupDescription, MemberDescription
+from sharequeue.groups.descriptions import GroupDescription
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
 from sharequeue.service.answers import (
+    Described,
     GroupAnswer,
     HeartbeatAnswer,
-    MemberAnswer,
     SharePartitionAnswer,
 )
 from sharequeue.words.errors import InvalidRequest
@@ -135,32 +134,34 @@ def group_description(
         "error_code": 0,
         "error_message": None,
         "group_id": group.group_id,
-        "group_state": group.group_state,
-        "group_epoch": group.group_epoch,
-        "assignment_epoch": group.assignment_epoch,
-        "assignor_name": group.assignor_name,
-        "members": member_descriptions(group.members),
+        **described(group),
         "offsets": [_offsets(partition) for partition in partitions],
         "waiting": waiting,
     }
 
 
-def member_descriptions(members: Iterable[MemberDescription]) -> list[MemberAnswer]:
-    """Return ShareGroupDescribe's members."""
-    return [
-        {
-            "member_id": member.member_id,
-            "rack_id": member.rack_id,
-            "member_epoch": member.member_epoch,
-            "client_id": member.client_id,
-            "client_host": member.client_host,
-            "subscribed_topic_names": list(member.subscribed_topic_names),
-            "joined_at": member.joined_at.isoformat(),
-            "session_expires_at": member.session_expires_at.isoformat(),
-            "assignment": {"topic_partitions": member.assignment},
-        }
-        for member in members
-    ]
+def described(group: GroupDescription) -> Described:
+    """Return state, epochs and members of a group, as in ShareGroupDescribe."""
+    return {
+        "group_state": group.group_state,
+        "group_epoch": group.group_epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "assignor_name": group.assignor_name,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "rack_id": member.rack_id,
+                "member_epoch": member.member_epoch,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "subscribed_topic_names": list(member.subscribed_topic_names),
+                "joined_at": member.joined_at.isoformat(),
+                "session_expires_at": member.session_expires_at.isoformat(),
+                "assignment": {"topic_partitions": member.assignment},
+            }
+            for member in group.members
+        ],
+    }
 
 
 def _offsets(status: SharePartitionStatus) -> SharePartitionAnswer:

@@ -19,7 +19,15 @@ from starlette.responses import JSONResponse
 from sharequeue.groups.tokens import TokenRefused
 from sharequeue.service.edge.connections import CONNECTION, Connection
 from sharequeue.service.edge.rates import network_of
-from sharequeue.words.errors import ThrottlingQuotaExceeded
+from sharequeue.words.errors import (
+    ClusterAuthorizationFailed,
+    GroupAuthorizationFailed,
+    GroupIdNotFound,
+    InvalidGroupId,
+    ShareError,
+    ThrottlingQuotaExceeded,
+    TopicAuthorizationFailed,
+)
 
 ANONYMOUS = "User:ANONYMOUS"
 """Kafka's principal of an unauthenticated caller."""
@@ -41,6 +49,19 @@ class Throttled(ThrottlingQuotaExceeded):
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         super().__init__()
+
+    @property
+    def retry_after(self) -> str:
+        """The header `Retry-After`."""
+        return str(math.ceil(self.seconds))
+
+
+_STATUSES: tuple[tuple[tuple[type[ShareError], ...], int], ...] = (
+    ((TokenRefused,), 401),
+    ((ClusterAuthorizationFailed, GroupAuthorizationFailed, TopicAuthorizationFailed), 403),
+    ((GroupIdNotFound, InvalidGroupId), 404),
+    ((Throttled,), 429),
+)
 
 
 def secret_of(request: Request) -> str:
@@ -99,10 +120,20 @@ async def delay(request: Request, seconds: float) -> None:
             connection.delayed = False
 
 
-def throttled(error: Throttled) -> JSONResponse:
-    """Return the response to a GET request of a caller that sends too many requests."""
+def status_of(error: ShareError) -> int:
+    """Return the HTTP status of an error."""
+    return next((status for kinds, status in _STATUSES if isinstance(error, kinds)), 400)
+
+
+def refused(error: ShareError, status: int | None = None) -> JSONResponse:
+    """Return an error as a response; by default with its own status."""
     body = {"error_code": error.code, "error_message": error.message}
-    return JSONResponse(body, 429, {"Retry-After": str(math.ceil(error.seconds))})
+    headers = {}
+    if isinstance(error, TokenRefused):
+        headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, Throttled):
+        headers["Retry-After"] = error.retry_after
+    return JSONResponse(body, status or status_of(error), headers)
 
 
 def demanded() -> TokenRefused:
@@ -111,9 +142,3 @@ def demanded() -> TokenRefused:
         "This service requires a token: send `Authorization: Bearer sq_…`. `sharequeue tokens create` "
         "creates a token; SHAREQUEUE_SERVICE_TOKEN_FILE passes it to jobs and to the command."
     )
-
-
-def unauthenticated(error: TokenRefused) -> JSONResponse:
-    """Return a 401 for an invalid token."""
-    body = {"error_code": error.code, "error_message": error.message}
-    return JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})

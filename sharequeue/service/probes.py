@@ -6,8 +6,9 @@ whether heartbeats succeed. Concurrent probes share one request to the database 
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 import anyio
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -20,7 +21,7 @@ from sharequeue.groups.replicas import WORK
 from sharequeue.groups.tokens import TokenRefused
 from sharequeue.service.answers import FaultAnswer, ReadyAnswer, WorkAnswer
 from sharequeue.service.context import Service
-from sharequeue.service.health.faults import Fault, Faults
+from sharequeue.service.health.faults import Fault, recorded_faults
 from sharequeue.service.health.servers import DatabaseState
 from sharequeue.service.openapi import rendered
 from sharequeue.words.errors import CoordinatorNotAvailable, ShareError
@@ -73,8 +74,7 @@ async def ready(service: Service, request: Request) -> Response:
     service.faults.look()
     faults = service.faults.of_this_replica()
     if checked.replicas is not None:
-        faults += Faults.late(checked.replicas.ages, drains=checked.replicas.drains)
-    faults += Faults.held(checked.held)
+        faults += recorded_faults(checked.replicas, checked.held)
     status = 200 if is_ready else 503
     if service.admission.require_token and not await _known(service, request):
         return JSONResponse({"ready": is_ready, "degraded": bool(faults)}, status)
@@ -92,14 +92,7 @@ async def ready(service: Service, request: Request) -> Response:
 
 
 def _fault(fault: Fault) -> FaultAnswer:
-    return {
-        "kind": fault.kind,
-        "group": fault.group,
-        "topic": fault.topic,
-        "partition": fault.partition,
-        "reason": fault.reason,
-        "age_seconds": round(fault.age_seconds, 3),
-    }
+    return cast("FaultAnswer", {**asdict(fault), "age_seconds": round(fault.age_seconds, 3)})
 
 
 def _work(service: Service, checked: DatabaseState) -> dict[str, WorkAnswer]:

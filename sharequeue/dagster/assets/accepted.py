@@ -20,7 +20,7 @@ from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.dagster.tables import column_schema
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import Topics
-from sharequeue.reports.run_history import RunHistory
+from sharequeue.reports.history import RunHistory
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
 from sharequeue.words.errors import BrokerNotAvailable, ShareError, first_line

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -55,12 +55,6 @@ KEEPS_UP_SECONDS = 5.0
 """The maximum age of the last round; after that, members' heartbeats check their own groups."""
 
 _NEWS = "assignment of new share-partitions"
-_WORK: Mapping[str, Work] = {
-    "expiry and sweep": "sweep",
-    "journal": "journal",
-    "dead letters": "dead_letters",
-}
-"""The work that is recorded as done when its round succeeds. The watch may have had no turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +105,8 @@ class Coordinator:
             ""  # the group after which the check for changes continues; None: it sleeps
         )
         self._changes_at = 0.0
-        self.faults: dict[str, str] = {}
-        """The current errors, by the work that fails: `expiry and sweep`, `watch`, `journal`, `dead letters`."""
+        self.faults: dict[Work, str] = {}
+        """The current errors, by the work that fails."""
         self.work = ReplicaWork()
         """When this replica last did its background work."""
 
@@ -238,7 +232,7 @@ class Coordinator:
         if self._drainer is not None:
             drainer = threading.Thread(
                 target=self._drainer.run,
-                args=(stop, self._reported("dead letters")),
+                args=(stop, self._reported("dead_letters")),
                 name="sharequeue-dead-letters",
                 daemon=True,
             )
@@ -247,7 +241,7 @@ class Coordinator:
         silence = 2 * heartbeat
         heard: float | None = None
         while not stop.is_set():
-            with self._reporting("expiry and sweep"):
+            with self._reporting("sweep"):
                 # First a read-only query: if the database is stopped, this query waits. A beat
                 # that waited would end the silence before it was noticed.
                 self._state.now()
@@ -255,7 +249,7 @@ class Coordinator:
                     self._take_up(silence)
                 heard = time.monotonic()
                 self.settle(silence)
-            if "expiry and sweep" in self.faults:
+            if "sweep" in self.faults:
                 heard = None
             stop.wait(self._interval)
         self._woken.set()
@@ -292,29 +286,29 @@ class Coordinator:
                 self.keep()
             stop.wait(KEEP_INTERVAL_SECONDS)
 
-    def _reported(self, what: str) -> Callable[[Callable[[], None]], None]:
-        def do(work: Callable[[], None]) -> None:
-            with self._reporting(what):
-                work()
+    def _reported(self, work: Work) -> Callable[[Callable[[], None]], None]:
+        def do(turn: Callable[[], None]) -> None:
+            with self._reporting(work):
+                turn()
 
         return do
 
     @contextmanager
-    def _reporting(self, what: str) -> Iterator[None]:
+    def _reporting(self, work: Work) -> Iterator[None]:
         try:
             yield
         except Exception as error:
             # After any error, the next round starts from the state in the database; ending the process would not
             # help.
             reason = str(error).splitlines()[0]
-            if self.faults.get(what) != reason:
-                _log.warning("%s failed, trying again: %s", what, reason)
-            self.faults[what] = reason
+            if self.faults.get(work) != reason:
+                _log.warning("%s failed, trying again: %s", work, reason)
+            self.faults[work] = reason
         else:
-            if what in _WORK:
-                self.work.done(_WORK[what])
-            if self.faults.pop(what, None) is not None:
-                _log.info("%s works again", what)
+            if work != "watch":  # which may have had no turn: `watch` records those that it had
+                self.work.done(work)
+            if self.faults.pop(work, None) is not None:
+                _log.info("%s works again", work)
 
     def _refresh_assignments(self, kind: str, behind: Iterable[str]) -> None:
         """Renew the assignments of the groups that are behind, and of those of the next groups that have changed."""

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from sharequeue.groups.replicas import WORK, Work
+from sharequeue.groups.replicas import WORK, Replicas, Work
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.words.values import HeldDeadLetters
 
-__all__ = ["KINDS", "Fault", "Faults", "Kind"]
+__all__ = ["KINDS", "Fault", "Faults", "Kind", "recorded_faults"]
 
 Kind = Literal[
     "database",
@@ -39,12 +39,6 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 LATE_SECONDS: Mapping[Work, float] = {"watch": 60.0, "sweep": 30.0, "journal": 120.0, "dead_letters": 60.0}
 """Work that no replica has done for this long is late: many times the interval between two turns."""
 
-_FAILING: Mapping[str, Kind] = {
-    "expiry and sweep": "sweep",
-    "watch": "watch",
-    "journal": "journal",
-    "dead letters": "dead_letters",
-}
 _LATE: Mapping[Work, Kind] = {
     "watch": "watch_late",
     "sweep": "sweep_late",
@@ -88,13 +82,13 @@ class Faults:
         watcher = self._coordinator.watcher
         found: dict[_Key, str] = {}
         # Copied, because other threads write them.
-        for what, reason in dict(self._coordinator.faults).items():
-            found[_FAILING[what], None, None] = reason
+        for work, reason in dict(self._coordinator.faults).items():
+            found[work, None, None] = reason
         for group_id, reason in dict(self._coordinator.groups.stuck).items():
             found["group", group_id, None] = reason
         for topic, reason in dict(watcher.faults).items():
             found["topic", None, topic] = reason
-        kinds = {"group", "topic", *_FAILING.values()}
+        kinds = {"group", "topic", *WORK}
         with self._lock:
             self._set(found, lambda key: key[0] in kinds)
 
@@ -115,33 +109,27 @@ class Faults:
                 for (kind, group, topic), reason in self._reasons.items()
             ]
 
-    @staticmethod
-    def late(ages: Mapping[Work, float | None], *, drains: bool) -> list[Fault]:
-        """Return the late work, given the seconds since a replica last did each kind.
 
-        Work that no replica has ever done is not late.
-        """
-        return [
-            Fault(
-                _LATE[work],
-                f"No replica has done this for {age:.0f} s: {WORK[work]}.",
-                age,
-            )
-            for work, age in ages.items()
-            if age is not None and age > LATE_SECONDS[work] and (drains or work != "dead_letters")
-        ]
+def recorded_faults(replicas: Replicas, held: Iterable[tuple[HeldDeadLetters, float]]) -> list[Fault]:
+    """Return the faults that the database shows.
 
-    @staticmethod
-    def held(letters: Iterable[tuple[HeldDeadLetters, float]]) -> list[Fault]:
-        """Return the dead letters that cannot be written, each with its waiting time in seconds."""
-        return [
-            Fault(
-                "held_dead_letters",
-                f"{each.records} dead letters wait: {each.reason}",
-                age,
-                each.share_partition.group_id,
-                each.share_partition.topic,
-                each.share_partition.partition,
-            )
-            for each, age in letters
-        ]
+    These are work that no replica has done for long, unless none has ever done it, and dead letters that cannot be
+    written, each with its waiting time in seconds.
+    """
+    late = [
+        Fault(_LATE[work], f"No replica has done this for {age:.0f} s: {WORK[work]}.", age)
+        for work, age in replicas.ages.items()
+        if age is not None and age > LATE_SECONDS[work] and (replicas.drains or work != "dead_letters")
+    ]
+    waiting = [
+        Fault(
+            "held_dead_letters",
+            f"{each.records} dead letters wait: {each.reason}",
+            age,
+            each.share_partition.group_id,
+            each.share_partition.topic,
+            each.share_partition.partition,
+        )
+        for each, age in held
+    ]
+    return late + waiting

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sharequeue.database import Database
 from sharequeue.service.coordinator import Coordinator
-from sharequeue.service.health.faults import Fault, Faults
+from sharequeue.service.health.faults import Faults, recorded_faults
 from sharequeue.service.health.single_flight import SingleFlight
 from sharequeue.service.metrics.families import Read, of_database, of_process, unavailable
 from sharequeue.service.metrics.figures import Reader
@@ -60,21 +60,13 @@ class Metrics:
         self._faults.look()
         faults = self._faults.of_this_replica()
         if read is not None:
-            faults += recorded_faults(read)
+            faults += recorded_faults(read.replicas, read.held)
         process = of_process(faults, self._coordinator.work.ages(), self._coordinator.failed_letters)
         return figures + process + self.own.text()
 
     def _read(self) -> tuple[Read, str]:
         read = self._reader.read()
         return read, of_database(read)
-
-
-def recorded_faults(read: Read) -> list[Fault]:
-    """Return the faults that the database shows: work that no replica does, and dead letters that are held."""
-    return [
-        *Faults.late(read.replicas.ages, drains=read.replicas.drains),
-        *Faults.held(read.held),
-    ]
 
 
 class Own:

@@ -8,7 +8,6 @@ heartbeats. Each statement may take `STATEMENT_SECONDS`, and a page waits for it
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -26,14 +25,11 @@ from sharequeue.groups.group_names import require_there
 from sharequeue.groups.tokens import TokenRefused
 from sharequeue.reports.html import Content
 from sharequeue.service.admin import Admin
-from sharequeue.service.callers import ANONYMOUS, Throttled
+from sharequeue.service.callers import ANONYMOUS, Throttled, status_of
 from sharequeue.service.context import Service
 from sharequeue.service.pages.layout import error_page, page
 from sharequeue.words.errors import (
-    ClusterAuthorizationFailed,
     GroupAuthorizationFailed,
-    GroupIdNotFound,
-    InvalidGroupId,
     ShareError,
     TopicAuthorizationFailed,
     UnknownServerError,
@@ -49,15 +45,8 @@ PAGE_SECONDS = 30.0
 AT_ONCE = 3
 """The maximum number of concurrent pages; each has a connection."""
 
-_NOT_ALLOWED = (ClusterAuthorizationFailed, GroupAuthorizationFailed, TopicAuthorizationFailed)
-_ERRORS: tuple[tuple[type[ShareError] | tuple[type[ShareError], ...], int, str], ...] = (
-    (TokenRefused, 401, "Sign in"),
-    (Throttled, 429, "Too many requests"),
-    (_NOT_ALLOWED, 403, "Not allowed"),
-    ((GroupIdNotFound, InvalidGroupId), 404, "Not found"),
-    (ShareError, 400, "Bad request"),
-)
-"""The status and the title of an error page; the first class that matches counts."""
+_TITLES = {400: "Bad request", 401: "Sign in", 403: "Not allowed", 404: "Not found", 429: "Too many requests"}
+"""The titles of error pages by status."""
 
 _CHALLENGE = 'Basic realm="sharequeue: any name, and a token as the password", charset="UTF-8"'
 """The header that makes a browser prompt for a token, and send it with each request until it is closed."""
@@ -95,8 +84,6 @@ class PageRequest:
 
         Raises InvalidGroupId, GroupIdNotFound, GroupAuthorizationFailed, TopicAuthorizationFailed.
         """
-        if "\x00" in group_id:
-            raise InvalidGroupId("The group id has a NUL character: no group can have such an id.")
         Admin(self.database, self.service.topics, self.principal).require_whole(group_id)
         require_there(self.database, group_id)
         return group_id
@@ -157,12 +144,12 @@ class Pages:
             except ClientDisconnect:
                 return Response(status_code=400)  # the client has closed the connection
             except ShareError as error:
-                status, title = next((at, name) for kind, at, name in _ERRORS if isinstance(error, kind))
-                response = error_page(title, error.message, status, principal)
+                status = status_of(error)
+                response = error_page(_TITLES[status], error.message, status, principal)
                 if isinstance(error, TokenRefused):
                     response.headers["WWW-Authenticate"] = _CHALLENGE
                 if isinstance(error, Throttled):
-                    response.headers["Retry-After"] = str(math.ceil(error.seconds))
+                    response.headers["Retry-After"] = error.retry_after
                 return response
             except (SQLAlchemyError, TimeoutError) as error:
                 _log.warning("%s failed: %s", request.url.path, (str(error) or "timeout").splitlines()[0])

@@ -328,7 +328,7 @@ def test_without_a_broker_sessions_still_end(
         assert "127.0.0.1:1" in coordinator.faults["watch"]
         private_database.rows(text("select sharequeue.set_clock_offset(interval '5 min')"))
         wait_until(lambda: describe_group(private_database, "g").members == ())
-        assert "expiry and sweep" not in coordinator.faults
+        assert "sweep" not in coordinator.faults
     finally:
         stop.set()
         thread.join(10)

@@ -178,7 +178,7 @@ def test_a_held_row_holds_up_its_group_only(
             wait_until(lambda: members(private_database, "other") == [])
             wait_until(lambda: starts(private_database, "other") == {0: 0, 1: 0})
             wait_until(lambda: "held" in coordinator.groups.stuck)
-            assert "expiry and sweep" not in coordinator.faults
+            assert "sweep" not in coordinator.faults
             assert members(private_database, "held") == ["m1"]
         wait_until(lambda: members(private_database, "held") == [])
         wait_until(lambda: starts(private_database, "held") == {0: 0, 1: 0})

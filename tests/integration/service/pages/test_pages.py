@@ -24,6 +24,7 @@ from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
+from tests.integration.service.pages.html_pages import Page
 from tests.integration.service.pages.pages_client import client_of, got, here_of
 from tests.waiting import pass_time
 
@@ -154,9 +155,8 @@ def test_a_group_from_its_list_to_its_page(
     (member,) = group.rows("Members")
     assert member[:5] == ["m", f"run {run}", "here", "rack-7", "2"]
     assert {"/v1/reports/g", "/dead-letters/g"} <= set(group.links())
-    assert "Lag of the last 24 hours" in str(
-        [each.get("aria-label") for each in got(client, "/v1/reports/g").all("svg")]
-    )
+    report = Page(client.get("/v1/reports/g").text)
+    assert "Lag of the last 24 hours" in str([each.get("aria-label") for each in report.all("svg")])
     private_database.rows(sa.text("delete from sharequeue.members returning member_id"))
     state.administration.delete_group("g")
     assert "may have been deleted" in got(client, "/groups/g", 404).text
@@ -192,7 +192,7 @@ def test_what_fails_is_shown_with_its_age(client: TestClient, private_database: 
     """Of the service's own work, and of a group that the caller may see."""
     alter_group_configs(private_database, "g", {})
     service = client.app.state.service  # type: ignore[attr-defined]
-    service.coordinator.faults["dead letters"] = "the broker is away"
+    service.coordinator.faults["dead_letters"] = "the broker is away"
     service.coordinator.groups.note("sweep", {"g": "its row is held", "another": "a secret"})
     text = got(client, "/").text
     for said in (
