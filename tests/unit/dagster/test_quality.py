@@ -298,7 +298,7 @@ def test_what_the_checks_keep_is_what_the_next_run_reads() -> None:
     at, asset = SharePartition("g", "flights", 0), dg.AssetKey(DQ)
     lost = Finding("missing", None, None, "flights", 0, 4)
     found = Found(Counter({"missing": 1, "doubled": 30}), [lost], {0: 7})
-    kept = Kept("id", {0: 7}, {at: Place(2, 5)}, {"a": found, "b": Found()})
+    kept = Kept("id", {0: 7}, {at: Place(2, 5)}, {"a": found, "b": Found()}, "2026-01-01")
     with dg.DagsterInstance.ephemeral() as instance:
         assert Kept.of(instance, asset, "g") == Kept()
         kept.store(instance, asset)
