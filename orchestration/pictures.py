@@ -105,7 +105,7 @@ class Dagster:
 def pictures(dagster: Dagster, service: str | None) -> Iterator[Picture | Missing]:
     """Yield the pictures to take, in the order of the docs; for a missing one, the reason."""
     location = quote(dagster.location())
-    yield Picture("graph", f"{dagster.url}/locations/{location}/asset-groups/{NAME}/lineage")
+    yield Picture("graph", f"{dagster.url}/locations/{location}/asset-groups/{NAME}/lineage", height=1100)
     yield Picture("report-asset", f"{dagster.url}/assets/{NAME}/spso_and_lag", height=1350)
     if service is None:
         yield Missing("no report page: the stack runs without the service")

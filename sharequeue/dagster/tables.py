@@ -1,6 +1,5 @@
 """Tables in Dagster's metadata."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -57,13 +56,24 @@ def preview(frame: "pd.DataFrame", rows: int) -> dg.TableMetadataValue:
     """Return the first rows of a small table."""
     kinds = {"i": "int", "u": "int", "f": "float", "b": "bool"}
     columns = {str(name): kinds.get(kind.kind, "string") for name, kind in frame.dtypes.items()}
-    # JSON does not support numpy's numbers.
-    first = json.loads(frame.head(rows).to_json(orient="values", date_format="iso", default_handler=str))
-    shown = (
-        [c if c is None or k != "string" else str(c) for c, k in zip(row, columns.values(), strict=True)]
-        for row in first
+    return table(
+        columns,
+        (
+            [_plain(value, kind) for value, kind in zip(row, columns.values(), strict=True)]
+            for row in frame.head(rows).itertuples(index=False)
+        ),
     )
-    return table(columns, shown)
+
+
+def _plain(value: Any, kind: str) -> str | int | float | bool | None:
+    """Return a cell as a JSON value: JSON does not support numpy's numbers."""
+    from pandas import isna
+    from pandas.api.types import is_scalar
+
+    if is_scalar(value) and isna(value):
+        return None
+    made: dict[str, type[int | float | bool]] = {"int": int, "float": float, "bool": bool}
+    return made.get(kind, str)(value)
 
 
 def _cell(value: Any) -> Any:

@@ -50,7 +50,8 @@ def summary_asset(spec: dg.AssetSpec, group: ShareGroup, name: str) -> dg.Assets
             sharequeue_spark.session(group.name), sharequeue_state.state, group.group, sink
         )
         with cancelled_plainly():
-            merged = merge(partials).toPandas()
+            rows = merge(partials)
+            merged = rows.toPandas()
         path = _replace_parquet(
             merged, sharequeue_settings.load().local_output / group.name / f"{name}.parquet"
         )
@@ -60,7 +61,7 @@ def summary_asset(spec: dg.AssetSpec, group: ShareGroup, name: str) -> dg.Assets
                 "path": dg.MetadataValue.path(path),
                 "dagster/uri": path.absolute().as_uri(),
                 "dagster/storage_kind": "parquet",
-                **column_schema({str(column): str(kind) for column, kind in merged.dtypes.items()}),
+                **column_schema({each.name: each.dataType.simpleString() for each in rows.schema.fields}),
                 "first_rows": preview(merged, SHOWN_ROWS),
             }
         )

@@ -73,8 +73,10 @@ def examine(
         return None
     topics.settle([topic])
     logs = topics.offsets(topic)
-    if kept.topic_id != info.topic_id:
-        kept.topic_id, kept.next, kept.places, kept.found = info.topic_id, {}, {}, {}
+    created_at = context.created_at.isoformat() if context.created_at else ""
+    if (kept.topic_id, kept.created_at) != (info.topic_id, created_at):
+        kept.topic_id, kept.created_at = info.topic_id, created_at
+        kept.next, kept.places, kept.found = {}, {}, {}
     reading = Reading(settings, topic, info, logs, kept.next)
     examined = Examined()
     found = examined.found

@@ -1,9 +1,9 @@
 """The findings of the checks of a dead-letter topic, and the position at which the next run of them continues.
 
 The checks read the topic once, and each run continues where the last one ended. Findings stay, so that a check does
-not pass only because nothing new was written. A finding is dropped when the topic no longer has the letter, or when a
-person accepts it. Dagster's storage keeps both, next to the cursors of its own daemon; if they are lost, the topic is
-read again from its start.
+not pass only because nothing new was written. A finding is dropped when the topic no longer has the letter, when a
+person accepts it, or when the group is deleted. Dagster's storage keeps both, next to the cursors of its own daemon;
+if they are lost, the topic is read again from its start.
 """
 
 from __future__ import annotations
@@ -144,6 +144,8 @@ class Kept:
     """The positions up to which each source partition is reconciled."""
     found: dict[str, Found] = field(default_factory=dict)
     """The findings of each check."""
+    created_at: str = ""
+    """When the group was created: a later group of the same name numbers its batches from 1 again."""
 
     @classmethod
     def of(cls, instance: dg.DagsterInstance, asset: dg.AssetKey, group_id: str) -> Kept:
@@ -166,6 +168,7 @@ class Kept:
                     )
                     for check, (counts, findings, below) in kept["found"].items()
                 },
+                kept["created_at"],
             )
         except (KeyError, TypeError, ValueError):
             return cls()
@@ -181,6 +184,7 @@ class Kept:
                 for check, found in self.found.items()
                 if found.counts
             },
+            "created_at": self.created_at,
         }
         instance.daemon_cursor_storage.set_cursor_values({_key(asset): json.dumps(kept)})
 

@@ -41,6 +41,7 @@ from sharequeue.deadletters.letters import (
     SEQUENCE,
     DeadLetter,
 )
+from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.local.stack import StackInfo
 from sharequeue.reports.data_docs import context_folder, data_docs_address, read_file, site_folder
@@ -322,6 +323,25 @@ def test_letters_of_a_topic_that_was_made_again_twice_pass(run_checks: RunChecks
     assert failed(results) == set()
     assert number(results["batch_as_archived"], "group_records") == 6
     assert number(results["value_as_source"], "not_compared_records") == 4
+
+
+def test_a_deleted_group_leaves_no_findings_to_a_later_one(run_checks: RunChecks, ours: GivenUp) -> None:
+    """The batches of the later group of the same name are numbered from 1 again: their letters are not doubles of
+    those that the checks have read before."""
+    ours.produce(6)
+    ours.reject()
+    ours.writer().drain()
+    copy_to(ours.settings, ours.dead_letter_topic, ours.letters()[:1])
+    assert failed(run_checks()) == {RECONCILED, "source_coordinates_unique"}
+    configs = GroupConfigs.load(ours.database, ours.group)
+    ours.state.administration.delete_group(ours.group)
+    alter_group_configs(ours.database, ours.group, {name: configs.values[name] for name in configs.own})
+    ours.reject()
+    ours.writer().drain()
+    results = run_checks()
+    assert failed(results) == set()
+    assert number(results[RECONCILED], "earlier_life_records") == 7
+    assert number(results[RECONCILED], "group_records") == 13
 
 
 @pytest.mark.deep

@@ -7,7 +7,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -31,6 +31,7 @@ from sharequeue.dagster.quality.reconciliation import Reconciliation, about
 from sharequeue.dagster.share_group import Drift
 from sharequeue.deadletters.letters import BATCH, KAFKA_HEADERS, MESSAGES, SEQUENCE, DeadLetter
 from sharequeue.kafka.topics import LogOffsets
+from sharequeue.reports.data_docs import site_folder
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.values import DeadLetterRun, SharePartition
 from tests.fixtures.dagster import share_group
@@ -297,7 +298,7 @@ def test_what_the_checks_keep_is_what_the_next_run_reads() -> None:
     at, asset = SharePartition("g", "flights", 0), dg.AssetKey(DQ)
     lost = Finding("missing", None, None, "flights", 0, 4)
     found = Found(Counter({"missing": 1, "doubled": 30}), [lost], {0: 7})
-    kept = Kept("id", {0: 7}, {at: Place(2, 5)}, {"a": found, "b": Found()})
+    kept = Kept("id", {0: 7}, {at: Place(2, 5)}, {"a": found, "b": Found()}, "2026-01-01")
     with dg.DagsterInstance.ephemeral() as instance:
         assert Kept.of(instance, asset, "g") == Kept()
         kept.store(instance, asset)
@@ -360,3 +361,17 @@ def test_a_log_end_that_was_overtaken_is_looked_at_again(monkeypatch: pytest.Mon
     database: Any = None
     assert position.settled(database, "g")
     assert next(ends, None) is None
+
+
+def test_the_context_of_a_deleted_group_is_removed(tmp_path: Path) -> None:
+    """A later group of the same name begins without its results and pages, and keeps its own."""
+    site = site_folder(tmp_path)
+    site.mkdir(parents=True)
+    (site / "index.html").write_text("of the deleted group")
+    (result := tmp_path / "gx" / "result.json").touch()
+    now = datetime.now(UTC)
+    with QualityContext(tmp_path, SUITE, created_at=now - timedelta(hours=1)).open():
+        assert result.exists()
+    with QualityContext(tmp_path, SUITE, created_at=now + timedelta(hours=1)).open():
+        assert not result.exists()
+        assert not site.exists()

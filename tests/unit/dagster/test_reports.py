@@ -1,10 +1,14 @@
 """Reports: the numbers Dagster plots, the tables, the pictures."""
 
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 
 import dagster as dg
+import numpy as np
+import pandas as pd
 
 from sharequeue.dagster import reports
+from sharequeue.dagster.tables import preview
 from sharequeue.deadletters.writer import DeadLetterReport, Held, PartitionReport
 from sharequeue.reports.read import CausesOfDay, GroupReport, Moment
 from sharequeue.state.journal import Day
@@ -102,3 +106,31 @@ def test_held_dead_letters_say_why() -> None:
     assert (metadata["written_records"], metadata["held_records"]) == (3, 7)
     (row,) = metadata["held"].records
     assert row.data["reason"] == "no such topic"
+
+
+def test_the_first_rows_of_a_summary_are_shown_whatever_their_types_are() -> None:
+    """Bytes that are no text, decimals of many places, days, lists and values that are missing."""
+    frame = pd.DataFrame(
+        {
+            "raw": [b"\xff\x00", None],
+            "price": [Decimal("1.234567890123456789"), None],
+            "day": [date(2013, 1, 1), None],
+            "codes": [np.array([1, 2]), np.array([3])],
+            "count": pd.array([1, None], dtype="Int64"),
+            "delay": [1.5, float("nan")],
+            "late": [True, False],
+        }
+    )
+    rows = [record.data for record in preview(frame, 2).records]
+    assert rows == [
+        {
+            "raw": "b'\\xff\\x00'",
+            "price": "1.234567890123456789",
+            "day": "2013-01-01",
+            "codes": "[1 2]",
+            "count": 1,
+            "delay": 1.5,
+            "late": True,
+        },
+        dict.fromkeys(("raw", "price", "day", "count", "delay")) | {"codes": "[3]", "late": False},
+    ]

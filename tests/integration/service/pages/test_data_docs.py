@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 from sharequeue.database import Database
@@ -87,3 +89,23 @@ def test_who_may_not_read_the_letters_sees_no_data_docs(
     with client_of(here, require_token=True) as client:
         asked = client.get(path)
         assert (asked.status_code, asked.headers["www-authenticate"][:5]) == (401, "Basic")
+
+
+def test_data_docs_of_a_deleted_group_are_not_those_of_a_later_one_of_its_name(
+    settings: Settings, private_database: Database, tmp_path: Path
+) -> None:
+    """The pages of the deleted group have values of its letters. They are not returned, until the checks of the
+    later group have written its own."""
+    here = here_of(settings, private_database).replace(home=tmp_path, service_url=SERVICE)
+    alter_group_configs(private_database, "g", {})
+    site = written(here, "g")
+    path = path_of(here, "g")
+    with client_of(here) as client:
+        assert client.get(path).status_code == 200
+        State(private_database).administration.delete_group("g")
+        assert client.get(path).status_code == 404
+        alter_group_configs(private_database, "g", {})
+        os.utime(site / "index.html", (time.time() - 60, time.time() - 60))
+        assert "data folder" in got(client, path, 404).text
+        os.utime(site / "index.html", (time.time() + 60, time.time() + 60))
+        assert client.get(path).status_code == 200
