@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -113,33 +112,6 @@ class Seeker:
             message.value(),
             [{"key": key, "value": value} for key, value in headers] if headers else None,
         )
-
-
-class Probe:
-    """A check whether a worker can seek: it has the packages that a Seeker needs, and can reach the brokers."""
-
-    def __init__(self, config: Mapping[str, Any], topic: str, seconds: float) -> None:
-        self.config = {**config, **SEEKING}
-        self.topic = topic
-        self.seconds = seconds
-
-    def __call__(self, _: object) -> bool:
-        """Return whether it can seek; an obstacle is a reason to scan, not an error."""
-        try:
-            if find_spec("pyarrow") is None:
-                return False
-            consumer = open_consumer(self.config)
-            try:
-                topic = consumer.list_topics(self.topic, timeout=self.seconds).topics[self.topic]
-                # One partition for each leader: reaching one broker does not show that another is reachable.
-                for partition in {each.leader: each.id for each in topic.partitions.values()}.values():
-                    place = client().TopicPartition(self.topic, partition)
-                    consumer.get_watermark_offsets(place, timeout=self.seconds)
-                return topic.error is None
-            finally:
-                consumer.close()
-        except Exception:
-            return False
 
 
 def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:

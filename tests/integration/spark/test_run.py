@@ -74,7 +74,6 @@ def test_every_outcome_ends_where_it_belongs(
     ("changes", "said"),
     [
         ({"dropped": "ignore"}, "not an outcome"),
-        ({"unknown": "Accept"}, "not an outcome"),
         ({"deliveries_per_run": 0}, "1 or more"),
         ({"failed_share": 1.5}, "share of a round"),
     ],
