@@ -138,29 +138,12 @@ class LockKeeper:
         self._wake.set()
 
     @contextmanager
-    def acknowledging(self, lease: Lease) -> Iterator[Lease]:
-        """Give the lease as it is now, to a block that acknowledges it; afterwards the lease is dropped.
+    def acknowledging(self, leases: Sequence[Lease]) -> Iterator[list[Lease]]:
+        """Give the leases as they are now, to a block that acknowledges them, and `drop`s those that it has
+        acknowledged.
 
         A renewal that is refused meanwhile means nothing: the acknowledgement came first, or is refused itself.
-        Raises `lost_error`. When the block raises, the lease is kept.
-        """
-        self.check()
-        with self._lock:
-            held = self._held.get(lease.lease_id)
-            if held is not None:
-                held.acknowledging = True
-        try:
-            yield self.current(lease)
-        except BaseException:
-            if held is not None:
-                held.acknowledging = False
-            raise
-        self.drop(lease)
-
-    @contextmanager
-    def acknowledging_many(self, leases: Sequence[Lease]) -> Iterator[list[Lease]]:
-        """Do the same as `acknowledging` for leases that one call acknowledges; `drop` those that it has
-        acknowledged.
+        Raises `lost_error`.
         """
         self.check()
         with self._lock:
@@ -184,14 +167,9 @@ class LockKeeper:
         with self._lock:
             return [held.lease for held in self._held.values()]
 
-    def current(self, lease: Lease) -> Lease:
-        """Return the lease under the member's present epoch: it rises while others come and go, and only the last two
-        are accepted.
-        """
-        return replace(lease, member_epoch=self._member.member_epoch)
-
     def _currents(self, leases: Sequence[Lease]) -> list[Lease]:
-        # Asked once: a call has one member epoch, which may rise at any time.
+        # The member's present epoch: it rises while others come and go, and only the last two are accepted. Asked
+        # once, because it may rise at any time and a call has one.
         epoch = self._member.member_epoch
         return [replace(lease, member_epoch=epoch) for lease in leases]
 

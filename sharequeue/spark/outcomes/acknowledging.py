@@ -113,7 +113,7 @@ def acknowledge_all(
 def _in_one_call(
     state: State, keeper: LeaseKeeper, given: Sequence[LeaseAcknowledgement]
 ) -> dict[int, Acknowledged | ShareError]:
-    with keeper.acknowledging_many([each.lease for each in given]) as leases:
+    with keeper.acknowledging([each.lease for each in given]) as leases:
         wanted = [replace(each, lease=lease) for lease, each in zip(leases, given, strict=True)]
         results = dict(zip([lease.lease_id for lease in leases], state.acknowledge(wanted), strict=True))
         for lease in leases:

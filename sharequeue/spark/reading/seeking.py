@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from sharequeue.kafka.clients import portable_config
 from sharequeue.kafka.reading import SEEKING, RecordReader
+from sharequeue.spark.arrow_types import arrow_schema
 from sharequeue.spark.reading.offset_reader import Seeker
 from sharequeue.spark.reading.plan import ISOLATION, NEAR, Segment, TopicPartition
 from sharequeue.words.offsets import OffsetSet
@@ -113,5 +115,6 @@ def seek_records(
     tasks = max(1, min(spark.sparkContext.defaultParallelism, -(-wanted.num_rows // RANGES_A_TASK)))
     config: dict[str, Any] = {**portable_config(settings), "isolation.level": options[ISOLATION]}
     seconds = int(options["kafkaConsumer.pollTimeoutMs"]) / 1000
-    seeker = Seeker(config, wanted, tasks, headers=headers, near=READ_OVER, seconds=seconds)
+    columns = arrow_schema(cast("StructType", StructType.fromDDL(schema)))
+    seeker = Seeker(config, wanted, tasks, columns, headers=headers, near=READ_OVER, seconds=seconds)
     return spark.range(0, tasks, 1, tasks).mapInArrow(seeker, schema)

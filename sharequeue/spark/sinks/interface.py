@@ -105,8 +105,9 @@ class WrittenRound:
         """Call a function for each lease in turn, while the lease has the lock that its acknowledgement needs."""
         done = []
         for each in self.leases:
-            with self.keeper.acknowledging(each.lease) as kept:
+            with self.keeper.acknowledging([each.lease]) as (kept,):
                 done.append(acknowledge(replace(each, lease=kept)))
+                self.keeper.drop(each.lease)
         return done
 
 

@@ -203,7 +203,7 @@ def test_executors_need_no_package_of_ours() -> None:
     wanted = pa.table(
         {"topic": ["t"], "partition": [0], "first": [1], "last": [2], "count": [1], "lease": [1]}
     )
-    sent = cloudpickle.dumps(Seeker({"bootstrap.servers": "localhost:1"}, wanted, 1))  # type: ignore[no-untyped-call]
+    sent = cloudpickle.dumps(Seeker({"bootstrap.servers": "localhost:1"}, wanted, 1, pa.schema([])))  # type: ignore[no-untyped-call]
     program = (
         "import sys; sys.modules['sharequeue'] = None; from pyspark import cloudpickle;"
         "seeker = cloudpickle.loads(sys.stdin.buffer.read()); print(seeker.wanted.num_rows, list(seeker([])))"
