@@ -7,6 +7,7 @@ may import this one; it imports none of them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
@@ -16,6 +17,7 @@ from pyspark.errors import (
     PySparkTypeError,
     PySparkValueError,
 )
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import (
@@ -103,17 +105,29 @@ _TYPES: Mapping[str, DataType] = {
 
 
 _NOT_PLANNED = (AnalysisException, PySparkAttributeError, PySparkTypeError, PySparkValueError)
+_LOGS_OF_SPARK = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""Loggers that write each error of a plan to stderr, with the stack of the JVM as JSON."""
 
 
 def call_handler(handler: Handler, records: DataFrame) -> DataFrame:
     """Return the handler's result for these records, checked by `with_outcomes`. Raises HandlerError also if Spark
     cannot plan it, for example for an unknown column or function.
     """
+    loggers = [PySparkLogger.getLogger(name) for name in _LOGS_OF_SPARK]
+    for each in loggers:
+        each.addFilter(_nothing)
     try:
         return with_outcomes(handler(records))
     except _NOT_PLANNED as error:
         reason = first_line(error).rstrip(";")
         raise HandlerError(f"Spark cannot plan what the handler does: {reason}") from error
+    finally:
+        for each in loggers:
+            each.removeFilter(_nothing)
+
+
+def _nothing(record: logging.LogRecord) -> bool:
+    return False
 
 
 def with_outcomes(handled: DataFrame) -> DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -150,7 +151,7 @@ def test_ranges_far_apart_are_read_by_several_scans(
     spark: SparkSession, settings: Settings, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three ranges in at most two scans: each record once, whichever scan it is in."""
-    monkeypatch.setattr(read, "NEAR", 0)
+    monkeypatch.setattr(read, "plan_scans", partial(read.plan_scans, near=0))
     lease = lease_of(31, filled, 1, (1, OffsetSet.of((0, 5), (10, 15), (900, 950))))
     check(spark, settings, lease)
 
