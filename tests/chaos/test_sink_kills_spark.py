@@ -20,7 +20,7 @@ from sharequeue.words.values import Lease
 from tests.fixtures.pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 from tests.killed import run_killed
-from tests.waiting import pass_time
+from tests.waiting import pass_time, wait_until
 
 pytestmark = pytest.mark.slow
 
