@@ -51,10 +51,10 @@ def leased(settings: Settings, spark: SparkSession, records: int) -> float:
                 source.observe(holder.assignment)
                 leases = keeper.acquire_within(Budget(records), holder.assignment)
                 assert total(source.records(leases))[1] == records
-                for lease in leases:
-                    with keeper.acknowledging([lease]) as (held,):
-                        acknowledge(state, held, {AcknowledgeType.ACCEPT: lease.offsets})
-                        keeper.drop(held)
+                with keeper.acknowledging(leases) as held:
+                    for lease in held:
+                        acknowledge(state, lease, {AcknowledgeType.ACCEPT: lease.offsets})
+                        keeper.drop(lease)
 
         taken = seconds(run)
         assert sum(status.lag for status in state.figures.describe(holder.group)) == 0

@@ -198,17 +198,12 @@ def load_job(named: str) -> Pipeline:
         sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise Refused(
-                f"there is no module {error.name}, neither in {Path.cwd()} nor installed",
-                NO_SUCH_JOB,
-            ) from error
-        raise Refused(f"module {name} cannot be imported: {error}", NO_SUCH_JOB) from error
     except (ImportError, SyntaxError) as error:
-        raise Refused(
-            f"module {name} cannot be imported: {type(error).__name__}: {error}", NO_SUCH_JOB
-        ) from error
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            reason = f"there is no module {error.name}, neither in {Path.cwd()} nor installed"
+        else:
+            reason = f"module {name} cannot be imported: {type(error).__name__}: {error}"
+        raise Refused(reason, NO_SUCH_JOB) from error
     found = getattr(module, attribute, None)
     if isinstance(found, Pipeline):
         return found

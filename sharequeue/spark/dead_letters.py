@@ -64,11 +64,10 @@ def drain_at_end(settings: Settings, state: State, configs: GroupConfigs) -> Dra
 
 def _drain(settings: Settings, state: State, configs: GroupConfigs) -> Drained:
     ends_at = time.monotonic() + DRAIN_SECONDS
-    stop, late = threading.Event(), threading.Event()
+    stop = threading.Event()
 
     def on_step(step: Step, source: SharePartition) -> None:
         if time.monotonic() > ends_at:
-            late.set()
             stop.set()
 
     # The process that takes over writes them as well; this process was asked to stop.
@@ -85,7 +84,7 @@ def _drain(settings: Settings, state: State, configs: GroupConfigs) -> Drained:
     ).drain(_log.info)
     left = sum(state.dead_letters.waiting(configs.group_id).values())
     reasons = sorted({held.reason for held in report.held})
-    if late.is_set():
+    if time.monotonic() > ends_at:
         reasons.append(f"writing them took longer than {DRAIN_SECONDS:g} s")
     if not reasons and left:
         reasons.append("another writer is writing them, or they were given up just now")

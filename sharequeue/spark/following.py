@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
@@ -85,22 +86,17 @@ def follow_rounds(
     woken, database = threading.Event(), at.state.database
     listener = Listener(database, job.group, woken.set)
 
-    def run(again: ShareGroupJob, left: Bounds, shown: ProgressCallback) -> RunReport:
-        return run_rounds(
+    follower = Follower(
+        job,
+        membership,
+        partial(
+            run_rounds,
             at.settings,
-            again,
             membership=membership,
             state=at.state,
             topics=at.topics,
             spark=at.spark,
-            progress=shown,
-            **left,
-        )
-
-    follower = Follower(
-        job,
-        membership,
-        run,
+        ),
         look=lambda: work_of(database, job.group),
         woken=woken,
         hears=lambda: listener.active,
@@ -122,7 +118,8 @@ class Follower:
 
     job: ShareGroupJob
     membership: Membership
-    run: Callable[[ShareGroupJob, Bounds, ProgressCallback], RunReport]
+    run: Callable[..., RunReport]
+    """Called with the job, the remaining bounds and `progress`."""
     look: Callable[[], GroupWork]
     woken: threading.Event
     hears: Callable[[], bool]
@@ -204,7 +201,7 @@ class Follower:
         def report_progress(progress: Progress) -> None:
             self.progress(replace(progress, round=before + progress.round))
 
-        report = self.run(self.job, bounds, report_progress)
+        report = self.run(self.job, progress=report_progress, **bounds)
         if not self._ran:
             # It has handled no records; one such run is enough.
             self._ran, self.job = True, replace(self.job, try_empty=False)

@@ -7,6 +7,7 @@ may import this one; it imports none of them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
@@ -16,6 +17,7 @@ from pyspark.errors import (
     PySparkTypeError,
     PySparkValueError,
 )
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import (
@@ -71,13 +73,12 @@ class HandlerError(PipelineError):
     """Error of a handler that broke its contract; the message has what it did and what was expected."""
 
 
-def check_meanings(dropped: str | None, unknown: str | None) -> None:
-    """Raise ValueError when `dropped` or `unknown` is neither an outcome nor None."""
-    for name, outcome in (("dropped", dropped), ("unknown", unknown)):
-        if outcome is not None and outcome not in OUTCOMES:
-            raise ValueError(
-                f"{name}={outcome!r} is not an outcome: expected one of {', '.join(OUTCOMES)}, or None"
-            )
+def check_dropped(dropped: str | None) -> None:
+    """Raise ValueError when `dropped` is neither an outcome nor None."""
+    if dropped is not None and dropped not in OUTCOMES:
+        raise ValueError(
+            f"dropped={dropped!r} is not an outcome: expected one of {', '.join(OUTCOMES)}, or None"
+        )
 
 
 class MostFailed(PipelineError):
@@ -104,26 +105,37 @@ _TYPES: Mapping[str, DataType] = {
 
 
 _NOT_PLANNED = (AnalysisException, PySparkAttributeError, PySparkTypeError, PySparkValueError)
+_LOGS_OF_SPARK = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""Loggers that write each error of a plan to stderr, with the stack of the JVM as JSON."""
 
 
-def call_handler(handler: Handler, records: DataFrame, unknown: str | None = None) -> DataFrame:
+def call_handler(handler: Handler, records: DataFrame) -> DataFrame:
     """Return the handler's result for these records, checked by `with_outcomes`. Raises HandlerError also if Spark
     cannot plan it, for example for an unknown column or function.
     """
+    loggers = [PySparkLogger.getLogger(name) for name in _LOGS_OF_SPARK]
+    for each in loggers:
+        each.addFilter(_nothing)
     try:
-        return with_outcomes(handler(records), unknown)
+        return with_outcomes(handler(records))
     except _NOT_PLANNED as error:
         reason = first_line(error).rstrip(";")
         raise HandlerError(f"Spark cannot plan what the handler does: {reason}") from error
+    finally:
+        for each in loggers:
+            each.removeFilter(_nothing)
 
 
-def with_outcomes(handled: DataFrame, unknown: str | None = None) -> DataFrame:
+def _nothing(record: logging.LogRecord) -> bool:
+    return False
+
+
+def with_outcomes(handled: DataFrame) -> DataFrame:
     """Return a handler's result with checked columns `outcome` and `error`.
 
-    An unknown outcome, or null, becomes `unknown`, and `error` names it. If `unknown` is None it is kept as text, and
-    `outcomes.acknowledgements` refuses it. Raises HandlerError when the result is not a DataFrame, when `outcome` or
-    a column that identifies the record is missing or of another type, when `not_before` is not a timestamp, and for
-    columns that cannot be written to files.
+    An unknown outcome is kept, null as text: `outcomes.acknowledgements` refuses both. Raises HandlerError when the
+    result is not a DataFrame, when `outcome` or a column that identifies the record is missing or of another type,
+    when `not_before` is not a timestamp, and for columns that cannot be written to files.
     """
     if not isinstance(handled, DataFrame):
         raise HandlerError(
@@ -153,16 +165,9 @@ def with_outcomes(handled: DataFrame, unknown: str | None = None) -> DataFrame:
             )
     _refuse_unwritable(handled.schema)
     # In SQL: one JVM call for each column instead of a dozen.
-    known = f"coalesce(outcome in ({', '.join(map(repr, OUTCOMES))}), false)"
-    as_text = "coalesce(cast(outcome as string), 'null')"
-    otherwise = as_text if unknown is None else repr(unknown)
-    remark = f"concat('unknown outcome: ', {as_text})"
-    given = "cast(error as string)" if "error" in columns else "cast(null as string)"
+    given = "error" if "error" in columns else "null"
     return handled.withColumns(
-        {
-            "outcome": fn.expr(f"if({known}, outcome, {otherwise})"),
-            "error": fn.expr(f"if({known}, {given}, coalesce({given}, {remark}))"),
-        }
+        {"outcome": fn.expr("coalesce(outcome, 'null')"), "error": fn.expr(f"cast({given} as string)")}
     )
 
 

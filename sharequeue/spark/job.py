@@ -16,7 +16,7 @@ from typing import TypedDict
 
 from pyspark.sql import DataFrame
 
-from sharequeue.spark.handler import Handler, check_meanings
+from sharequeue.spark.handler import Handler, check_dropped
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.sinks.interface import Sink
 
@@ -47,15 +47,14 @@ class Bounds(TypedDict, total=False):
 class ShareGroupJob:
     """A share group's pipeline. It can be called like its handler.
 
-    `dropped` is the outcome of a record that the handler returned no row for, `unknown` that of a record whose
-    `outcome` is unknown or null; with None, the default, either is an error. `deliveries_per_run` is how often one
-    run leases a record that it has released; a delivery without an outcome (its process died) is not counted. A run
-    stops when `failed_share` of at least a hundred records of a round have failed, or all of several Spark jobs with
-    the same error before any has succeeded; never when `failed_share` is None. `try_empty` calls the handler on an
-    empty DataFrame before anything is leased. `headers` may be switched off where they are not used, which saves
-    decoding them. `reader_options` are those of Spark's Kafka connector. `destination` is where accepted rows go
-    (`sinks/`); None leaves them in files, by lease. `name` is the name under which the group stores the pipeline;
-    None uses the module and the name of the handler.
+    `dropped` is the outcome of a record that the handler returned no row for; None, the default, makes it an error.
+    `deliveries_per_run` is how often one run leases a record that it has released; a delivery without an outcome (its
+    process died) is not counted. A run stops when `failed_share` of at least a hundred records of a round have
+    failed, or all of several Spark jobs with the same error before any has succeeded; never when `failed_share` is
+    None. `try_empty` calls the handler on an empty DataFrame before anything is leased. `headers` may be switched off
+    where they are not used, which saves decoding them. `reader_options` are those of Spark's Kafka connector.
+    `destination` is where accepted rows go (`sinks/`); None leaves them in files, by lease. `name` is the name under
+    which the group stores the pipeline; None uses the module and the name of the handler.
     """
 
     group: str
@@ -67,14 +66,13 @@ class ShareGroupJob:
     headers: bool = True
     reader_options: Mapping[str, str] = field(default_factory=dict)
     destination: Sink | None = None
-    unknown: str | None = None
     deliveries_per_run: int = 1
     failed_share: float | None = 0.5
     try_empty: bool = True
     name: str | None = None
 
     def __post_init__(self) -> None:
-        check_meanings(self.dropped, self.unknown)
+        check_dropped(self.dropped)
         if not self.topics:
             raise ValueError("topics must not be empty: name at least one topic")
         if self.deliveries_per_run < 1:

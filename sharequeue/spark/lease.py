@@ -25,11 +25,11 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.spark.dead_letters import Drained, about_letters, drain_at_end
-from sharequeue.spark.handler import HandlerError, check_meanings
+from sharequeue.spark.handler import HandlerError, check_dropped
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
 from sharequeue.spark.leasing.group import Opened, opened, report_losses, why_nothing, words_of_losses
 from sharequeue.spark.leasing.renewal import LeaseKeeper, Member, in_turn, release_held
-from sharequeue.spark.outcomes.acknowledging import ToAcknowledge, acknowledge_all
+from sharequeue.spark.outcomes.acknowledging import acknowledge_all, to_send
 from sharequeue.spark.outcomes.outcomes import acknowledgements
 from sharequeue.spark.outcomes.written_by_program import WrittenOutcomes, write_outcomes, written_outcomes
 from sharequeue.spark.reading.frame import no_records
@@ -73,9 +73,7 @@ class LeasedRecords(Shown):
     the end.
     """
 
-    def __init__(
-        self, group: str, begin: Callable[[ExitStack], _Opened], dropped: str | None, unknown: str | None
-    ) -> None:
+    def __init__(self, group: str, begin: Callable[[ExitStack], _Opened], dropped: str | None) -> None:
         self.leases: tuple[Lease, ...] = ()
         """The leases, one for each share-partition that had records to lease."""
         self.why_nothing: str | None = None
@@ -86,7 +84,6 @@ class LeasedRecords(Shown):
         self._group = group
         self._begin = begin
         self._dropped = dropped
-        self._unknown = unknown
         self._opened: _Opened | None = None
         self._ends: ExitStack | None = None
         self._acknowledged = False
@@ -240,16 +237,15 @@ class LeasedRecords(Shown):
 
         `outcomes` is the folder of Parquet files that the block wrote, or a DataFrame that reads what it wrote;
         without it, what `write` wrote. It has `topic, partition, offset` as they were leased, `outcome` (accept,
-        release or reject; anything else becomes `unknown` of `lease`), and `not_before` where a released record must
+        release or reject), and `not_before` where a released record must
         wait until a time; without it the group's back-off applies. With `lease_id` the rows of other leases are
         ignored, so that several leases may append to one folder. A record that is in the log and has no row gets the
         outcome `dropped` of `lease`; an offset the log never had is a gap.
 
         Raises HandlerError for outcomes that are not read from storage, contradict each other, name records that were
-        not leased, are unknown, or lack a record, unless `dropped` or `unknown` of `lease` covers the case;
-        OutputDamaged; LockLost; and what `acknowledgements` (`outcomes/outcomes.py`) and `State.acknowledge` raise.
-        Then nothing has been acknowledged, except after an error of `State.acknowledge`, which acknowledges lease by
-        lease.
+        not leased, are unknown, or lack a record without a `dropped` of `lease`; OutputDamaged; LockLost; and what
+        `acknowledgements` (`outcomes/outcomes.py`) and `State.acknowledge` raise. Then nothing has been acknowledged,
+        except after an error of `State.acknowledge`, which acknowledges lease by lease.
         """
         work = self._at_work(waiting=True)
         if not self.leases:
@@ -260,13 +256,13 @@ class LeasedRecords(Shown):
                 "nothing was written yet: call write() first, or name the folder of the outcomes"
             )
         source = work.source
-        seen = written_outcomes(source, self.leases, written, self._unknown)
+        seen = written_outcomes(source, self.leases, written)
         wanted = acknowledgements(source, self.leases, seen, work.infos, self._dropped)
         self._acknowledged = True
         acknowledged = acknowledge_all(
             source.state,
             work.keeper,
-            [ToAcknowledge(lease, wanted[lease.lease_id]) for lease in self.leases],
+            [to_send(lease, wanted[lease.lease_id]) for lease in self.leases],
         )
         # Offsets below the log start can no longer be acknowledged; such a lease ends without an acknowledgement.
         release_held(source.state, [lease for lease in self.leases if wanted[lease.lease_id].lost])
@@ -283,7 +279,6 @@ def lease(
     *,
     max_records: int = MAX_RECORDS,
     dropped: str | None = None,
-    unknown: str | None = None,
     reader_options: Mapping[str, str] | None = None,
     headers: bool = True,
     settings: Settings | None = None,
@@ -295,11 +290,11 @@ def lease(
 
     In a notebook, `leased = lease(…).open()` in one cell and `leased.close()` in another are the same as the block.
 
-    `dropped` is the outcome of a record without a row, `unknown` that of a record with an unknown outcome or null:
-    release, accept or reject, or None, which makes it an error. `reader_options` are those of Spark's Kafka connector
-    and override the defaults; the isolation level always comes from the group's config `share.isolation.level`.
-    Settings, Spark session, membership and state are created when they are not given; a membership that is created
-    here joins the group through the service and leaves it at the end of the block.
+    `dropped` is the outcome of a record without a row: release, accept or reject, or None, which makes it an error.
+    `reader_options` are those of Spark's Kafka connector and override the defaults; the isolation level always comes
+    from the group's config `share.isolation.level`. Settings, Spark session, membership and state are created when
+    they are not given; a membership that is created here joins the group through the service and leaves it at the end
+    of the block.
 
     The locks are renewed at a third of their duration. Once one is lost, Spark's jobs of the block are cancelled and
     nothing can be acknowledged: the block ends with LockLost. Records that are not acknowledged when it ends are
@@ -309,10 +304,10 @@ def lease(
     writes them.
 
     Raises TypeError if a bound is not a number, ValueError without topics, for a budget below one record or a
-    `dropped` or `unknown` that is not an outcome, UnknownTopicOrPartition for a topic that does not exist,
+    `dropped` that is not an outcome, UnknownTopicOrPartition for a topic that does not exist,
     SparkNotReady, SettingMissing, and the errors of joining and acquiring.
     """
-    check_meanings(dropped, unknown)
+    check_dropped(dropped)
     max_records = whole_number("max_records", max_records, 1)
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
@@ -347,7 +342,7 @@ def lease(
         found = _Opened(source, keeper, own, infos, tuple(leases), lost, why)
         return found
 
-    return LeasedRecords(group, begin, dropped, unknown)
+    return LeasedRecords(group, begin, dropped)
 
 
 def _why_nothing(

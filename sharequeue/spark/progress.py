@@ -23,9 +23,6 @@ __all__ = ["Progress", "ProgressCallback", "shown_progress"]
 class Progress:
     """The position of a run, reported when a stage begins and when a round ends (stage `done`). Two rounds may run at
     once.
-
-    `left` are the records that the run may still lease, as far as it knows, without records that others hold, that
-    wait for a later time, or that are beyond the run's bounds. It is None before the first check.
     """
 
     round: int
@@ -34,17 +31,11 @@ class Progress:
     records_done: int
     seconds: float
     lag: int | None
-    left: int | None = None
 
     @property
     def rate(self) -> float:
         """Records processed per second since the run began."""
         return self.records_done / self.seconds if self.seconds else 0.0
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Estimated seconds for the remaining records at the rate so far; None before there is a rate."""
-        return None if self.left is None or not self.records_done else self.left / self.rate
 
     def __str__(self) -> str:
         parts = [f"round {self.round}: "]
@@ -56,8 +47,6 @@ class Progress:
             parts.append(f"{self.rate:,.0f}/s")
         if self.lag is not None:
             parts.append(f"lag {self.lag:,}")
-        if self.seconds_left:
-            parts.append(f"{self.seconds_left:,.0f} s left")
         return ", ".join(parts)
 
 

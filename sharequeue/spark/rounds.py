@@ -46,9 +46,8 @@ from sharequeue.spark.progress import Progress, ProgressCallback
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.report import RoundReport, counted
 from sharequeue.spark.sinks.interface import Accepted, OpenSink, SinkContext, WrittenRound
-from sharequeue.spark.spark_jobs import Jobs, uncache
+from sharequeue.spark.spark_jobs import uncache
 from sharequeue.words.errors import InvalidRequest
-from sharequeue.words.figures import SharePartitionStatus
 from sharequeue.words.offsets import EMPTY, OffsetSet
 from sharequeue.words.values import (
     Acknowledged,
@@ -148,8 +147,6 @@ class Run:
     leasing: threading.Lock = field(init=False, default_factory=threading.Lock)
     """Held while a round is leased, and while one is acknowledged and its releases are noted."""
     reporting: threading.Lock = field(init=False, default_factory=threading.Lock)
-    left: int | None = field(init=False, default=None)
-    """Records that the run may still lease, as of the last check."""
 
     def __post_init__(self) -> None:
         self.files = Files(self.source.spark, self.source.settings.output)
@@ -161,30 +158,13 @@ class Run:
 
     def lag(self) -> int:
         """Return the lag of the group in this job's topics."""
-        return sum(status.lag for status in self._statuses())
-
-    def look(self, rounds_done: int, held: Sequence[Lease] = ()) -> int:
-        """Return the lag, and set `left`, the part of it that this run may still process after so many rounds,
-        including the leases `held` for the next one.
-        """
-        statuses = self._statuses()
-        left = sum(max(0, each.lag - each.acquired - each.archiving - each.waiting) for each in statuses)
-        left += sum(lease.offsets.count for lease in held)
-        if self.max_rounds is not None:
-            # A budget in bytes is estimated from the records of the rounds so far.
-            a_round = self.records_done // rounds_done if rounds_done else self.budget.max_records
-            left = min(left, (self.max_rounds - rounds_done) * a_round)
-        self.left = left
-        return sum(status.lag for status in statuses)
+        statuses = self.source.state.figures.describe(self.job.group)
+        return sum(status.lag for status in statuses if status.topic in self.job.topics)
 
     def fitting(self, handled: DataFrame) -> DataFrame:
         """Return the handler's result in the form that the sink accepts. Raises SinkRefused."""
         self.context.columns_fit(handled.schema)
         return self.sink.fits(handled)
-
-    def _statuses(self) -> list[SharePartitionStatus]:
-        statuses = self.source.state.figures.describe(self.job.group)
-        return [status for status in statuses if status.topic in self.job.topics]
 
     def isolation(self, keeper: LeaseKeeper) -> Isolation:
         """Return the runner of the Spark jobs of each round, which writes the handler's results."""
@@ -199,25 +179,24 @@ class Run:
         )
 
 
+@dataclass(slots=True, eq=False)
 class Round:
     """One round of a run, whose number begins at 1."""
 
-    def __init__(self, run: Run, keeper: LeaseKeeper, isolation: Isolation, jobs: Jobs, number: int) -> None:
-        self.run = run
-        self.isolation = isolation
-        self.keeper = keeper
-        self.jobs = jobs
-        self.number = number
-        self.leases: list[Lease] = []
-        self.records: list[DataFrame] = []
-        self.planned: list[SparkJob] = []
-        self.infos: Mapping[str, TopicInfo] = {}
-        self.leased = 0
-        self.full = False
-        """Whether the round leased as much as its budget allows."""
-        self.stopped = False
-        """Set by another thread: the round then writes and acknowledges nothing more."""
-        self.seconds: dict[str, float] = {}
+    run: Run
+    keeper: LeaseKeeper
+    isolation: Isolation
+    number: int
+    leases: list[Lease] = field(default_factory=list)
+    records: list[DataFrame] = field(default_factory=list)
+    planned: list[SparkJob] = field(default_factory=list)
+    infos: Mapping[str, TopicInfo] = field(default_factory=dict)
+    leased: int = 0
+    full: bool = False
+    """Whether the round leased as much as its budget allows."""
+    stopped: bool = False
+    """Set by another thread: the round then writes and acknowledges nothing more."""
+    seconds: dict[str, float] = field(default_factory=dict)
 
     def prepare(self, *, ahead: bool = False) -> bool:
         """Lease and plan; return whether there was anything to lease. A round `ahead` is leased while the previous
@@ -227,8 +206,6 @@ class Round:
         with self._stage("observe"):
             share_partitions = in_turn(run.member, run.job.topics)
             self.infos = run.source.observe(share_partitions)
-            if run.left is None:
-                run.look(0)
         with self._stage("acquire"), run.leasing:
             self.leases = self._acquire(share_partitions, ahead)
         if not self.leases:
@@ -237,7 +214,7 @@ class Round:
         with self._stage("plan"):
             for some in apart(self.leases):
                 self.records.append(run.source.records(some))
-                handled = call_handler(run.job.handler, self.records[-1], run.job.unknown)
+                handled = call_handler(run.job.handler, self.records[-1])
                 self.planned.append(SparkJob(some, run.fitting(handled)))
         return True
 
@@ -291,7 +268,7 @@ class Round:
             # Offsets below the log start can no longer be acknowledged; such a lease ends without an acknowledgement.
             release_held(run.source.state, [lease for lease in leases if wanted[lease.lease_id].lost])
         run.records_done += self.leased
-        lag = run.look(self.number, held=self.keeper.held)
+        lag = run.lag()
         self._report_progress("done", lag)
         return RoundReport(
             number=self.number,
@@ -390,7 +367,7 @@ class Round:
         run = self.run
         seconds = time.monotonic() - run.began_at
         with run.reporting:
-            run.progress(Progress(self.number, stage, self.leased, run.records_done, seconds, lag, run.left))
+            run.progress(Progress(self.number, stage, self.leased, run.records_done, seconds, lag))
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:

@@ -160,7 +160,7 @@ def _rounds(run: Run, max_seconds: float | None) -> tuple[list[RoundReport], boo
 def _try_empty(run: Run) -> None:
     """Call the handler on no records before anything is leased: an error there would occur on all records."""
     records = no_records(run.source.spark)
-    handled = call_handler(run.job.handler, records, run.job.unknown)
+    handled = call_handler(run.job.handler, records)
     run.fitting(handled).collect()
     uncache(records)
 
@@ -269,7 +269,7 @@ class Rounds:
         """Lease and plan a round, and start it after the previous write; return False if nothing was leased."""
         last = self._at_work[0] if self._at_work else None
         number = len(self.reports) + len(self._at_work) + 1
-        following = Round(self._run, self._keeper, self._isolation, self._jobs, number)
+        following = Round(self._run, self._keeper, self._isolation, number)
         self._begun.append(following)
         with self._jobs.of_round(number):
             try:

@@ -70,7 +70,7 @@ def _outcomes(
     if not leases:
         return [], {}
     records = _frame(queue, spark, leases, job.headers)
-    handled = call_handler(job.handler, records, job.unknown).cache()
+    handled = call_handler(job.handler, records).cache()
     try:
         rows = handled.collect()
         return rows, acknowledgements(_Lists(records), leases, seen_of(handled, leases), {}, job.dropped)

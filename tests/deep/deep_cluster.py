@@ -211,8 +211,7 @@ def test_executors_seek_what_is_far_apart(
     own_settings: Settings,
     seek: str,
 ) -> None:
-    """Each hundredth record comes again: executors seek it if told to, and if nobody says, once they have been asked
-    whether they can."""
+    """Each hundredth record comes again: executors seek it if the job chooses so, always or by the rule."""
     again = OffsetSet.from_offsets(range(0, RECORDS, 100))
     topic_id = topics.describe([filled])[filled].topic_id
     for partition in range(2):

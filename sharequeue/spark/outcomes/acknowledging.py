@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
@@ -55,7 +55,7 @@ def acknowledge(
     Raises the error of `State.acknowledge`; the work of `around` is then rolled back. A transaction whose end is not
     known is repeated once: `around` must check whether the first one committed.
     """
-    wanted = _wanted(lease, acknowledgement, outputs)
+    wanted = to_send(lease, acknowledgement, outputs)
     if around is None:
         return _sent(state, wanted)
     request_id = uuid4()
@@ -82,16 +82,9 @@ def _sent(
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class ToAcknowledge:
-    """A lease, its acknowledgement, and the outputs that count with it."""
-
-    lease: Lease
-    acknowledgement: Acknowledgement
-    outputs: Sequence[LeaseOutput] = ()
-
-
-def acknowledge_all(state: State, keeper: LeaseKeeper, given: Sequence[ToAcknowledge]) -> list[Acknowledged]:
+def acknowledge_all(
+    state: State, keeper: LeaseKeeper, given: Sequence[LeaseAcknowledgement]
+) -> list[Acknowledged]:
     """Acknowledge many leases, each whole or not at all, in a few parallel calls; the keeper then drops them.
 
     Raises LockLost, and the first error after all other leases have been acknowledged.
@@ -118,13 +111,10 @@ def acknowledge_all(state: State, keeper: LeaseKeeper, given: Sequence[ToAcknowl
 
 
 def _in_one_call(
-    state: State, keeper: LeaseKeeper, given: Sequence[ToAcknowledge]
+    state: State, keeper: LeaseKeeper, given: Sequence[LeaseAcknowledgement]
 ) -> dict[int, Acknowledged | ShareError]:
     with keeper.acknowledging([each.lease for each in given]) as leases:
-        wanted = [
-            _wanted(lease, each.acknowledgement, each.outputs)
-            for lease, each in zip(leases, given, strict=True)
-        ]
+        wanted = [replace(each, lease=lease) for lease, each in zip(leases, given, strict=True)]
         results = dict(zip([lease.lease_id for lease in leases], state.acknowledge(wanted), strict=True))
         for lease in leases:
             if not isinstance(results[lease.lease_id], ShareError):
@@ -146,9 +136,10 @@ def rounded(delays: Mapping[int, OffsetSet], most: int = MOST_DELAYS) -> dict[in
     return groups
 
 
-def _wanted(
-    lease: Lease, acknowledgement: Acknowledgement, outputs: Sequence[LeaseOutput]
+def to_send(
+    lease: Lease, acknowledgement: Acknowledgement, outputs: Sequence[LeaseOutput] = ()
 ) -> LeaseAcknowledgement:
+    """Return an acknowledgement as the state takes it, with the outputs that count with it."""
     delays = {
         datetime.fromtimestamp(second, UTC): offsets
         for second, offsets in sorted(rounded(acknowledgement.delays).items())

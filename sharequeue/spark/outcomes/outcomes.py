@@ -333,8 +333,8 @@ def refuse_without_outcome(
         reasons.append(f"{_named(left_out)} got no outcome: they have no row")
     if reasons:
         raise HandlerError(
-            f"{'; '.join(reasons)}. Nothing of this round was acknowledged. Correct the handler, or set dropped= "
-            "(the outcome of a record without a row) or unknown= (that of a record with another outcome, or null)"
+            f"{'; '.join(reasons)}. Nothing of this round was acknowledged. Correct the handler; dropped= is the "
+            "outcome of a record without a row"
         )
 
 

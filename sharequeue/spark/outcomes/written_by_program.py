@@ -68,7 +68,7 @@ def write_outcomes(
 
 
 def written_outcomes(
-    source: Source, leases: Sequence[Lease], outcomes: WrittenOutcomes | _Outcomes, unknown: str | None
+    source: Source, leases: Sequence[Lease], outcomes: WrittenOutcomes | _Outcomes
 ) -> dict[int, Seen]:
     """Return these outcomes by lease id, after making them durable.
 
@@ -81,8 +81,8 @@ def written_outcomes(
         whose = named_leases([lease.lease_id for lease in leases])
         with reads_what_it_wrote([folder], whose, alone=files.alone):
             all_read_back(folder, outcomes.rows, files.rows(folder))
-            return _seen(source, leases, _durable(source, folder), unknown)
-    return _seen(source, leases, _durable(source, outcomes), unknown)
+            return _seen(source, leases, _durable(source, folder))
+    return _seen(source, leases, _durable(source, outcomes))
 
 
 def _durable(source: Source, outcomes: _Outcomes) -> DataFrame:
@@ -104,9 +104,7 @@ def _durable(source: Source, outcomes: _Outcomes) -> DataFrame:
     return written
 
 
-def _seen(
-    source: Source, leases: Sequence[Lease], written: DataFrame, unknown: str | None
-) -> dict[int, Seen]:
+def _seen(source: Source, leases: Sequence[Lease], written: DataFrame) -> dict[int, Seen]:
     absent = [name for name in _WRITTEN_AS if name not in written.columns]
     if absent:
         raise HandlerError(
@@ -128,7 +126,7 @@ def _seen(
         rows = rows.where(fn.col("lease_id").isin(ours))
     else:
         rows = _with_lease_ids(source.spark, leases, written.select(*columns))
-    seen = seen_in(with_outcomes(_unidentified_marked(rows), unknown))
+    seen = seen_in(with_outcomes(_unidentified_marked(rows)))
     if unidentified := seen.pop(_NO_LEASE, None):
         raise HandlerError(
             f"the outcomes have {unidentified.offsets.count} offsets, such as {unidentified.offsets.first}, of "

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,29 +25,13 @@ ROWS = 1000
 BYTES = 8 * 2**20
 """The most rows and bytes of a batch that a task passes on; its last record may exceed the bytes."""
 
-_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-_SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("timestamp_type", pa.int32()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", _HEADERS),
-        ("delivery_count", pa.int32()),
-        ("lease_id", pa.int64()),
-    ]
-)
-
 
 class Seeker:
     """A reader of wanted ranges: a sorted table of `topic, partition, first, last, delivery_count, lease_id`.
 
-    It is called with batches of task numbers, out of `tasks` in total. `config` is confluent-kafka's. Gaps of up to
-    `near` offsets are read over, not sought. Raises TimeoutError if the broker does not respond for `seconds`,
-    KafkaException if it refuses.
+    It is called with batches of task numbers, out of `tasks` in total. `config` is confluent-kafka's, `schema` the
+    one of the records. Gaps of up to `near` offsets are read over, not sought. Raises TimeoutError if the broker does
+    not respond for `seconds`, KafkaException if it refuses.
     """
 
     def __init__(
@@ -56,6 +39,7 @@ class Seeker:
         config: Mapping[str, Any],
         wanted: pa.Table,
         tasks: int,
+        schema: pa.Schema,
         *,
         headers: bool = True,
         near: int = 0,
@@ -64,6 +48,7 @@ class Seeker:
         self.config = {**config, **SEEKING}
         self.wanted = wanted
         self.tasks = tasks
+        self.schema = schema
         self.headers = headers
         self.near = near
         self.seconds = seconds
@@ -92,12 +77,18 @@ class Seeker:
                     rows.append((*self._of_record(message), count, lease_id))
                     size += len(message.value() or b"") + len(message.key() or b"")
                     if len(rows) >= ROWS or size >= BYTES:
-                        yield _batch(rows)
+                        yield self._batch(rows)
                         rows, size = [], 0
         finally:
             consumer.close()
         if rows:
-            yield _batch(rows)
+            yield self._batch(rows)
+
+    def _batch(self, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+        columns = zip(zip(*rows, strict=True), self.schema, strict=True)
+        return pa.record_batch(
+            [pa.array(values, field.type) for values, field in columns], schema=self.schema
+        )
 
     def _of_record(self, message: Message) -> tuple[Any, ...]:
         kind, milliseconds = message.timestamp()
@@ -113,40 +104,6 @@ class Seeker:
             message.value(),
             [{"key": key, "value": value} for key, value in headers] if headers else None,
         )
-
-
-class Probe:
-    """A check whether a worker can seek: it has the packages that a Seeker needs, and can reach the brokers."""
-
-    def __init__(self, config: Mapping[str, Any], topic: str, seconds: float) -> None:
-        self.config = {**config, **SEEKING}
-        self.topic = topic
-        self.seconds = seconds
-
-    def __call__(self, _: object) -> bool:
-        """Return whether it can seek; an obstacle is a reason to scan, not an error."""
-        try:
-            if find_spec("pyarrow") is None:
-                return False
-            consumer = open_consumer(self.config)
-            try:
-                topic = consumer.list_topics(self.topic, timeout=self.seconds).topics[self.topic]
-                # One partition for each leader: reaching one broker does not show that another is reachable.
-                for partition in {each.leader: each.id for each in topic.partitions.values()}.values():
-                    place = client().TopicPartition(self.topic, partition)
-                    consumer.get_watermark_offsets(place, timeout=self.seconds)
-                return topic.error is None
-            finally:
-                consumer.close()
-        except Exception:
-            return False
-
-
-def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)], schema=_SCHEMA
-    )
 
 
 # These modules are sent to the executors by value: they need PyArrow and confluent-kafka, but not this package.

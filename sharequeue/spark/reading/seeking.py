@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from sharequeue.kafka.clients import portable_config
 from sharequeue.kafka.reading import SEEKING, RecordReader
-from sharequeue.spark.reading.offset_reader import Probe, Seeker
+from sharequeue.spark.arrow_types import arrow_schema
+from sharequeue.spark.reading.offset_reader import Seeker
 from sharequeue.spark.reading.plan import ISOLATION, NEAR, Segment, TopicPartition
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
@@ -36,14 +36,11 @@ SEEK = "sharequeue.seek"
 CHOICES = ("auto", "always", "never")
 READ_OVER = 500
 """The most offsets between two wanted ones that a task reads over, because a seek takes longer."""
-PROBE_SECONDS = 5.0
-_ABLE: dict[tuple[str, str], bool] = {}
-"""Whether the executors of an application can seek, by application and broker addresses."""
 
 
 def check_choice(options: Mapping[str, str]) -> None:
     """Raise ValueError if the options have an unknown choice."""
-    if (choice := options.get(SEEK, "auto")) not in CHOICES:
+    if (choice := options.get(SEEK, "never")) not in CHOICES:
         raise ValueError(f"{SEEK} is {choice!r}: expected one of {', '.join(CHOICES)}")
 
 
@@ -59,11 +56,12 @@ def sought(
     set.
 
     Without a choice by the user, a seek counts as SEEK_RECORDS records, or as two log batches if these are larger.
-    The batches are measured in the longest segment, and only if a scan would be slower at SEEK_RECORDS. Also without
-    such a choice, nothing is sought on a cluster whose executors cannot seek, or with options of the Kafka client
-    that only the connector understands.
+    The batches are measured in the longest segment, and only if a scan would be slower at SEEK_RECORDS. Nothing is
+    sought with options of the Kafka client that only the connector understands, nor on a cluster, unless the user
+    chooses `auto` there: its executors may lack confluent-kafka.
     """
-    choice = options.get(SEEK, "auto")
+    local = str(spark.sparkContext.master).startswith("local")
+    choice = options.get(SEEK, "auto" if local else "never")
     if choice != "auto":
         return list(segments) if choice == "always" else []
     known = (*ours, ISOLATION)
@@ -82,28 +80,7 @@ def sought(
         return []
     longest = max(found, key=lambda segment: segment.end - segment.first)
     batch = batch_records(settings, options[ISOLATION], longest, inside(longest))
-    found = [segment for segment in found if sparse(segment, max(SEEK_RECORDS, 2 * batch))]
-    return found if found and tasks_can_seek(spark, settings, longest.topic) else []
-
-
-def tasks_can_seek(spark: SparkSession, settings: Settings, topic: str) -> bool:
-    """Return whether Spark's tasks can seek, as far as is known.
-
-    On this machine they can seek if the driver can. The executors of a cluster are tested once for each application,
-    by as many tasks as there are cores; later executors are assumed to be the same. If Python cannot be started
-    there, they cannot seek.
-    """
-    if str(spark.sparkContext.master).startswith("local"):
-        return True
-    asked = spark.sparkContext.applicationId, settings.bootstrap_servers
-    if asked not in _ABLE:
-        tasks = spark.sparkContext.defaultParallelism
-        probe = Probe(portable_config(settings), topic, PROBE_SECONDS)
-        try:
-            _ABLE[asked] = all(spark.sparkContext.parallelize(range(tasks), tasks).map(probe).collect())
-        except (Py4JJavaError, PySparkException):
-            _ABLE[asked] = False
-    return _ABLE[asked]
+    return [segment for segment in found if sparse(segment, max(SEEK_RECORDS, 2 * batch))]
 
 
 def batch_records(settings: Settings, isolation_level: str, segment: Segment, wanted: OffsetSet) -> float:
@@ -138,5 +115,6 @@ def seek_records(
     tasks = max(1, min(spark.sparkContext.defaultParallelism, -(-wanted.num_rows // RANGES_A_TASK)))
     config: dict[str, Any] = {**portable_config(settings), "isolation.level": options[ISOLATION]}
     seconds = int(options["kafkaConsumer.pollTimeoutMs"]) / 1000
-    seeker = Seeker(config, wanted, tasks, headers=headers, near=READ_OVER, seconds=seconds)
+    columns = arrow_schema(cast("StructType", StructType.fromDDL(schema)))
+    seeker = Seeker(config, wanted, tasks, columns, headers=headers, near=READ_OVER, seconds=seconds)
     return spark.range(0, tasks, 1, tasks).mapInArrow(seeker, schema)

@@ -214,7 +214,7 @@ class _Work:
         staging = f"{parent}/{STAGING}/{report.name}+{time.time():.0f}-{replay_id.hex}"
         self.unfinished = staging
         records = self.source.records(leases) if leases else no_records(spark)
-        handled = call_handler(self.job.handler, records, self.job.unknown)
+        handled = call_handler(self.job.handler, records)
         rows = _write(files, handled, staging)
         folders = [f"{staging}/{_ACCEPTED}", f"{staging}/{_EXCEPTIONS}"]
         with reads_what_it_wrote(folders, f"replay {report.name}", alone=files.alone):

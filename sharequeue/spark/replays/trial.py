@@ -88,7 +88,7 @@ def try_on(
         return Trial(job.group, 0, {}, (), time.monotonic() - began, remark)
     read = source.records(leases)
     # Cached, so that every column is computed and each record is handled once.
-    handled = call_handler(job.handler, read, job.unknown).cache()
+    handled = call_handler(job.handler, read).cache()
     try:
         seen = seen_of(handled, leases)
         failed = handled.where(fn.col("outcome") != ACCEPT).dropDuplicates(["topic", "partition", "offset"])

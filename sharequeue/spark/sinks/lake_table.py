@@ -27,7 +27,7 @@ from typing import Literal, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sharequeue.spark.outcomes.acknowledging import ToAcknowledge, acknowledge_all
+from sharequeue.spark.outcomes.acknowledging import acknowledge_all, to_send
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import remove_lease
 from sharequeue.spark.output.manifest import ELSEWHERE, PENDING
@@ -87,7 +87,7 @@ class OpenTransfer(OpenSink):
         """
         with round.stage("acknowledge"):
             given = [
-                ToAcknowledge(each.lease, each.acknowledgement, [self._output(each), *each.outputs])
+                to_send(each.lease, each.acknowledgement, [self._output(each), *each.outputs])
                 for each in round.leases
             ]
             acknowledged = acknowledge_all(self.context.state, round.keeper, given)

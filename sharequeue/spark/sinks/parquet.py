@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from sharequeue.spark.outcomes.acknowledging import ToAcknowledge, acknowledge_all
+from sharequeue.spark.outcomes.acknowledging import acknowledge_all, to_send
 from sharequeue.spark.output.compaction import CompactionFailed, NewFolder, write_folder
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import SinkNames, no_files, sink_root
@@ -214,7 +214,7 @@ class _OpenFiles(OpenSink):
     def acknowledge(self, round: WrittenRound) -> list[Acknowledged]:
         with round.stage("acknowledge"):
             given = [
-                ToAcknowledge(each.lease, each.acknowledgement, [self._output(each), *each.outputs])
+                to_send(each.lease, each.acknowledgement, [self._output(each), *each.outputs])
                 for each in round.leases
             ]
             return acknowledge_all(self.context.state, round.keeper, given)

@@ -13,7 +13,6 @@ from pyspark.sql import functions as fn
 from sharequeue.spark.handler import HandlerError
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.output.manifest import read_output
-from sharequeue.spark.pipeline import pipeline
 from sharequeue.state import State
 from tests.fixtures.pipelines import (
     Assigned,
@@ -27,31 +26,6 @@ from tests.fixtures.pipelines import (
 from tests.fixtures.stack import MakeTopic
 
 Handler = Callable[[DataFrame], DataFrame]
-
-
-def test_an_outcome_that_is_none_is_what_the_job_says(
-    job: ShareGroupJob,
-    produce: Produce,
-    assigned: Assigned,
-    run_job: RunJob,
-    spark: SparkSession,
-    state: State,
-) -> None:
-    """Where the job says so, a misspelt or missing outcome releases its record, and is written down."""
-    (topic,) = job.topics
-    produce(topic, 0, ["Accept a", "b"])
-
-    @pipeline(group=job.group, topics=job.topics, sink=job.sink, unknown="release")
-    def misspelt(records: DataFrame) -> DataFrame:
-        value = fn.col("value").cast("string")
-        return records.withColumn("outcome", fn.when(value != "b", fn.substring_index(value, " ", 1)))
-
-    report = run_job(misspelt, assigned(topic), max_rounds=1)
-    assert (report.accepted, report.released) == (0, 2)
-    errors = (
-        read_output(spark, state, job.group, job.exceptions_sink).orderBy("offset").select("error").collect()
-    )
-    assert [row["error"] for row in errors] == ["unknown outcome: Accept", "unknown outcome: null"]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.state import State, locks
 from sharequeue.words.settings import Settings
 from tests.fixtures.logs import delete_before
-from tests.fixtures.pipelines import Assigned, Holder, Produce
+from tests.fixtures.pipelines import Assigned, Holder, Produce, others_released
 from tests.fixtures.stack import MakeTopic
 from tests.waiting import wait_until
 
@@ -64,13 +64,12 @@ def test_what_was_written_is_what_is_acknowledged(
     produce(topic, 0, ["accept", "reject", "release", "accept", "dropped"])
     produce(topic, 1, ["accept", "Accept"])
     holder = assigned(topic)
-    mean = {"dropped": "release", "unknown": "release"}
-    with leasing([topic], membership=holder, **mean) as leased:
+    with leasing([topic], membership=holder, dropped="release") as leased:
         assert leased
         assert leased.count == 7
         kept = by_value(leased.records).where("outcome <> 'dropped'")
         later = fn.when(fn.col("outcome") == "release", fn.expr("current_timestamp() + interval 1 hour"))
-        kept = kept.withColumn("not_before", later)
+        kept = others_released(kept.withColumn("not_before", later))
         kept.select("topic", "partition", "offset", "outcome", "not_before").write.json(f"{tmp_path}/json")
         done = leased.acknowledge(spark.read.json(f"{tmp_path}/json"))
         with pytest.raises(HandlerError, match="already"):
@@ -82,18 +81,18 @@ def test_what_was_written_is_what_is_acknowledged(
 
     folder = tmp_path / "parquet"
     for _ in range(2):
-        with leasing([topic], membership=holder, max_records=2, **mean) as leased:
-            by_value(leased.records).write.mode("append").parquet(str(folder))
+        with leasing([topic], membership=holder, max_records=2, dropped="release") as leased:
+            others_released(by_value(leased.records)).write.mode("append").parquet(str(folder))
             done = leased.acknowledge(folder)
         assert done.leased == done.released == 2
     rows = spark.read.parquet(str(folder)).select("partition", "offset", "delivery_count").collect()
     own = tmp_path / "own"
-    with leasing([topic], membership=holder, max_records=2, **mean) as leased:
+    with leasing([topic], membership=holder, max_records=2, dropped="release") as leased:
         with pytest.raises(HandlerError, match="nothing was written"):
             leased.acknowledge()
         leased.write(leased.records.withColumn("outcome", fn.lit("reject")), own)
         # What was written last counts, and is alone.
-        leased.write(by_value(leased.records), own)
+        leased.write(others_released(by_value(leased.records)), own)
         done = leased.acknowledge()
         with pytest.raises(HandlerError, match="already"):
             leased.write(by_value(leased.records), own)

@@ -43,7 +43,7 @@ def test_a_topic_made_again(
     topics.create(old, 1)
     produce(old, 0, ["after", "after"])
     produce(other, 0, ["goes on"])
-    wait_until(lambda: bool(state.figures.lost_topics(group, [old])))
+    wait_until(lambda: "created again" in str(state.figures.lost_topics(group, [old])))
     said = f"Topic {old} was deleted and created again.*offsets reset --group {group} --topic {old} "
     with pytest.raises(UnknownTopicId, match=said):
         alone.run(settings, spark=spark, progress=False)

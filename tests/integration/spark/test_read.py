@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 from sharequeue.kafka.clients import client_config
 from sharequeue.spark.reading import frame as read
 from sharequeue.spark.reading.frame import leased_records
+from sharequeue.spark.reading.plan import plan_scans
 from sharequeue.spark.session import SparkNotReady, connector_jars
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
@@ -150,7 +152,7 @@ def test_ranges_far_apart_are_read_by_several_scans(
     spark: SparkSession, settings: Settings, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three ranges in at most two scans: each record once, whichever scan it is in."""
-    monkeypatch.setattr(read, "NEAR", 0)
+    monkeypatch.setattr(read, "plan_scans", partial(plan_scans, near=0))
     lease = lease_of(31, filled, 1, (1, OffsetSet.of((0, 5), (10, 15), (900, 950))))
     check(spark, settings, lease)
 

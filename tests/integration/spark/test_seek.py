@@ -15,7 +15,6 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from pyspark import cloudpickle
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sharequeue.kafka.clients import client_config
@@ -23,8 +22,8 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.local.stack import StackInfo
 from sharequeue.spark.reading import seeking
 from sharequeue.spark.reading.frame import leased_records
-from sharequeue.spark.reading.offset_reader import Probe, Seeker
-from sharequeue.spark.reading.plan import Segment
+from sharequeue.spark.reading.offset_reader import Seeker
+from sharequeue.spark.reading.plan import ISOLATION, Segment
 from sharequeue.spark.reading.seeking import SEEK, check_choice
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
@@ -204,7 +203,7 @@ def test_executors_need_no_package_of_ours() -> None:
     wanted = pa.table(
         {"topic": ["t"], "partition": [0], "first": [1], "last": [2], "count": [1], "lease": [1]}
     )
-    sent = cloudpickle.dumps(Seeker({"bootstrap.servers": "localhost:1"}, wanted, 1))  # type: ignore[no-untyped-call]
+    sent = cloudpickle.dumps(Seeker({"bootstrap.servers": "localhost:1"}, wanted, 1, pa.schema([])))  # type: ignore[no-untyped-call]
     program = (
         "import sys; sys.modules['sharequeue'] = None; from pyspark import cloudpickle;"
         "seeker = cloudpickle.loads(sys.stdin.buffer.read()); print(seeker.wanted.num_rows, list(seeker([])))"
@@ -213,49 +212,18 @@ def test_executors_need_no_package_of_ours() -> None:
     assert (done.stdout, done.returncode) == (b"1 []\n", 0), done.stderr.decode()
 
 
-def test_a_worker_says_whether_it_could_seek(
-    settings: Settings, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With confluent-kafka, and brokers that answer; not without one of these, and then it is no error."""
-    topic, config = make_topic(2), client_config(settings)
-    # A broker may not know a new topic for a moment.
-    wait_until(lambda: Probe(config, topic, 60)(0))
-    assert not Probe({**config, "bootstrap.servers": "127.0.0.1:1", "log_level": 0}, topic, 0.2)(0)
-    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    assert not Probe(config, topic, 60)(0)
-
-
-def test_the_executors_of_a_cluster_are_asked_once(settings: Settings) -> None:
-    """One that cannot seek is enough, and so is one that cannot even be asked: `auto` then scans."""
-
-    class Context:
-        """Stands for a cluster of two cores."""
-
-        def __init__(self, *answers: bool) -> None:
-            self.master, self.defaultParallelism = "spark://there:7077", 2
-            self.applicationId = f"app-{answers}"
-            self.answers = list(answers)
-            self.asked = 0
-
-        def parallelize(self, numbers: range, tasks: int) -> Context:
-            assert len(numbers) == tasks == 2
-            return self
-
-        def map(self, probe: Probe) -> Context:
-            assert isinstance(probe, Probe)
-            return self
-
-        def collect(self) -> list[bool]:
-            self.asked += 1
-            if not self.answers:
-                raise PySparkException("no Python there")
-            return self.answers
-
-    for answers, able in (((True, True), True), ((True, False), False), ((), False)):
-        there = Context(*answers)
-        spark: Any = SimpleNamespace(sparkContext=there)
-        assert [seeking.tasks_can_seek(spark, settings, "t") for _ in range(2)] == [able] * 2
-        assert there.asked == 1
+def test_on_a_cluster_the_rule_must_be_chosen(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executors may lack confluent-kafka: without a choice, a cluster scans."""
+    monkeypatch.setattr(seeking, "batch_records", lambda *_: 1.0)
+    segment, wanted = Segment("t", 0, 0, 10**6), {("t", 0): OffsetSet.of((0, 1), (10**6 - 1, 10**6))}
+    for master, options, sought in (
+        ("local[2]", {}, [segment]),
+        ("spark://there:7077", {}, []),
+        ("spark://there:7077", {SEEK: "auto"}, [segment]),
+    ):
+        spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(master=master))
+        given = {ISOLATION: "read_committed", **options}
+        assert seeking.sought(spark, settings, [segment], wanted, given, {}) == sought
 
 
 @pytest.mark.deep

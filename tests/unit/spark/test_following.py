@@ -6,7 +6,7 @@ import logging
 import threading
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -112,14 +112,14 @@ class World:
             raise found
         return GroupWork(AT, [found], 1, AT)
 
-    def run(self, job: ShareGroupJob, bounds: Bounds, tell: ProgressCallback) -> RunReport:
+    def run(self, job: ShareGroupJob, *, progress: ProgressCallback, **bounds: Unpack[Bounds]) -> RunReport:
         self.ran.append(job)
-        self.bounds.append(bounds.copy())
+        self.bounds.append(bounds)
         done = self.runs.pop(0) if self.runs else report(ROUND)
         if isinstance(done, Exception):
             raise done
         for each in done.rounds:
-            tell(Progress(each.number, "done", each.leased, each.leased, 1, 0, 0))
+            progress(Progress(each.number, "done", each.leased, each.leased, 1, 0))
         return done
 
 
