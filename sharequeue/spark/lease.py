@@ -10,6 +10,7 @@ acknowledgement has written records that are redelivered.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -86,6 +87,7 @@ class LeasedRecords(Shown):
         self._dropped = dropped
         self._opened: _Opened | None = None
         self._ends: ExitStack | None = None
+        self._process = 0
         self._acknowledged = False
         self._written: WrittenOutcomes | None = None
 
@@ -98,6 +100,7 @@ class LeasedRecords(Shown):
         if self._ends is None:
             with ExitStack() as stack:
                 self._opened = found = self._begin(stack)
+                self._process = os.getpid()
                 self.leases, self.lost, self.why_nothing = found.leases, found.lost, found.why_nothing
                 self._acknowledged, self._written = False, None
                 self._ends = stack.pop_all()
@@ -123,6 +126,9 @@ class LeasedRecords(Shown):
         ends, self._ends = self._ends, None
         if ends is None:
             return
+        if os.getpid() != self._process:
+            ends.pop_all()  # a forked child: these resources are its parent's
+            return
         if error is None and self and not self._acknowledged:
             try:
                 warnings.warn(
@@ -142,7 +148,7 @@ class LeasedRecords(Shown):
         given back here.
         """
         opened = getattr(self, "_opened", None)
-        if opened is None or self._ends is None:
+        if opened is None or self._ends is None or os.getpid() != self._process:
             return
         opened.keeper.abandon()
         if opened.joined is not None:
