@@ -327,7 +327,6 @@ def lease(
                 found.dead_letters = drain_at_end(at.settings, at.state, configs)
 
         at = stack.enter_context(opened(settings, spark, state, group, names))
-        at.state.administration.check_cluster(at.topics.cluster_id())
         configs = GroupConfigs.load(at.state.database, group)
         source = Source(at.settings, at.state, at.topics, at.spark, dict(reader_options or {}), headers)
         stack.push(drain)

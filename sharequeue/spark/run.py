@@ -85,7 +85,6 @@ def run_rounds(
     max_rounds = None if max_rounds is None else whole_number("max_rounds", max_rounds, 0)
     max_bytes = None if max_bytes is None else whole_number("max_bytes", max_bytes, 0)
     max_seconds = None if max_seconds is None else finite("max_seconds", max_seconds)
-    state.administration.check_cluster(topics.cluster_id())
     configs = GroupConfigs.load(state.database, job.group)
     budget = Budget(max_records, configs.fetch_max_bytes if max_bytes is None else max_bytes)
     living_topics(topics, state, job.group, job.topics)

@@ -119,9 +119,10 @@ def living_topics(broker: Topics, state: State, group: str, topics: Sequence[str
     """Return these topics as they are now, without those that were deleted or recreated since the group began on
     them. The others can still be leased from.
 
-    Raises UnknownTopicId if all of them were, and UnknownTopicOrPartition for a topic that does not exist and is
-    unknown to the state.
+    Raises InconsistentClusterId if the state is of another cluster, UnknownTopicId if all of them were, and
+    UnknownTopicOrPartition for a topic that does not exist and is unknown to the state.
     """
+    state.administration.check_cluster(broker.cluster_id())
     lost = state.figures.lost_topics(group, topics)
     if lost and len(lost) == len(set(topics)):
         raise UnknownTopicId(" ".join(map(str, lost.values())))
