@@ -63,7 +63,12 @@ _CHOICES = (
     click.option("--group", help="Only letters of this share group."),
     click.option("--source-topic", help="Only records of this topic."),
     click.option("--source-partition", type=click.IntRange(0), help="Only records of this partition."),
-    click.option("--header", callback=_header, metavar="NAME=VALUE", help="Only letters with this header."),
+    click.option(
+        "--header",
+        callback=_header,
+        metavar="NAME=VALUE",
+        help="Only letters with this header, by its exact text.",
+    ),
     click.option(
         "--offsets",
         multiple=True,

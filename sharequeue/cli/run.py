@@ -113,7 +113,7 @@ def run(
     """Run a pipeline until nothing is left to lease, such as `sharequeue run my_module:orders`.
 
     Modules in the working directory can be imported, as with `python -m`. Ctrl-C ends the run as cancelled: its
-    records are released without a counted delivery.
+    records are given back together, and none becomes a suspect.
 
     With `--follow` it keeps its Spark session and its membership, and waits for notifications of records; once it
     has started, it survives an outage of a server. With `-o json`, stdout then has a line for each run that did

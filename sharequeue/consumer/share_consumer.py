@@ -52,6 +52,8 @@ _FOREVER_S = 1e7
 _LONGEST_DELAY_S = 366 * 86_400.0
 _INVALID = "Local: Invalid argument or configuration"
 _STATE = "Local: Erroneous state"
+UNASSIGNED_S = 10.0
+"""After this time without a share-partition, a poll logs a warning."""
 _ACCEPT, _RENEW = int(AcknowledgeType.ACCEPT), int(AcknowledgeType.RENEW)
 
 
@@ -94,6 +96,8 @@ class ShareConsumer:
         """Results that are not passed to the callback yet."""
         self._handed_at = 0.0
         self._handed = 0
+        self._unassigned_since: float | None = None
+        """When the subscription without a share-partition began; None once that was logged, or if there is one."""
         self._abandon = weakref.finalize(self, _abandon, os.getpid(), fetcher, self._member, listener)
 
     def subscribe(self, topics: list[str]) -> None:
@@ -145,6 +149,7 @@ class ShareConsumer:
             finally:
                 self._member.returned()
             self._in_hand += [each for each in holdings if each not in self._in_hand]
+            self._warn_of_no_assignment()
             self._handed, self._handed_at = len(messages), time.monotonic()
             # No callback from here on: if it raised, the program would not get these records.
             return Messages(messages)
@@ -300,6 +305,7 @@ class ShareConsumer:
             self._handover.forget_failure()
             return
         self._subscribed = topics
+        self._unassigned_since = time.monotonic()
         self._member.subscribe(topics)
         self._handover.forget_failure()  # no older failure arrives from here on
         self._fetcher.drop(frozenset(topics))
@@ -393,6 +399,8 @@ class ShareConsumer:
         for sending in self._handover.finished():
             if self._callback is not None:
                 self._callback_results.extend(sending.by_partition().items())
+            elif not self._config.explicit:
+                self._warn_of_refusals(sending)
         while self._callback_results and self._callback is not None:
             (topic, partition), (offsets, error) = self._callback_results.popleft()
             self._guard.in_callback = True
@@ -403,6 +411,32 @@ class ShareConsumer:
                 )
             finally:
                 self._guard.in_callback = False
+
+    def _warn_of_no_assignment(self) -> None:
+        if self._unassigned_since is None:
+            return
+        if self._member.assignment:
+            self._unassigned_since = None
+        elif time.monotonic() - self._unassigned_since > UNASSIGNED_S:
+            self._unassigned_since = None
+            _log.warning(
+                "no share-partition of %s is assigned to this member of group %s yet: check that the topic exists "
+                "and that the service runs (`sharequeue doctor`); other members may have all share-partitions",
+                ", ".join(self._subscribed),
+                self._config.group_id,
+            )
+
+    def _warn_of_refusals(self, sending: Acknowledgements) -> None:
+        """Log refused acknowledgements of implicit mode without a callback: nothing else reports them."""
+        for (topic, partition), (offsets, error) in sending.by_partition().items():
+            if error is not None:
+                _log.warning(
+                    "%d records of %s-%d were not accepted and may be delivered again: %s",
+                    offsets.count,
+                    topic,
+                    partition,
+                    error,
+                )
 
 
 def _abandon(pid: int, fetcher: Fetcher, member: Member, listener: Listener) -> None:

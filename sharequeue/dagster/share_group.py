@@ -121,7 +121,10 @@ class Schedule(dg.Model, dg.Resolvable):
             if "{{" not in text:
                 dg.ScheduleDefinition(job_name="any", cron_schedule=text)
         except dg.DagsterInvalidDefinitionError:
-            raise ValueError(f"cron is {text!r}: expected five fields, such as `0 3 * * *`") from None
+            raise ValueError(
+                f"cron is {text!r}: expected minute, hour, day, month and weekday, each in its range, "
+                "such as `0 3 * * *`"
+            ) from None
         return text
 
 

@@ -114,7 +114,14 @@ def _not_evaluated(exception_info: Any) -> str | None:
 
 def _checkpoint(given: QualityContext) -> Any:
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
-    import great_expectations as gx
+    try:
+        import great_expectations as gx
+    except SystemExit:
+        # It imports Spark Connect's client, which ends the process if one of its packages is missing.
+        raise ImportError(
+            "Great Expectations cannot be imported, because packages of Spark Connect are missing: pip install "
+            "'pyspark[connect]', in the version of PySpark that is installed."
+        ) from None
     import great_expectations.expectations as gxe
     from great_expectations.checkpoint.actions import UpdateDataDocsAction
     from great_expectations.data_context.types.base import ProgressBarsConfig

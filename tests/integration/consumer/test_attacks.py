@@ -86,6 +86,35 @@ def test_a_process_stopped_over_its_lock(work: Work, make_topic: MakeTopic) -> N
     wait_until(work.done)
 
 
+def test_a_refused_implicit_acknowledgement_is_logged(
+    work: Work, make_topic: MakeTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A program that is slower than its lock gets a warning: nothing else reports the refusal in implicit mode."""
+    topic = make_topic()
+    work.produce(topic, 1)
+    work.configure(share_record_lock_duration_ms=SHORT_LOCK_MS)
+    with work.consumer(topic) as slow:
+        assert seen(poll_some(slow)) == [(0, 1)]
+        work.configure(share_record_lock_duration_ms=30_000)
+        with work.consumer(topic) as other:
+            assert seen(poll_some(other)) == [(0, 2)]
+            wait_until(lambda: not slow.poll(0.1) and "were not accepted" in caplog.text)
+            assert list(other.commit_sync().values()) == [None]
+    assert f"1 records of {topic}-0" in caplog.text
+
+
+def test_a_topic_that_does_not_exist_is_logged(
+    work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Empty polls have a reason: no share-partition is assigned."""
+    monkeypatch.setattr("sharequeue.consumer.share_consumer.UNASSIGNED_S", 0.2)
+    with work.consumer("no-such-topic") as consumer:
+        wait_until(lambda: not consumer.poll(0.1) and "no share-partition of no-such-topic" in caplog.text)
+        for _ in range(3):
+            assert not consumer.poll(0.1)
+    assert caplog.text.count("no share-partition of no-such-topic") == 1
+
+
 def test_sigterm_is_a_contract(work: Work, make_topic: MakeTopic) -> None:
     """What is in hand is finished and committed, the rest is given back uncounted, the process ends by itself."""
     topic = make_topic()

@@ -268,7 +268,8 @@ def test_a_group_that_is_defined_twice_is_refused() -> None:
         (
             {"automation": {"schedule": {"cron": "0 25 * * *"}}},
             3,
-            "cron is '0 25 * * *': expected five fields, such as `0 3 * * *`",
+            "cron is '0 25 * * *': expected minute, hour, day, month and weekday, each in its range, such as "
+            "`0 3 * * *`",
         ),
     ],
 )
@@ -289,7 +290,7 @@ def test_a_time_may_be_a_template(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(schedule, dg.ScheduleDefinition)
     assert (schedule.cron_schedule, schedule.execution_timezone) == ("0 4 * * *", "Europe/Berlin")
     monkeypatch.setenv("CRON_OF_A_TEST", "never")
-    assert "cron is 'never': expected five fields" in refused(given)
+    assert "cron is 'never': expected minute, hour" in refused(given)
 
 
 def problems(**given: Any) -> dict[str, list[str]]:
