@@ -427,7 +427,7 @@ class ShareConsumer:
             )
 
     def _warn_of_refusals(self, sending: Acknowledgements) -> None:
-        """Log refused acknowledgements of implicit mode without a callback: nothing else reports them."""
+        """Log refused acknowledgements of implicit mode without a callback: a poll does not report them."""
         for (topic, partition), (offsets, error) in sending.by_partition().items():
             if error is not None:
                 _log.warning(

@@ -28,7 +28,7 @@ from sharequeue.kafka.topics import TopicInfo
 from sharequeue.spark.dead_letters import Drained, about_letters, drain_at_end
 from sharequeue.spark.handler import HandlerError, check_dropped
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
-from sharequeue.spark.leasing.group import Opened, opened, report_losses, why_nothing, words_of_losses
+from sharequeue.spark.leasing.group import Opened, joined, opened, report_losses, why_nothing, words_of_losses
 from sharequeue.spark.leasing.renewal import LeaseKeeper, Member, in_turn, release_held
 from sharequeue.spark.outcomes.acknowledging import acknowledge_all, to_send
 from sharequeue.spark.outcomes.outcomes import acknowledgements
@@ -38,7 +38,6 @@ from sharequeue.spark.reading.source import Source
 from sharequeue.spark.report import AcknowledgedRecords, counted
 from sharequeue.spark.spark_jobs import cancellable
 from sharequeue.spark.table import Shown, Table
-from sharequeue.spark.waits import named_wait
 from sharequeue.state import State
 from sharequeue.words.names import whole_number
 from sharequeue.words.settings import Settings
@@ -330,13 +329,8 @@ def lease(
         configs = GroupConfigs.load(at.state.database, group)
         source = Source(at.settings, at.state, at.topics, at.spark, dict(reader_options or {}), headers)
         stack.push(drain)
-        own: Membership | None = None
-        if membership is None:
-            own = stack.enter_context(Membership(at.settings.service, group, names))
-            with named_wait(f"share-partitions of {', '.join(names)} in group {group}, from the service"):
-                own.join()
-        member = membership or own
-        assert member is not None  # noqa: S101 - one of the two
+        member = stack.enter_context(joined(at.settings, group, names, membership))
+        own = member if membership is None and isinstance(member, Membership) else None
         cancel = stack.enter_context(cancellable(at.spark))
         keeper = stack.enter_context(LeaseKeeper(at.state, member, cancel))
         share_partitions = in_turn(member, names)
