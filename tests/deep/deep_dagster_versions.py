@@ -6,13 +6,12 @@ Every private name that we import is there, the code location loads, and the tes
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.deep.repeated import passed, with_packages
 from tests.fixtures.dagster_names import private_imports
 from tests.fixtures.stack import REPOSITORY
 
@@ -31,39 +30,30 @@ PACKAGES = {
 
 
 @pytest.fixture(scope="module", params=PACKAGES)
-def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder with another Dagster, and what it needs."""
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Give the PYTHONPATH of another Dagster, and of what it needs; it begins with their folder."""
     folder = tmp_path_factory.mktemp(f"dagster-{request.param}")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "--target", str(folder)]
-    subprocess.run([*pip, *PACKAGES[request.param]], check=True)
-    return folder
+    return with_packages(folder, *PACKAGES[request.param])
 
 
-def python(other: Path, *arguments: str) -> str:
-    """What a program prints that has this Dagster."""
-    path = os.pathsep.join((str(other), str(REPOSITORY)))
+def test_it_has_every_private_name(path: str, told: list[str]) -> None:
+    """Each import of the project works with it."""
+    statements = "\n".join(sorted({found.code for found in private_imports()}))
+    code = f"{statements}\nimport dagster; print(dagster.__version__, dagster.__file__)"
     ran = subprocess.run(
-        [sys.executable, *arguments],
+        [sys.executable, "-c", code],
         cwd=REPOSITORY,
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    return ran.stdout
-
-
-def test_it_has_every_private_name(other: Path, told: list[str]) -> None:
-    """Each import of the project works with it."""
-    statements = "\n".join(sorted({found.code for found in private_imports()}))
-    code = f"{statements}\nimport dagster; print(dagster.__version__, dagster.__file__)"
-    version, file = python(other, "-c", code).split()
-    assert file.startswith(str(other))
+    version, file = ran.stdout.split()
+    assert file.startswith(path.partition(os.pathsep)[0])
     told.append(f"Dagster {version} has the {len(private_imports())} private imports of the project")
 
 
-def test_definitions_runs_sensors_and_checks(other: Path, told: list[str]) -> None:
+def test_definitions_runs_sensors_and_checks(path: str, told: list[str]) -> None:
     """The definitions load; queues run, are observed, fail, and are retried."""
     tests = ("tests/unit/dagster", *(f"tests/integration/dagster/test_{name}.py" for name in SUBJECTS))
-    (passed,) = re.findall(r"(\d+) passed", python(other, "-m", "pytest", "-q", *tests))
-    told.append(f"{passed} tests passed with it")
+    told.append(f"{passed(tests, PYTHONPATH=path)} tests passed with it")

@@ -7,9 +7,6 @@ process of their own.
 from __future__ import annotations
 
 import os
-import re
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from zipfile import ZipFile
@@ -18,7 +15,8 @@ import pytest
 
 from sharequeue.local import jars
 from sharequeue.local.preflight import find_java
-from tests.fixtures.stack import REPOSITORY, jars_folder, say
+from tests.deep.repeated import passed
+from tests.fixtures.stack import jars_folder, say
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(2400)]
 
@@ -56,13 +54,5 @@ def binaries(series: str) -> tuple[str, Path]:
 def test_the_state_and_the_sink(series: str, told: list[str]) -> None:
     """What passes on the newest Postgres passes on this one."""
     version, programs = binaries(series)
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS],
-        cwd=REPOSITORY,
-        env={**os.environ, "SHAREQUEUE_TEST_POSTGRES": str(programs)},
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-2000:]
-    (passed,) = re.findall(r"(\d+) passed", ran.stdout)
-    told.append(f"Postgres {version}: {passed} tests passed")
+    count = passed(TESTS, SHAREQUEUE_TEST_POSTGRES=str(programs))
+    told.append(f"Postgres {version}: {count} tests passed")

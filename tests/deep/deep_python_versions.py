@@ -6,8 +6,6 @@ gets an environment of its own, in which these tests are repeated.
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.deep.repeated import passed
 from tests.fixtures.stack import REPOSITORY
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(2400)]
@@ -41,13 +40,5 @@ def test_the_project_on_another_python(version: str, tmp_path: Path, told: list[
     own = str(tmp_path / "bin" / "python")
     install = [own, "tests/installation.py", "--use-pep517", "-e", ".[dagster,service,embedded,dev]"]
     subprocess.run(install, check=True, cwd=REPOSITORY)
-    ran = subprocess.run(
-        [own, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS],
-        cwd=REPOSITORY,
-        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-2000:]
-    (passed,) = re.findall(r"(\d+) passed", ran.stdout)
-    told.append(f"Python {version}: {passed} tests passed")
+    count = passed(TESTS, own)
+    told.append(f"Python {version}: {count} tests passed")

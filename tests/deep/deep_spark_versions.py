@@ -6,16 +6,12 @@ repeated with it, in a process of their own with servers of its own.
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from sharequeue.words.settings.jar_sets import CONNECTOR, SERIES
-from tests.fixtures.stack import REPOSITORY
+from tests.deep.repeated import passed, with_packages
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(1500)]
 
@@ -38,18 +34,6 @@ TESTS = (
 def test_the_leased_job_sinks_and_dead_letters(series: str, tmp_path: Path, told: list[str]) -> None:
     """What passes with the environment's Spark passes with this series."""
     folder = tmp_path / "pyspark"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder), f"pyspark=={series}.*"]
-    subprocess.run(pip, check=True)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    path = os.pathsep.join((str(folder), str(REPOSITORY)))
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS],
-        cwd=REPOSITORY,
-        env={**environment, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-2000:]
+    count = passed(TESTS, PYTHONPATH=with_packages(folder, f"pyspark=={series}.*"))
     installed = next(folder.glob("pyspark-*.dist-info")).name.split("-")[1].removesuffix(".dist")
-    (passed,) = re.findall(r"(\d+) passed", ran.stdout)
-    told.append(f"PySpark {installed}: {passed} tests passed")
+    told.append(f"PySpark {installed}: {count} tests passed")
