@@ -21,8 +21,7 @@ from zipfile import ZipFile
 
 import sharequeue
 from tests.docs.pages import RUN, blocks
-from tests.docs.typed import Interpreter, Shell
-from tests.fresh_home import new_environment
+from tests.fresh_home import fresh_home
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
@@ -128,10 +127,8 @@ def require_contents(wheel: Path) -> None:
 
 def try_out(wheel: Path) -> None:
     """Install the wheel into an empty environment, and do the first tutorial there. Raises NotReleasable."""
-    with tempfile.TemporaryDirectory(prefix="release-") as made:
-        # Postgres runs as another user if we are root: its folder must be one that everybody may enter.
-        home = Path(made)
-        home.chmod(0o755)
+    with fresh_home(clone=False) as reader:
+        home = reader.folder
         programs = home / "venv" / "bin"
         _run("making an empty environment", [sys.executable, "-m", "venv", str(home / "venv")], home)
         _run(
@@ -140,33 +137,15 @@ def try_out(wheel: Path) -> None:
             home,
             shown=True,
         )
-        environment = new_environment(home)
-        environment["PATH"] = f"{programs}:{environment['PATH']}"
-        folder = home / "queue"
-        folder.mkdir()
-        shell = Shell(folder, environment)
-        python = Interpreter(folder, environment, prompt=True, program=programs / "python")
         print("doing the first tutorial there", flush=True)
         try:
+            reader.shell.run(f'export PATH="{programs}:$PATH"\nmkdir queue && cd queue\n')
             for block in blocks(TUTORIAL):
                 if block.language in RUN:
-                    print(f"  {block}", flush=True)
-                    python.run(block.text, str(block)) if block.language == "python" else shell.run(
-                        block.text
-                    )
-            shell.run("sharequeue down\n")
+                    reader.paste(block)
+            reader.shell.run("sharequeue down\n")
         except AssertionError as error:
             raise NotReleasable(f"the tutorial fails with the wheel:\n{error}") from None
-        finally:
-            python.end()
-            shell.end()
-            subprocess.run(
-                [str(programs / "sharequeue"), "down"],
-                cwd=folder,
-                env=environment,
-                capture_output=True,
-                check=False,
-            )
 
 
 def build_site() -> None:

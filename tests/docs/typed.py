@@ -14,7 +14,7 @@ import sys
 import tempfile
 import traceback
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -24,55 +24,64 @@ ROOT = Path(__file__).parents[2]
 SECONDS = 280
 
 
-class Shell:
-    """One bash for all blocks of a page: the folder and the variables of a block are those of the next."""
+class _Program:
+    """A program that reads blocks from stdin, and reports the end of each on stdout."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
-        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `end`
-        self._bash = subprocess.Popen(
-            ["bash", "-o", "pipefail"],
+    def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `end`
+        self._process = subprocess.Popen(
+            command,
             cwd=folder,
             env=dict(environment),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._output,
+            stderr=self._errors,
             text=True,
         )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._blocks, self._reports = self._process.stdin, self._process.stdout
+
+    def end(self) -> None:
+        """End the program."""
+        with suppress(BrokenPipeError):  # it ended with a block that failed
+            self._blocks.close()
+        self._process.wait(SECONDS)
+        self._reports.close()
+        self._errors.close()
+
+    def _complaints(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read()
+
+
+class Shell(_Program):
+    """One bash for all blocks of a page: the folder and the variables of a block are those of the next."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        super().__init__(["bash", "-o", "pipefail"], folder, environment)
 
     def run(self, text: str) -> str:
         """Run the lines of a block; return what they print to stdout. Raises AssertionError if one fails."""
         # A reader has a terminal, is asked and agrees.
         text = re.sub(r"--execute\b(?! --yes)", "--execute --yes", text)
         end = f"end-{uuid.uuid4().hex}"
-        assert self._bash.stdin is not None
-        assert self._bash.stdout is not None
         # `eval`, so that the input of the commands is not the rest of the blocks.
-        self._bash.stdin.write(f"trap 'echo {end} $?; exit 1' ERR\n")
-        self._bash.stdin.write(f"eval \"$(cat <<'{end}'\n{text}{end}\n)\" </dev/null\necho {end} 0\n")
-        self._bash.stdin.flush()
+        self._blocks.write(f"trap 'echo {end} $?; exit 1' ERR\n")
+        self._blocks.write(f"eval \"$(cat <<'{end}'\n{text}{end}\n)\" </dev/null\necho {end} 0\n")
+        self._blocks.flush()
         printed = []
-        for line in self._bash.stdout:
+        for line in self._reports:
             before, found, code = line.partition(end)
             printed.append(before if found else line)
             if found:
                 if code.strip() == "0":
                     return "".join(printed)
                 break
-        self._output.seek(0)
-        raise AssertionError(f"{text}\n{''.join(printed)}\n{self._output.read()}")
-
-    def end(self) -> None:
-        """End the shell."""
-        assert self._bash.stdin is not None
-        with suppress(BrokenPipeError):  # it ended with a command that failed
-            self._bash.stdin.close()
-        self._bash.wait(SECONDS)
-        if self._bash.stdout is not None:
-            self._bash.stdout.close()
-        self._output.close()
+        raise AssertionError(f"{text}\n{''.join(printed)}\n{self._complaints()}")
 
 
-class Interpreter:
+class Interpreter(_Program):
     """One Python for all blocks of a page. With `prompt`, each block is typed line by line at Python's prompt."""
 
     def __init__(
@@ -82,39 +91,18 @@ class Interpreter:
         prompt: bool = False,
         program: Path = Path(sys.executable),
     ) -> None:
+        super().__init__([str(program), str(Path(__file__).resolve())], folder, environment)
         self._prompt = prompt
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `end`
-        self._python = subprocess.Popen(
-            [str(program), str(Path(__file__).resolve())],
-            cwd=folder,
-            env=dict(environment),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
 
     def run(self, text: str, name: str = "block") -> str:
         """Run a block; return what it prints to stdout. Raises AssertionError with its traceback if it fails."""
-        assert self._python.stdin is not None
-        assert self._python.stdout is not None
-        self._python.stdin.write(json.dumps({"text": text, "name": name, "prompt": self._prompt}) + "\n")
-        self._python.stdin.flush()
-        line = self._python.stdout.readline()
-        self._errors.seek(0)
-        assert line, f"{name}: the interpreter ended\n{self._errors.read()}"
+        self._blocks.write(json.dumps({"text": text, "name": name, "prompt": self._prompt}) + "\n")
+        self._blocks.flush()
+        line = self._reports.readline()
+        assert line, f"{name}: the interpreter ended\n{self._complaints()}"
         done = json.loads(line)
-        assert not done["error"], f"{name}\n{text}\n{done['error']}\n{self._errors.read()}"
+        assert not done["error"], f"{name}\n{text}\n{done['error']}\n{self._complaints()}"
         return str(done["printed"])
-
-    def end(self) -> None:
-        """End the interpreter."""
-        assert self._python.stdin is not None
-        self._python.stdin.close()
-        self._python.wait(SECONDS)
-        if self._python.stdout is not None:
-            self._python.stdout.close()
-        self._errors.close()
 
 
 def type_lines(text: str, name: str, names: dict[str, Any]) -> None:
