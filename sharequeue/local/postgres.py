@@ -155,10 +155,9 @@ def _initialise(home: Home, binaries: Path, prefix: list[str]) -> None:
     """
     for leftover in home.postgres.glob("making-*"):
         shutil.rmtree(leftover, ignore_errors=True)
-    password = secrets.token_hex(24)
     staged = home.postgres / f"making-{os.getpid()}"
     staged.mkdir(mode=0o700)
-    write_private(staged / "password", password)
+    write_private(staged / "password", secrets.token_hex(24))
     if os.geteuid() == 0:
         for path in (staged, staged / "password"):
             os.chown(path, *_unprivileged(home))
@@ -174,8 +173,9 @@ def _initialise(home: Home, binaries: Path, prefix: list[str]) -> None:
     if made.returncode:
         shutil.rmtree(staged, ignore_errors=True)
         raise StackError(f"initdb failed in {home.postgres}:\n{made.stdout[-1000:]}{made.stderr[-1000:]}")
+    os.chown(staged / "password", os.geteuid(), os.getegid())
     # The password first: a cluster under its final name always has one that opens it.
-    write_private(home.postgres / "password", password)
+    (staged / "password").replace(home.postgres / "password")
     (staged / "data").rename(home.postgres / "data")
     shutil.rmtree(staged)
 

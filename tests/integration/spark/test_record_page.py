@@ -35,7 +35,7 @@ def test_the_page_has_the_columns_and_types_of_a_record(spark: SparkSession) -> 
     seen = by_row(lambda record: {"types": repr(_kinds(record))}, "types string")(records)
     by_row_kinds: dict[str, str] = dict(eval(seen.collect()[0].types))  # noqa: S307  (made three lines above)
     collected = _kinds(records.collect()[0].asDict())
-    table = _rows(PAGE.split("## The row that it returns")[0])
+    table = _rows(PAGE.split("\n## ")[0])
     declared = StructType.fromDDL(RECORD_SCHEMA)
     assert isinstance(declared, StructType)
     assert [row[0].strip("`") for row in table] == declared.names
