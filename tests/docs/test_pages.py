@@ -261,11 +261,11 @@ def test_sinks(
     held = [SharePartition("orders", "orders", partition) for partition in range(info.partitions)]
     for name in ("files", "table", "shop"):
         for at in held:
-            state.administration.alter_offsets(at, info.topic_id, 0)
+            single.alter_offsets(state, at, info.topic_id, 0)
         job = names[name]
         report = run_rounds(own, job, membership=Holder(held), state=state, topics=topics, spark=spark)
         assert (report.accepted, report.lag) == (2, 0), name
-    state.administration.alter_offsets(held[0], info.topic_id, 0)
+    single.alter_offsets(state, held[0], info.topic_id, 0)
     single.observe(state, held[0], info.topic_id, 0, 2, 2)
     assert reader.reads("docs/howto/sinks.md")
     assert reader.reads("docs/howto/compaction.md")
