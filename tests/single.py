@@ -43,8 +43,9 @@ def alter_offsets(state: State, at: SharePartition, topic_id: str, start_offset:
         at.group_id, {(at.topic, at.partition): start_offset}, {at.topic: topic_id}, execute=True
     )
     (row,) = rows
-    if row.refusal is not None:
-        raise row.refusal
+    if row.error is not None:
+        raise row.error
+    assert row.state_epoch is not None
     return row.state_epoch
 
 
