@@ -14,7 +14,6 @@ from sharequeue.service.coordinator.watched_topics import record_topics
 from sharequeue.state import State
 from sharequeue.words.errors import InvalidRequest
 from sharequeue.words.values import SharePartition
-from tests import single
 from tests.waiting import pass_time
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -73,8 +72,6 @@ def test_the_last_epoch_of_a_share_partition(queue: Database) -> None:
     assert heartbeat(queue, HeartbeatRequest("g", "m1", -1)).error_code == 0
     state = State(queue)
     assert state.initialize(AT, TOPIC_ID, 7, LAST)
-    with pytest.raises(InvalidRequest, match=f"Share-partition t-0 of group g is at {SAYS}"):
-        single.alter_offsets(state, AT, TOPIC_ID, 0)
     with pytest.raises(InvalidRequest, match=f"Share-partition t-0 of group g is at {SAYS}"):
         state.administration.raise_state_epochs()
     assert state.figures.describe("g")[0].spso == 7
