@@ -135,8 +135,8 @@ def test_a_trial_says_which_records_have_no_row(surroundings: Settings, job: Pip
     job = replace(job, handler=lambda records: by_value(records.where("offset > 0")))
     trial = job.try_on(6, surroundings)
     assert trial.outcomes == {"accept": 2, "no row": 2, "reject": 1, "release": 1}
-    assert "a run would end with HandlerError: 2 records have no row" in str(trial.remark)
-    assert "a run would give the 2 records without a row the outcome release" in str(
+    assert "a run would end with HandlerError: no row for 2 records" in str(trial.remark)
+    assert "a run would give the outcome release to 2 records without a row" in str(
         replace(job, dropped="release").try_on(6, surroundings).remark
     )
     with pytest.raises(HandlerError, match="lacks outcome"):

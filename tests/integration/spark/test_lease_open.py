@@ -94,7 +94,7 @@ def test_a_lease_that_nobody_closes_warns_and_lapses(
     (held,) = state.figures.leases(group)
     (keeper,) = keepers()
     with pytest.warns(
-        Unacknowledged, match="never closed: its 3 records are delivered again when their locks lapse"
+        Unacknowledged, match="never closed: 3 records will be delivered again when the locks lapse"
     ):
         del dropped
     keeper.join(60)
