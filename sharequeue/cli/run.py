@@ -29,6 +29,11 @@ NO_SUCH_JOB = "NO_SUCH_JOB"
 WORK_LEFT = 3
 """The exit code of a run that did its work and left records for a later one."""
 
+STOPPED = (
+    "stopped: the records that the run held were given back and are delivered again, and those that it had "
+    "acknowledged stay done. To go on, run the same command again"
+)
+
 
 @click.command()
 @settings_options
@@ -155,6 +160,8 @@ def run(
                 trial = found.try_on(records or TRIED, settings)
     except PipelineError as error:
         raise Refused(error) from error
+    except KeyboardInterrupt:
+        raise click.Abort("stopped" if dry_run else STOPPED) from None
     if dry_run:
         output.one_row(asdict(trial), str(trial))
         return

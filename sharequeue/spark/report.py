@@ -114,6 +114,8 @@ class RunReport(Counts):
     """
     dead_letters: Drained | None = None
     """The dead letters of the group that the run has written; None if none waited or a service writes them."""
+    errors: tuple[str, ...] = ()
+    """The first record that was released or rejected with an error: its offset, its outcome, and the error."""
 
     @property
     def stage_seconds(self) -> dict[str, float]:
@@ -137,6 +139,7 @@ class RunReport(Counts):
             f"run of group {self.group}: {plural(self.leased, 'record')} leased in {self.seconds:,.1f} s "
             f"({self.rate:,.0f}/s), {self.accepted:,} accepted, {state}",
             self.rounds,
+            *(f"first failure: {error}" for error in self.errors),
             words_of_losses(self.group, self.lost) if self.lost else None,
             self.remark,
             f"dead letters: {letters.written:,} written" if letters and letters.written else None,

@@ -203,6 +203,6 @@ def words_of_losses(group: str, lost: int) -> str:
     """Return the message on lost records."""
     return (
         f"group {group} has lost {plural(lost, 'record')}: retention removed them before they were processed. Give "
-        "their topics a longer retention (retention.ms, retention.bytes), or run more often, so that a run leases each "
-        "record before it is removed"
+        "their topics a longer retention (retention.ms, retention.bytes), or run more often, so that a run leases "
+        "each record before it is removed"
     )

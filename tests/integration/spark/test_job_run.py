@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.cli import command, main
+from sharequeue.cli.run import STOPPED
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.group_names import group_names
@@ -225,8 +226,10 @@ def test_the_exit_code_says_what_is_left(
     topics: Topics,
     produce: Produce,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """3 while a record is left, 1 for a run that fails, 0 when all is done, 130 where somebody stops it."""
+    """3 while a record is left, 1 for a run that fails, 0 when all is done, 130 where somebody stops it; then the
+    command says what became of its records."""
     (topic,) = job.topics
 
     def ends(*arguments: str) -> tuple[int, int | None]:
@@ -249,6 +252,7 @@ def test_the_exit_code_says_what_is_left(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 130
+    assert capsys.readouterr().err.splitlines()[-1] == f"Error: {STOPPED}"
 
 
 @pytest.mark.deep
@@ -284,7 +288,7 @@ def test_ctrl_c_gives_everything_back(
     finally:
         process.kill()
     assert process.returncode == 130, said
-    assert said.splitlines()[-1] == "Error: stopped"
+    assert said.splitlines()[-1] == f"Error: {STOPPED}"
     assert "py4j" not in said, said
     statuses = state.figures.describe(job.group)
     assert sum(each.available for each in statuses) == 6
