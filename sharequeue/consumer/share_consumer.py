@@ -206,8 +206,8 @@ class ShareConsumer:
         """Send the acknowledgements and wait for their results; in implicit mode, accept the polled records.
 
         Return None for each partition, or the error of its acknowledgements; REQUEST_TIMED_OUT if there is no result
-        after ``timeout`` seconds (-1: no limit). The acknowledgements may still take effect then. In explicit mode, as
-        in Kafka, records that are not acknowledged stay held without an entry here; the next poll raises.
+        after ``timeout`` seconds (-1: no limit). The acknowledgements may still take effect then. In explicit mode,
+        as in Kafka, records that are not acknowledged stay held without an entry here; the next poll raises.
         """
         with self._guard.call():
             seconds = float(real_number(timeout))
