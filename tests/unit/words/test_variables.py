@@ -7,6 +7,7 @@ import pytest
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.configs.keys import SERVICE_CONFIGS
 from sharequeue.groups.configs.names import environment_name
+from sharequeue.groups.configs.texts import as_text
 from sharequeue.local.processes import MARK
 from sharequeue.words.settings import Settings, variables
 
@@ -40,8 +41,8 @@ def test_variables_that_are_for_others_are_not_warned_of(
     environment: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every service config, the settings of other clients, our own marks, and Kubernetes' variables of a Service."""
-    for name in SERVICE_CONFIGS:
-        environment.setenv(environment_name(name), "")
+    for name, key in SERVICE_CONFIGS.items():
+        environment.setenv(environment_name(name), as_text(key.default))
     others = (
         *("SHAREQUEUE_HOME", "SHAREQUEUE_KAFKA_SASL_USERNAME", "SHAREQUEUE_REGISTRY_URL", MARK),
         *("SHAREQUEUE_TEST_SEED", "SHAREQUEUE_PORT", "SHAREQUEUE_PORT_8000_TCP_ADDR"),
