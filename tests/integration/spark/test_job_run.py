@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -24,7 +25,9 @@ from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.group_names import group_names
 from sharequeue.kafka.topics import Topics
-from sharequeue.spark import GroupTaken, HandlerError, Pipeline, pipeline
+from sharequeue.spark import GroupTaken, HandlerError, Pipeline, by_row, pipeline
+from sharequeue.spark.outcomes.first_failure import first_failure
+from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import new_folder
 from sharequeue.state import State
 from sharequeue.words.errors import UnknownTopicOrPartition
@@ -93,6 +96,33 @@ def test_a_job_runs_with_nothing_but_settings(
     assert job.sweep(surroundings) == [str(orphan)]
     assert not orphan.exists()
     assert spark.sql("select 1").count() == 1  # the session is the process's, and stays
+
+
+def test_a_run_names_its_first_failure(
+    surroundings: Settings, job: Pipeline, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few exceptions do not stop a run: its report has the first, with the record; those without an error are
+    passed over. Files that only Spark can read give the same."""
+
+    def outcome(record: dict[str, Any]) -> dict[str, Any]:
+        if record["value"] == b"release":
+            raise ValueError("no such\nprice")
+        return {}
+
+    (topic,) = job.topics
+    report = replace(job, handler=by_row(outcome, "price int")).run(progress=False)
+    failure = f"{topic}-0 offset 3: release, ValueError: no such\\nprice"
+    assert report.errors == (failure,)
+    assert f"\nfirst failure: {failure}" in str(report)
+    (folder,) = {str(Path(file).parent) for file in job.output(sink=job.exceptions_sink).inputFiles()}
+    monkeypatch.setattr(Files, "here", lambda *_: None)
+    assert first_failure(spark, Files(spark, surroundings.output), [folder]) == failure
+
+
+def test_a_run_without_errors_names_no_failure(surroundings: Settings, job: Pipeline) -> None:
+    """Released and rejected records without an error are none."""
+    report = job.run(progress=False)
+    assert (report.released, report.rejected, report.errors) == (1, 1, ())
 
 
 def test_a_misspelt_topic_is_said_before_anybody_joins(
