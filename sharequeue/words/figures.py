@@ -85,7 +85,7 @@ def words_of(kind: type, name: str) -> str:
     return f"{words[0].upper()}{words[1:]}."
 
 
-_LAG = "offsets that are not done: records, and transaction markers and other offsets without a record"
+_LAG = "offsets that are not done, those of transaction markers included"
 
 
 @dataclass(frozen=True, slots=True)
