@@ -19,7 +19,7 @@ from sharequeue.cli.output import Column, Output, age, answers, moment, number, 
 from sharequeue.database import Database
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.group_names import awaited_share_partitions, group_topics
-from sharequeue.groups.replicas import LATE_SECONDS, read_replicas
+from sharequeue.groups.replicas import ALIVE_SECONDS, LATE_SECONDS, read_replicas
 from sharequeue.reports.ages import read_ages
 from sharequeue.reports.read import read_figures
 from sharequeue.state import State
@@ -87,6 +87,8 @@ class _Watch:
 
     now: datetime
     trouble: str | None
+    late_seconds: float
+    """The age of an observation from which on a lag is not current."""
 
     @classmethod
     def of(cls, database: Database, now: datetime) -> Self:
@@ -103,12 +105,12 @@ class _Watch:
             if age is not None:
                 late = f"has not read the broker's topics for {span(timedelta(seconds=age))}"
             trouble = f"the service {late}: its log and `/ready` have the reason"
-        return cls(now, trouble)
+        return cls(now, trouble, LATE_SECONDS["watch"] if replicas.alive else ALIVE_SECONDS)
 
     def stale(self, status: SharePartitionStatus) -> str | None:
         """Return why the lag of a share-partition is not current; None if it is, or if another remark says it."""
         seen = status.observed_at
-        if status.fault or (seen is not None and (self.now - seen).total_seconds() <= LATE_SECONDS["watch"]):
+        if status.fault or (seen is not None and (self.now - seen).total_seconds() <= self.late_seconds):
             return None
         since = (
             "the end of the log has not been read yet: LAG does not count what is in it"

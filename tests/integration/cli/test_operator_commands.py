@@ -138,7 +138,8 @@ def test_what_is_not_initialised_is_a_dash(run: Run, lease: Lease, private_datab
 def test_a_lag_that_is_not_current_is_remarked_with_its_time_and_the_reason(
     run: Run, lease: Lease, private_database: Database
 ) -> None:
-    """From a minute after the last observation on, in text and in JSON, at the share-partition and at the group."""
+    """A minute after the last observation, or 15 s without a service; in text and in JSON, at the share-partition and
+    at the group."""
     of_flights = ("groups", "describe", "--group", "flights")
 
     def remarks() -> tuple[str | None, str | None]:
@@ -160,6 +161,10 @@ def test_a_lag_that_is_not_current_is_remarked_with_its_time_and_the_reason(
     hear_replica(private_database, "r1")
     assert "the service has not read the broker's topics yet" in str(remarks()[0])
     single.observe(State(private_database), AT, AT.topic, 0, 200, 200)
+    assert remarks() == (None, None)
+    pass_time(private_database, 30)
+    assert "no service is running" in str(remarks()[0])
+    hear_replica(private_database, "r1")
     assert remarks() == (None, None)
 
 
