@@ -41,6 +41,7 @@ from sharequeue.database import Database
 from sharequeue.state.listening import Listener
 from sharequeue.state.locks import lock_clock
 from sharequeue.words.errors import ShareError, UnknownTopicId
+from sharequeue.words.names import plural
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.values import AcknowledgeType
 
@@ -438,8 +439,8 @@ class ShareConsumer:
         for (topic, partition), (offsets, error) in sending.by_partition().items():
             if error is not None:
                 _log.warning(
-                    "%d records of %s-%d were not accepted and may be delivered again: %s",
-                    offsets.count,
+                    "%s of %s-%d not accepted, and may be delivered again: %s",
+                    plural(offsets.count, "record"),
                     topic,
                     partition,
                     error,

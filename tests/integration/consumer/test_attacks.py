@@ -100,7 +100,7 @@ def test_a_refused_implicit_acknowledgement_is_logged(
             assert seen(poll_some(other)) == [(0, 2)]
             wait_until(lambda: not slow.poll(0.1) and "were not accepted" in caplog.text)
             assert list(other.commit_sync().values()) == [None]
-    assert f"1 records of {topic}-0" in caplog.text
+    assert f"1 record of {topic}-0 not accepted" in caplog.text
 
 
 def test_a_topic_that_does_not_exist_is_logged(
