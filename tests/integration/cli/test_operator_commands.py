@@ -150,10 +150,9 @@ def test_a_lag_that_is_not_current_is_remarked_with_its_time_and_the_reason(
     pass_time(private_database, 90)
     ours, of_group = remarks()
     assert ours is not None
-    assert of_group == f"arrivals-0: {ours}"
-    assert re.match(
-        r"the end of the log was last read at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(9\d s ago\)", ours
-    )
+    since = r"the end of the log was last read at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(\d+ s ago\)"
+    assert re.match(since, ours)
+    assert re.match(f"arrivals-0: {since}", str(of_group))
     assert "LAG does not count newer records" in ours
     assert "no service is running: start one with `sharequeue serve`" in ours
     for words, at in ((of_flights, "flights arrivals-0"), ((*of_flights, "--state"), "flights")):

@@ -7,7 +7,6 @@ import logging
 import pytest
 from confluent_kafka import TopicPartition
 
-from sharequeue.kafka import clients
 from sharequeue.kafka.clients import LIBRDKAFKA, FewRepeats, client_config
 from sharequeue.kafka.reading import open_consumer
 from sharequeue.words.settings import Settings
@@ -21,7 +20,7 @@ def passed(log: FewRepeats, *lines: str) -> list[str]:
 def test_a_connection_s_error_is_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the client is called and however long it took; other connections and other kinds have their own."""
     log, now = FewRepeats(), 0.0
-    monkeypatch.setattr(clients.time, "monotonic", lambda: now)
+    monkeypatch.setattr("sharequeue.kafka.clients.time.monotonic", lambda: now)
     first = "FAIL [rdkafka#consumer-1] [thrd:h:1/bootstrap]: refused (after 0ms in state CONNECT)"
     again = "FAIL [rdkafka#consumer-2] [thrd:h:1/bootstrap]: refused (after 7ms in state CONNECT)"
     other = "FAIL [rdkafka#consumer-2] [thrd:h:2/2]: refused (after 7ms in state CONNECT)"

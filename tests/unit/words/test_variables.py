@@ -42,7 +42,7 @@ def test_variables_that_are_for_others_are_not_warned_of(
 ) -> None:
     """Every service config, the settings of other clients, our own marks, and Kubernetes' variables of a Service."""
     for name, key in SERVICE_CONFIGS.items():
-        environment.setenv(environment_name(name), as_text(key.default))
+        environment.setenv(environment_name(name), as_text(key.default or ""))
     others = (
         *("SHAREQUEUE_HOME", "SHAREQUEUE_KAFKA_SASL_USERNAME", "SHAREQUEUE_REGISTRY_URL", MARK),
         *("SHAREQUEUE_TEST_SEED", "SHAREQUEUE_PORT", "SHAREQUEUE_PORT_8000_TCP_ADDR"),
