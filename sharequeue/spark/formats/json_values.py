@@ -53,7 +53,7 @@ def _is_whole(parsed: Column) -> Column:
 def _reason(raw: Column, text: Column, value: Column, wanted: StructType) -> Column:
     """Return why a text is not an object of the schema. Spark parses such a text twice more, and no other.
 
-    Spark gives null for a field that does not fit. It does not tell which field inside a struct, an array or a map.
+    Spark gives null for a field that does not fit. It does not tell which field inside a struct.
     """
     fields = _parsed(text, MapType(StringType(), StringType()))
     unfit = fn.concat_ws(
@@ -67,7 +67,7 @@ def _reason(raw: Column, text: Column, value: Column, wanted: StructType) -> Col
         ),
     )
     return (
-        fn.when(fn.length(fn.trim(text)) == 0, fn.lit("empty: expected a JSON object"))
+        fn.when(text.rlike(r"\A\s*\z"), fn.lit("empty: expected a JSON object"))
         .when(~fn.is_valid_utf8(text), fn.concat(fn.lit("not UTF-8: "), shown(raw)))
         .when(~_is_whole(_parsed(text, StringType())), fn.concat(fn.lit("not JSON: "), shown(raw)))
         .when(fields["value"].isNull() | ~_is_whole(fields), fn.lit("JSON, but not an object"))

@@ -61,7 +61,7 @@ def test_json(spark: SparkSession) -> None:
 
 
 def test_the_reason_tells_what_is_wrong_and_names_the_fields_that_do_not_fit(spark: SparkSession) -> None:
-    """Empty, not UTF-8, not JSON, no object, fields of another type by name; of a field inside a field, only that
+    """Empty, not UTF-8, not JSON, no object, fields of another type by name; of a field inside a struct, only that
     there is one."""
     reasons = {
         b" \n": "empty: expected a JSON object",
@@ -76,7 +76,7 @@ def test_the_reason_tells_what_is_wrong_and_names_the_fields_that_do_not_fit(spa
         ),
         b'{"amount": 1.5, "more": {"n": 1}}': "a field of another type than the schema's: amount (integer)",
         b'{"more": {"n": "x"}}': "a part of a field of another type than the schema's",
-        b'{"many": [1, "x"]}': "a part of a field of another type than the schema's",
+        b'{"many": [1, "x"]}': "a field of another type than the schema's: many (array)",
         b'{"more": 1}': "a field of another type than the schema's: more (struct)",
     }
     schema = "id string, amount int, at timestamp, more struct<n: int>, many array<int>"
