@@ -64,7 +64,7 @@ def test_open_and_close_are_the_block(
     assert leased.open() is leased
     assert leased.open().records.count() == 3
     assert len(state.figures.leases(group)) == 1
-    with pytest.warns(Unacknowledged, match="its 3 records are given back"):
+    with pytest.warns(Unacknowledged, match="3 records will be given back"):
         leased.close()
     leased.close()
     assert state.figures.leases(group) == []
