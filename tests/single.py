@@ -37,6 +37,18 @@ def observe(
     return state.observe([LogSeen(at, topic_id, log_start, log_end, last_stable_offset)])[at]
 
 
+def alter_offsets(state: State, at: SharePartition, topic_id: str, start_offset: int) -> int:
+    """Restart one share-partition at an offset; return its new state epoch."""
+    rows = state.administration.reset_offsets(
+        at.group_id, {(at.topic, at.partition): start_offset}, {at.topic: topic_id}, execute=True
+    )
+    (row,) = rows
+    if row.error is not None:
+        raise row.error
+    assert row.state_epoch is not None
+    return row.state_epoch
+
+
 def acquire(
     state: State,
     at: SharePartition,

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import click
 
-from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import execute_option, group_option, settings_options
 from sharequeue.cli.output import Output, answers, number, text
+from sharequeue.cli.run import pipeline_code
 from sharequeue.database import Database
 from sharequeue.groups.group_names import require_group
 from sharequeue.state import State
@@ -55,7 +55,6 @@ def compact(
     """
     # Imported here: other commands do not need Spark.
     from sharequeue.spark import spark_session
-    from sharequeue.spark.handler import PipelineError
     from sharequeue.spark.output import compaction
     from sharequeue.spark.output.shared_folder import refuse_unusable
 
@@ -67,7 +66,7 @@ def compact(
             raise InvalidRequest(
                 f"Group {group} has no acknowledged output in a sink {sink}. {nearest(sink, known, 'sinks')}"
             )
-        try:
+        with pipeline_code(output):
             spark = spark_session(settings, "compaction")
             refuse_unusable(spark, settings, settings.output)
             done = compaction.compact(
@@ -92,8 +91,6 @@ def compact(
                 dry_run=not execute,
             )
             rows += [{"step": "remove", "folders": 1, "location": folder} for folder in removed]
-        except PipelineError as error:
-            raise Refused(error) from error
     output.rows([{"group": group, "sink": sink, **row} for row in rows])
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any, TypeVar
 
 import click
 
-from sharequeue.cli.failures import Refused
-from sharequeue.cli.options import execute_option, settings_options
+from sharequeue.cli.options import Moment, execute_option, settings_options
 from sharequeue.cli.output import Output, answers, flag, nested, number, text
-from sharequeue.cli.run import load_job
+from sharequeue.cli.run import load_job, pipeline_code
 from sharequeue.words.settings import Settings
 
 T = TypeVar("T")
@@ -28,7 +26,6 @@ T = TypeVar("T")
     text("SELECTION"),
     flag("DRY-RUN"),
     text("PATH"),
-    text("REPLAY-ID"),
     number("RECORDS"),
     number("ACCEPTED"),
     number("ACCEPTED-ROWS"),
@@ -43,8 +40,10 @@ T = TypeVar("T")
 )
 @click.option("--day", help="Records with timestamps of this day, such as 2013-01-01.")
 @click.option("--timezone", default="UTC", show_default=True, help="The time zone of the day.")
-@click.option("--since", help="Records with timestamps at or after this time (ISO 8601; UTC without a zone).")
-@click.option("--until", help="Records with timestamps before this time (ISO 8601; UTC without a zone).")
+@click.option(
+    "--since", type=Moment(), help="Records with timestamps at or after this time; UTC without a zone."
+)
+@click.option("--until", type=Moment(), help="Records with timestamps before this time; UTC without a zone.")
 @click.option(
     "--offsets",
     multiple=True,
@@ -69,8 +68,8 @@ def replay(
     output: Output,
     day: str | None,
     timezone: str,
-    since: str | None,
-    until: str | None,
+    since: datetime | None,
+    until: datetime | None,
     offsets: tuple[str, ...],
     leases: tuple[str, ...],
     name: str | None,
@@ -85,15 +84,14 @@ def replay(
     name. Modules in the working directory can be imported.
     """
     # Imported here: other commands do not need Spark.
-    from sharequeue.spark.handler import PipelineError
-    from sharequeue.spark.replays.selection import Window, checked_name, moment, parse_leases, parse_offsets
+    from sharequeue.spark.replays.selection import Window, checked_name, parse_leases, parse_offsets
 
     if day is not None and (since is not None or until is not None):
         raise click.UsageError("give --day, or --since and --until, not both")
     window = _read("--day", lambda: Window.of_day(day, timezone)) if day is not None else None
     given: dict[str, Any] = {
-        "since": window.since if window else since and _read("--since", lambda: moment(since)),
-        "until": window.until if window else until and _read("--until", lambda: moment(until)),
+        "since": window.since if window else since,
+        "until": window.until if window else until,
         "offsets": _read("--offsets", lambda: parse_offsets(offsets)) if offsets else None,
         "leases": _read("--lease", lambda: parse_leases(leases)),
         "name": _read("--name", lambda: checked_name(name)) if name else window and window.name,
@@ -104,13 +102,10 @@ def replay(
             "select the records with exactly one of these: --day; --since or --until; --offsets; --lease"
         )
     try:
-        # Output of the user's code is not a result.
-        with nullcontext() if output.text else redirect_stdout(sys.stderr):
+        with pipeline_code(output):
             report = load_job(job).replay(settings, **given, allow_missing=allow_missing, dry_run=dry_run)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    except PipelineError as error:
-        raise Refused(error) from error
     output.one_row(report.plain(), str(report))
 
 
@@ -138,13 +133,8 @@ def publish(settings: Settings, output: Output, execute: bool, job: str, name: s
     A reader finds each record once, before and after: files move in one commit of the manifest, rows of a Postgres
     table in one transaction. Publishing the same replay again changes no row.
     """
-    from sharequeue.spark.handler import PipelineError
-
-    try:
-        with nullcontext() if output.text else redirect_stdout(sys.stderr):
-            report = load_job(job).publish(name, settings, execute=execute)
-    except PipelineError as error:
-        raise Refused(error) from error
+    with pipeline_code(output):
+        report = load_job(job).publish(name, settings, execute=execute)
     output.one_row(asdict(report), str(report))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from contextlib import nullcontext, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -128,7 +129,6 @@ def run(
     command line is wrong. Without `--follow`, `-o json` writes only one line of figures to stdout.
     """
     # Imported here: other commands do not need Spark.
-    from sharequeue.spark.handler import PipelineError
     from sharequeue.spark.leasing.budget import MAX_RECORDS
 
     if records is not None and not dry_run:
@@ -143,25 +143,19 @@ def run(
         "replaces": replaces,
     }
     results = sys.stdout
-    try:
-        # Output of the user's code is not a result.
-        with nullcontext() if output.text else redirect_stdout(sys.stderr):
-            found = load_job(job)
-            if follow:
+    with pipeline_code(output, "stopped" if dry_run else STOPPED):
+        found = load_job(job)
+        if follow:
 
-                def on_run(report: RunReport) -> None:
-                    with redirect_stdout(results):
-                        _print_report(output, report)
+            def on_run(report: RunReport) -> None:
+                with redirect_stdout(results):
+                    _print_report(output, report)
 
-                followed = found.follow(settings, progress=progress, on_run=on_run, **bounds)
-            elif not dry_run:
-                report = found.run(settings, progress=progress, **bounds)
-            else:
-                trial = found.try_on(records or TRIED, settings)
-    except PipelineError as error:
-        raise Refused(error) from error
-    except KeyboardInterrupt:
-        raise click.Abort("stopped" if dry_run else STOPPED) from None
+            followed = found.follow(settings, progress=progress, on_run=on_run, **bounds)
+        elif not dry_run:
+            report = found.run(settings, progress=progress, **bounds)
+        else:
+            trial = found.try_on(records or TRIED, settings)
     if dry_run:
         output.one_row(asdict(trial), str(trial))
         return
@@ -190,6 +184,23 @@ def _left(settings: Settings, job: Pipeline, report: RunReport) -> int:
         found = [each for each in State(database).figures.describe(job.group) if each.topic in job.topics]
     letters = report.dead_letters.left if report.dead_letters else 0
     return sum(each.lag - each.archiving for each in found) + letters
+
+
+@contextmanager
+def pipeline_code(output: Output, stopped: str = "stopped") -> Iterator[None]:
+    """Call a pipeline in the block. What its code prints is not a result, and goes to stderr unless the results are
+    for people. Raises Refused for the errors of pipelines, and Abort with the text `stopped` after Ctrl-C.
+    """
+    # Imported here: other commands do not need Spark.
+    from sharequeue.spark.handler import PipelineError
+
+    try:
+        with nullcontext() if output.text else redirect_stdout(sys.stderr):
+            yield
+    except PipelineError as error:
+        raise Refused(error) from error
+    except KeyboardInterrupt:
+        raise click.Abort(stopped) from None
 
 
 def load_job(named: str) -> Pipeline:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -194,14 +194,12 @@ def first_records(settings: Settings, starts: Mapping[Place, int], seconds: floa
     if not starts:
         return {}
     kafka = client()
-    # An unknown topic is reported at once.
-    config = client_config(
-        settings, auto_offset_reset="earliest", log_level=3, topic_metadata_propagation_max_ms=0
-    )
+    config = client_config(settings, auto_offset_reset="earliest", log_level=3)
     consumer = open_consumer({**SEEKING, **config})
-    left, found = set(starts), dict[Place, "Message"]()
+    found = dict[Place, "Message"]()
     until = time.monotonic() + seconds
     try:
+        left = _existing(consumer, starts, seconds)
         consumer.assign([kafka.TopicPartition(*at, starts[at]) for at in sorted(left)])
         while left and time.monotonic() < until:
             for message in consumer.consume(len(left), POLL_SECONDS):
@@ -213,6 +211,21 @@ def first_records(settings: Settings, starts: Mapping[Place, int], seconds: floa
     finally:
         consumer.close()
     return found
+
+
+def _existing(consumer: Consumer, places: Collection[Place], seconds: float) -> set[Place]:
+    """Return those partitions that the broker has, none if it does not answer: an assigned partition that does not
+    exist is never reported.
+    """
+    there: set[Place] = set()
+    of_topic = {topic: [at for at in places if at[0] == topic] for topic in {topic for topic, _ in places}}
+    for topic, wanted in of_topic.items():
+        try:
+            known = consumer.list_topics(topic, timeout=seconds).topics[topic]
+        except client().KafkaException:
+            return set()
+        there |= {at for at in wanted if known.error is None and at[1] in known.partitions}
+    return there
 
 
 def place_of(message: Message) -> Place:

@@ -363,7 +363,7 @@ class Round:
                 Accepted(lease, written.accepted.get(at), of_lease.accepted_rows, wanted[at], others)
             )
         try:
-            return run.sink.acknowledge(WrittenRound(written, accepted, self.keeper, self._stage))
+            return run.sink.acknowledge(WrittenRound(accepted, self.keeper, self._stage))
         except InvalidRequest:
             refuse_taken(run.files, source.settings, source.state, job.names)
             raise

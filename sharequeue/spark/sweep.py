@@ -1,7 +1,7 @@
-"""Remove the files and tables of leases that have ended without output that counts.
+"""Remove the files of leases that have ended without output that counts.
 
 A killed run leaves folders whose lease was never acknowledged. Its records are delivered again in another lease, so
-the folders are no longer needed. The job's sink removes what it has prepared outside the files.
+the folders are no longer needed. What a sink has prepared outside the files is removed by its next run.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ def sweep_outputs(
 ) -> Removed:
     """Remove the output of leases that are no longer held and whose files do not count. Return what was removed.
 
-    These are folders of leases that were never acknowledged, folders of leases whose rows count elsewhere, and what
-    the job's sink has prepared for such leases. Folders of another state database are not touched. With `dry_run`
-    nothing is removed. Raises SinkTaken if another group or state database owns the sink, and OutputNotReachable if
-    the output cannot be reached.
+    These are folders of leases that were never acknowledged, and folders of leases whose rows count elsewhere.
+    Folders of another state database are not touched. With `dry_run` nothing is removed. Raises SinkTaken if another
+    group or state database owns the sink, and OutputNotReachable if the output cannot be reached.
     """
     files = Files(spark, settings.output)
     files.reach(settings.output)
@@ -43,8 +42,6 @@ def sweep_outputs(
     if not dry_run:
         for path in orphans:
             remove_lease(files, path)
-    if job.destination is not None:
-        orphans += job.destination.sweep(state, job.names, dry_run=dry_run)
     return Removed(orphans, dry_run=dry_run)
 
 

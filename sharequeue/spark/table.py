@@ -65,7 +65,7 @@ class Shown:
 
 
 class Removed(Shown, list[str]):
-    """The folders and staging tables that a sweep removed, or with `dry_run` would remove."""
+    """The folders that a sweep removed, or with `dry_run` would remove."""
 
     def __init__(self, names: Iterable[str] = (), *, dry_run: bool = False) -> None:
         super().__init__(names)

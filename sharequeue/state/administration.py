@@ -46,25 +46,6 @@ class Administration:
         )
         return int(rows[0]["paused"])
 
-    def alter_offsets(
-        self, at: SharePartition, topic_id: str, start_offset: int, state_epoch: int | None = None
-    ) -> int:
-        """Restart a share-partition at an offset: nothing is in flight afterwards, and earlier holders are fenced.
-
-        Return the new state epoch. Raises NonEmptyGroup, GroupIdNotFound, InvalidRequest.
-        """
-        rows = self._database.rows(
-            sa.text(
-                "select sharequeue.alter_offsets(:group_id, :topic, :partition, :topic_id, :start_offset,"
-                " cast(:state_epoch as integer)) as epoch"
-            ),
-            **share_partition_name(at),
-            topic_id=topic_id,
-            start_offset=start_offset,
-            state_epoch=state_epoch,
-        )
-        return int(rows[0]["epoch"])
-
     def reset_offsets(
         self,
         group_id: str,

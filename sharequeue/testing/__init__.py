@@ -11,8 +11,7 @@ There is no broker and no service, and the rules are those of the SQL functions 
 
 from __future__ import annotations
 
-from sharequeue.testing.handling import Handled
-from sharequeue.testing.queue import DeadLetter, Queue, Record
+from sharequeue.testing.queue import DeadLetter, Handled, Queue, Record
 from sharequeue.testing.server import TemporaryPostgres, embedded_postgres
 
 __all__ = ["DeadLetter", "Handled", "Queue", "Record", "TemporaryPostgres", "embedded_postgres"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import sqlalchemy as sa
@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.local.stack import StackInfo
+from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.postgres import Step
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
@@ -80,7 +81,9 @@ class Filled:
         assert self.state.figures.verify(self.group) == []
         job = job_of(self.group, self.topic, "public.accepted")
         assert job.destination is not None
-        job.destination.sweep(self.state, job.names, dry_run=False)
+        no_spark: Any = None
+        with job.destination.open(SinkContext(self.settings, self.state, no_spark, job.names)):
+            pass
         left = "select relname from pg_class where relname like 'sharequeue_staging%'"
         assert self.database.rows(sa.text(left)) == []
 

@@ -34,7 +34,7 @@ def test_both_engines_know_the_same_ids_of_a_topic(private_database: Database, s
         else:
             refused: str | None = None
             try:
-                state.administration.alter_offsets(AT, topic_id, to)
+                single.alter_offsets(state, AT, topic_id, to)
             except ShareError as error:
                 refused = error.name
             altered = memory.alter_offsets("g", {("t", 0): to}, topic_ids={"t": topic_id})

@@ -16,12 +16,10 @@ import pytest
 import sqlalchemy as sa
 import yaml
 from click.testing import CliRunner
-from confluent_kafka import Producer
 
 from sharequeue.cli import command
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
@@ -261,11 +259,11 @@ def test_sinks(
     held = [SharePartition("orders", "orders", partition) for partition in range(info.partitions)]
     for name in ("files", "table", "shop"):
         for at in held:
-            state.administration.alter_offsets(at, info.topic_id, 0)
+            single.alter_offsets(state, at, info.topic_id, 0)
         job = names[name]
         report = run_rounds(own, job, membership=Holder(held), state=state, topics=topics, spark=spark)
         assert (report.accepted, report.lag) == (2, 0), name
-    state.administration.alter_offsets(held[0], info.topic_id, 0)
+    single.alter_offsets(state, held[0], info.topic_id, 0)
     single.observe(state, held[0], info.topic_id, 0, 2, 2)
     assert reader.reads("docs/howto/sinks.md")
     assert reader.reads("docs/howto/compaction.md")
@@ -338,17 +336,14 @@ def test_replay(
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A month in a program, a day by command, and the month published into what the group had done."""
+    """A month of records produced later, in a program; a day by command; the month published into what the group had
+    done."""
     from sharequeue.spark.run import run_rounds
 
     for name, value in reader.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.syspath_prepend(str(reader.folder))
-    producer = Producer(client_config(settings))
-    topic = make_topic(1, "orders")
-    for hour, value in ((6, "one order"), (7, "another"), (48, "")):
-        producer.produce(topic, value.encode(), timestamp=1_356_998_400_000 + hour * 3_600_000)
-    assert producer.flush(30) == 0
+    make_topic(1, "orders")
     (reader.folder / "my_orders.py").write_text(
         "from pyspark.sql import functions as fn\n"
         "from sharequeue.spark import pipeline\n"
@@ -357,9 +352,10 @@ def test_replay(
         "    empty = fn.length('value') == 0\n"
         "    return records.withColumn('outcome', fn.when(empty, 'reject').otherwise('accept'))\n"
     )
-    by_python, by_command, published = (
+    by_python, by_command, published, produced = (
         block for block in blocks("docs/howto/replay.md") if block.language in RUN
     )
+    reader.run(produced)
     reader.run(by_python)
     reader.run(by_command)
     state, info = State(reader.database), topics.describe(["orders"])["orders"]

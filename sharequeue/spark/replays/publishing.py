@@ -88,7 +88,6 @@ def publish(
     _refuse_unfinished(job, state, report)
     _refuse_other_lives(job, state, report)
     replacement = Replacement(
-        report.name,
         {(each.topic, each.partition): each.offsets for each in report.partitions},
         str(report.accepted_path),
         report.accepted_rows,

@@ -210,8 +210,7 @@ class _Work:
             began = _STAGED.fullmatch(left)
             if began and time.time() - int(began[1]) > DEAD_AFTER_SECONDS:
                 files.remove(f"{parent}/{STAGING}/{left}")
-        replay_id = uuid4()
-        staging = f"{parent}/{STAGING}/{report.name}+{time.time():.0f}-{replay_id.hex}"
+        staging = f"{parent}/{STAGING}/{report.name}+{time.time():.0f}-{uuid4().hex}"
         self.unfinished = staging
         records = self.source.records(leases) if leases else no_records(spark)
         handled = call_handler(self.job.handler, records)
@@ -242,7 +241,6 @@ class _Work:
             rejected=counts[AcknowledgeType.REJECT],
             dropped=dropped,
             seconds=time.monotonic() - self.began_at,
-            replay_id=str(replay_id),
         )
         uncache(records)
         files.write_text(f"{staging}/{REPORT}", json.dumps(done.plain(), indent=2))

@@ -56,8 +56,6 @@ class ReplayReport(Shown):
     scanned: int = 0
     """Offsets that were read to find the records."""
     seconds: float = field(default=0.0, compare=False)
-    replay_id: str = field(default="", compare=False)
-    """A UUID of this replay: another replay of the same name has another one. Empty after a dry run."""
 
     @property
     def records(self) -> int:
@@ -90,11 +88,7 @@ class ReplayReport(Shown):
                 name: getattr(self, name)
                 for name in ("group", "sink", "name", "selection", "dry_run", "path")
             },
-            **(
-                {"replay_id": self.replay_id, **self.figures()}
-                if not self.dry_run
-                else {"records": self.records}
-            ),
+            **({"records": self.records} if self.dry_run else self.figures()),
             "missing": list(self.missing),
             "scanned": self.scanned,
             "seconds": round(self.seconds, 3),
@@ -119,7 +113,6 @@ class ReplayReport(Shown):
         )
         return cls(
             **{name: found[name] for name in names},
-            replay_id=found.get("replay_id", ""),
             missing=tuple(found["missing"]),
             partitions=tuple(partitions),
         )

@@ -78,15 +78,6 @@ class Window:
         return f"timestamps from {self.since.isoformat()} to {self.until.isoformat()}"
 
 
-def moment(text: str) -> datetime:
-    """Parse a time (ISO 8601); without a zone it is UTC. Raises ValueError."""
-    try:
-        given = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a time: expected one such as 2013-01-01T06:00:00Z") from None
-    return given if given.tzinfo else given.replace(tzinfo=UTC)
-
-
 def parse_offsets(texts: Iterable[str]) -> dict[TopicPartition, OffsetSet]:
     """Parse offsets, each text `TOPIC:PARTITION:FIRST-LAST` or `TOPIC:PARTITION:OFFSET`. Raises ValueError."""
     found: dict[TopicPartition, OffsetSet] = {}

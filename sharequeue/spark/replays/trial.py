@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
@@ -190,13 +191,8 @@ def _first(deliveries: list[Delivery], most: int) -> tuple[Delivery, ...]:
     """Return the first `most` offsets of some deliveries."""
     taken: list[Delivery] = []
     for delivery in deliveries:
-        ranges = []
-        if not most:
-            break
-        for first, end in delivery.offsets.ranges:
-            ranges.append((first, min(end, first + most)))
-            most -= ranges[-1][1] - first
-            if not most:
-                return (*taken, replace(delivery, offsets=OffsetSet.of(*ranges)))
-        taken.append(delivery)
+        some = OffsetSet.from_offsets(islice(delivery.offsets.iter_offsets(), most))
+        most -= some.count
+        if some:
+            taken.append(replace(delivery, offsets=some))
     return tuple(taken)

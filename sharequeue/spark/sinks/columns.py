@@ -7,7 +7,7 @@ a handler's result before it is written: a record with a row that does not fit i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Window, types
@@ -38,6 +38,29 @@ class Shape:
     """Limits in addition to those of the columns' types."""
 
 
+def in_table(
+    table: str, there: Collection[str], columns: Iterable[str], key: Callable[[str], str] = str
+) -> list[str]:
+    """Return the columns of the rows that a table has; names are equal if their keys are. Raise SinkRefused if the
+    table lacks a column that it must have, or has none of them.
+    """
+    known = {key(name) for name in there}
+    wanted = [name for name in columns if name not in NEVER]
+    absent = [name for name in wanted if key(name) not in known and name not in OPTIONAL]
+    if absent:
+        raise SinkRefused(
+            f"table {table} has no column {', '.join(absent)}, which the handler's result has: add it to the table, "
+            f"or drop it in the handler. The table has {', '.join(there)}."
+        )
+    found = [name for name in wanted if key(name) in known]
+    if not found:
+        raise SinkRefused(
+            f"table {table} has no column in common with the handler's result: it has {', '.join(there)}, the "
+            f"result {', '.join(wanted)}."
+        )
+    return found
+
+
 def by_name(table: str, there: Shape, columns: types.StructType) -> dict[str, str]:
     """Return the name of the source column for each column of the table; the table's other columns get null.
 
@@ -47,20 +70,10 @@ def by_name(table: str, there: Shape, columns: types.StructType) -> dict[str, st
     known: dict[str, list[types.StructField]] = {}
     for each in there.columns.fields:
         known.setdefault(_key(each.name, there), []).append(each)
-    wanted = [each for each in nullable(columns).fields if each.name not in NEVER]
-    absent = [
-        each.name for each in wanted if _key(each.name, there) not in known and each.name not in OPTIONAL
-    ]
-    if absent:
-        raise SinkRefused(
-            f"table {table} has no column {', '.join(absent)}, which the handler's result has: add it to the table, "
-            f"or drop it in the handler. The table has {', '.join(there.columns.names)}."
-        )
+    ours = nullable(columns)
     pairs: dict[str, str] = {}
-    for each in wanted:
-        found = known.get(_key(each.name, there), [])
-        if not found:
-            continue
+    for wanted in in_table(table, there.columns.names, columns.names, lambda name: _key(name, there)):
+        each, found = ours[wanted], known[_key(wanted, there)]
         (name, *others) = [column.name for column in found]
         if others or name in pairs:
             raise SinkRefused(
@@ -75,11 +88,6 @@ def by_name(table: str, there: Shape, columns: types.StructType) -> dict[str, st
                 "cast it in the handler"
             )
         pairs[name] = each.name
-    if not pairs:
-        raise SinkRefused(
-            f"table {table} has no column in common with the handler's result: it has "
-            f"{', '.join(there.columns.names)}, the result {', '.join(each.name for each in wanted)}."
-        )
     strict = [each.name for each in there.columns.fields if not each.nullable and each.name not in pairs]
     if strict:
         raise SinkRefused(

@@ -9,8 +9,8 @@ number.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,7 @@ from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.session import EXTENSIONS
 from sharequeue.spark.sinks.columns import Limit, Shape, folder_limits, quoted
 from sharequeue.spark.sinks.interface import OpenSink, Sink, SinkContext, SinkRefused, Stored
-from sharequeue.spark.sinks.lake_table import CLAIM_SECONDS, OpenTransfer, Rows, Step
-from sharequeue.spark.waits import named_wait
+from sharequeue.spark.sinks.lake_table import Rows, Step, opened
 from sharequeue.words.settings import Settings
 from sharequeue.words.settings.addresses import is_uri
 from sharequeue.words.settings.jar_sets import fetch_command
@@ -55,17 +54,11 @@ class DeltaTable(Sink):
     table: str
     on_step: Callable[[Step], None] = field(default=lambda step: None, compare=False, repr=False)
 
-    @contextmanager
-    def open(self, context: SinkContext) -> Iterator[OpenSink]:
+    def open(self, context: SinkContext) -> AbstractContextManager[OpenSink]:
         """Prepare a run, and complete the transfers of earlier runs. Raises SinkRefused if there is no such table, if
         it cannot accept transfers, or if Spark has no Delta.
         """
-        table = _Table.found(context, self.table)
-        table.shape()
-        opened = OpenTransfer(context, table, self.on_step)
-        with named_wait(f"the transfer of rows to {opened.table.name}"):
-            opened.transfer(CLAIM_SECONDS)
-        yield opened
+        return opened(context, _Table.found(context, self.table), self.on_step)
 
     def stored(self, settings: Settings, names: SinkNames) -> Stored:
         """Return the table's name in the catalog, or its address."""

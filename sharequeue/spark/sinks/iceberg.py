@@ -8,8 +8,8 @@ first. The property works even when those snapshots have expired: an unpublished
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +20,7 @@ from pyspark.sql import SparkSession
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.sinks.columns import Shape, folder_limits, quoted
 from sharequeue.spark.sinks.interface import OpenSink, Sink, SinkContext, SinkRefused, Stored
-from sharequeue.spark.sinks.lake_table import CLAIM_SECONDS, OpenTransfer, Rows, Step
-from sharequeue.spark.waits import named_wait
+from sharequeue.spark.sinks.lake_table import Rows, Step, opened
 from sharequeue.words.settings import Settings
 from sharequeue.words.settings.jar_sets import fetch_command
 
@@ -47,20 +46,14 @@ class IcebergTable(Sink):
     table: str
     on_step: Callable[[Step], None] = field(default=lambda step: None, compare=False, repr=False)
 
-    @contextmanager
-    def open(self, context: SinkContext) -> Iterator[OpenSink]:
+    def open(self, context: SinkContext) -> AbstractContextManager[OpenSink]:
         """Prepare a run, and complete the transfers of earlier runs. Raises SinkRefused if there is no such table, if
         it does not have `write.wap.enabled`, or if Spark has no Iceberg.
         """
         names = context.names
         # Only letters: the name is a key in the table's properties.
         application = f"sharequeue.{context.state.outputs.state_id()}.{names.group}.{names.sink}"
-        table = _Table(context.spark, self.table, application)
-        table.shape()
-        opened = OpenTransfer(context, table, self.on_step)
-        with named_wait(f"the transfer of rows to {opened.table.name}"):
-            opened.transfer(CLAIM_SECONDS)
-        yield opened
+        return opened(context, _Table(context.spark, self.table, application), self.on_step)
 
     def stored(self, settings: Settings, names: SinkNames) -> Stored:
         """Return the table's name with its catalog."""

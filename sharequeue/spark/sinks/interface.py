@@ -1,4 +1,4 @@
-"""The protocol of a sink: six methods, of which a new sink has to write two (`Sink.open`, `OpenSink.acknowledge`).
+"""The protocol of a sink: five methods, of which a new sink has to write two (`Sink.open`, `OpenSink.acknowledge`).
 
 Each round first writes its rows to files, by lease (`output/lease_files.py`), and reads its outcomes from these
 files. The sink then decides what happens to the accepted rows:
@@ -26,10 +26,10 @@ from pyspark.sql.types import StructType
 
 from sharequeue.spark.handler import KEPT_COLUMNS, RESULT_NAMES, PipelineError
 from sharequeue.spark.leasing.renewal import LeaseKeeper
+from sharequeue.spark.outcomes.acknowledging import acknowledge_all, to_send
 from sharequeue.spark.outcomes.outcomes import Acknowledgement
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import SinkNames, remove_lease
-from sharequeue.spark.output.lease_files import Written
 from sharequeue.spark.output.parquet import ColumnChanged
 from sharequeue.spark.output.written_columns import WrittenColumns
 from sharequeue.state import State
@@ -94,12 +94,20 @@ class Accepted:
 class WrittenRound:
     """A round whose rows are in files. Nothing of it counts yet."""
 
-    written: Written
     leases: Sequence[Accepted]
     keeper: LeaseKeeper
     """Renews the locks of these leases."""
     stage: Callable[[str], AbstractContextManager[None]]
     """Reports a step of the round by its name, and measures its duration."""
+
+    def acknowledge(self, state: State, output: Callable[[Accepted], LeaseOutput]) -> list[Acknowledged]:
+        """Acknowledge all leases in a few calls; `output` returns where the accepted rows of a lease are."""
+        with self.stage("acknowledge"):
+            given = [
+                to_send(each.lease, each.acknowledgement, [output(each), *each.outputs])
+                for each in self.leases
+            ]
+            return acknowledge_all(state, self.keeper, given)
 
     def one_by_one(self, acknowledge: Callable[[Accepted], Acknowledged]) -> list[Acknowledged]:
         """Call a function for each lease in turn, while the lease has the lock that its acknowledgement needs."""
@@ -128,7 +136,6 @@ class Stored:
 class Replacement:
     """The records whose rows in a sink will be replaced, and the files with the new rows."""
 
-    name: str
     offsets: Mapping[tuple[str, int], OffsetSet]
     """By topic and partition."""
     accepted_path: str
@@ -170,23 +177,19 @@ class OpenSink(Protocol):
 
 
 class Sink(Protocol):
-    """The destination of accepted rows: a value that is part of a job. A subclass inherits `sweep` if it leaves
-    nothing outside the files, `replace` if it cannot remove rows, and `stored` if no data catalog knows its rows.
+    """The destination of accepted rows: a value that is part of a job. A subclass inherits `replace` if it cannot
+    remove rows, and `stored` if no data catalog knows its rows.
     """
 
     def open(self, context: SinkContext) -> AbstractContextManager[OpenSink]:
-        """Prepare a run. At the end of the block, remove what was prepared and does not count. Raises SinkRefused
-        before anything is leased.
+        """Prepare a run, and remove what killed runs left outside the files. At the end of the block, remove what was
+        prepared and does not count. Raises SinkRefused before anything is leased.
         """
         ...
 
     def stored(self, settings: Settings, names: SinkNames) -> Stored:
         """Return where the accepted rows are, for a data catalog. Nothing is read for it."""
         return Stored()
-
-    def sweep(self, state: State, names: SinkNames, *, dry_run: bool) -> list[str]:
-        """Remove what leases that have ended left outside the files. Return what was removed."""
-        return []
 
     def replace(self, context: SinkContext, replacement: Replacement, *, execute: bool) -> Replaced:
         """Replace the rows of some records with others; without `execute` only count them. Raises InvalidRequest if

@@ -20,26 +20,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sharequeue.spark.outcomes.acknowledging import acknowledge_all, to_send
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import remove_lease
 from sharequeue.spark.output.manifest import ELSEWHERE, PENDING
 from sharequeue.spark.output.parquet import ColumnChanged, read_parquet
 from sharequeue.spark.sinks.columns import Shape, as_table, by_name, unfit_rejected
 from sharequeue.spark.sinks.interface import Accepted, OpenSink, SinkContext, SinkRefused, WrittenRound
+from sharequeue.spark.waits import named_wait
 from sharequeue.words.values import Acknowledged, LeaseOutput, Transfer
 
 _log = logging.getLogger(__name__)
 
 CLAIM_SECONDS = 30.0
 """How long other processes leave a transfer to the process that began it. It only avoids work done twice."""
+_WAIT_SECONDS = CLAIM_SECONDS
+"""How long a run waits at its start for a transfer that another process has claimed."""
 _LOOK_SECONDS = 0.2
 
 Rows = Callable[[SparkSession], DataFrame]
@@ -85,12 +88,7 @@ class OpenTransfer(OpenSink):
         """Acknowledge the leases of a round, so that their files count, and transfer the files. The next round or run
         repeats a transfer that fails.
         """
-        with round.stage("acknowledge"):
-            given = [
-                to_send(each.lease, each.acknowledgement, [self._output(each), *each.outputs])
-                for each in round.leases
-            ]
-            acknowledged = acknowledge_all(self.context.state, round.keeper, given)
+        acknowledged = round.acknowledge(self.context.state, self._output)
         with round.stage("transfer"):
             self.transfer()
         return acknowledged
@@ -162,6 +160,16 @@ class OpenTransfer(OpenSink):
         for folder in _folders(found):
             remove_lease(Files(spark, folder), folder)
         self.on_step("removed")
+
+
+@contextmanager
+def opened(context: SinkContext, table: LakeTable, on_step: Callable[[Step], None]) -> Iterator[OpenSink]:
+    """Prepare a run, and complete the transfers of earlier runs. Raise SinkRefused if the table cannot accept any."""
+    table.shape()
+    transfers = OpenTransfer(context, table, on_step)
+    with named_wait(f"the transfer of rows to {table.name}"):
+        transfers.transfer(_WAIT_SECONDS)
+    yield transfers
 
 
 def _folders(found: Transfer) -> list[str]:

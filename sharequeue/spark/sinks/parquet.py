@@ -13,7 +13,6 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from sharequeue.spark.outcomes.acknowledging import acknowledge_all, to_send
 from sharequeue.spark.output.compaction import CompactionFailed, NewFolder, write_folder
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import SinkNames, no_files, sink_root
@@ -40,47 +39,6 @@ _PLACE = "topic string, partition int"
 _HOME = "sharequeue_home"
 _Move = tuple[NewFolder, Sequence[OutputRow], Mapping[int, int]]
 """A new folder, the outputs that move into it, and their numbers of records by lease."""
-
-
-def _published(context: SinkContext, replacement: Replacement, execute: bool) -> Replaced:
-    """Replace rows by those of a replay; without `execute` only count them. Raises InvalidRequest and
-    CompactionFailed.
-
-    A row of the replay gets the lease of the row that it replaces. If there is none, it gets the home of its
-    partition: the last lease that had such a row, or else the last one with an output.
-    """
-    names, state, spark = context.names, context.state, context.spark
-    manifest = state.outputs.counted(names.group, names.sink)
-    last = {(row.topic, row.partition): row.lease_id for row in manifest}
-    for at in replacement.offsets:
-        if at not in last:
-            raise InvalidRequest(
-                f"Group {names.group} has acknowledged no output of {at[0]}-{at[1]} in {names.sink}: there is "
-                "nothing to replace."
-            )
-    folders = _folders(row for row in manifest if (row.topic, row.partition) in replacement.offsets)
-    if elsewhere := next((folder for folder in folders if folder.startswith(ELSEWHERE)), None):
-        raise InvalidRequest(
-            f"Rows of {names.sink} are in {elsewhere.removeprefix(ELSEWHERE)}, others in files: publish into both "
-            "with a program of your own."
-        )
-    wanted = _records(spark, replacement.offsets)
-    old = read_counted(spark, folders).join(wanted, AT, "left_semi") if folders else None
-    hits = old.groupBy("lease_id", *AT[:2]).count().collect() if old is not None else []
-    hidden = sum(row["count"] for row in hits)
-    homes = {at: last[at] for at in replacement.offsets}
-    for row in sorted(hits, key=lambda row: int(row["lease_id"])):
-        homes[row["topic"], row["partition"]] = row["lease_id"]
-    touched = {*homes.values(), *(row["lease_id"] for row in hits)}
-    if execute and touched:
-        # Leases without accepted records have no folder: their rows of the manifest move to the new folder, too.
-        moved = _moved(manifest, touched)
-        added = _added(spark, replacement, homes, old)
-        new = _replaced(context, moved, wanted, added, replacement.accepted_rows - hidden)
-        _commit(context, replacement, new, moved, touched)
-    touched_folders = _folders(row for row in manifest if row.lease_id in touched)
-    summaries = tuple(replacement.summaries) if touched else ()
-    return Replaced(sink_root(context.settings, names.sink), hidden, len(touched_folders), summaries)
 
 
 def _added(
@@ -202,8 +160,43 @@ class ParquetByLease(Sink):
         return Stored("parquet", uri=uri, for_the_queue=True)
 
     def replace(self, context: SinkContext, replacement: Replacement, *, execute: bool) -> Replaced:
-        """Rewrite the folders that have rows of these records. Raises InvalidRequest and CompactionFailed."""
-        return _published(context, replacement, execute)
+        """Rewrite the folders that have rows of these records. Raises InvalidRequest and CompactionFailed.
+
+        A row of the replay gets the lease of the row that it replaces. If there is none, it gets the home of its
+        partition: the last lease that had such a row, or else the last one with an output.
+        """
+        names, state, spark = context.names, context.state, context.spark
+        manifest = state.outputs.counted(names.group, names.sink)
+        last = {(row.topic, row.partition): row.lease_id for row in manifest}
+        for at in replacement.offsets:
+            if at not in last:
+                raise InvalidRequest(
+                    f"Group {names.group} has acknowledged no output of {at[0]}-{at[1]} in {names.sink}: there is "
+                    "nothing to replace."
+                )
+        folders = _folders(row for row in manifest if (row.topic, row.partition) in replacement.offsets)
+        if elsewhere := next((folder for folder in folders if folder.startswith(ELSEWHERE)), None):
+            raise InvalidRequest(
+                f"Rows of {names.sink} are in {elsewhere.removeprefix(ELSEWHERE)}, others in files: publish into "
+                "both with a program of your own."
+            )
+        wanted = _records(spark, replacement.offsets)
+        old = read_counted(spark, folders).join(wanted, AT, "left_semi") if folders else None
+        hits = old.groupBy("lease_id", *AT[:2]).count().collect() if old is not None else []
+        hidden = sum(row["count"] for row in hits)
+        homes = {at: last[at] for at in replacement.offsets}
+        for row in sorted(hits, key=lambda row: int(row["lease_id"])):
+            homes[row["topic"], row["partition"]] = row["lease_id"]
+        touched = {*homes.values(), *(row["lease_id"] for row in hits)}
+        if execute and touched:
+            # Leases without accepted records have no folder: their rows of the manifest move to the new folder, too.
+            moved = _moved(manifest, touched)
+            added = _added(spark, replacement, homes, old)
+            new = _replaced(context, moved, wanted, added, replacement.accepted_rows - hidden)
+            _commit(context, replacement, new, moved, touched)
+        touched_folders = _folders(row for row in manifest if row.lease_id in touched)
+        summaries = tuple(replacement.summaries) if touched else ()
+        return Replaced(sink_root(context.settings, names.sink), hidden, len(touched_folders), summaries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +205,7 @@ class _OpenFiles(OpenSink):
     overlaps = True
 
     def acknowledge(self, round: WrittenRound) -> list[Acknowledged]:
-        with round.stage("acknowledge"):
-            given = [
-                to_send(each.lease, each.acknowledgement, [self._output(each), *each.outputs])
-                for each in round.leases
-            ]
-            return acknowledge_all(self.context.state, round.keeper, given)
+        return round.acknowledge(self.context.state, self._output)
 
     def _output(self, accepted: Accepted) -> LeaseOutput:
         sink, state = self.context.names.sink, self.context.state

@@ -3,7 +3,7 @@
 The rows are moved in the transaction of the acknowledgement, so the table must be in the state's database. Spark's
 executors copy a lease's rows into an unlogged staging table of that lease (`postgres_copy.py`). Then one transaction
 on the driver moves them, `insert into target select … from staging`, and acknowledges in its last statement. Any
-error rolls everything back. No row passes through the driver. The sweep removes the staging tables of leases that
+error rolls everything back. No row passes through the driver. The next run removes the staging tables of leases that
 ended without an acknowledgement.
 """
 
@@ -26,12 +26,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from sharequeue.spark.outcomes.acknowledging import acknowledge
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import SinkNames
-from sharequeue.spark.output.lease_files import Written
 from sharequeue.spark.output.manifest import ELSEWHERE
 from sharequeue.spark.signals import deferred
+from sharequeue.spark.sinks.columns import in_table
 from sharequeue.spark.sinks.interface import (
-    NEVER,
-    OPTIONAL,
     Accepted,
     OpenSink,
     Replaced,
@@ -55,7 +53,6 @@ from sharequeue.spark.sinks.postgres_tables import (
     staging_tables,
     with_password,
 )
-from sharequeue.state import State
 from sharequeue.words.errors import InvalidRequest
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import Acknowledged, LeaseOutput
@@ -83,8 +80,8 @@ _WIDTHS: Mapping[type[types.DataType], tuple[str, ...]] = {
 """By Spark type: the Postgres types that cannot hold all its values."""
 _NESTED = (types.ArrayType, types.MapType, types.StructType)
 NOBODYS_LEASE = 0
-"""The number in the name of a replacement's staging table. No lease has this number, so the sweep removes the table
-that a killed process leaves.
+"""The number in the name of a replacement's staging table. No lease has this number, so a run leaves the table
+to the publication that fills it. The next publication removes the table that a killed one leaves.
 """
 _NAMES_A_RECORD = ("topic", "partition", "offset")
 _THE_SAME = (
@@ -126,14 +123,23 @@ class PostgresTable(Sink):
 
     @contextmanager
     def open(self, context: SinkContext) -> Iterator[OpenTable]:
-        """Prepare a run. Raises SinkRefused if the table does not exist, if the role may not write to it, or if `url`
-        is the address of another database.
+        """Prepare a run, and drop the staging tables that killed runs left. Raises SinkRefused if the table does not
+        exist, if the role may not write to it, or if `url` is the address of another database.
         """
         with context.state.transaction() as (connection, _):
-            target = find(cursor_of(connection), self.table)
+            cursor = cursor_of(connection)
+            target = find(cursor, self.table)
+            left = staging_tables(
+                cursor, target.schema, staging_prefix(context.names.group, context.names.sink)
+            )
             route = connection_of(self.url or context.settings.database_url)
             if self.url is not None:
                 same_database(connection, route, self.table)
+        # Read after the tables: a lease that is acquired in between has no table yet.
+        held = {row.lease_id for row in context.state.figures.leases(context.names.group)} if left else ()
+        for lease_id, name in left:
+            if lease_id not in held and lease_id != NOBODYS_LEASE:
+                dropped(context.state, target.schema, name)
         opened = OpenTable(self, context, target, route)
         try:
             yield opened
@@ -147,19 +153,6 @@ class PostgresTable(Sink):
         server = sa.URL.create("postgresql", host=url.host, port=url.port, database=url.database)
         table = f"{url.database}.{self.table}" if url.database else self.table
         return Stored("postgres", table, server.render_as_string())
-
-    def sweep(self, state: State, names: SinkNames, *, dry_run: bool) -> list[str]:
-        """Remove the staging tables of leases that are no longer held. Return their names."""
-        with state.transaction() as (connection, _):
-            cursor = cursor_of(connection)
-            schema = find(cursor, self.table).schema
-            found = staging_tables(cursor, schema, staging_prefix(names.group, names.sink))
-        # Read after the tables: a lease that is acquired in between has no table yet.
-        held = {row.lease_id for row in state.figures.leases(names.group)}
-        left = [name for lease_id, name in found if lease_id not in held]
-        if not dry_run:
-            left = [name for name in left if dropped(state, schema, name)]
-        return [f"{ELSEWHERE}{schema}.{name}" for name in left]
 
     def replace(self, context: SinkContext, replacement: Replacement, *, execute: bool) -> Replaced:
         """Replace rows by topic, partition and offset, in one transaction. Raises SinkRefused if the table lacks a
@@ -176,7 +169,7 @@ class PostgresTable(Sink):
 
 @dataclass(slots=True)
 class OpenTable(OpenSink):
-    """The table in one run. Spark copies the rows (`stage`). Everything else runs on the driver, in a few statements
+    """The table in one run. Spark copies the rows. Everything else runs on the driver, in a few statements
     for each lease.
     """
 
@@ -199,33 +192,17 @@ class OpenTable(OpenSink):
 
     def match(self, columns: types.StructType) -> None:
         """Check columns, and select those to copy. Raise SinkRefused as `fits` does."""
-        wanted = [name for name in columns.names if name not in NEVER]
-        absent = [name for name in wanted if name not in self.target.columns and name not in OPTIONAL]
-        if absent:
-            raise SinkRefused(
-                f"table {self.sink.table} has no column {', '.join(absent)}, which the handler's result has: "
-                f"add it to the table, or drop it in the handler. The table has {', '.join(self.target.columns)}."
-            )
-        for name in wanted:
-            kind = columns[name].dataType
-            if not isinstance(
-                kind, (*_SIMPLE, *_NESTED, types.BinaryType, types.DecimalType, types.NullType)
-            ):
-                raise SinkRefused(
-                    f"column {name} is of type {kind.simpleString()}, which cannot be copied into Postgres: cast it "
-                    "in the handler, for instance to string"
-                )
-            if name in self.target.columns:
-                self._refuse_kind(name, kind, self.target.kinds[name])
-        self.columns = tuple(name for name in wanted if name in self.target.columns)
-        if not self.columns:
-            raise SinkRefused(
-                f"table {self.sink.table} has no column in common with the handler's result: it has "
-                f"{', '.join(self.target.columns)}, the result {', '.join(wanted)}."
-            )
+        self.columns = tuple(in_table(self.sink.table, self.target.columns, columns.names))
+        for name in self.columns:
+            self._refuse_kind(name, columns[name].dataType, self.target.kinds[name])
 
     def _refuse_kind(self, name: str, kind: types.DataType, there: str) -> None:
         """Raise SinkRefused for a type that Postgres would refuse in the copy, or read as another value."""
+        if not isinstance(kind, (*_SIMPLE, *_NESTED, types.BinaryType, types.DecimalType, types.NullType)):
+            raise SinkRefused(
+                f"column {name} is of type {kind.simpleString()}, which cannot be copied into Postgres: cast it in "
+                "the handler, for instance to string"
+            )
         if isinstance(kind, _NESTED) and there not in _TAKE_JSON:
             raise SinkRefused(
                 f"column {name} is of type {kind.simpleString()}, which is copied as JSON, but in table "
@@ -242,14 +219,8 @@ class OpenTable(OpenSink):
                 "the zone in the handler, for example with `cast(… as timestamp_ltz)`."
             )
 
-    def stage(self, written: Written) -> None:
-        """Copy a round's accepted rows into the staging tables of their leases, on the executors."""
-        if not written.accepted:
-            return
-        rows = self.context.spark.read.parquet(*map(literal, written.accepted.values()))
-        self._copy(written.accepted, rows)
-
     def _copy(self, lease_ids: Iterable[int], rows: DataFrame) -> None:
+        """Copy accepted rows into the staging tables of their leases, on the executors."""
         copier = self.copier(lease_ids)
         texts = as_texts(rows, self.columns).coalesce(self.sink.connections)
         receipts = texts.mapInArrow(copier, RECEIPT).collect()
@@ -289,7 +260,9 @@ class OpenTable(OpenSink):
     def acknowledge(self, round: WrittenRound) -> list[Acknowledged]:
         """Copy the accepted rows of a round; then, for each lease, move its rows and acknowledge it."""
         with round.stage("stage"):
-            self.stage(round.written)
+            folders = {each.lease.lease_id: each.folder for each in round.leases if each.folder is not None}
+            if folders:
+                self._copy(folders, self.context.spark.read.parquet(*map(literal, folders.values())))
         with round.stage("acknowledge"):
             return round.one_by_one(self.acknowledge_lease)
 
@@ -320,7 +293,7 @@ class OpenTable(OpenSink):
 
     def close(self) -> None:
         """Drop the staging tables of leases that were not acknowledged. If tasks still copy after a while, or the
-        database cannot be reached, leave the tables to the sweep.
+        database cannot be reached, leave the tables to the next run.
         """
         deadline = time.monotonic() + CLOSE_SECONDS
         while self.staged and time.monotonic() < deadline:
@@ -332,7 +305,7 @@ class OpenTable(OpenSink):
                 _log.warning("staging tables could not be dropped: %s", error)
                 break
         if self.staged:
-            _log.warning("%d staging tables are left to the sweep", len(self.staged))
+            _log.warning("%d staging tables are left to the next run", len(self.staged))
 
     def _drop(self, lease_id: int) -> bool:
         if lease_id in self.staged and not dropped(

@@ -24,7 +24,7 @@ from sharequeue.state import State
 from sharequeue.words.settings import normalise_database_url
 
 DROP_WAIT_MS = 1000
-"""How long the drop of a staging table waits for a copy into it. After this time the table is left to the sweep."""
+"""How long the drop of a staging table waits for a copy into it. The next run tries again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,7 +206,7 @@ def test_a_group_with_members_is_left_alone(
     with pytest.raises(NonEmptyGroup, match="1 members"):
         state.administration.delete_offsets(group, log)
     with pytest.raises(NonEmptyGroup, match="1 members"):
-        state.administration.alter_offsets(SharePartition(group, log, 0), "id", 0)
+        single.alter_offsets(state, SharePartition(group, log, 0), "id", 0)
     assert starts(state, group) == {0: 4, 1: 0}
 
 
@@ -293,7 +293,7 @@ def test_a_reset_with_an_id_that_was_replaced_is_refused(
     """The command found an id that is no longer the topic's: it says all of why, dry run or not, and changes
     nothing."""
     reset(command, group, "--topic", f"{log}:0", "--to-earliest", "--execute")
-    state.administration.alter_offsets(SharePartition(group, log, 0), "an id that came later", 5)
+    single.alter_offsets(state, SharePartition(group, log, 0), "an id that came later", 5)
     for execute in ((), ("--execute", "--yes")):
         code, out, _ = command(
             *("offsets", "reset", "--group", group, "--topic", f"{log}:0", "--to-earliest"), *execute

@@ -27,6 +27,7 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.local.stack import StackInfo
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
+from tests import single
 from tests.fixtures.dagster import share_group
 from tests.fixtures.pipelines import Assigned, RunJob, job_of, standing
 from tests.fixtures.stack import MakeTopic
@@ -258,7 +259,7 @@ def test_replayed_days_are_published_once_after_a_dry_run(case: Case) -> None:
     case.work()
     # Released records would come again.
     for status in case.state.figures.describe(case.group.group):
-        case.state.administration.alter_offsets(status.share_partition, status.topic_id, status.log_end)
+        single.alter_offsets(case.state, status.share_partition, status.topic_id, status.log_end)
     before = output()
     assert publish(first=DAYS[0], last=DAYS[1]) == ""
     assert seen() == dict.fromkeys(DAYS[:2], (30, 18, 18))

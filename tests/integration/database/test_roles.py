@@ -320,7 +320,7 @@ def test_the_owner_migrates_and_nobody_else(logins: Logins) -> None:
 def test_the_audit_trail_cannot_be_rewritten(logins: Logins, group: str, topic: str) -> None:
     """Each administrative act says who, what, before and after; not even the owner changes a line of it."""
     at = _start(logins, group, topic)
-    State(logins.worker).administration.alter_offsets(at, "id", 7)
+    single.alter_offsets(State(logins.worker), at, "id", 7)
     alter_group_configs(logins.service, group, {"share.delivery.count.limit": 3})
     alter_group_configs(logins.service, group, {"share.delivery.count.limit": 4})
     trail = logins.reader.rows(

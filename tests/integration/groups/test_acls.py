@@ -191,7 +191,7 @@ def test_every_operation_asks(cluster: Cluster, group: str, topic: str) -> None:
         lambda: state.dead_letters.open(at, 1),
         lambda: state.dead_letters.close(at, 1),
         lambda: state.administration.pause(group, "mine now"),
-        lambda: state.administration.alter_offsets(at, "id", 3),
+        lambda: single.alter_offsets(state, at, "id", 3),
         lambda: state.administration.delete_offsets(group, topic),
         lambda: state.administration.delete_group(group),
     ):

@@ -73,7 +73,5 @@ def test_the_last_epoch_of_a_share_partition(queue: Database) -> None:
     state = State(queue)
     assert state.initialize(AT, TOPIC_ID, 7, LAST)
     with pytest.raises(InvalidRequest, match=f"Share-partition t-0 of group g is at {SAYS}"):
-        state.administration.alter_offsets(AT, TOPIC_ID, 0)
-    with pytest.raises(InvalidRequest, match=f"Share-partition t-0 of group g is at {SAYS}"):
         state.administration.raise_state_epochs()
     assert state.figures.describe("g")[0].spso == 7

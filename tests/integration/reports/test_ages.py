@@ -14,6 +14,7 @@ from sharequeue.cli import command
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.reading import first_records
 from sharequeue.kafka.topics import Topics
 from sharequeue.reports.history import Reports
 from sharequeue.reports.read import read_report
@@ -65,3 +66,14 @@ def test_the_oldest_record_has_the_age_of_its_timestamp(
     rows = {row["group"]: row for row in json.loads(shown.stdout)}
     assert timedelta(seconds=450) < timedelta(seconds=rows["g"]["oldest_age"]) < timedelta(seconds=600)
     assert (rows["g"]["lag"], rows["idle"]["lag"]) == (4, None)
+
+
+def test_a_partition_that_does_not_exist_is_not_waited_for(settings: Settings, make_topic: MakeTopic) -> None:
+    """The broker never reports it to a consumer that reads it; the others are read (the wait would be an hour)."""
+    topic = make_topic(1)
+    producer = Producer(client_config(settings))
+    producer.produce(topic, b"x")
+    assert producer.flush(30) == 0
+    found = first_records(settings, {(topic, 0): 0, (topic, 1): 0, ("not-there", 0): 0}, 3600.0)
+    assert list(found) == [(topic, 0)]
+    assert "not-there" not in Topics(settings).names()

@@ -168,7 +168,7 @@ def test_who_resets_keeps_what_has_been(private_database: Database) -> None:
     lease_and_acknowledge(state, 4, REJECT=(0, 4))
     close(state, 2)
     assert state.dead_letters.open(AT, 2) is not None
-    state.administration.alter_offsets(AT, "id", 0)
+    single.alter_offsets(state, AT, "id", 0)
     lease_and_acknowledge(state, 4, REJECT=(0, 4))
     close(state, 4)
     (status,) = state.figures.describe("g")

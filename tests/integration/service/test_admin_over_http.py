@@ -446,9 +446,7 @@ def test_a_reset_with_an_id_that_was_replaced_is_refused_over_http(
     topic = make_topic(1)
     starts = [{"topic_name": topic, "partitions": [{"partition_index": 0, "start_offset": 0}]}]
     ask("alter-share-group-offsets", group_id="g", topics=starts)
-    State(private_database).administration.alter_offsets(
-        SharePartition("g", topic, 0), "an id that came later", 5
-    )
+    single.alter_offsets(State(private_database), SharePartition("g", topic, 0), "an id that came later", 5)
     described = ask("describe-share-group-offsets", groups=[{"group_id": "g", "topics": None}])["groups"]
     assert described[0]["topics"][0]["partitions"][0]["leader_epoch"] == -1
     (stale,) = ask("alter-share-group-offsets", group_id="g", topics=starts)["responses"]

@@ -258,8 +258,8 @@ def test_a_topic_that_is_taken_over_during_a_look_is_not_taken_for_empty(
         looks.append(groups)
         if len(looks) == 1:
             return groups  # what is assigned; the ends of the logs are the second question
-        State(private_database).administration.alter_offsets(
-            SharePartition("g", topic, 0), topics.info(topic).topic_id, 2
+        single.alter_offsets(
+            State(private_database), SharePartition("g", topic, 0), topics.info(topic).topic_id, 2
         )
         return groups
 

@@ -32,6 +32,7 @@ from sharequeue.spark.output.folders import new_folder
 from sharequeue.state import State
 from sharequeue.words.errors import UnknownTopicOrPartition
 from sharequeue.words.settings import Settings
+from tests import single
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.stack import REPOSITORY, MakeTopic
 from tests.waiting import wait_until
@@ -271,7 +272,7 @@ def test_the_exit_code_says_what_is_left(
     assert ends() == (1, None)
     topic_id = topics.describe([topic])[topic].topic_id
     for status in state.figures.describe(job.group):
-        state.administration.alter_offsets(status.share_partition, topic_id, status.log_end)
+        single.alter_offsets(state, status.share_partition, topic_id, status.log_end)
     assert ends() == (0, 0)
 
     def stopped(*arguments: object, **given: object) -> None:

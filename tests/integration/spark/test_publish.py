@@ -25,6 +25,7 @@ from sharequeue.state import State
 from sharequeue.words.errors import InvalidRequest, UnknownTopicId
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
+from tests import single
 from tests.fixtures.pipelines import Assigned, Holder, MakeTable, Produce, RunJob, standing
 from tests.fixtures.stack import MakeTopic
 
@@ -205,7 +206,7 @@ def test_what_the_group_has_not_done_yet_is_not_published(
     produce(case.topic, 1, range(3))
     again = topics.describe([case.topic])[case.topic]
     for at in case.holder.assignment:
-        case.state.administration.alter_offsets(at, again.topic_id, 0)
+        single.alter_offsets(case.state, at, again.topic_id, 0)
     case.run_job(case.old, case.holder, max_rounds=1)
     given = {(case.topic, 1): OffsetSet.of((0, 3))}
     case.new.replay(case.settings, offsets=given, name="anew", spark=case.spark, state=case.state)
@@ -249,7 +250,7 @@ def test_rows_of_a_table_are_replaced_in_one_transaction(
     for partition in range(2):
         at = case.holder.assignment[partition]
         (status,) = [each for each in case.state.figures.describe(at.group_id) if each.partition == partition]
-        case.state.administration.alter_offsets(at, status.topic_id, 0)
+        single.alter_offsets(case.state, at, status.topic_id, 0)
     case.run_job(case.old, case.holder)
 
     def rows() -> Counter[tuple[int, int, str]]:

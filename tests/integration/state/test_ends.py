@@ -57,7 +57,7 @@ def test_a_reset_leaves_nothing_of_the_dead_letters_before_it(
     state.dead_letters.hold(AT, "the topic is not there")
     tables = ("failed_attempts", "held_dead_letters", "dead_letter_batches")
     assert [count(private_database, table) > 0 for table in tables] == [True, True, True]
-    state.administration.alter_offsets(AT, "id", 0)
+    single.alter_offsets(state, AT, "id", 0)
     assert {table: count(private_database, table) for table in tables} == dict.fromkeys(tables, 0)
 
 

@@ -185,7 +185,7 @@ class Histories(RuleBasedStateMachine):
     def alter(self, to: int, made_again: bool) -> None:
         if made_again or self.state.figures.describe(self.at.group_id)[0].status != "active":
             self.topic_id += "'"
-        self.state.administration.alter_offsets(self.at, self.topic_id, to)
+        single.alter_offsets(self.state, self.at, self.topic_id, to)
         self.leases.clear()
 
     @rule()

@@ -235,7 +235,7 @@ def test_waiting_and_pauses_are_reasons(state: State, at: SharePartition) -> Non
 
 def test_no_lag_needs_no_reason(state: State, at: SharePartition) -> None:
     """Also where it is paused."""
-    state.administration.alter_offsets(at, "id", REST)
+    single.alter_offsets(state, at, "id", REST)
     state.administration.pause("g", "a look")
     assert why(state) == (None, None, False)
 

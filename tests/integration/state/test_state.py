@@ -138,7 +138,7 @@ def test_a_topic_made_anew_under_the_same_name_is_not_leased_from(state: State, 
     assert "offsets reset --group g --topic t" in remark
     [row] = state.database.rows(sa.text("select condition from sharequeue.monitored_share_partitions"))
     assert row["condition"] == "topic_recreated"
-    state.administration.alter_offsets(at, "other id", 0)
+    single.alter_offsets(state, at, "other id", 0)
     assert single.observe(state, at, "other id", 0, 5, 5) == "active"
     assert single.observe(state, at, "id", 0, 1000, 1000) == "active"
     assert state.figures.describe("g")[0].log_end == 5
@@ -152,7 +152,7 @@ def test_a_reset_to_an_id_that_the_topic_had_before_is_refused(state: State, at:
     def refused(topic_id: str) -> None:
         before = state.figures.describe("g")
         with pytest.raises(UnknownTopicId, match=f"no longer has the id {topic_id}"):
-            state.administration.alter_offsets(at, topic_id, 3)
+            single.alter_offsets(state, at, topic_id, 3)
         for execute in (False, True):
             [row] = state.administration.reset_offsets("g", {("t", 0): 3}, {"t": topic_id}, execute=execute)
             assert row.error is not None
@@ -161,15 +161,15 @@ def test_a_reset_to_an_id_that_the_topic_had_before_is_refused(state: State, at:
 
     single.observe(state, at, "id B", 0, 5, 5)
     refused("id")
-    state.administration.alter_offsets(at, "id B", 0)
+    single.alter_offsets(state, at, "id B", 0)
     refused("id")
-    state.administration.alter_offsets(at, "id C", 0)
+    single.alter_offsets(state, at, "id C", 0)
     refused("id")
     refused("id B")
     assert single.observe(state, at, "id B", 0, 5, 5) == "active"
     assert single.observe(state, at, "id C", 0, 7, 7) == "active"
     assert state.figures.describe("g")[0].log_end == 7
-    state.administration.alter_offsets(at, "id C", 2)
+    single.alter_offsets(state, at, "id C", 2)
     assert single.acquire(state, at, "m1", None, 10) is not None
 
 

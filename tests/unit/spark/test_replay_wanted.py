@@ -12,7 +12,6 @@ from sharequeue.spark.replays.selection import (
     Window,
     checked_name,
     folder_name,
-    moment,
     name_of_leases,
     name_of_offsets,
     parse_leases,
@@ -87,11 +86,7 @@ def test_any_group_has_a_folder() -> None:
     assert folder_name("_x") == "%5Fx"
 
 
-def test_times_are_read() -> None:
-    assert moment("2013-01-01") == datetime(2013, 1, 1, tzinfo=UTC)
-    assert moment("2013-01-01T01:00:00+01:00") == datetime(2013, 1, 1, tzinfo=UTC)
-    with pytest.raises(ValueError, match="is not a time"):
-        moment("yesterday")
+def test_a_day_is_a_date() -> None:
     with pytest.raises(ValueError, match="is not a day"):
         Window.of_day("today")
 
