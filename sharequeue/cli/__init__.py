@@ -88,8 +88,8 @@ def main() -> None:
     try:
         # Without click's own handling, an `Exit` is returned as its code.
         sys.exit(command.main(standalone_mode=False) or 0)
-    except (click.Abort, KeyboardInterrupt):
-        _fail("", "stopped", 130)
+    except (click.Abort, KeyboardInterrupt) as error:
+        _fail("", str(error) or "stopped", 130)
     except click.UsageError as error:
         error.show()
         sys.exit(2)

@@ -19,7 +19,7 @@ from sharequeue.cli.options import Finite, Moment, execute_option, group_option,
 from sharequeue.cli.output import Output, answers, moment, nested, number, row_of, text
 from sharequeue.database import Database
 from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
-from sharequeue.deadletters.redrive.redrive import MAX_REDRIVES, MIN_RATE, Redrive
+from sharequeue.deadletters.redrive.redrive import MAX_REDRIVES, MIN_RATE, Redrive, RedrivePlan
 from sharequeue.deadletters.redrive.selection import (
     LettersSeen,
     RedriveRefused,
@@ -279,6 +279,8 @@ def redrive(
             raise Refused(error) from error
     if not (plan.groups or plan.letters or plan.sent_before or plan.looping or plan.gone):
         output.warn(f"{topic} has no dead letters: check the topic's name")
+    elif not (plan.letters or plan.sent_before or plan.looping or plan.gone):
+        output.warn(f"{topic} has dead letters, but none of this selection: {selection}")
     if gone := plan.gone if report is None else report.gone:
         output.warn(
             f"{gone:,} dead letters have no copy of their record, and the record is no longer in its topic, so they "
@@ -288,6 +290,8 @@ def redrive(
     if report is not None:
         row = {"sent": report.sent, "resumed": report.resumed, "gone": report.gone}
         output.rows([row], ("SENT", "RESUMED", "GONE"))
+        if not report.sent:
+            _note_held_back(output, plan)
         return
     rows = [
         {"target": name, "letters": count, "other_groups": ", ".join(plan.other_groups.get(name, ())) or None}
@@ -300,6 +304,10 @@ def redrive(
         output.warn(
             f"{plan.by_key} come from partitions that their target topic does not have: keys choose the partition"
         )
+    _note_held_back(output, plan)
+
+
+def _note_held_back(output: Output, plan: RedrivePlan) -> None:
     output.note(
         f"{plan.sent_before} were sent before, {plan.looping} were sent back too often (--max-redrives)"
     )

@@ -30,6 +30,11 @@ NO_SUCH_JOB = "NO_SUCH_JOB"
 WORK_LEFT = 3
 """The exit code of a run that did its work and left records for a later one."""
 
+STOPPED = (
+    "stopped: the records that the run held were given back and are delivered again, and those that it had "
+    "acknowledged stay done. To go on, run the same command again"
+)
+
 
 @click.command()
 @settings_options
@@ -138,7 +143,7 @@ def run(
         "replaces": replaces,
     }
     results = sys.stdout
-    with pipeline_code(output):
+    with pipeline_code(output, "stopped" if dry_run else STOPPED):
         found = load_job(job)
         if follow:
 
@@ -182,9 +187,9 @@ def _left(settings: Settings, job: Pipeline, report: RunReport) -> int:
 
 
 @contextmanager
-def pipeline_code(output: Output) -> Iterator[None]:
+def pipeline_code(output: Output, stopped: str = "stopped") -> Iterator[None]:
     """Call a pipeline in the block. What its code prints is not a result, and goes to stderr unless the results are
-    for people. Raises Refused for the errors of pipelines.
+    for people. Raises Refused for the errors of pipelines, and Abort with the text `stopped` after Ctrl-C.
     """
     # Imported here: other commands do not need Spark.
     from sharequeue.spark.handler import PipelineError
@@ -194,6 +199,8 @@ def pipeline_code(output: Output) -> Iterator[None]:
             yield
     except PipelineError as error:
         raise Refused(error) from error
+    except KeyboardInterrupt:
+        raise click.Abort(stopped) from None
 
 
 def load_job(named: str) -> Pipeline:

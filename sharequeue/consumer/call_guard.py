@@ -57,7 +57,7 @@ class CallGuard:
         self.check_open(prefix)
         if self._caller is not None:
             if self.in_callback and self._caller == threading.get_ident():
-                raise IllegalStateException(f"{prefix}{_STATE}" if prefix else _IN_CALLBACK)
+                raise IllegalStateException(f"{prefix}{_STATE} ({_IN_CALLBACK})" if prefix else _IN_CALLBACK)
             raise ConcurrentModificationException(
                 f"{prefix}Local: Conflicting use"
                 if prefix

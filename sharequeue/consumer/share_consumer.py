@@ -41,6 +41,7 @@ from sharequeue.database import Database
 from sharequeue.state.listening import Listener
 from sharequeue.state.locks import lock_clock
 from sharequeue.words.errors import ShareError, UnknownTopicId
+from sharequeue.words.names import plural
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.values import AcknowledgeType
 
@@ -206,7 +207,8 @@ class ShareConsumer:
         """Send the acknowledgements and wait for their results; in implicit mode, accept the polled records.
 
         Return None for each partition, or the error of its acknowledgements; REQUEST_TIMED_OUT if there is no result
-        after ``timeout`` seconds (-1: no limit). The acknowledgements may still take effect then.
+        after ``timeout`` seconds (-1: no limit). The acknowledgements may still take effect then. In explicit mode,
+        as in Kafka, records that are not acknowledged stay held without an entry here; the next poll raises.
         """
         with self._guard.call():
             seconds = float(real_number(timeout))
@@ -342,14 +344,20 @@ class ShareConsumer:
         if topic is None or partition is None or offset is None or partition < 0 or offset < 0:
             raise ValueError(f"Failed to acknowledge {what}: {_INVALID}")
         if not self._config.explicit:
-            raise IllegalStateException(f"Failed to acknowledge {what}: {_STATE}")
+            raise IllegalStateException(
+                f"Failed to acknowledge {what}: {_STATE} (implicit mode: the next poll or commit accepts the "
+                "records; to acknowledge each, set share.acknowledgement.mode=explicit)"
+            )
         if not _ACCEPT <= kind <= _RENEW:
             raise ValueError(f"Failed to acknowledge {what}: {_INVALID}")
         if delay is not None and not 0 <= delay <= _LONGEST_DELAY_S:
             raise ValueError(f"the delay is {delay}: expected 0 to {_LONGEST_DELAY_S:.0f} seconds")
         holding = self._holding(topic, partition, offset)
         if holding is None:
-            raise IllegalStateException(f"Failed to acknowledge {what}: {_STATE}")
+            raise IllegalStateException(
+                f"Failed to acknowledge {what}: {_STATE} (the record is not held: it was already acknowledged, or "
+                "never polled)"
+            )
         holding.handed[offset] = kind
         if holding.delays:
             holding.delays.pop(offset, None)
@@ -431,8 +439,8 @@ class ShareConsumer:
         for (topic, partition), (offsets, error) in sending.by_partition().items():
             if error is not None:
                 _log.warning(
-                    "%d records of %s-%d were not accepted and may be delivered again: %s",
-                    offsets.count,
+                    "%s of %s-%d not accepted, and may be delivered again: %s",
+                    plural(offsets.count, "record"),
                     topic,
                     partition,
                     error,

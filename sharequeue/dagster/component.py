@@ -149,10 +149,13 @@ class _PlainSchema(BaseModel):
         known = [*schema["properties"]]
         for model in (*ours["$defs"].values(), ours):
             names = known if model is ours else [*model["properties"]]
+            # This names the known fields; `additionalProperties` would be a second error for the same name.
             model["propertyNames"] = {"enum": names}
+            model.pop("additionalProperties", None)
             model["properties"] = {
                 name: _plain(field, ours["$defs"]) for name, field in model["properties"].items()
             }
+        schema.pop("additionalProperties", None)
         return {
             **schema,
             "propertyNames": ours["propertyNames"],

@@ -1,7 +1,7 @@
 """The asset checks of a share group on its state.
 
 On its SPSO-and-lag report: the invariants of the state, no lease that never ends, no lag below
-zero; and, if the yaml has a limit, how many records wait and how old the oldest is. The age is that of the record in
+zero; and, if the yaml has a limit, the lag and how old the oldest is. The age is that of the record in
 its topic. `state_results` judges a position. The checks of a run and the observation call it, so that a queue is
 judged while its runs fail.
 """
@@ -18,6 +18,7 @@ from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.dagster.tables import table_of
 from sharequeue.words.figures import SharePartitionStatus
+from sharequeue.words.names import plural
 from sharequeue.words.values import LeaseRow
 
 STATE_VERIFIED = "state_verified"
@@ -39,7 +40,7 @@ def described_checks(group: ShareGroup) -> dict[str, str]:
         NONE_LOST: f"Retention has removed at most {bounds.max_lost:,} records before they were processed.",
     }
     if bounds.max_lag is not None:
-        described[LAG_BOUNDED] = f"At most {bounds.max_lag:,} records wait."
+        described[LAG_BOUNDED] = f"The lag is at most {bounds.max_lag:,} offsets."
     if bounds.max_age is not None:
         described[AGE_BOUNDED] = f"No waiting record is older than {bounds.max_age}."
     return described
@@ -157,8 +158,8 @@ def _none_lost(statuses: Sequence[SharePartitionStatus], most: int) -> _Result:
 
 
 def _lag(lag: int, most: int) -> _Result:
-    problem = f"{lag:,} records wait, more than {most:,}" if lag > most else ""
-    return _Result(problem, f"{lag:,} records wait", {"lag_records": lag})
+    problem = f"the lag is {plural(lag, 'offset')}, more than {most:,}" if lag > most else ""
+    return _Result(problem, f"the lag is {plural(lag, 'offset')}", {"lag_records": lag})
 
 
 def _age(position: Position, most: str) -> _Result:

@@ -257,26 +257,40 @@ def why_held(settings: Settings, database: Database, configs: GroupConfigs) -> s
     None if it takes them, if the group has no such topic, and if the broker does not respond. Raises only errors of
     the database.
     """
+    return _held_or_missing(settings, database, configs)[0]
+
+
+def _held_or_missing(
+    settings: Settings, database: Database, configs: GroupConfigs
+) -> tuple[str | None, bool]:
+    """Return the reason of `why_held`, and whether the topic is missing and the first dead letter creates it."""
     if not configs.dead_letter_topic:
-        return None
+        return None, False
     rules = DeadLetterRules.of(configs, inputs_of(database, configs.group_id))
     try:
-        TopicKeeper(settings, ASK_SECONDS).judge(rules)
+        return None, TopicKeeper(settings, ASK_SECONDS).judge(rules) is None
     except CannotWrite as problem:
-        return problem.reason if problem.lasting else None
+        return problem.reason if problem.lasting else None, False
     except (ShareError, KafkaException, SettingMissing):
-        return None
-    return None
+        return None, False
 
 
 def warning_of_alter(
     settings: Settings, database: Database, configs: GroupConfigs, changes: Collection[str]
 ) -> str | None:
-    """Return a warning after a change of configs, if their dead-letter topic takes no letters now.
+    """Return a warning after a change of configs, if their dead-letter topic takes no letters now or does not exist.
 
     Asks the database and the broker only if the changes concern that topic.
     """
-    if {TOPIC_NAME, OPT_IN}.isdisjoint(changes) or (reason := why_held(settings, database, configs)) is None:
+    if {TOPIC_NAME, OPT_IN}.isdisjoint(changes):
+        return None
+    reason, missing = _held_or_missing(settings, database, configs)
+    if missing:
+        return (
+            f"there is no topic `{configs.dead_letter_topic}`: check the name. The first dead letter creates it, as "
+            f"`{AUTO_CREATE}` is true; to create it yourself, give it the config `{GROUP_ENABLE}=true`"
+        )
+    if reason is None:
         return None
     end = "dropped" if configs.dead_letter_drop_enable else "held until an operator acts"
     return f"dead letters of group {configs.group_id} will be {end}: {reason}"

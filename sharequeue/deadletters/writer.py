@@ -35,6 +35,7 @@ from sharequeue.kafka.topics import SETTLE_SECONDS, Topics
 from sharequeue.kafka.transactions import MarkerGroup
 from sharequeue.state import State
 from sharequeue.words.errors import BrokerNotAvailable, ShareError
+from sharequeue.words.names import plural
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import DeadLetterBatch, SharePartition
 
@@ -356,7 +357,7 @@ class DeadLetterWriter:
             report = _with(report, resumed=closed if written else 0, dropped=0 if written else closed)
             if not written:
                 drain.done(
-                    f"{source}: {closed} records dropped without a dead letter (batch {batch.sequence})"
+                    f"{source}: {plural(closed, 'record')} dropped without a dead letter (batch {batch.sequence})"
                 )
         return report
 

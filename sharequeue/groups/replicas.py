@@ -29,6 +29,8 @@ WORK: Mapping[Work, str] = {
     "dead_letters": "look for dead letters to write",
 }
 """The recurring tasks of a replica."""
+LATE_SECONDS: Mapping[Work, float] = {"watch": 60.0, "sweep": 30.0, "journal": 120.0, "dead_letters": 60.0}
+"""Work that no replica has done for this long is late: many times the interval between two turns."""
 
 ALIVE_SECONDS = 15.0
 """A replica without a report for longer is not counted."""

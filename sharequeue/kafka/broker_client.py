@@ -6,7 +6,6 @@ changed. No wait for it is without a limit. The requests are in `topics`.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -24,8 +23,6 @@ from sharequeue.words.errors import (
     error_for,
 )
 from sharequeue.words.settings import SettingMissing, Settings
-
-_logger_of_client = logging.getLogger("sharequeue.librdkafka")
 
 _UNREACHABLE = frozenset(
     {
@@ -122,7 +119,7 @@ class BrokerClient:
             if self._token is not None:
                 config["oauth_cb"] = self._token
             try:
-                client = AdminClient(config, logger=_logger_of_client)
+                client = AdminClient(config)
             except KafkaException as error:
                 raise SettingMissing(
                     f"Kafka's client does not accept its settings ({error.args[0].str()}): check the "

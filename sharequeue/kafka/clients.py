@@ -1,4 +1,4 @@
-"""Configure Kafka clients: address, security, login.
+"""Configure Kafka clients: address, security, login, log.
 
 This module converts our settings for the two client families: librdkafka (confluent-kafka) uses our names as they
 are, the Java client inside Spark's connector uses other names for keys, certificates and credentials. A password that
@@ -8,8 +8,10 @@ which guarantees.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +51,39 @@ _SAME_IN_JAVA = (
     *_JAVA_ALONE,
 )
 
+REPEAT_SECONDS = 60.0
+"""A broker that is away makes several lines a second; this is the time between two about the same connection."""
+
+
+class FewRepeats(logging.Filter):
+    """Pass a line of librdkafka about a connection once in `REPEAT_SECONDS`, by its kind and its thread."""
+
+    _THREAD = re.compile(r"\[thrd:[^\]]*\]")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed_at: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the line is not a repetition."""
+        text = record.getMessage()
+        thread = self._THREAD.search(text)
+        if thread is None:
+            return True
+        key, now = (text.partition(" ")[0], thread[0]), time.monotonic()
+        if now - self._passed_at.get(key, -REPEAT_SECONDS) < REPEAT_SECONDS:
+            return False
+        self._passed_at[key] = now
+        return True
+
+
+LIBRDKAFKA = logging.getLogger("sharequeue.librdkafka")
+"""The log of the clients. They would write to stderr by themselves."""
+LIBRDKAFKA.addFilter(FewRepeats())
+
 
 def client_config(settings: Settings, **overrides: Any) -> dict[str, Any]:
-    """Return a confluent-kafka configuration: address, security, and `overrides`.
+    """Return a confluent-kafka configuration: address, security, log, and `overrides`.
 
     Overrides are written with underscores (`group_id="x"` is `group.id`). Raises `SettingMissing` without an
     address, and for a password file that cannot be read.
@@ -64,7 +96,11 @@ def client_config(settings: Settings, **overrides: Any) -> dict[str, Any]:
                 f"{KAFKA_PREFIX}{_variable(name)}={security[name]} cannot be read: check that the file "
                 "exists and is readable"
             )
-    config: dict[str, Any] = {"bootstrap.servers": settings.bootstrap_servers, **security}
+    config: dict[str, Any] = {
+        "bootstrap.servers": settings.bootstrap_servers,
+        "logger": LIBRDKAFKA,
+        **security,
+    }
     for name, value in overrides.items():
         config[name if name in _WITH_UNDERSCORE else name.replace("_", ".")] = value
     return config
@@ -74,9 +110,10 @@ def portable_config(settings: Settings) -> dict[str, Any]:
     """Return a confluent-kafka configuration for other machines.
 
     Certificates and keys are included as text, so that other machines need no file. A key store in PKCS#12 is a file
-    that each machine must have.
+    that each machine must have. The logger is left out: it belongs to this process.
     """
     config = client_config(settings)
+    del config["logger"]
     for name in ("ssl.ca", "ssl.certificate", "ssl.key"):
         if config.get(f"{name}.location", "probe") != "probe":
             config[f"{name}.pem"] = _text(config, name)

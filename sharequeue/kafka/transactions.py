@@ -26,7 +26,7 @@ TIMEOUT_SECONDS = 30.0
 ABORT_TIMEOUT_SECONDS = 10.0
 ASK_AGAIN_SECONDS = 0.1
 
-_log = logging.getLogger("sharequeue.librdkafka")
+_log = logging.getLogger(__name__)
 FENCED = frozenset(
     {
         KafkaError._FENCED,
@@ -72,7 +72,7 @@ class MarkerGroup:
         config = client_config(
             settings, group_id=group, enable_auto_commit=False, isolation_level="read_committed"
         )
-        self._consumer = Consumer(config, logger=_log)
+        self._consumer = Consumer(config)
 
     def __enter__(self) -> Self:
         return self
@@ -127,7 +127,6 @@ class MarkedProducer:
                 transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
                 **config,
             ),
-            logger=_log,
         )
 
     def __enter__(self) -> Self:

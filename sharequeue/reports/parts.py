@@ -111,7 +111,7 @@ def lag_line(moments: Sequence[Moment]) -> Html:
     if not moments:
         return element("p", "No report of the last 24 hours.")
     points = [(moment.at, float(moment.lag)) for moment in moments]
-    return drawing.lines(points, title="Lag of the last 24 hours", unit="records")
+    return drawing.lines(points, title="Lag of the last 24 hours", unit="offsets")
 
 
 def histogram(counts: Sequence[DeliveryCount]) -> Html:

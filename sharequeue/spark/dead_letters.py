@@ -20,6 +20,7 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.spark.waits import named_wait
 from sharequeue.state import State
 from sharequeue.words.errors import first_line
+from sharequeue.words.names import plural
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import SharePartition
 
@@ -118,7 +119,7 @@ def about_letters(
     if waiting:
         reason = why_held(settings, state.database, configs)
         if reason is None:
-            return f"{waiting:,} records are on the way to the dead-letter topic"
+            return f"on the way to the dead-letter topic: {plural(waiting, 'record')}"
         if configs.dead_letter_drop_enable:
             return f"{waiting:,} dead letters are dropped, by the group's config: {reason}"
         return (

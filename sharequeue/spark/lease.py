@@ -39,7 +39,7 @@ from sharequeue.spark.report import AcknowledgedRecords, counted
 from sharequeue.spark.spark_jobs import cancellable
 from sharequeue.spark.table import Shown, Table
 from sharequeue.state import State
-from sharequeue.words.names import whole_number
+from sharequeue.words.names import plural, whole_number
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import Lease, SharePartition
 
@@ -131,8 +131,8 @@ class LeasedRecords(Shown):
         if error is None and self and not self._acknowledged:
             try:
                 warnings.warn(
-                    f"lease({self._group!r}) ended without an acknowledgement: its {self.count:,} records are "
-                    "given back and delivered again, in parts, as suspects. Write the outcomes and call "
+                    f"lease({self._group!r}) ended without an acknowledgement: {plural(self.count, 'record')} will "
+                    "be given back and delivered again, in parts, as suspects. Write the outcomes and call "
                     "acknowledge()",
                     Unacknowledged,
                     stacklevel=3,
@@ -154,7 +154,7 @@ class LeasedRecords(Shown):
             opened.joined.abandon()
         waiting = bool(self.leases) and not self._acknowledged
         what = (
-            f"its {self.count:,} records are delivered again when their locks lapse"
+            f"{plural(self.count, 'record')} will be delivered again when the locks lapse"
             if waiting
             else "nothing is locked"
         )
@@ -204,7 +204,7 @@ class LeasedRecords(Shown):
         ]
         columns = ("share-partition", "records", "first", "last", "deliveries")
         lost = words_of_losses(self._group, self.lost) if self.lost else None
-        return Table(f"leased {self.count:,} records", columns, rows, (self.why_nothing, lost))
+        return Table(f"leased {plural(self.count, 'record')}", columns, rows, (self.why_nothing, lost))
 
     @property
     def count(self) -> int:

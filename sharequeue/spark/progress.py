@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from sharequeue.spark.waits import WAIT_SECONDS
+from sharequeue.words.names import plural
 
 __all__ = ["Progress", "ProgressCallback", "shown_progress"]
 
@@ -40,9 +41,9 @@ class Progress:
     def __str__(self) -> str:
         parts = [f"round {self.round}: "]
         if self.stage != "done":
-            parts[0] += f"{self.stage} {self.leased:,} records" if self.leased else self.stage
+            parts[0] += f"{self.stage} {plural(self.leased, 'record')}" if self.leased else self.stage
         if self.stage == "done" or self.records_done:
-            done = f"{self.records_done:,} records done"
+            done = f"{plural(self.records_done, 'record')} done"
             parts = [f"{parts[0]}{done}"] if self.stage == "done" else [*parts, done]
             parts.append(f"{self.rate:,.0f}/s")
         if self.lag is not None:

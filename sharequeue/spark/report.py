@@ -14,6 +14,7 @@ from sharequeue.spark.dead_letters import Drained
 from sharequeue.spark.leasing.group import words_of_losses
 from sharequeue.spark.outcomes.outcomes import Acknowledgement
 from sharequeue.spark.table import Cell, Shown, Table
+from sharequeue.words.names import plural
 from sharequeue.words.values import Acknowledged
 
 STAGES = ("observe", "acquire", "plan", "write", "summarise", "read back", "stage", "acknowledge")
@@ -113,6 +114,8 @@ class RunReport(Counts):
     """
     dead_letters: Drained | None = None
     """The dead letters of the group that the run has written; None if none waited or a service writes them."""
+    errors: tuple[str, ...] = ()
+    """The first record that was released or rejected with an error: its offset, its outcome, and the error."""
 
     @property
     def stage_seconds(self) -> dict[str, float]:
@@ -133,9 +136,10 @@ class RunReport(Counts):
         letters = self.dead_letters
         state = "drained" if self.drained and not self.lag else f"lag {self.lag:,}"
         return _rounds(
-            f"run of group {self.group}: {self.leased:,} records leased in {self.seconds:,.1f} s "
+            f"run of group {self.group}: {plural(self.leased, 'record')} leased in {self.seconds:,.1f} s "
             f"({self.rate:,.0f}/s), {self.accepted:,} accepted, {state}",
             self.rounds,
+            *(f"first failure: {error}" for error in self.errors),
             words_of_losses(self.group, self.lost) if self.lost else None,
             self.remark,
             f"dead letters: {letters.written:,} written" if letters and letters.written else None,
@@ -168,7 +172,8 @@ class FollowReport(Counts):
     def table(self) -> Table:
         """Return the sums."""
         return self.shown(
-            f"followed group {self.group} for {self.seconds:,.0f} s: {self.runs:,} runs, {self.rounds:,} rounds"
+            f"followed group {self.group} for {self.seconds:,.0f} s: {plural(self.runs, 'run')}, "
+            f"{plural(self.rounds, 'round')}"
         )
 
 
@@ -180,4 +185,4 @@ class AcknowledgedRecords(Counts):
 
     def table(self) -> Table:
         """Return the counts."""
-        return self.shown(f"acknowledged {self.leased:,} records; lag {self.lag:,}")
+        return self.shown(f"acknowledged {plural(self.leased, 'record')}; lag {self.lag:,}")

@@ -30,6 +30,7 @@ from sharequeue.spark.leasing.budget import Budget, RecordSizes
 from sharequeue.spark.leasing.group import refuse_replaced
 from sharequeue.spark.leasing.isolation import Ended, Isolation, SparkJob, apart, parts_each
 from sharequeue.spark.leasing.renewal import LeaseKeeper, Member, in_turn, release_held
+from sharequeue.spark.outcomes.first_failure import first_failure
 from sharequeue.spark.outcomes.outcomes import (
     UNSEEN,
     Acknowledgement,
@@ -144,6 +145,8 @@ class Run:
     releases: Releases = field(init=False)
     began_at: float = field(init=False, default_factory=time.monotonic)
     records_done: int = field(init=False, default=0)
+    failure: str | None = field(init=False, default=None)
+    """The first record of the run that failed with an error."""
     leasing: threading.Lock = field(init=False, default_factory=threading.Lock)
     """Held while a round is leased, and while one is acknowledged and its releases are noted."""
     reporting: threading.Lock = field(init=False, default_factory=threading.Lock)
@@ -255,6 +258,8 @@ class Round:
             all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in seen.values()))
             refuse_other_partitions(leases, seen)
             wanted = acknowledgements(run.source, leases, seen, self.infos, job.dropped)
+            if run.failure is None:
+                run.failure = first_failure(run.source.spark, run.files, written.exceptions.values())
         if job.failed_share is not None:
             refuse_most_failed(run.source.spark, job.failed_share, written, leases, seen)
         if written.folders:

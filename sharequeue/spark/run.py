@@ -140,6 +140,7 @@ def run_rounds(
         seconds=seconds,
         remark="; ".join(filter(None, (why, about, context.written.remark))) or None,
         dead_letters=letters,
+        errors=() if run.failure is None else (run.failure,),
         **{**total(reports), "lost": report_losses(state, job.group, job.topics)},
     )
 

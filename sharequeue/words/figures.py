@@ -85,17 +85,18 @@ def words_of(kind: type, name: str) -> str:
     return f"{words[0].upper()}{words[1:]}."
 
 
+_LAG = "offsets that are not done, those of transaction markers included"
+
+
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """A share group in records, seconds, and records a second; the view ``group_figures``. None is not known."""
+    """A share group in records, offsets and seconds; the view ``group_figures``. None is not known."""
 
     group_id: str
     share_partitions: int = figure(
         "share-partitions of the group", "share-partitions", "share-partitions", listed=True
     )
-    lag: int = figure(
-        "records that are not done", title="lag", command="LAG", dagster="lag_records", listed=True
-    )
+    lag: int = figure(_LAG, "offsets", "lag", "LAG", dagster="lag_records", listed=True)
     in_flight: int = figure(
         "offsets between SPSO and SPEO, in any state",
         "offsets",
@@ -217,7 +218,7 @@ class SharePartitionStatus:
         wide=True,
         http="log_end_offset",
     )
-    lag: int = figure("records that are not done", title="lag", command="LAG", listed=True, http="lag")
+    lag: int = figure(_LAG, "offsets", "lag", "LAG", listed=True, http="lag")
     in_flight: int = figure("offsets from SPSO to SPEO, in any state", "offsets", "window")
     acquired: int = figure(
         "records held under a lock", title="acquired", command="ACQUIRED", listed=True, http="acquired"

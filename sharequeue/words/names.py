@@ -55,6 +55,11 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     return first if len(names) <= most else f"{first} and {len(names) - most:,} more"
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: 1 record, 2,000 records."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def nearest(name: str, known: Iterable[str], what: str) -> str:
     """Return a hint for an unknown name: the most similar known names, else the first known ones.
 

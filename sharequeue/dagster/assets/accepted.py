@@ -244,6 +244,8 @@ def _rounds(run: Processing, job: "Pipeline", history: RunHistory) -> tuple["Run
                 _tag_leases(run, Journal(run.queue.database).leases_of(group.group, member.member_id, since))
             raise
         _tag_leases(run, [lease_id for each in report.rounds for lease_id in each.lease_ids])
+    for error in report.errors:
+        context.log.info(f"first failure: {error}")
     if report.remark:
         context.log.info(report.remark)
     if report.lost:

@@ -37,7 +37,7 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.kafka.transactions import MarkerGroup
 from sharequeue.state import State
 from sharequeue.words.errors import ShareError
-from sharequeue.words.names import finite, nearest
+from sharequeue.words.names import finite, nearest, plural
 from sharequeue.words.offsets import EMPTY, OffsetSet
 from sharequeue.words.settings import Settings
 
@@ -278,7 +278,7 @@ class Redrive:
                         report.resumed += done.resumed
                         if not done.resumed:
                             at, count = f"{self._topic}-{partition}", done.written
-                            yield f"{at}: {count} records sent back (batch {done.sequence})"
+                            yield f"{at}: {plural(count, 'record')} sent back (batch {done.sequence})"
                             self._wait(done.written)
             except KafkaException as error:
                 raise letters.failure(error) from error

@@ -20,6 +20,7 @@ from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS, Value
 from sharequeue.groups.configs.names import environment_name, known_key
 from sharequeue.groups.configs.texts import parse, reset_duration
 from sharequeue.words.errors import InvalidConfig
+from sharequeue.words.settings.variables import warn_of_unknown_configs
 
 _BOUNDED = (
     "session.timeout.ms",
@@ -68,6 +69,7 @@ class ServiceConfigs:
         Raises `InvalidConfig` for a value of the wrong type, out of its range, or out of its own min and max.
         """
         environ = os.environ if environ is None else environ
+        warn_of_unknown_configs(map(environment_name, SERVICE_CONFIGS), environ)
         named: dict[str, str] = {}
         for name, key in SERVICE_CONFIGS.items():
             given = environ.get(environment_name(name))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from sharequeue.groups.replicas import WORK, Replicas, Work
+from sharequeue.groups.replicas import LATE_SECONDS, WORK, Replicas, Work
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.words.values import HeldDeadLetters
 
@@ -35,9 +35,6 @@ Kind = Literal[
     "held_dead_letters",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-
-LATE_SECONDS: Mapping[Work, float] = {"watch": 60.0, "sweep": 30.0, "journal": 120.0, "dead_letters": 60.0}
-"""Work that no replica has done for this long is late: many times the interval between two turns."""
 
 _LATE: Mapping[Work, Kind] = {
     "watch": "watch_late",

@@ -29,6 +29,7 @@ from sharequeue.spark.waits import named_wait
 from sharequeue.state import State
 from sharequeue.words.errors import UnknownTopicId
 from sharequeue.words.figures import SharePartitionStatus
+from sharequeue.words.names import plural
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import SharePartition
 
@@ -157,12 +158,16 @@ def why_nothing(
         if each.share_partition not in assigned
     )
     counted = (
-        (sum(status.acquired for status in statuses), "leased by other members"),
-        (waiting, f"waiting for the time from which they may be delivered again{until}"),
-        (elsewhere, "in share-partitions that are assigned to other members, or not assigned yet"),
-        (free, "released by this run, and left to a later one"),
+        (sum(status.acquired for status in statuses), "record", "leased by other members"),
+        (waiting, "record", f"waiting for the time from which they may be delivered again{until}"),
+        (elsewhere, "offset", "in share-partitions that are assigned to other members, or not assigned yet"),
+        (free, "record", "released by this run, and left to a later one"),
     )
-    reasons += [f"{count:,} records are {what}" for count, what in counted if count]
+    reasons += [
+        f"{plural(count, noun)} {'is' if count == 1 else 'are'} {what}"
+        for count, noun, what in counted
+        if count
+    ]
     return "; ".join(reasons) or None
 
 
@@ -179,8 +184,8 @@ def _begins_behind(
     named = " ".join(f"--topic {topic}" for topic in sorted({status.topic for status in statuses}))
     return (
         f"group {configs.group_id} is new and starts at the end of the log (share.auto.offset.reset=latest): "
-        f"{before:,} records are before it. To process them: sharequeue offsets reset --group {configs.group_id} "
-        f"{named} --to-earliest --execute"
+        f"{plural(before, 'offset')} {'is' if before == 1 else 'are'} before it. To process them: sharequeue offsets "
+        f"reset --group {configs.group_id} {named} --to-earliest --execute"
     )
 
 
@@ -197,7 +202,7 @@ def report_losses(state: State, group: str, topics: Sequence[str]) -> int:
 def words_of_losses(group: str, lost: int) -> str:
     """Return the message on lost records."""
     return (
-        f"group {group} has lost {lost:,} records: retention removed them before they were processed. Give their "
-        "topics a longer retention (retention.ms, retention.bytes), or run more often, so that a run leases each "
-        "record before it is removed"
+        f"group {group} has lost {plural(lost, 'record')}: retention removed them before they were processed. Give "
+        "their topics a longer retention (retention.ms, retention.bytes), or run more often, so that a run leases "
+        "each record before it is removed"
     )

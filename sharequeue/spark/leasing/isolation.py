@@ -30,6 +30,7 @@ from pyspark.util import inheritable_thread_target
 from sharequeue.spark.handler import MostFailed
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.output.lease_files import Written
+from sharequeue.words.names import plural
 from sharequeue.words.values import Lease
 
 _log = logging.getLogger(__name__)
@@ -119,8 +120,8 @@ class Isolation:
         ended = [lease for job in failed for lease in job.leases]
         for job, error in zip(failed, errors, strict=True):
             _log.warning(
-                "%d records of %s (leases %s) ended without an acknowledgement: %s",
-                sum(lease.offsets.count for lease in job.leases),
+                "%s of %s (leases %s) ended without an acknowledgement: %s",
+                plural(sum(lease.offsets.count for lease in job.leases), "record"),
                 ", ".join(sorted({str(lease.share_partition) for lease in job.leases})),
                 ", ".join(str(lease.lease_id) for lease in job.leases),
                 _cause(error),

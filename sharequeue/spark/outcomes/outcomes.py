@@ -39,6 +39,7 @@ from sharequeue.spark.handler import KEPT_AS_GIVEN, OUTCOMES, HandlerError
 from sharequeue.spark.outcomes.offset_sets import OffsetGroup, offset_sets, offset_sets_in
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.reading.plan import Scan, TopicPartition, plan_scans
+from sharequeue.words.names import plural
 from sharequeue.words.offsets import EMPTY, OffsetSet
 from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
 
@@ -332,9 +333,9 @@ def refuse_without_outcome(
     if left_out:
         reasons.append(f"{_named(left_out)} got no outcome: they have no row")
     if reasons:
+        hint = "; dropped= is the outcome of a record without a row" if left_out else ""
         raise HandlerError(
-            f"{'; '.join(reasons)}. Nothing of this round was acknowledged. Correct the handler; dropped= is the "
-            "outcome of a record without a row"
+            f"{'; '.join(reasons)}. Nothing of this round was acknowledged. Correct the handler{hint}"
         )
 
 
@@ -347,4 +348,4 @@ def _named(where: Sequence[tuple[Lease, OffsetSet]]) -> str:
         parts.append(f"{lease.share_partition} {', '.join(runs[:MOST_NAMED])}{more}")
     more = "; …" if len(where) > MOST_NAMED else ""
     count = sum(offsets.count for _, offsets in where)
-    return f"{count:,} record{'s' if count > 1 else ''} ({'; '.join(parts)}{more})"
+    return f"{plural(count, 'record')} ({'; '.join(parts)}{more})"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sharequeue.spark.table import Shown, Table
+from sharequeue.words.names import plural
 from sharequeue.words.offsets import OffsetSet
 
 _COUNTS = ("accepted", "accepted_rows", "released", "rejected", "dropped")
@@ -125,7 +126,8 @@ class ReplayReport(Shown):
             if name != "records" and (count or name == "accepted")
         )
         return Table(
-            f"{verb} {self.records:,} records of group {self.group}, {self.selection}, in {self.seconds:,.1f} s",
+            f"{verb} {plural(self.records, 'record')} of group {self.group}, {self.selection}, in "
+            f"{self.seconds:,.1f} s",
             ("topic", "partition", "records", "first", "last"),
             [
                 (each.topic, each.partition, each.records, str(each.offsets.first), str(each.offsets.end - 1))

@@ -29,6 +29,7 @@ from sharequeue.spark.replays.offsets import Logs, in_flight, logs_of, stand_ins
 from sharequeue.spark.spark_jobs import uncache
 from sharequeue.spark.table import Shown, Table
 from sharequeue.state import State
+from sharequeue.words.names import plural
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import Delivery, Lease
@@ -60,8 +61,8 @@ class Trial(Shown):
     def table(self) -> Table:
         """Return a row for each outcome, and the first errors."""
         return Table(
-            f"tried on {self.records:,} records for group {self.group} in {self.seconds:,.1f} s: nothing was leased, "
-            "written or acknowledged",
+            f"tried on {plural(self.records, 'record')} for group {self.group} in {self.seconds:,.1f} s: nothing was "
+            "leased, written or acknowledged",
             ("outcome", "records"),
             list(self.outcomes.items()),
             (*self.errors, self.remark),
@@ -135,9 +136,9 @@ def _of_a_run(job: ShareGroupJob, counts: Mapping[str, int]) -> Iterator[str]:
     """Yield what a run would do with records that have no row, or an unknown outcome."""
     if none := counts.get(NO_ROW, 0):
         yield (
-            f"a run would end with HandlerError: {none:,} records have no row, and `dropped=` is not set"
+            f"a run would end with HandlerError: no row for {plural(none, 'record')}, and `dropped=` is not set"
             if job.dropped is None
-            else f"a run would give the {none:,} records without a row the outcome {job.dropped} (`dropped=`)"
+            else f"a run would give the outcome {job.dropped} (`dropped=`) to {plural(none, 'record')} without a row"
         )
     if strange := sorted(counts.keys() - OUTCOMES.keys() - {NO_ROW}):
         yield f"a run would end with HandlerError: {strange[0]!r} is not one of {', '.join(OUTCOMES)}"

@@ -28,6 +28,7 @@ from sharequeue.words.settings.addresses import (
 )
 from sharequeue.words.settings.options import DatabaseOptions, RoleNames, ServiceLimits
 from sharequeue.words.settings.service_address import ServiceAddress, SettingMissing
+from sharequeue.words.settings.variables import warn_of_unknown_settings
 
 __all__ = ["KAFKA_PREFIX", "Environment", "Settings"]
 
@@ -173,8 +174,10 @@ class Settings:
         """Read the environment and the stack file.
 
         `home` and `overrides` (by field name) override both. Raises `SettingMissing` if the stack file exists but
-        cannot be read; SettingInvalid for an invalid output, broker address or set of jars.
+        cannot be read; SettingInvalid for an invalid output, broker address or set of jars. Logs a warning for an
+        unknown variable `SHAREQUEUE_*`.
         """
+        warn_of_unknown_settings(f"SHAREQUEUE_{name.upper()}" for name in Environment.model_fields)
         environment = Environment()
         folder = Path(home or environment.home or ".sharequeue").expanduser().absolute()
         values: dict[str, Any] = dict(read_stack_file(folder / STACK_FILE))

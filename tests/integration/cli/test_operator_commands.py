@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from base64 import b64decode
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from sharequeue.database import Database
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.groups.group_names import awaited_share_partitions, group_names
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
+from sharequeue.groups.replicas import ReplicaWork, hear_replica
 from sharequeue.reports.read import read_windows
 from sharequeue.state import State
 from sharequeue.words.errors import GroupIdNotFound, InvalidConfig, UnknownTopicOrPartition
@@ -25,6 +27,7 @@ from sharequeue.words.settings import Settings
 from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
 from tests import single
 from tests.fixtures.deadletters import GivenUp
+from tests.waiting import pass_time
 
 Run = Callable[..., str]
 AT = SharePartition("flights", "arrivals", 0)
@@ -130,6 +133,75 @@ def test_what_is_not_initialised_is_a_dash(run: Run, lease: Lease, private_datab
     assert (missing["partition"], missing["start_offset"]) == (7, None)
     assert (held["start_offset"], held["end_offset"], held["lag"]) == (0, 100, 97)
     assert (held["state_epoch"], held["topic_id"]) == (1, "arrivals")
+
+
+def test_a_lag_that_is_not_current_is_remarked_with_its_time_and_the_reason(
+    run: Run, lease: Lease, private_database: Database
+) -> None:
+    """A minute after the last observation, or 15 s without a service; in text and in JSON, at the share-partition and
+    at the group."""
+    of_flights = ("groups", "describe", "--group", "flights")
+
+    def remarks() -> tuple[str | None, str | None]:
+        (state,) = rows(run(*of_flights, "--state", "-o", "json"))
+        return rows(run(*of_flights, "-o", "json"))[0]["remark"], state["remark"]
+
+    assert remarks() == (None, None)
+    pass_time(private_database, 90)
+    ours, of_group = remarks()
+    assert ours is not None
+    since = r"the end of the log was last read at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(\d+ s ago\)"
+    assert re.match(since, ours)
+    assert re.match(f"arrivals-0: {since}", str(of_group))
+    assert "LAG does not count newer records" in ours
+    assert "no service is running: start one with `sharequeue serve`" in ours
+    for words, at in ((of_flights, "flights arrivals-0"), ((*of_flights, "--state"), "flights")):
+        assert f"REMARK {at}" in run(*words)
+    hear_replica(private_database, "r1")
+    assert "the service has not read the broker's topics yet" in str(remarks()[0])
+    single.observe(State(private_database), AT, AT.topic, 0, 200, 200)
+    assert remarks() == (None, None)
+    pass_time(private_database, 30)
+    assert "no service is running" in str(remarks()[0])
+    hear_replica(private_database, "r1")
+    assert remarks() == (None, None)
+
+
+def test_a_group_with_nothing_to_show_says_why(run: Run, private_database: Database) -> None:
+    """Nobody subscribes, no service runs, or the broker has no such topic: never two empty tables."""
+    alter_group_configs(private_database, "new", {})
+    of_new = ("groups", "describe", "--group", "new")
+    (idle,) = rows(run(*of_new, "-o", "json"))
+    assert (idle["group"], idle["topic"], idle["lag"]) == ("new", None, None)
+    assert "no member subscribes to a topic" in idle["remark"]
+    assert "Members cannot join: no service is running" in idle["remark"]
+    assert "REMARK new: no share-partition yet" in run(*of_new)
+    assert rows(run(*of_new, "--state", "-o", "json"))[0]["remark"] == idle["remark"]
+    member = HeartbeatRequest("new", "m1", 0, subscribed_topic_names=("fligths",))
+    assert heartbeat(private_database, member).error_code == 0
+    (waiting,) = rows(run(*of_new, "-o", "json"))
+    assert (waiting["topic"], waiting["partition"]) == ("fligths", None)
+    assert "no share-partition of fligths yet: no service is running" in waiting["remark"]
+    hear_replica(private_database, "r1")
+    work = ReplicaWork()
+    work.done("watch")
+    work.write(private_database, "r1")
+    (absent,) = rows(run(*of_new, "--topic", "fligths", "-o", "json"))
+    assert "no share-partition of fligths yet: the broker has no such topic" in absent["remark"]
+    assert "REMARK new fligths: " in run(*of_new)
+
+
+def test_a_dead_letter_topic_that_does_not_exist_is_a_warning(
+    run: Run, where: tuple[str, ...], topic: str
+) -> None:
+    """Where the first dead letter would create it, too: a typo would become a topic."""
+    words = ("configs", "alter", "--create-group", "--group", "g", "--dry-run")
+    result = CliRunner().invoke(
+        command, [*words, "--set", f"errors.deadletterqueue.topic.name=dlq.{topic}", *where]
+    )
+    assert result.exit_code == 0, result.output
+    assert result.stderr.startswith(f"warning: there is no topic `dlq.{topic}`: check the name.")
+    assert "errors.deadletterqueue.group.enable=true" in result.stderr
 
 
 def test_what_is_in_flight_and_who_holds_it(run: Run, lease: Lease, private_database: Database) -> None:

@@ -85,6 +85,7 @@ with ShareConsumer({**config, "share.acknowledgement.mode": "explicit"}) as expl
         [[m.offset(), m.delivery_count(), str(m.value()), str(m.key()), m.headers()] for m in messages],
     )
     show("poll again", raised(explicit.poll, 0.1))
+    show("nothing acknowledged", committed(explicit.commit_sync(timeout=20.0)))
     explicit.acknowledge(messages[0])
     explicit.acknowledge(messages[1], AcknowledgeType.ACCEPT)
     explicit.acknowledge(messages[1], AcknowledgeType.RELEASE)

@@ -646,7 +646,7 @@ def test_bounds_on_lag_and_age_warn(run_checks: RunChecks, ours: GivenUp) -> Non
     single.observe(ours.state, at, topic_id, 0, 6, 6)
     results = run_checks(given={"checks": {"max_lag": 5, "max_age": "1h"}})
     assert failed(results) == {LAG_BOUNDED}
-    assert "6 records wait, more than 5" in str(results[LAG_BOUNDED].description)
+    assert "the lag is 6 offsets, more than 5" in str(results[LAG_BOUNDED].description)
     results = run_checks(given={"checks": {"max_lag": 6, "max_age": "0s"}})
     assert failed(results) == {AGE_BOUNDED}
     assert f"{ours.topic}-0 at offset 0" in str(results[AGE_BOUNDED].description)

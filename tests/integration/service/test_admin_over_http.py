@@ -220,7 +220,7 @@ def test_an_alter_warns_over_http_as_the_command_does(
     def ask_nobody(*_: object) -> str:
         raise AssertionError("asked about the dead-letter topic")
 
-    monkeypatch.setattr("sharequeue.deadletters.topic.why_held", ask_nobody)
+    monkeypatch.setattr("sharequeue.deadletters.topic._held_or_missing", ask_nobody)
     limit = {"share.delivery.count.limit": "8"}
     assert ask("incremental-alter-configs", group_id="g", configs=limit)["warnings"] == []
 

@@ -17,9 +17,8 @@ from starlette.testclient import TestClient
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.groups.replicas import hear_replica
+from sharequeue.groups.replicas import LATE_SECONDS, hear_replica
 from sharequeue.service import create_app
-from sharequeue.service.health.faults import LATE_SECONDS
 from sharequeue.service.metrics import figures, registry
 from sharequeue.service.metrics.figures import Reader
 from sharequeue.state import State

@@ -177,7 +177,7 @@ def test_letters_that_are_held_beside_a_service_are_called_held(job: Job) -> Non
     with lease(job.case.group, [job.case.topic], **given) as leased:
         assert "3 dead letters are held until an operator acts" in str(leased.why_nothing)
     job.case.configure(errors_deadletterqueue_topic_name=job.case.dead_letter_topic)
-    assert job.run().remark == "3 records are on the way to the dead-letter topic"
+    assert job.run().remark == "on the way to the dead-letter topic: 3 records"
 
 
 def test_records_that_are_given_up_without_a_topic_are_a_remark(job: Job) -> None:

@@ -137,7 +137,8 @@ def test_each_flight_ends_where_its_outcome_says(
     assert sum(reasons.values()) == len(no_flights)
     assert "no value" in reasons
     assert "not a flight: without year, month, day, flight, origin, dest, sched_dep_time" in reasons
-    assert any(reason.startswith("not one JSON object of the schema") for reason in reasons)
+    assert "JSON, but not an object" in reasons
+    assert any(reason.startswith("not JSON: ") for reason in reasons)
 
     delays = merged_delays(read_output(spark, state, group, job.summary_sink(DELAYS))).collect()
     assert sum(row["flights"] for row in delays) == len(accepted)

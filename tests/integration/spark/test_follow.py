@@ -89,4 +89,4 @@ def test_the_command_follows(job: Pipeline, tmp_path: Path, monkeypatch: pytest.
     assert done.exit_code == 0, done.output
     (line,) = done.stdout.splitlines()
     assert json.loads(line)["accepted"] == 1
-    assert "round 1: 1 records done" in done.stderr
+    assert "round 1: 1 record done" in done.stderr

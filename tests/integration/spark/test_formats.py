@@ -22,7 +22,7 @@ from tests.fixtures.registry import framed
 from tests.fixtures.stack import MakeTopic
 
 COLUMNS = "topic string, partition int, offset long, lease_id long, key binary, value binary"
-MALFORMED = "not one JSON object of the schema: malformed, or a field of another type"
+MALFORMED = "not JSON: 1 bytes, beginning with 0x7b"
 
 
 def records_of(spark: SparkSession, *values: bytes | None) -> DataFrame:
@@ -53,9 +53,36 @@ def test_json(spark: SparkSession) -> None:
     found = rows_of(decoded)
     assert [row["value"] and tuple(row["value"]) for row in found[:3]] == [("a", 2), ("b", None), None]
     assert [row["outcome"] for row in found] == ["accept", "accept", "reject", "reject", "reject", "reject"]
-    assert [row["error"] for row in found] == [None, None, MALFORMED, MALFORMED, MALFORMED, "no value"]
+    unfit = "a field of another type than the schema's: amount (integer)"
+    empty = "empty: expected a JSON object"
+    assert [row["error"] for row in found] == [None, None, unfit, MALFORMED, empty, "no value"]
     both = json(json(records_of(spark, b"{", b"{}"), "id string"), "id string", column="key")
-    assert [row["error"] for row in rows_of(both)] == [MALFORMED, f"key: {MALFORMED}"]
+    assert [row["error"] for row in rows_of(both)] == [MALFORMED, "key: JSON, but not an object"]
+
+
+def test_the_reason_tells_what_is_wrong_and_names_the_fields_that_do_not_fit(spark: SparkSession) -> None:
+    """Empty, not UTF-8, not JSON, no object, fields of another type by name; of a field inside a struct, only that
+    there is one."""
+    reasons = {
+        b" \n": "empty: expected a JSON object",
+        framed(7, b""): "empty: expected a JSON object",
+        b'{"id": "\xff"}': "not UTF-8: 11 bytes, beginning with 0x7b226964223a2022",
+        b'{"id": "a"} and more': "not JSON: 20 bytes, beginning with 0x7b226964223a2022",
+        b'[{"id": "a"}]': "JSON, but not an object",
+        b'"a"': "JSON, but not an object",
+        b"null": "JSON, but not an object",
+        b'{"amount": "much", "at": {"x": 1}, "id": null}': (
+            "a field of another type than the schema's: amount (integer), at (timestamp)"
+        ),
+        b'{"amount": 1.5, "more": {"n": 1}}': "a field of another type than the schema's: amount (integer)",
+        b'{"more": {"n": "x"}}': "a part of a field of another type than the schema's",
+        b'{"many": [1, "x"]}': "a field of another type than the schema's: many (array)",
+        b'{"more": 1}': "a field of another type than the schema's: more (struct)",
+    }
+    schema = "id string, amount int, at timestamp, more struct<n: int>, many array<int>"
+    found = rows_of(json(records_of(spark, *reasons), schema))
+    assert {value: row["error"] for value, row in zip(reasons, found, strict=True)} == reasons
+    assert {row["outcome"] for row in found} == {"reject"}
 
 
 def test_json_is_one_object_and_nothing_else(spark: SparkSession) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -19,11 +20,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.cli import command, main
+from sharequeue.cli.run import STOPPED
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.group_names import group_names
 from sharequeue.kafka.topics import Topics
-from sharequeue.spark import GroupTaken, HandlerError, Pipeline, pipeline
+from sharequeue.spark import GroupTaken, HandlerError, Pipeline, by_row, pipeline
+from sharequeue.spark.outcomes.first_failure import first_failure
+from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import new_folder
 from sharequeue.state import State
 from sharequeue.words.errors import UnknownTopicOrPartition
@@ -95,6 +99,33 @@ def test_a_job_runs_with_nothing_but_settings(
     assert spark.sql("select 1").count() == 1  # the session is the process's, and stays
 
 
+def test_a_run_names_its_first_failure(
+    surroundings: Settings, job: Pipeline, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few exceptions do not stop a run: its report has the first, with the record; those without an error are
+    passed over. Files that only Spark can read give the same."""
+
+    def outcome(record: dict[str, Any]) -> dict[str, Any]:
+        if record["value"] == b"release":
+            raise ValueError("no such\nprice")
+        return {}
+
+    (topic,) = job.topics
+    report = replace(job, handler=by_row(outcome, "price int")).run(progress=False)
+    failure = f"{topic}-0 offset 3: release, ValueError: no such\\nprice"
+    assert report.errors == (failure,)
+    assert f"\nfirst failure: {failure}" in str(report)
+    (folder,) = {str(Path(file).parent) for file in job.output(sink=job.exceptions_sink).inputFiles()}
+    monkeypatch.setattr(Files, "here", lambda *_: None)
+    assert first_failure(spark, Files(spark, surroundings.output), [folder]) == failure
+
+
+def test_a_run_without_errors_names_no_failure(surroundings: Settings, job: Pipeline) -> None:
+    """Released and rejected records without an error are none."""
+    report = job.run(progress=False)
+    assert (report.released, report.rejected, report.errors) == (1, 1, ())
+
+
 def test_a_misspelt_topic_is_said_before_anybody_joins(
     surroundings: Settings, job: Pipeline, database: Database
 ) -> None:
@@ -136,8 +167,8 @@ def test_a_trial_says_which_records_have_no_row(surroundings: Settings, job: Pip
     job = replace(job, handler=lambda records: by_value(records.where("offset > 0")))
     trial = job.try_on(6, surroundings)
     assert trial.outcomes == {"accept": 2, "no row": 2, "reject": 1, "release": 1}
-    assert "a run would end with HandlerError: 2 records have no row" in str(trial.remark)
-    assert "a run would give the 2 records without a row the outcome release" in str(
+    assert "a run would end with HandlerError: no row for 2 records" in str(trial.remark)
+    assert "a run would give the outcome release (`dropped=`) to 2 records without a row" in str(
         replace(job, dropped="release").try_on(6, surroundings).remark
     )
     with pytest.raises(HandlerError, match="lacks outcome"):
@@ -226,8 +257,10 @@ def test_the_exit_code_says_what_is_left(
     topics: Topics,
     produce: Produce,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """3 while a record is left, 1 for a run that fails, 0 when all is done, 130 where somebody stops it."""
+    """3 while a record is left, 1 for a run that fails, 0 when all is done, 130 where somebody stops it; then the
+    command says what became of its records."""
     (topic,) = job.topics
 
     def ends(*arguments: str) -> tuple[int, int | None]:
@@ -250,6 +283,7 @@ def test_the_exit_code_says_what_is_left(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 130
+    assert capsys.readouterr().err.splitlines()[-1] == f"Error: {STOPPED}"
 
 
 @pytest.mark.deep
@@ -285,7 +319,7 @@ def test_ctrl_c_gives_everything_back(
     finally:
         process.kill()
     assert process.returncode == 130, said
-    assert said.splitlines()[-1] == "Error: stopped"
+    assert said.splitlines()[-1] == f"Error: {STOPPED}"
     assert "py4j" not in said, said
     statuses = state.figures.describe(job.group)
     assert sum(each.available for each in statuses) == 6

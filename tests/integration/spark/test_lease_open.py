@@ -64,7 +64,7 @@ def test_open_and_close_are_the_block(
     assert leased.open() is leased
     assert leased.open().records.count() == 3
     assert len(state.figures.leases(group)) == 1
-    with pytest.warns(Unacknowledged, match="its 3 records are given back"):
+    with pytest.warns(Unacknowledged, match="3 records will be given back"):
         leased.close()
     leased.close()
     assert state.figures.leases(group) == []
@@ -94,7 +94,7 @@ def test_a_lease_that_nobody_closes_warns_and_lapses(
     (held,) = state.figures.leases(group)
     (keeper,) = keepers()
     with pytest.warns(
-        Unacknowledged, match="never closed: its 3 records are delivered again when their locks lapse"
+        Unacknowledged, match="never closed: 3 records will be delivered again when the locks lapse"
     ):
         del dropped
     keeper.join(60)

@@ -312,7 +312,7 @@ def test_nothing_to_lease_says_why(
         warnings.simplefilter("error")
         alter_group_configs(database, late, {"share.auto.offset.reset": "latest"})
     remark = str(run_job(job_of(late, topic, all_accepted), _holder(there)).remark)
-    assert "7 records are before it" in remark
+    assert "7 offsets are before it" in remark
     assert f"sharequeue offsets reset --group {late} --topic {topic} --to-earliest --execute" in remark
 
 

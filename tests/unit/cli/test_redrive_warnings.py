@@ -60,3 +60,15 @@ def test_a_topic_without_letters_is_a_warning(run: Run) -> None:
         assert "warning: dlq.t has no dead letters: check the topic's name" in nothing.stderr
         before = run(RedrivePlan(sent_before=3, groups=frozenset({"g"})), *words)
         assert "warning" not in before.stderr
+
+
+def test_a_redrive_that_sends_nothing_says_why(run: Run) -> None:
+    """Letters that were sent before, or are held back as loops, are counted; a selection without letters is a
+    warning."""
+    for words in ((), EXECUTE):
+        before = run(RedrivePlan(sent_before=3, looping=1, groups=frozenset({"g"})), *words)
+        assert "3 were sent before, 1 were sent back too often (--max-redrives)" in before.stdout
+        none = run(RedrivePlan(groups=frozenset({"g"})), "--cause", "exceeded", *words)
+        assert none.exit_code == 0, none.output
+        assert "warning: dlq.t has dead letters, but none of this selection: cause exceeded" in none.stderr
+    assert "sent before" not in run(SENDS, *EXECUTE, sent=40).stdout

@@ -12,7 +12,14 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from sharequeue.database.pool import connection_defaults
-from sharequeue.kafka.clients import client_config, credentials, logged_in, portable_config, spark_options
+from sharequeue.kafka.clients import (
+    LIBRDKAFKA,
+    client_config,
+    credentials,
+    logged_in,
+    portable_config,
+    spark_options,
+)
 from sharequeue.spark.sinks.postgres_tables import connection_of
 from sharequeue.words.settings import SettingInvalid, SettingMissing, Settings, normalise_database_url
 from tests.servers.certificates import Authority
@@ -180,6 +187,7 @@ def test_kafka_security_reaches_both_client_families(home: Path, no_environment:
         "sasl.password": 'se"cret',
         "ssl.ca.location": str(authority),
         "group.id": "g",
+        "logger": LIBRDKAFKA,
     }
     assert portable_config(settings) == {
         "bootstrap.servers": "127.0.0.1:2",
