@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -74,6 +75,23 @@ class Browser:
                     found: dict[str, Any] = each["params"]
                     return found
             self._receive(deadline)
+
+    def shows(self, *texts: str, failing: tuple[str, ...] = ()) -> None:
+        """Wait until the page has these texts, and changes in nothing but numbers: a page that loads its data after
+        itself. A text of `failing` is an error."""
+        deadline, before = time.monotonic() + SECONDS, ""
+        while True:
+            text = str(self.value("document.body.innerText"))
+            missing = [each for each in texts if each not in text]
+            found = [each for each in failing if each in text]
+            if not missing and re.sub(r"\d", "", text) == before:
+                assert not found, text
+                return
+            assert time.monotonic() < deadline, (
+                f"not on the page: {missing or 'an end of its changes'}: {text}"
+            )
+            before = re.sub(r"\d", "", text)
+            time.sleep(0.7)
 
     def value(self, expression: str) -> Any:
         """Return what an expression in the page is, awaited where it is a promise."""

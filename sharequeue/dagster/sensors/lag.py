@@ -64,12 +64,12 @@ def _tick(
 
     def skipped(reason: str) -> dg.SkipReason:
         keep(context, kept)
-        return dg.SkipReason(f"lag {lag}: {reason}")
+        return dg.SkipReason(f"lag {lag:,}: {reason}")
 
     if reason := nothing_to_do(group, work):
         return skipped(reason)
     if work.members:
-        return skipped(f"the group has {work.members} live members")
+        return skipped(f"the group has {work.members} live member{'' if work.members == 1 else 's'}")
     if running := at_work(context.instance, group, assets):
         return skipped(running)
     runs = latest_runs(context.instance, group)
