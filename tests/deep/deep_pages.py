@@ -204,7 +204,7 @@ def test_every_page_in_a_browser(address: str, folder: Path) -> None:
                 page.window(width, 900, **options)
                 usable(page, address + path, width)
                 if not os.environ.get(FOLDER) or f"{name}{look}" in IN_DOCS:
-                    page.picture(folder / f"service-{name}{look}.png", 1500)
+                    page.picture(folder / f"service-{name}{look}.png", 1100)
 
 
 def test_pages_of_ten_thousand_share_partitions(
