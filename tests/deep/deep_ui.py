@@ -237,7 +237,7 @@ def test_the_pages_of_a_queue_that_works(served: Served, looks: Looks) -> None:
     run = next(each["runId"] for each in ui.runs() if each["status"] == "SUCCESS")
 
     group = f"/locations/sharequeue/asset-groups/{NAME}"
-    looks.at("graph", f"{group}/lineage", "spso_and_lag", "3 / 3", height=900, docs="graph")
+    looks.at("graph", f"{group}/lineage", "spso_and_lag", "4 / 4 Passed", height=900, docs="graph")
     looks.at("group-list", f"{group}/list", "spso_and_lag")
     looks.at("global-graph", "/asset-groups", NAME)
     looks.at("location", "/locations/sharequeue/assets", NAME)
