@@ -119,7 +119,14 @@ def _tick(
         # Dagster refuses a reason beside a request.
         skip_reason=None if requests else reason,
         asset_events=[*events, *observed_topics(position.everything, kept.get("topics"))],
-        cursor=json.dumps({"share_partitions": now, "topics": written_offsets(position.everything)}),
+        # Dagster shows the beginning beside each tick, and the reason only on a click.
+        cursor=json.dumps(
+            {
+                "lag_records": position.lag,
+                "share_partitions": now,
+                "topics": written_offsets(position.everything),
+            }
+        ),
     )
 
 
