@@ -221,8 +221,8 @@ def _about(group: ShareGroup) -> dict[str, tuple[str, set[str]]]:
             {"kafka"},
         ),
         SPSO_AND_LAG: (
-            "The share-partition start offset (SPSO: all records below it are done), lag and records in flight of "
-            f"each share-partition of `{group.group}`; stored in Postgres.",
+            "Lag, records in flight and share-partition start offset (SPSO: all records below it are done) of each "
+            f"share-partition of `{group.group}`; stored in Postgres.",
             {"postgres"},
         ),
         DELIVERY_COUNTS: (

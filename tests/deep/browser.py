@@ -101,7 +101,8 @@ class Browser:
 
     def picture(self, path: Path, height: int | None = None) -> None:
         """Take a picture of the page, whole or down to a height."""
-        size = self.ask("Page.getLayoutMetrics")["cssContentSize"]
+        metrics = self.ask("Page.getLayoutMetrics")
+        size = metrics["cssContentSize"]
         clip = {
             "x": 0,
             "y": 0,
@@ -109,7 +110,9 @@ class Browser:
             "width": size["width"],
             "height": min(height or 10_000, size["height"]),
         }
-        taken = self.ask("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+        # Chromium lays the page out again for that, and lists that draw only what is visible are empty then.
+        beyond = clip["height"] > metrics["cssLayoutViewport"]["clientHeight"]
+        taken = self.ask("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=beyond)
         path.write_bytes(base64.b64decode(taken["data"]))
 
     def overflow(self) -> int:

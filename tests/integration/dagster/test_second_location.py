@@ -28,10 +28,11 @@ group = ShareGroup(
     group="{group}", topics=["{topic}"], pipeline="{module}:handle",
     configs={{"share.auto.offset.reset": "earliest"}},
 )
-# An executor that fits into a worker of the cluster.
-resources = share_group_resources(conf={{"spark.executor.memory": "512m"}})
 defs = dg.Definitions.merge(
-    share_group_defs(group), resources, dg.Definitions(executor=dg.multiprocess_executor)
+    share_group_defs(group),
+    # An executor that fits into a worker of the cluster.
+    share_group_resources(conf={{"spark.executor.memory": "512m"}}),
+    dg.Definitions(executor=dg.multiprocess_executor),
 )
 """
 HANDLER = '''
