@@ -85,9 +85,9 @@ docs: $(DOCS)/.ready ## build the documentation as a site in dist/site
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
 	@echo "dist/site/index.html"
 
-pictures: $(READY) ## take screenshots of the service's pages, a running `make ui` and its report, with Chromium, into docs/pictures
-	@PICTURES_FOLDER=docs/pictures $(BIN)/python -m pytest -q -p no:cacheprovider --deep -o python_files=deep_pages.py tests/deep/deep_pages.py
-	@$(BIN)/python -m orchestration.pictures
+pictures: $(READY) ## take the pictures of the docs anew, with Chromium, of stacks of their own (five minutes)
+	@PICTURES_FOLDER=docs/pictures $(BIN)/python -m pytest -q -p no:cacheprovider --deep \
+	    -o python_files="deep_pages.py deep_ui.py" -k "not automation and not ten_thousand" tests/deep
 
 $(DOCS)/.ready: pyproject.toml | $(READY)
 	@$(BIN)/python -m venv $(DOCS)

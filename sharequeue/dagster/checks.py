@@ -190,13 +190,13 @@ def _result(
         "read_records": examined.letters,
         "group_records": examined.ours,
         "foreign_records": examined.letters - examined.ours,
-        "earlier_life_records": examined.earlier,
+        "deleted_group_records": examined.earlier,
         "not_compared_records": examined.not_compared,
         "left_offsets": examined.left,
         "dead_letter_topic": topic,
     }
     if check == RECONCILED:
-        metadata["archived_records"] = examined.archived
+        metadata["expected_records"] = examined.archived
         metadata |= {f"{kind}_records": counts[kind] for kind in (MISSING, INVENTED, DOUBLED)}
     else:
         metadata |= data_docs
@@ -222,12 +222,14 @@ def _what_failed(expectation: Expectation, topic: str, found: Found, new: Found)
     sentences = []
     if counts := found.counts:
         kinds = [f"{number:,} {kind}" for kind, number in sorted(counts.items()) if kind]
-        sentences.append(", ".join(kinds) if kinds else f"{counts.total():,} failed")
+        letters = "letter fails" if counts.total() == 1 else "letters fail"
+        sentences.append(", ".join(kinds) if kinds else f"{counts.total():,} {letters}")
         if earlier := counts.total() - new.counts.total():
             sentences[0] += f" ({earlier:,} of them found by earlier runs)"
         if found.findings:
             first = found.findings[0]
-            sentences[0] += f"; first record {first.record(topic)}: {first.found}"
+            what = "" if first.found in counts else f": {first.found}"
+            sentences[0] += f"; first record {first.record(topic)}{what}"
     if found.problem:
         sentences.append(found.problem)
     if found.unlisted:

@@ -221,8 +221,8 @@ def _about(group: ShareGroup) -> dict[str, tuple[str, set[str]]]:
             {"kafka"},
         ),
         SPSO_AND_LAG: (
-            "The share-partition start offset (SPSO: all records below it are done), lag and records in flight of "
-            f"each share-partition of `{group.group}`; stored in Postgres.",
+            "Lag, records in flight and share-partition start offset (SPSO: all records below it are done) of each "
+            f"share-partition of `{group.group}`; stored in Postgres.",
             {"postgres"},
         ),
         DELIVERY_COUNTS: (
@@ -287,16 +287,14 @@ def _stored(group: ShareGroup, name: str) -> Mapping[str, Any]:
         "dagster/table_name": f"sharequeue.{view}",
         "dagster/storage_kind": "postgres",
         "dagster/column_schema": dg.TableSchema(
-            columns=[dg.TableColumn(column, kind, _words(column)) for column, kind in columns.items()]
+            columns=[dg.TableColumn(column, kind, _words(view, column)) for column, kind in columns.items()]
         ),
     }
 
 
-def _words(column: str) -> str | None:
-    try:
-        return words_of(SharePartitionStatus, column)
-    except KeyError:
-        return None
+def _words(view: str, column: str) -> str | None:
+    words = {**_DESCRIBED, **_DESCRIBED_IN.get(view, {})}.get(column)
+    return words or words_of(SharePartitionStatus, column)
 
 
 _KINDS = {"int": "int", "str": "string", "datetime": "timestamp"}
@@ -314,6 +312,32 @@ _VIEWS: Mapping[str, tuple[str, Columns]] = {
     HISTORY: ("daily_rollups", {"day": "date", **_AT, **dict.fromkeys(_BY_DAY, "int")}),
 }
 """The views with the same figures: the names of their columns, and Dagster's names of the types."""
+_DESCRIBED = {
+    "group_id": "The share group.",
+    "topic": "The topic.",
+    "partition": "The partition of the topic.",
+    "topic_id": "Kafka's id of the topic.",
+    "last_stable_offset": "The end of the committed records, as last seen.",
+    "oldest_state": "The state of the record at `oldest_offset`.",
+    "blocked_reason": "Why nothing can be leased, in a sentence.",
+    "paused_reason": "Why it is paused, as given by a person or by the circuit breaker.",
+    "fault": "Why lag does not follow the formula.",
+    "held_reason": "Why dead letters are not written, if an operator must act.",
+    "outcome": "How the records ended: accepted, rejected, exceeded (delivered too often) or gap.",
+    "delivery_count": "How often they were delivered.",
+    "records": "The number of records.",
+}
+"""The descriptions of columns that are no figures."""
+_DESCRIBED_IN: Mapping[str, Mapping[str, str]] = {
+    "daily_rollups": {
+        "day": "The day, in UTC.",
+        "leases": "Leases of that day.",
+        "entered": "New records of that day.",
+        "accepted_first": "Records accepted at their first delivery.",
+        "highest_delivery_count": "The most deliveries of a record in flight on that day.",
+    }
+}
+"""The descriptions of columns that mean something else, or exist only, in one view."""
 _LETTER_COLUMNS = (
     ("key", "bytes", "The record's key, if copies are enabled."),
     ("value", "bytes", "The record's value, if copies are enabled."),

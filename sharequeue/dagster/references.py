@@ -142,8 +142,11 @@ def packed(modules: Mapping[str, Path], folder: Path) -> list[Path]:
         target = folder / "packages.zip"
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
             for place in packages:
-                for file in sorted(place.rglob("*.py")):
-                    archive.write(file, file.relative_to(place.parent))
+                sources = sorted(place.rglob("*.py"))
+                # Python finds a package without an `__init__` in a zip file by the entry of its folder alone.
+                folders = {each for file in sources for each in file.parents if each.is_relative_to(place)}
+                for path in (*sorted(folders), *sources):
+                    archive.write(path, path.relative_to(place.parent))
         files.append(target)
     return files
 

@@ -34,7 +34,7 @@ def described_checks(group: ShareGroup) -> dict[str, str]:
     """Return the names of the checks of a group's state, each with its description."""
     bounds = group.checks
     described = {
-        STATE_VERIFIED: "Every invariant of the group's state holds: no offset has two leases, …",
+        STATE_VERIFIED: "Every invariant of the group's state holds; for example, no offset is in two leases.",
         LAG_NOT_NEGATIVE: "The group has not processed more than the log holds.",
         NONE_STUCK: "No lease is long past its lock, and none is held by a member that is gone.",
         NONE_LOST: f"Retention has removed at most {bounds.max_lost:,} records before they were processed.",

@@ -13,6 +13,16 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, str]
 """The names of columns, each with Dagster's name of its type."""
+OF_RECORDS = {
+    "topic": "The record's topic.",
+    "partition": "The record's partition.",
+    "offset": "The record's offset.",
+    "lease_id": "The lease in which the record was delivered.",
+    "delivery_count": "How often the record was delivered, the last time included.",
+    "outcome": "What the handler decided.",
+    "error": "The handler's reason.",
+}
+"""The descriptions of the columns that every output has."""
 _SPELLED_OUT = {name: words_of(SharePartitionStatus, name) for name in ("spso", "speo")}
 """The descriptions of columns whose names are abbreviations."""
 
@@ -41,13 +51,14 @@ def figure_columns(kind: type) -> Columns:
     return {each.name: kinds.get(each.unit, "int") for each in figures_of(kind) if each.title}
 
 
-def column_schema(columns: dict[str, str]) -> dict[str, Any]:
+def column_schema(columns: Columns, descriptions: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return columns, with the names of their types, as Dagster's catalog shows them; nothing without columns."""
+    known = descriptions or {}
     if not columns:
         return {}
     return {
         "dagster/column_schema": dg.TableSchema(
-            columns=[dg.TableColumn(name, kind) for name, kind in columns.items()]
+            columns=[dg.TableColumn(name, kind, known.get(name)) for name, kind in columns.items()]
         )
     }
 

@@ -17,7 +17,8 @@ from sharequeue.reports.drawing import STATE_COLOURS, number, strip_paths, windo
 from sharequeue.reports.read import Window
 
 MOST_CHARACTERS = 999
-_WIDTH, _HEIGHT = 360, 60
+_WIDTH, _HEIGHT = 320, 60
+"""As wide as the column of values on Dagster's page of an asset, in a window of 1,440 pixels."""
 _LINE = 40
 """Characters in a line of words: longer lines are cut off beside the picture."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -75,6 +76,23 @@ class Browser:
                     return found
             self._receive(deadline)
 
+    def shows(self, *texts: str, failing: tuple[str, ...] = ()) -> None:
+        """Wait until the page has these texts, and changes in nothing but numbers: a page that loads its data after
+        itself. A text of `failing` is an error."""
+        deadline, before = time.monotonic() + SECONDS, ""
+        while True:
+            text = str(self.value("document.body.innerText"))
+            missing = [each for each in texts if each not in text]
+            found = [each for each in failing if each in text]
+            if not missing and re.sub(r"\d", "", text) == before:
+                assert not found, text
+                return
+            assert time.monotonic() < deadline, (
+                f"not on the page: {missing or 'an end of its changes'}: {text}"
+            )
+            before = re.sub(r"\d", "", text)
+            time.sleep(0.7)
+
     def value(self, expression: str) -> Any:
         """Return what an expression in the page is, awaited where it is a promise."""
         found = self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
@@ -83,7 +101,8 @@ class Browser:
 
     def picture(self, path: Path, height: int | None = None) -> None:
         """Take a picture of the page, whole or down to a height."""
-        size = self.ask("Page.getLayoutMetrics")["cssContentSize"]
+        metrics = self.ask("Page.getLayoutMetrics")
+        size = metrics["cssContentSize"]
         clip = {
             "x": 0,
             "y": 0,
@@ -91,7 +110,9 @@ class Browser:
             "width": size["width"],
             "height": min(height or 10_000, size["height"]),
         }
-        taken = self.ask("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+        # Chromium lays the page out again for that, and lists that draw only what is visible are empty then.
+        beyond = clip["height"] > metrics["cssLayoutViewport"]["clientHeight"]
+        taken = self.ask("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=beyond)
         path.write_bytes(base64.b64decode(taken["data"]))
 
     def overflow(self) -> int:

@@ -17,7 +17,7 @@ from sharequeue.dagster.references import NoSuchObject, Reference
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import ShareGroup, duration
-from sharequeue.dagster.tables import column_schema
+from sharequeue.dagster.tables import OF_RECORDS, column_schema
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import Topics
 from sharequeue.reports.history import RunHistory
@@ -163,7 +163,8 @@ def _stored_rows(job: "Pipeline", settings: Settings, state: State) -> dict[str,
                 each.name: each.dataType.simpleString()
                 for each in columns
                 if stored.for_the_queue or each.name not in NEVER
-            }
+            },
+            OF_RECORDS,
         ),
     }
 

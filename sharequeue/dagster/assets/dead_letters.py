@@ -36,11 +36,8 @@ _ERROR_CHARACTERS = 500
 _BROKER_SECONDS = 5.0
 """How long the broker may take for each request about the topic's offsets."""
 _SAMPLE_COLUMNS = {
-    "dlq_partition": "int",
-    "dlq_offset": "int",
-    "source_topic": "string",
-    "source_partition": "int",
-    "source_offset": "int",
+    "letter": "string",
+    "record": "string",
     "cause": "string",
     "delivery_count": "int",
     "error": "string",
@@ -122,11 +119,8 @@ def samples(settings: Settings, topic: str, group_id: str) -> dict[str, Any]:
 
 def _sample(letter: DeadLetter) -> tuple[int | str | None, ...]:
     return (
-        letter.partition,
-        letter.offset,
-        letter.source_topic,
-        letter.source_partition,
-        letter.source_offset,
+        f"{letter.partition}:{letter.offset}",
+        f"{letter.source_topic}-{letter.source_partition}@{letter.source_offset}",
         letter.cause or (letter.message or "")[:_ERROR_CHARACTERS] or None,
         letter.delivery_count,
         letter.error and letter.error[:_ERROR_CHARACTERS],

@@ -5,8 +5,12 @@ their transfer into a table, and if no run makes the group's assets and the grou
 has the job's latest run, so that a tick that is repeated after a crash requests no second run. After a run that
 failed, was cancelled, or changed nothing, the sensor waits before the next request; each further failure doubles the
 pause. While a topic has no state, the broker is queried for what a first run would find.
+
+Dagster shows the beginning of the cursor beside each tick, and the reason only on a click: the cursor begins with the
+lag.
 """
 
+import hashlib
 import json
 import time
 from collections.abc import Sequence
@@ -56,34 +60,31 @@ def _tick(
     kept: Kept,
 ) -> Answer:
     given, work, now = group.automation.sensor, work_of(queue.database, group.group), time.time()
-    kept = {name: kept[name] for name in ("marks", "waiting_since") if name in kept}
-    since = kept.pop("waiting_since", now)
+    requested_at, since = kept.get("progress"), kept.get("waiting_since", now)
     unknown = unknown_topics(group, work)
     first = awaited(group, unknown, queue.database, queue.settings.load()) if unknown else []
     lag = work.lag + sum(status.lag for status in first or ())
 
-    def skipped(reason: str) -> dg.SkipReason:
-        keep(context, kept)
-        return dg.SkipReason(f"lag {lag}: {reason}")
+    def skipped(reason: str, **more: float) -> dg.SkipReason:
+        keep(context, {"lag_records": lag, **more, "progress": requested_at})
+        return dg.SkipReason(f"lag {lag:,}: {reason}")
 
     if reason := nothing_to_do(group, work):
         return skipped(reason)
     if work.members:
-        return skipped(f"the group has {work.members} live members")
+        return skipped(f"the group has {work.members} live member{'' if work.members == 1 else 's'}")
     if running := at_work(context.instance, group, assets):
         return skipped(running)
     runs = latest_runs(context.instance, group)
-    latest, marks = runs[0] if runs else None, _marks(work)
-    if reason := reason_to_wait(context.instance, given, runs, kept.get("marks") == marks, now):
+    latest, progress = runs[0] if runs else None, _progress(work)
+    if reason := reason_to_wait(context.instance, given, runs, requested_at == progress, now):
         return skipped(reason)
     if reason := _unknown_or_few(group, work, latest, now, since) or _not_there(work, unknown, first):
-        kept["waiting_since"] = since
-        return skipped(reason)
+        return skipped(reason, waiting_since=since)
     run_key = f"{group.group}:{latest.dagster_run.run_id if latest else 'first'}"
-    shown = {"lag_records": lag, "waiting_records": work.records, "run_key": run_key}
     return dg.SensorResult(
         run_requests=[dg.RunRequest(run_key=run_key, tags=group.run_tags)],
-        cursor=json.dumps({**shown, "marks": marks}),
+        cursor=json.dumps({"lag_records": lag, "waiting_records": work.records, "progress": progress}),
     )
 
 
@@ -140,7 +141,8 @@ def reason_to_wait(
         return None
     reason = ""
     if run.status == dg.DagsterRunStatus.FAILURE:
-        how = "failed" if failures == 1 else f"failed, as did the {failures - 1} before it"
+        before = "one" if failures == 2 else str(failures - 1)
+        how = "failed" if failures == 1 else f"failed, as did the {before} before it"
         reason = reason_of_failure(instance, run)
     else:
         how = "was cancelled" if run.status == dg.DagsterRunStatus.CANCELED else "changed nothing"
@@ -189,16 +191,19 @@ def _not_there(
     return f"the broker has no topic {listed(unknown)}, or does not show it: create it"
 
 
-def _marks(work: GroupWork) -> list[list[int | str]]:
-    """Return the figures that change with any effect of a run."""
-    share_partitions: list[list[int | str]] = [
+def _progress(work: GroupWork) -> str:
+    """Return a digest of the figures that change with any effect of a run.
+
+    Dagster stores the cursor with each tick, and a group may have thousands of share-partitions.
+    """
+    share_partitions = [
         [
             *(each.topic, each.partition, each.spso, each.speo, each.log_end, each.delivery_complete_count),
             *(each.highest_delivery_count, each.ready_records, each.unwritten_letters),
         ]
         for each in work.share_partitions
     ]
-    return [[work.pending_rows], *share_partitions]
+    return hashlib.sha256(json.dumps([work.pending_rows, share_partitions]).encode()).hexdigest()[:16]
 
 
 __all__ = ["FAILED", "lag_sensor", "nothing_to_do", "pause_after", "reason_to_wait", "unknown_topics"]

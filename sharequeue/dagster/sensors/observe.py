@@ -6,7 +6,8 @@ state checks if they have changed, so that a queue is judged while its runs fail
 materializations, so the sensor records one if the last is older than a third of the window: of the report at any
 time, of `accepted` only while nothing waits. So an idle queue is fresh; one whose runs fail is not, nor is a state
 that cannot be read. If dead letters were written while no run was active, it requests a run of their checks, and once
-more after a pause if that run fails or is cancelled. A topic is observed when its end offsets have changed.
+more after a pause if that run fails or is cancelled. A topic is observed when its end offsets have changed. The
+reason of a tick lists what it has recorded: Dagster shows it unless the tick requests a run.
 """
 
 import json
@@ -101,7 +102,8 @@ def _tick(
     seen = {**reports.figures(position.everything, sums), **_seen(group, work, now, kept)}
     events: list[Event] = [dg.AssetObservation(observed.report, metadata=seen)]
     verdicts = map(evaluation, state_results(group, observed.report, position))
-    events += (each for each in verdicts if _is_sure(position, each) and _is_news(instance, each))
+    news = [each for each in verdicts if _is_sure(position, each) and _is_news(instance, each)]
+    events += news
     if _due(instance, group, observed.report):
         report = standing(queue.database, group, settings)
         events.append(_without_run(observed.report, "Recorded by the sensor", report))
@@ -109,11 +111,32 @@ def _tick(
     if not waits and _due(instance, group, observed.accepted):
         empty = {"lag_records": 0, "archiving_records": 0, **_catalog(instance, observed.accepted)}
         events.append(_without_run(observed.accepted, "Nothing waits: recorded by the sensor", empty))
+    requests, waits_for = _checks(instance, group, observed, work)
+    made = [each.asset_key.path[-1] for each in events if isinstance(each, dg.AssetMaterialization)]
+    reason = f"lag {position.lag:,}: {_recorded(news, made, waits_for)}"
     return dg.SensorResult(
-        run_requests=_checks(instance, group, observed, work),
+        run_requests=requests,
+        # Dagster refuses a reason beside a request.
+        skip_reason=None if requests else reason,
         asset_events=[*events, *observed_topics(position.everything, kept.get("topics"))],
-        cursor=json.dumps({"share_partitions": now, "topics": written_offsets(position.everything)}),
+        # Dagster shows the beginning beside each tick, and the reason only on a click.
+        cursor=json.dumps(
+            {
+                "lag_records": position.lag,
+                "share_partitions": now,
+                "topics": written_offsets(position.everything),
+            }
+        ),
     )
+
+
+def _recorded(news: Sequence[dg.AssetCheckEvaluation], made: Sequence[str], waits_for: str) -> str:
+    """Return what a tick has recorded, and why new dead letters are not checked yet."""
+    results = [f"{each.check_name} {'passed' if each.passed else 'failed'}" for each in news]
+    parts = ["SPSO and lag recorded", f"new results of checks: {', '.join(results)}" if results else ""]
+    parts.append(f"materialized without a run: {', '.join(made)}" if made else "")
+    parts.append(f"new dead letters are not checked yet: {waits_for}" if waits_for else "")
+    return "; ".join(filter(None, parts))
 
 
 def _violations(database: Database, group: ShareGroup) -> Sequence[str] | None:
@@ -197,14 +220,15 @@ def _due(instance: dg.DagsterInstance, group: ShareGroup, asset: dg.AssetKey) ->
 
 def _checks(
     instance: dg.DagsterInstance, group: ShareGroup, observed: Observed, work: GroupWork
-) -> list[dg.RunRequest]:
+) -> tuple[list[dg.RunRequest], str]:
     """Request a run of the checks for letters that no materialization has reported, or whose checks have no result.
 
-    An active run does that itself.
+    An active run does that itself, and a run that failed is followed by a pause: then the second value is the reason
+    why there is no request.
     """
     written_at = work.letters_written_at
     if written_at is None:
-        return []
+        return [], ""
     reported = reported_until(instance, observed.dead_letters)
     runs = latest_runs(instance, group, observed.checks_job)
     latest = runs[0] if runs else None
@@ -212,16 +236,16 @@ def _checks(
     is_reported = reported is not None and written_at.timestamp() <= reported.timestamp()
     # The report is made before the checks.
     if is_reported and (latest is None or not failed or _has_results(instance, latest)):
-        return []
-    if at_work(instance, group, observed.made_by_runs) or reason_to_wait(
+        return [], ""
+    waits_for = at_work(instance, group, observed.made_by_runs) or reason_to_wait(
         instance, group.automation.sensor, runs, False, time.time()
-    ):
-        return []
+    )
+    if waits_for:
+        return [], waits_for
     # Dagster launches nothing for a key that already had a run, whatever its result.
     after = f":after:{latest.dagster_run.run_id}" if latest is not None and failed else ""
-    return [
-        dg.RunRequest(run_key=f"{group.group}:letters:{written_at.isoformat()}{after}", tags=group.run_tags)
-    ]
+    run_key = f"{group.group}:letters:{written_at.isoformat()}{after}"
+    return [dg.RunRequest(run_key=run_key, tags=group.run_tags)], ""
 
 
 def _has_results(instance: dg.DagsterInstance, run: dg.RunRecord) -> bool:

@@ -118,6 +118,28 @@ def test_a_check_has_a_new_result_when_it_changes(
     assert verdicts() == {"lag_bounded": True}
 
 
+def test_the_reason_of_a_tick_lists_what_it_recorded(
+    tick: Tick, private_database: Database, at: SharePartition
+) -> None:
+    """The lag, the checks with another result than before, and the assets that are materialized to stay fresh."""
+    given = {"checks": {"max_lag": 995}, "freshness": {"fail_window": "2h"}}
+    names = ("state_verified", "lag_not_negative", "none_stuck", "none_lost")
+    results = ", ".join([*(f"{name} passed" for name in names), "lag_bounded failed"])
+    assert tick(**given).skip_reason.skip_message == (
+        f"lag 1,000: SPSO and lag recorded; new results of checks: {results}; "
+        "materialized without a run: spso_and_lag"
+    )
+    assert tick(**given).skip_reason.skip_message == "lag 1,000: SPSO and lag recorded"
+    state = State(private_database)
+    lease = single.acquire(state, at, "member", None, 1000)
+    assert lease is not None
+    single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: lease.offsets})
+    assert tick(**given).skip_reason.skip_message == (
+        "lag 0: SPSO and lag recorded; new results of checks: lag_bounded passed; "
+        "materialized without a run: accepted"
+    )
+
+
 def test_a_check_of_the_invariants_that_takes_too_long_costs_no_other_figure(
     tick: Tick, private_database: Database, at: SharePartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,7 +374,9 @@ def test_letters_that_the_service_wrote_are_checked_once(
         assert later.run_key != request.run_key
         # A run that fails is followed by another one after a pause; Dagster would skip its own key.
         failed = ended(instance, f"{group.name}_checks", group.run_tags, fails=True)
-        assert asked(case, defs, instance) == []
+        waiting = answered(case, defs, instance)
+        assert not waiting.run_requests
+        assert f"new dead letters are not checked yet: run {failed} failed" in str(waiting.skip_reason)
         impatient = group.model_copy(
             update={"automation": Automation(sensor=LagSensor(pause_after_failure_seconds=0))}
         )
@@ -381,12 +405,17 @@ def ended(instance: dg.DagsterInstance, job: str, tags: dict[str, str], fails: b
 
 def asked(case: GivenUp, defs: dg.Definitions, instance: dg.DagsterInstance) -> list[dg.RunRequest]:
     """What a tick of the group's sensor asks for."""
+    return list(answered(case, defs, instance).run_requests or ())
+
+
+def answered(case: GivenUp, defs: dg.Definitions, instance: dg.DagsterInstance) -> dg.SensorResult:
+    """What a tick of the group's sensor returns."""
     sensor = defs.resolve_sensor_def(f"{share_group(case.group).name}_observe")
     queue = SimpleNamespace(database=case.database, settings=SimpleNamespace(load=lambda: case.settings))
     with dg.build_sensor_context(instance, resources={"sharequeue_state": queue}) as context:
         answer = sensor(context)
     assert isinstance(answer, dg.SensorResult)
-    return list(answer.run_requests or ())
+    return answer
 
 
 def test_the_asset_of_a_run_keeps_history_too(

@@ -29,7 +29,10 @@ group = ShareGroup(
     configs={{"share.auto.offset.reset": "earliest"}},
 )
 defs = dg.Definitions.merge(
-    share_group_defs(group), share_group_resources(), dg.Definitions(executor=dg.multiprocess_executor)
+    share_group_defs(group),
+    # An executor that fits into a worker of the cluster.
+    share_group_resources(conf={{"spark.executor.memory": "512m"}}),
+    dg.Definitions(executor=dg.multiprocess_executor),
 )
 """
 HANDLER = '''

@@ -224,7 +224,7 @@ SITUATIONS: dict[str, tuple[list[Callable[[Case], object]], str | None]] = {
         [lambda c: single.observe(c.state, c.at, "another id", 0, 5, 5)],
         "t: topic t was deleted and created again. The state of group",
     ),
-    "a member is at work": ([lambda c: c.join()], "the group has 1 live members"),
+    "a member is at work": ([lambda c: c.join()], "the group has 1 live member"),
     "its session has expired": ([lambda c: c.join(), lambda c: later(c, 60)], None),
     "the service is at work": ([lambda c: c.heard()], None),
     "the service is silent": (

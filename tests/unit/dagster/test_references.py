@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import sys
+import zipfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sharequeue.dagster.references import NoSuchObject, Reference
+from sharequeue.dagster.references import NoSuchObject, Reference, packed
 
 
 @pytest.fixture
@@ -91,3 +93,18 @@ def test_a_parse_that_python_spoils_is_done_again(module: Path, monkeypatch: pyt
 
     monkeypatch.setattr(ast, "parse", spoiling)
     Reference.parse("jobs.orders:handle").check()
+
+
+def test_a_package_without_an_init_is_imported_from_the_packed_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folders have entries of their own, and it has nothing but Python files."""
+    inner = tmp_path / "plain_shop" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "orders.py").write_text("handle = 7\n")
+    (inner / "data.csv").write_text("secret")
+    (file,) = packed({"plain_shop": tmp_path / "plain_shop"}, tmp_path)
+    with zipfile.ZipFile(file) as archive:
+        assert archive.namelist() == ["plain_shop/", "plain_shop/inner/", "plain_shop/inner/orders.py"]
+    monkeypatch.syspath_prepend(str(file))
+    assert import_module("plain_shop.inner.orders").handle == 7

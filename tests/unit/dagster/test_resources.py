@@ -90,7 +90,7 @@ def test_a_cluster_gets_the_python_files_of_the_modules(
     single, archive = sent
     assert single == str(project / "single_of_a_test.py")
     assert zipfile.ZipFile(archive).namelist() == [
-        f"shop_of_a_test/{name}.py" for name in ("__init__", "orders", "rates")
+        f"shop_of_a_test/{name}" for name in ("", "__init__.py", "orders.py", "rates.py")
     ]
     worker = tmp_path / "worker"
     worker.mkdir()

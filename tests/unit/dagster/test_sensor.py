@@ -96,7 +96,7 @@ def test_the_broker_is_only_asked_for_topics_without_state(tick: Tick, asked_of_
     requested = tick(work())
     assert requested.run_requests
     assert json.loads(requested.cursor)["lag_records"] == 100
-    assert tick(work(members=1)).skip_message == "lag 100: the group has 1 live members"
+    assert tick(work(members=1)).skip_message == "lag 100: the group has 1 live member"
     assert set(asked_of_broker) == {"flights"}
 
 

@@ -189,6 +189,9 @@ def test_what_is_stored_where_is_known_before_the_first_run() -> None:
     columns = {column.name: column for column in report["dagster/column_schema"].columns}
     assert (columns["spso"].type, columns["observed_at"].type) == ("int", "timestamp")
     assert "share-partition start offset" in (columns["spso"].description or "")
+    history = specs(loaded({**MINIMAL, "backfill": {"start": "2026-01-01"}}))["orders/history"]
+    days = history.metadata["dagster/column_schema"].columns
+    assert all(column.description for column in (*columns.values(), *days))
     assert (
         every["orders/delivery_counts"].metadata["dagster/table_name"] == "sharequeue.delivery_count_totals"
     )

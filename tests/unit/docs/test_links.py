@@ -42,6 +42,14 @@ def test_every_relative_link_leads_somewhere() -> None:
     assert seen > 40
 
 
+def test_every_picture_is_on_a_page_and_small() -> None:
+    """A picture that no page shows is not kept, and none makes a clone larger than it must be."""
+    shown = {(ROOT / name).parent / link for name in PAGES for link in _LINK.findall(prose(ROOT / name))}
+    pictures = set((ROOT / "docs/pictures").iterdir())
+    assert pictures == {each.resolve() for each in shown if each.suffix == ".png"}
+    assert max(each.stat().st_size for each in pictures) < 200_000
+
+
 def test_the_front_page_names_every_page() -> None:
     """A page that the front page does not name is a page that nobody finds."""
     docs = ROOT / "docs"
