@@ -18,7 +18,7 @@ from sharequeue.cli.options import GroupsNamed, groups_option, parse_topics, set
 from sharequeue.cli.output import Column, Output, age, answers, moment, number, row_of, span, text
 from sharequeue.database import Database
 from sharequeue.groups.descriptions import describe_group
-from sharequeue.groups.group_names import awaited_share_partitions, group_topics
+from sharequeue.groups.group_names import awaited_share_partitions
 from sharequeue.groups.replicas import ALIVE_SECONDS, LATE_SECONDS, read_replicas
 from sharequeue.reports.ages import read_ages
 from sharequeue.reports.read import read_figures
@@ -199,9 +199,12 @@ def _share_partitions(database: Database, group: str, watch: _Watch) -> list[dic
         "the broker has no such topic, or does not show it to the service: check its name in the subscription, or "
         "create it"
     )
+    subscribed = {
+        name for each in describe_group(database, group).members for name in each.subscribed_topic_names
+    }
     rows += [
         {"group": group, "topic": topic, "remark": f"no share-partition of {topic} yet: {absent}"}
-        for topic in group_topics(database, group) - {row["topic"] for row in rows}
+        for topic in subscribed - {row["topic"] for row in rows}
     ]
     return sorted(rows, key=lambda row: (str(row["topic"]), row.get("partition", -1))) or [
         {"group": group, "remark": _nothing(watch)}

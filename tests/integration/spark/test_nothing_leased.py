@@ -27,7 +27,7 @@ def test_records_of_others_are_not_said_to_be_released_by_this_run(private_datab
     state.release_member("g", "killed")
     told = why_nothing(state, configs, ["t"], [OWN])
     assert told is not None
-    assert "100 records are in share-partitions that are assigned to other members" in told
+    assert "100 offsets are in share-partitions that are assigned to other members" in told
     assert "10 records are released by this run" in told
     assert "other members" not in str(why_nothing(state, configs, ["t"], [OWN, OTHER]))
 
