@@ -30,6 +30,10 @@ from sharequeue.words.settings import Settings
 
 _KINDS = {"text": text, "time": moment, "seconds": age}
 _NAME = ("GROUP", "TOPIC", "PARTITION")
+_SUBSCRIBED = sa.text(
+    "select distinct unnest(subscribed_topic_names) as topic from sharequeue.group_members"
+    " where group_id = :group_id"
+)
 _TIMES = sa.text(
     "select topic, partition, created_at, written_at from sharequeue.share_partition_times where group_id = :group_id"
 )
@@ -199,9 +203,7 @@ def _share_partitions(database: Database, group: str, watch: _Watch) -> list[dic
         "the broker has no such topic, or does not show it to the service: check its name in the subscription, or "
         "create it"
     )
-    subscribed = {
-        name for each in describe_group(database, group).members for name in each.subscribed_topic_names
-    }
+    subscribed = {row["topic"] for row in database.rows(_SUBSCRIBED, group_id=group)}
     rows += [
         {"group": group, "topic": topic, "remark": f"no share-partition of {topic} yet: {absent}"}
         for topic in subscribed - {row["topic"] for row in rows}
