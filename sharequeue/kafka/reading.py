@@ -199,7 +199,7 @@ def first_records(settings: Settings, starts: Mapping[Place, int], seconds: floa
     found = dict[Place, "Message"]()
     until = time.monotonic() + seconds
     try:
-        left = _existing(consumer, starts, seconds)
+        left = _existing(consumer, starts, until)
         consumer.assign([kafka.TopicPartition(*at, starts[at]) for at in sorted(left)])
         while left and time.monotonic() < until:
             for message in consumer.consume(len(left), POLL_SECONDS):
@@ -213,18 +213,18 @@ def first_records(settings: Settings, starts: Mapping[Place, int], seconds: floa
     return found
 
 
-def _existing(consumer: Consumer, places: Collection[Place], seconds: float) -> set[Place]:
-    """Return those partitions that the broker has, none if it does not answer: an assigned partition that does not
-    exist is never reported.
+def _existing(consumer: Consumer, places: Collection[Place], until: float) -> set[Place]:
+    """Return those partitions that the broker has, none if it has not answered by `until`: an assigned partition that
+    does not exist is never reported.
     """
     there: set[Place] = set()
-    of_topic = {topic: [at for at in places if at[0] == topic] for topic in {topic for topic, _ in places}}
-    for topic, wanted in of_topic.items():
+    for topic in {topic for topic, _ in places}:
         try:
-            known = consumer.list_topics(topic, timeout=seconds).topics[topic]
+            known = consumer.list_topics(topic, timeout=max(0.0, until - time.monotonic())).topics[topic]
         except client().KafkaException:
             return set()
-        there |= {at for at in wanted if known.error is None and at[1] in known.partitions}
+        if known.error is None:
+            there |= {at for at in places if at[0] == topic and at[1] in known.partitions}
     return there
 
 
