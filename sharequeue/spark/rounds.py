@@ -106,7 +106,7 @@ def refuse_most_failed(
 
 
 def _most_frequent(spark: SparkSession, written: Written) -> str:
-    failed = spark.read.parquet(*written.exceptions.values())
+    failed = spark.read.parquet(*map(literal, written.exceptions.values()))
     errors = failed.groupBy("outcome", "error").agg(
         fn.count("*").alias("times"),
         fn.min_by(fn.struct("topic", "partition", "offset"), "offset").alias("at"),
