@@ -31,6 +31,7 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics
 from sharequeue.reports.data_docs import CREATED, INDEX, context_folder, data_docs_address, site_folder
 from sharequeue.state import State
+from sharequeue.words.names import plural
 from sharequeue.words.settings import Settings
 
 NONE_HELD, DRIFT = "none_held", "like_last_week"
@@ -222,8 +223,8 @@ def _what_failed(expectation: Expectation, topic: str, found: Found, new: Found)
     sentences = []
     if counts := found.counts:
         kinds = [f"{number:,} {kind}" for kind, number in sorted(counts.items()) if kind]
-        letters = "letter fails" if counts.total() == 1 else "letters fail"
-        sentences.append(", ".join(kinds) if kinds else f"{counts.total():,} {letters}")
+        fail = "fails" if counts.total() == 1 else "fail"
+        sentences.append(", ".join(kinds) if kinds else f"{plural(counts.total(), 'letter')} {fail}")
         if earlier := counts.total() - new.counts.total():
             sentences[0] += f" ({earlier:,} of them found by earlier runs)"
         if found.findings:

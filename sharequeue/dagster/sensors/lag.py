@@ -27,7 +27,7 @@ from sharequeue.dagster.sensors.outages import Answer, Kept, keep, sensor_on_sta
 from sharequeue.dagster.share_group import LagSensor, ShareGroup
 from sharequeue.reports.waiting_work import GroupWork, work_of
 from sharequeue.words.figures import SharePartitionStatus
-from sharequeue.words.names import listed
+from sharequeue.words.names import listed, plural
 
 SILENT = timedelta(seconds=60)
 """After this time without a sign of the service or of the broker, a run could not work."""
@@ -72,7 +72,7 @@ def _tick(
     if reason := nothing_to_do(group, work):
         return skipped(reason)
     if work.members:
-        return skipped(f"the group has {work.members} live member{'' if work.members == 1 else 's'}")
+        return skipped(f"the group has {plural(work.members, 'live member')}")
     if running := at_work(context.instance, group, assets):
         return skipped(running)
     runs = latest_runs(context.instance, group)
