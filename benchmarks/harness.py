@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
+from ast import literal_eval
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,7 +61,12 @@ class Case:
                 raise SystemExit(
                     f"{self.names[0]} has no parameter {name}; expected one of {', '.join(values)}"
                 )
-            values[name] = type(values[name])(float(text)) if not isinstance(values[name], str) else text
+            try:
+                values[name] = (
+                    text if isinstance(values[name], str) else type(values[name])(literal_eval(text))
+                )
+            except (ValueError, SyntaxError) as error:
+                raise SystemExit(f"{name}={text}: expected a value such as {values[name]}") from error
         return values
 
     def parameters(self) -> str:
