@@ -109,9 +109,9 @@ def own_queue() -> None:
                 reader.shell.run("sharequeue groups describe --group orders -o json || echo '[]'\n")
             )
             return (
-                sum(row["accepted"] for row in rows),
-                sum(row["rejected"] for row in rows),
-                sum(row["lag"] for row in rows),
+                sum(row["accepted"] or 0 for row in rows),
+                sum(row["rejected"] or 0 for row in rows),
+                sum(row["lag"] or 0 for row in rows),
             )
 
         for block in blocks("docs/tutorial/own-queue.md"):

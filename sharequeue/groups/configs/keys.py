@@ -146,7 +146,7 @@ _GROUP = (
         "sharequeue.cancelled.run.refund.enable",
         "boolean",
         False,
-        "Whether a cancelled run gives back its deliveries, so that the count stays. In Kafka it increases.",
+        "Whether a cancelled run gives back its deliveries, so that they do not count. In Kafka they count.",
     ),
     ConfigKey(
         "sharequeue.retry.backoff.ms",

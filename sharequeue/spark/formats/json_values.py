@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
-from pyspark.sql.types import BooleanType, DataType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StringType, StructField, StructType
 
 from sharequeue.spark.formats.decoded_column import DECODED, decided, of_registry, shown
 
@@ -53,24 +54,31 @@ def _is_whole(parsed: Column) -> Column:
 def _reason(raw: Column, text: Column, value: Column, wanted: StructType) -> Column:
     """Return why a text is not an object of the schema. Spark parses such a text twice more, and no other.
 
-    Spark gives null for a field that does not fit. It does not tell which field inside a struct.
+    Spark gives null for a field that does not fit. It does not tell which part of a field.
     """
     fields = _parsed(text, MapType(StringType(), StringType()))
-    unfit = fn.concat_ws(
-        ", ",
-        *(
-            fn.when(
-                value[field.name].isNull() & fields["value"][field.name].isNotNull(),
-                fn.lit(f"{field.name} ({field.dataType.typeName()})"),
-            )
-            for field in wanted.fields
-        ),
-    )
+
+    def named(chosen: Callable[[StructField], bool | Column]) -> Column:
+        there = (fields["value"][field.name].isNotNull() for field in wanted.fields)
+        return fn.concat_ws(
+            ", ",
+            *(
+                fn.when(is_there & chosen(field), fn.lit(f"{field.name} ({field.dataType.typeName()})"))
+                for field, is_there in zip(wanted.fields, there, strict=True)
+            ),
+        )
+
+    unfit = named(lambda field: value[field.name].isNull())
+    with_parts = named(lambda field: isinstance(field.dataType, (StructType, ArrayType, MapType)))
     return (
         fn.when(text.rlike(r"\A\s*\z"), fn.lit("empty: expected a JSON object"))
         .when(~fn.is_valid_utf8(text), fn.concat(fn.lit("not UTF-8: "), shown(raw)))
         .when(~_is_whole(_parsed(text, StringType())), fn.concat(fn.lit("not JSON: "), shown(raw)))
         .when(fields["value"].isNull() | ~_is_whole(fields), fn.lit("JSON, but not an object"))
         .when(unfit != "", fn.concat(fn.lit("a field of another type than the schema's: "), unfit))
-        .otherwise(fn.lit("a part of a field of another type than the schema's"))
+        .otherwise(
+            fn.concat(
+                fn.lit("a part of another type than the schema's, in one of these fields: "), with_parts
+            )
+        )
     )

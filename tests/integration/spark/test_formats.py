@@ -75,7 +75,7 @@ def test_the_reason_tells_what_is_wrong_and_names_the_fields_that_do_not_fit(spa
             "a field of another type than the schema's: amount (integer), at (timestamp)"
         ),
         b'{"amount": 1.5, "more": {"n": 1}}': "a field of another type than the schema's: amount (integer)",
-        b'{"more": {"n": "x"}}': "a part of a field of another type than the schema's",
+        b'{"more": {"n": "x"}}': "a part of another type than the schema's, in one of these fields: more (struct)",
         b'{"many": [1, "x"]}': "a field of another type than the schema's: many (array)",
         b'{"more": 1}': "a field of another type than the schema's: more (struct)",
     }
