@@ -99,6 +99,7 @@ def _backfills(group: ShareGroup, backfill: Backfill, lineage: Lineage) -> dg.De
     replayed = replayed_asset(lineage[REPLAYED], group, backfill)
     published = lineage[PUBLISHED].replace_attributes(partitions_def=partitions_of(backfill))
     history = history_asset(lineage[HISTORY], group)
+    summaries = {name: lineage.key(name) for name in group.summaries}
     replay_job = dg.define_asset_job(
         f"{group.name}_replay",
         selection=dg.AssetSelection.assets(replayed),
@@ -113,7 +114,7 @@ def _backfills(group: ShareGroup, backfill: Backfill, lineage: Lineage) -> dg.De
     )
     return dg.Definitions(
         assets=[replayed, published, history],
-        jobs=[replay_job, publish_job(group, backfill, published.key), history_job],
+        jobs=[replay_job, publish_job(group, backfill, published.key, summaries), history_job],
         sensors=[history_sensor(group, history_job.name, history.key)],
     )
 

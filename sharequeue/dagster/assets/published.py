@@ -5,7 +5,7 @@ anything. Without `execute` the job only counts what would change, as observatio
 published is a materialization, recorded at once. `sharequeue publish` does the same with the same function.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -13,6 +13,7 @@ from pydantic import Field
 
 from sharequeue.dagster.assets.accepted import cancelled_plainly, pipeline_of
 from sharequeue.dagster.assets.replayed import partitions_of, replay_name
+from sharequeue.dagster.assets.summaries import merge_summary
 from sharequeue.dagster.names import REPLAY_TAG
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.retries import retried_if_useful
@@ -34,8 +35,13 @@ class Publishing(dg.Config):
     )
 
 
-def publish_job(group: ShareGroup, backfill: Backfill, asset: dg.AssetKey) -> dg.JobDefinition:
-    """Build the job that publishes replays of `group`, and records that as events of `asset`."""
+def publish_job(
+    group: ShareGroup, backfill: Backfill, asset: dg.AssetKey, summaries: Mapping[str, dg.AssetKey]
+) -> dg.JobDefinition:
+    """Build the job that publishes replays of `group`, and records that as events of `asset`.
+
+    It then merges the summaries, by name, again: their files would otherwise be those of before until the next run.
+    """
 
     @dg.op(name=f"{group.name}_published", pool=group.run.pool)
     @retried_if_useful
@@ -79,6 +85,9 @@ def publish_job(group: ShareGroup, backfill: Backfill, asset: dg.AssetKey) -> dg
                     context.log_event(
                         dg.AssetMaterialization(asset, partition=key, metadata=_metadata(report))
                     )
+                for name, of_summary in summaries.items():
+                    merged = merge_summary(group, name, loaded, sharequeue_state.state, session)
+                    context.log_event(dg.AssetMaterialization(of_summary, metadata=merged))
             except ShareError as error:
                 raise dg.Failure(f"{error.name}: {error}", allow_retries=error.retriable) from error
 

@@ -1,6 +1,7 @@
 """The assets of a pipeline's summaries: the partial sums of all leases that count, merged."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,12 @@ from sharequeue.dagster.resources import SettingsResource, SparkResource, StateR
 from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import column_schema, preview
+from sharequeue.state import State
+from sharequeue.words.settings import Settings
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pyspark.sql import SparkSession
 
 SHOWN_ROWS = 10
 
@@ -30,43 +34,50 @@ def summary_asset(spec: dg.AssetSpec, group: ShareGroup, name: str) -> dg.Assets
         sharequeue_state: StateResource,
         sharequeue_spark: SparkResource,
     ) -> Any:
-        from sharequeue.spark.output.manifest import read_manifest, read_output
-
-        job = pipeline_of(group)
-        found = [each for each in job.summaries if each.name == name]
-        if not found:
-            known = ", ".join(each.name for each in job.summaries) or "none"
-            raise dg.Failure(
-                f"summaries: {group.pipeline} has no summary {name!r} (it has: {known})", allow_retries=False
-            )
-        try:
-            merge = Reference.parse(group.summaries[name]).load()
-        except NoSuchObject as error:
-            raise dg.Failure(f"summaries: {name}: {error}", allow_retries=False) from error
-        sink = job.summary_sink(found[0])
-        if not read_manifest(sharequeue_state.state, group.group, sink):
-            return dg.MaterializeResult(metadata={"dagster/row_count": 0})
-        partials = read_output(
-            sharequeue_spark.session(group.name), sharequeue_state.state, group.group, sink
-        )
-        with cancelled_plainly():
-            rows = merge(partials)
-            merged = rows.toPandas()
-        path = _replace_parquet(
-            merged, sharequeue_settings.load().local_output / group.name / f"{name}.parquet"
-        )
+        session = sharequeue_spark.session(group.name)
         return dg.MaterializeResult(
-            metadata={
-                "dagster/row_count": len(merged),
-                "path": dg.MetadataValue.path(path),
-                "dagster/uri": path.absolute().as_uri(),
-                "dagster/storage_kind": "parquet",
-                **column_schema({each.name: each.dataType.simpleString() for each in rows.schema.fields}),
-                "first_rows": preview(merged, SHOWN_ROWS),
-            }
+            metadata=merge_summary(group, name, sharequeue_settings.load(), sharequeue_state.state, session)
         )
 
     return summary
+
+
+def merge_summary(
+    group: ShareGroup, name: str, settings: Settings, state: State, session: "SparkSession"
+) -> Mapping[str, Any]:
+    """Merge the partial sums of a summary into its file, and return the metadata of its materialization.
+
+    Raises dg.Failure where the pipeline has no such summary, or the function that merges it cannot be loaded.
+    """
+    from sharequeue.spark.output.manifest import read_manifest, read_output
+
+    job = pipeline_of(group)
+    found = [each for each in job.summaries if each.name == name]
+    if not found:
+        known = ", ".join(each.name for each in job.summaries) or "none"
+        raise dg.Failure(
+            f"summaries: {group.pipeline} has no summary {name!r} (it has: {known})", allow_retries=False
+        )
+    try:
+        merge = Reference.parse(group.summaries[name]).load()
+    except NoSuchObject as error:
+        raise dg.Failure(f"summaries: {name}: {error}", allow_retries=False) from error
+    sink = job.summary_sink(found[0])
+    if not read_manifest(state, group.group, sink):
+        return {"dagster/row_count": 0}
+    partials = read_output(session, state, group.group, sink)
+    with cancelled_plainly():
+        rows = merge(partials)
+        merged = rows.toPandas()
+    path = _replace_parquet(merged, settings.local_output / group.name / f"{name}.parquet")
+    return {
+        "dagster/row_count": len(merged),
+        "path": dg.MetadataValue.path(path),
+        "dagster/uri": path.absolute().as_uri(),
+        "dagster/storage_kind": "parquet",
+        **column_schema({each.name: each.dataType.simpleString() for each in rows.schema.fields}),
+        "first_rows": preview(merged, SHOWN_ROWS),
+    }
 
 
 def _replace_parquet(frame: "pd.DataFrame", path: Path) -> Path:
@@ -78,4 +89,4 @@ def _replace_parquet(frame: "pd.DataFrame", path: Path) -> Path:
     return path
 
 
-__all__ = ["summary_asset"]
+__all__ = ["merge_summary", "summary_asset"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pandas as pd
 import pytest
 import sqlalchemy as sa
 from confluent_kafka import Producer
@@ -25,6 +26,7 @@ from sharequeue.database import Database
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.local.stack import StackInfo
+from sharequeue.spark import Summary, pipeline
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
 from tests import single
@@ -49,6 +51,16 @@ def by_value(records: DataFrame) -> DataFrame:
         records = records.withColumn("slow", fn.expr("java_method('java.lang.Thread', 'sleep', 5000L)"))
     text = fn.col("value").cast("string")
     return records.withColumns({"outcome": text, "error": fn.when(text != "accept", "as it says")})
+
+
+def by_lease(rows: DataFrame) -> DataFrame:
+    """The partial sums of a summary: the records of each lease."""
+    return rows.groupBy("lease_id").agg(fn.count("*").alias("records"))
+
+
+def total(partials: DataFrame) -> DataFrame:
+    """The merged summary."""
+    return partials.agg(fn.sum("records").alias("records"))
 
 
 def _stop_once_at_work(spark: SparkSession) -> None:
@@ -154,7 +166,11 @@ def case(
         value = ("accept", "accept", "reject", "accept", "release")[at % 5]
         producer.produce(topic, value.encode(), partition=at % 2, timestamp=int(time.timestamp() * 1000))
     assert producer.flush(30) == 0
-    job = replace(job_of(group, topic, by_value), sink=dagster_name(group))
+    counted = pipeline(
+        group=group, topics=(topic,), sink=dagster_name(group), summaries=(Summary("counts", by_lease),)
+    )(by_value)
+    monkeypatch.setattr(f"{__name__}.counted", counted, raising=False)
+    job = replace(job_of(group, topic, by_value), sink=counted.sink, summaries=counted.summaries)
     holder = assigned(topic)
     run_job(job, holder, max_rounds=1, max_records=RECORDS // 2)
     monkeypatch.setenv("SHAREQUEUE_OUTPUT", str(tmp_path / "backfills"))
@@ -163,7 +179,8 @@ def case(
         share_group(
             group,
             topics=[topic],
-            pipeline="tests.integration.dagster.test_backfill:by_value",
+            pipeline="tests.integration.dagster.test_backfill:counted",
+            summaries={"counts": "tests.integration.dagster.test_backfill:total"},
             backfill={"partitions": "daily", "start": "2013-01-01"},
         ),
         {
@@ -221,7 +238,7 @@ def test_three_days_cancelled_midway_resumed_and_executed_again_equal_a_clean_ru
 
 def test_replayed_days_are_published_once_after_a_dry_run(case: Case) -> None:
     """Nothing is published of a group that has not finished; a dry run only observes; each published day is a
-    materialization with its rows; a day that was published before stays as it is."""
+    materialization with its rows, and the summary is merged again; a day that was published before stays as it is."""
     name = case.group.name
     key = dg.AssetKey([name, "published"])
     job = dg.Definitions.merge(
@@ -265,11 +282,16 @@ def test_replayed_days_are_published_once_after_a_dry_run(case: Case) -> None:
     assert seen() == dict.fromkeys(DAYS[:2], (30, 18, 18))
     assert before == (RECORDS * 3 // 5, 2)
     assert (output(), instance.get_materialized_partitions(key)) == (before, set())
+    counts = dg.AssetKey([name, "counts"])
+    assert instance.get_latest_materialization_event(counts) is None
 
     assert publish(first=DAYS[0], last=DAYS[1], execute=True) == ""
     assert instance.get_materialized_partitions(key) == set(DAYS[:2])
     after = output()
     assert after == (RECORDS * 3 // 5, 1)
+    (merged,) = instance.fetch_materializations(counts, limit=10).records
+    path = merged.asset_materialization and merged.asset_materialization.metadata["path"].value
+    assert pd.read_parquet(str(path)).to_dict("records") == [{"records": RECORDS * 3 // 5}]
     assert publish(first=DAYS[1], last=DAYS[2], execute=True) == ""
     assert output() == after
     assert instance.get_materialized_partitions(key) == set(DAYS)
