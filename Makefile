@@ -1,6 +1,7 @@
 # sharequeue: `make help` lists the targets.
 #
-# Every target first creates the environment in .venv if it is missing or pyproject.toml has changed.
+# Every target first creates the environment in .venv if it is missing, or pyproject.toml or
+# tests/constraints.txt has changed.
 # The stamp .venv/.ready is written last, so that a set-up that was killed starts again from the beginning.
 
 .DEFAULT_GOAL := help

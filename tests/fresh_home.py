@@ -103,16 +103,12 @@ def own_queue() -> None:
         reader.shell.run("mkdir work && cd work\n")
         shop = reader.folder / "work" / "shop"
 
-        def ended() -> tuple[int, int, int]:
-            # There is no such group before its first run.
+        def ended() -> tuple[int, ...]:
+            # Before its first run there is no such group, and then no figure of it.
             rows = json.loads(
                 reader.shell.run("sharequeue groups describe --group orders -o json || echo '[]'\n")
             )
-            return (
-                sum(row["accepted"] or 0 for row in rows),
-                sum(row["rejected"] or 0 for row in rows),
-                sum(row["lag"] or 0 for row in rows),
-            )
+            return tuple(sum(row[name] or 0 for row in rows) for name in ("accepted", "rejected", "lag"))
 
         for block in blocks("docs/tutorial/own-queue.md"):
             if "order[" in block.text:

@@ -34,10 +34,10 @@ def summary_asset(spec: dg.AssetSpec, group: ShareGroup, name: str) -> dg.Assets
         sharequeue_state: StateResource,
         sharequeue_spark: SparkResource,
     ) -> Any:
-        session = sharequeue_spark.session(group.name)
-        return dg.MaterializeResult(
-            metadata=merge_summary(group, name, sharequeue_settings.load(), sharequeue_state.state, session)
-        )
+        session, settings = sharequeue_spark.session(group.name), sharequeue_settings.load()
+        with cancelled_plainly():
+            merged = merge_summary(group, name, settings, sharequeue_state.state, session)
+        return dg.MaterializeResult(metadata=merged)
 
     return summary
 
@@ -66,9 +66,8 @@ def merge_summary(
     if not read_manifest(state, group.group, sink):
         return {"dagster/row_count": 0}
     partials = read_output(session, state, group.group, sink)
-    with cancelled_plainly():
-        rows = merge(partials)
-        merged = rows.toPandas()
+    rows = merge(partials)
+    merged = rows.toPandas()
     path = _replace_parquet(merged, settings.local_output / group.name / f"{name}.parquet")
     return {
         "dagster/row_count": len(merged),

@@ -59,12 +59,14 @@ def _reason(raw: Column, text: Column, value: Column, wanted: StructType) -> Col
     fields = _parsed(text, MapType(StringType(), StringType()))
 
     def named(chosen: Callable[[StructField], bool | Column]) -> Column:
-        there = (fields["value"][field.name].isNotNull() for field in wanted.fields)
         return fn.concat_ws(
             ", ",
             *(
-                fn.when(is_there & chosen(field), fn.lit(f"{field.name} ({field.dataType.typeName()})"))
-                for field, is_there in zip(wanted.fields, there, strict=True)
+                fn.when(
+                    fields["value"][field.name].isNotNull() & chosen(field),
+                    fn.lit(f"{field.name} ({field.dataType.typeName()})"),
+                )
+                for field in wanted.fields
             ),
         )
 
