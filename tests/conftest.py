@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import archive
+
 # What may be given from outside: a shared set of jars, how to fetch them, how many random histories to run, and from
 # which seed, which PgBouncer to try beside our own pooler, which Postgres to run on, how many writers to kill, and
 # how long to attack.
@@ -51,6 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # A JVM of the tests lives for seconds. What its second compiler does never pays, and is a quarter of all CPU.
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+    archive.use()
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        archive.make(config.add_cleanup)
     # A run that decides about a merge draws the same examples as the one before, however long one takes on a busy
     # machine.
     settings.register_profile(
