@@ -149,16 +149,15 @@ class _PlainSchema(BaseModel):
         known = [*schema["properties"]]
         for model in (*ours["$defs"].values(), ours):
             names = known if model is ours else [*model["properties"]]
-            # This names the known fields; `additionalProperties` would be a second error for the same name.
-            model["propertyNames"] = {"enum": names}
-            model.pop("additionalProperties", None)
+            # An error of this points to the line of the unknown field and names the known ones; an error of
+            # `additionalProperties: false` and of `propertyNames` points to the field above.
+            model["additionalProperties"] = {"const": f"one of the fields {', '.join(names)}"}
             model["properties"] = {
                 name: _plain(field, ours["$defs"]) for name, field in model["properties"].items()
             }
-        schema.pop("additionalProperties", None)
         return {
             **schema,
-            "propertyNames": ours["propertyNames"],
+            "additionalProperties": ours["additionalProperties"],
             "properties": schema["properties"] | ours["properties"],
             "$defs": schema.get("$defs", {}) | ours["$defs"],
         }

@@ -311,15 +311,15 @@ def problems(**given: Any) -> dict[str, list[str]]:
     [
         (
             {"automation": {"sensor": {"interval": 5}}},
-            "automation.sensor",
-            ["'interval' is not one of ['enabled', 'min_lag', "],
+            "automation.sensor.interval",
+            ["'one of the fields enabled, min_lag, "],
         ),
         (
             {"freshness": {"window": "2h", "fail_window": "2h"}},
-            "freshness",
-            ["'window' is not one of ['fail_window', 'warn_window']"],
+            "freshness.window",
+            ["'one of the fields fail_window, warn_window' was expected"],
         ),
-        ({"pipelines": "x"}, "", ["'pipelines' is not one of ['group', "]),
+        ({"pipelines": "x"}, "pipelines", ["'one of the fields group, "]),
         ({"freshness": {}}, "freshness", ["'fail_window' is a required property"]),
         (
             {"backfill": {"start": "2013-01-01", "partitions": "weekdays"}},
