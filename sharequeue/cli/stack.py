@@ -100,7 +100,7 @@ def reset(home: Path | None, output: Output, execute: bool) -> None:
 def env(home: Path | None, output: Output) -> None:
     """Print the environment of Dagster's own commands, for a shell: `eval "$(sharequeue env)"`, then `dg list defs`.
 
-    It includes the password of Dagster's database.
+    It sets DAGSTER_HOME to the embedded stack's, and includes the password of Dagster's database.
     """
     settings = Settings.load(home)
     dagster_ui.prepare(Home.at(settings.home))
