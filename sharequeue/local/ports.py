@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import signal
 import socket
+import threading
 from collections.abc import Callable, Mapping
 
 from sharequeue.local import processes
@@ -40,6 +41,8 @@ PREFERRED: Mapping[str, int] = {
 }
 _RANGE = range(20000, 32000)
 _ATTEMPTS = 3
+_choosing = threading.Lock()
+"""Postgres and the broker start in two threads, and both record their port in one file."""
 _POLITE = {"postgres": signal.SIGINT}
 """The signal that ends a component, if it is not SIGTERM. SIGINT is Postgres's "fast": it disconnects clients."""
 
@@ -78,6 +81,11 @@ def choose(home: Home, name: str, progress: Progress) -> int:
 
     The caller holds the home's lock. Reports a changed address with `progress`.
     """
+    with _choosing:
+        return _choose(home, name, progress)
+
+
+def _choose(home: Home, name: str, progress: Progress) -> int:
     ports = recorded(home)
     before = ports.get(name)
     taken = {port for other, port in ports.items() if other != name}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import socket
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,17 @@ def test_two_components_never_share_a_port(home: Home) -> None:
     """Not even while neither of them runs."""
     write_json(home.ports_file, {"kafka": ports.PREFERRED["postgres"]})
     assert ports.choose(home, "postgres", lambda line: None) != ports.PREFERRED["postgres"]
+
+
+def test_components_that_start_at_the_same_time_record_all_ports(home: Home) -> None:
+    """Postgres and the broker start in two threads: each keeps the other's entry."""
+    for _ in range(20):
+        home.ports_file.unlink(missing_ok=True)
+        with ThreadPoolExecutor(len(ports.PREFERRED)) as pool:
+            chosen = [
+                *pool.map(lambda name: (name, ports.choose(home, name, lambda line: None)), ports.PREFERRED)
+            ]
+        assert ports.recorded(home) == dict(chosen)
 
 
 def test_every_defect_of_a_set_of_jars_is_named(tmp_path: Path) -> None:
