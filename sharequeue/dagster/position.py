@@ -6,7 +6,7 @@ Before a group has state for a topic, its position there is what its first run w
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from confluent_kafka import KafkaException
 
@@ -16,12 +16,15 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.configs.texts import reset_duration
 from sharequeue.reports.ages import Ages, read_ages
 from sharequeue.reports.first_run import first_run
+from sharequeue.reports.waiting_work import GroupWork, work_of
 from sharequeue.state import State
 from sharequeue.words.errors import ShareError
 from sharequeue.words.figures import SharePartitionStatus
 from sharequeue.words.settings import SettingInvalid, SettingMissing, Settings
 from sharequeue.words.values import LeaseRow
 
+SILENT = timedelta(seconds=60)
+"""After this time without the service, or without the broker, the stored ends of the logs are old."""
 SETTLE_SECONDS = 6.0
 """How long to wait for a share-partition that is ahead of its log. The service refreshes it every 2 s."""
 
@@ -35,6 +38,7 @@ class Position:
     violations: Sequence[str] | None
     """The invariants of the state that do not hold; None if they were not checked."""
     stuck: Sequence[LeaseRow]
+    work: GroupWork
     first: Sequence[SharePartitionStatus] = ()
     """What the first run would find in topics without state."""
     first_known: bool = True
@@ -52,11 +56,23 @@ class Position:
         return sum(status.lag for status in self.everything)
 
 
+def silence(work: GroupWork) -> str:
+    """Return why the lag of a group is an old one: nothing has read the ends of its logs. Empty if it is known."""
+    if (silent := work.service_silent_for()) > SILENT:
+        return (
+            f"no service was running for {silent.total_seconds():.0f} s, and members cannot join without one"
+        )
+    if (silent := work.broker_silent_for()) > SILENT:
+        return f"the service has not reached the broker for {silent.total_seconds():.0f} s"
+    return ""
+
+
 def state_of(database: Database, group_id: str, violations: Sequence[str] | None) -> Position:
     """Return the position of a group as the database has it, without the broker's part."""
     state = State(database)
     stuck = state.figures.leases(group_id, stuck=True)
-    return Position(state.now(), state.figures.describe(group_id), violations, stuck)
+    work = work_of(database, group_id)
+    return Position(state.now(), state.figures.describe(group_id), violations, stuck, work)
 
 
 def seen_by_broker(position: Position, group: ShareGroup, database: Database, settings: Settings) -> Position:
@@ -116,4 +132,13 @@ def is_ahead(status: SharePartitionStatus) -> bool:
     return status.log_end - status.spso - status.delivery_complete_count < 0
 
 
-__all__ = ["Position", "awaited", "is_ahead", "position_of", "seen_by_broker", "settled", "state_of"]
+__all__ = [
+    "Position",
+    "awaited",
+    "is_ahead",
+    "position_of",
+    "seen_by_broker",
+    "settled",
+    "silence",
+    "state_of",
+]

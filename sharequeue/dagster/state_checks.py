@@ -1,7 +1,7 @@
 """The asset checks of a share group on its state.
 
-On its SPSO-and-lag report: the invariants of the state, no lease that never ends, no lag below
-zero; and, if the yaml has a limit, the lag and how old the oldest is. The age is that of the record in
+On its SPSO-and-lag report: the invariants of the state, no lease that never ends, a lag
+that is known; and, if the yaml has a limit, the lag and how old the oldest is. The age is that of the record in
 its topic. `state_results` judges a position. The checks of a run and the observation call it, so that a queue is
 judged while its runs fail.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import dagster as dg
 
-from sharequeue.dagster.position import Position, is_ahead, position_of
+from sharequeue.dagster.position import Position, is_ahead, position_of, silence
 from sharequeue.dagster.reports import STUCK_COLUMNS
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup, duration
@@ -22,7 +22,7 @@ from sharequeue.words.names import plural
 from sharequeue.words.values import LeaseRow
 
 STATE_VERIFIED = "state_verified"
-LAG_NOT_NEGATIVE = "lag_not_negative"
+LAG_KNOWN = "lag_known"
 NONE_STUCK = "none_stuck"
 NONE_LOST = "none_lost"
 LAG_BOUNDED = "lag_bounded"
@@ -35,7 +35,7 @@ def described_checks(group: ShareGroup) -> dict[str, str]:
     bounds = group.checks
     described = {
         STATE_VERIFIED: "Every invariant of the group's state holds; for example, no offset is in two leases.",
-        LAG_NOT_NEGATIVE: "The group has not processed more than the log holds.",
+        LAG_KNOWN: "The ends of the logs were read within the last minute, and no processed offset is behind them.",
         NONE_STUCK: "No lease is long past its lock, and none is held by a member that is gone.",
         NONE_LOST: f"Retention has removed at most {bounds.max_lost:,} records before they were processed.",
     }
@@ -74,7 +74,7 @@ def state_results(group: ShareGroup, asset: dg.AssetKey, position: Position) -> 
     bounds, statuses = group.checks, position.everything
     made: dict[str, Callable[[], _Result]] = {
         STATE_VERIFIED: lambda: _verified(position.violations or ()),
-        LAG_NOT_NEGATIVE: lambda: _not_negative(statuses),
+        LAG_KNOWN: lambda: _lag_known(position),
         NONE_STUCK: lambda: _none_stuck(position.stuck, group.group),
         NONE_LOST: lambda: _none_lost(statuses, bounds.max_lost),
         LAG_BOUNDED: lambda: _lag(position.lag, bounds.max_lag or 0),
@@ -123,12 +123,16 @@ def _verified(violations: Sequence[str]) -> _Result:
     return _Result("\n".join(violations), "every invariant holds", {"violations": len(violations)})
 
 
-def _not_negative(statuses: Sequence[SharePartitionStatus]) -> _Result:
+def _lag_known(position: Position) -> _Result:
+    statuses = position.everything
     ahead = [status for status in statuses if is_ahead(status)]
+    problems = [silence(position.work)] if silence(position.work) else []
+    if ahead:
+        problems.append("ahead of the log: " + ", ".join(str(s.share_partition) for s in ahead))
     columns = {"topic": "string", "partition": "int", "spso": "int", "log_end": "int"}
     return _Result(
-        "ahead of the log: " + ", ".join(str(s.share_partition) for s in ahead) if ahead else "",
-        "no share-partition is ahead of its log",
+        "; ".join(problems),
+        "the ends of all logs were read, and no share-partition is ahead of its log",
         {"lag_records": sum(s.lag for s in statuses), "ahead": table_of(columns, ahead)},
     )
 

@@ -14,13 +14,12 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from functools import partial
 from itertools import takewhile
 
 import dagster as dg
 
-from sharequeue.dagster.position import awaited
+from sharequeue.dagster.position import awaited, silence
 from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.sensors.active_runs import at_work, latest_runs, reason_of_failure
 from sharequeue.dagster.sensors.outages import Answer, Kept, keep, sensor_on_state
@@ -29,8 +28,6 @@ from sharequeue.reports.waiting_work import GroupWork, work_of
 from sharequeue.words.figures import SharePartitionStatus
 from sharequeue.words.names import listed, plural
 
-SILENT = timedelta(seconds=60)
-"""After this time without a sign of the service or of the broker, a run could not work."""
 UNKNOWN_TOPIC_SECONDS = 3600.0
 """The pause after a run that left a topic unknown."""
 LONGEST_PAUSE_SECONDS = 3600.0
@@ -90,12 +87,8 @@ def _tick(
 
 def nothing_to_do(group: ShareGroup, work: GroupWork) -> str | None:
     """Return why a run would find nothing to do, or could not work; None if a run makes sense."""
-    if (silent := work.service_silent_for()) > SILENT:
-        return (
-            f"no service was running for {silent.total_seconds():.0f} s, and members cannot join without one"
-        )
-    if (silent := work.broker_silent_for()) > SILENT:
-        return f"the service has not reached the broker for {silent.total_seconds():.0f} s"
+    if silent := silence(work):
+        return silent
     if work.records or unknown_topics(group, work):
         return None
     parts = work.share_partitions

@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from sharequeue.dagster import reports
 from sharequeue.dagster.assets.dead_letters import reported_until
 from sharequeue.dagster.assets.reports import standing
-from sharequeue.dagster.position import Position, seen_by_broker, settled, state_of
+from sharequeue.dagster.position import Position, seen_by_broker, settled, silence, state_of
 from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.sensors.active_runs import at_work, latest_runs
 from sharequeue.dagster.sensors.lag import FAILED, reason_to_wait, unknown_topics
@@ -35,7 +35,7 @@ from sharequeue.database.sqlstates import QUERY_CANCELLED, sqlstate
 from sharequeue.reports.ages import with_a_record
 from sharequeue.reports.history import Reports
 from sharequeue.reports.read import read_figures
-from sharequeue.reports.waiting_work import GroupWork, bounded, work_of
+from sharequeue.reports.waiting_work import GroupWork, bounded
 from sharequeue.state import State
 from sharequeue.words.names import listed
 
@@ -88,8 +88,7 @@ def _tick(
         position = state_of(database, group.group, violations)
         if position.statuses:
             Reports(database).record(group.group, duration(group.automation.observe.keep))
-        work = work_of(database, group.group)
-    position = seen_by_broker(position, group, queue.database, settings)
+    position, work = seen_by_broker(position, group, queue.database, settings), position.work
     if not position.everything:
         keep(context, kept)
         return dg.SkipReason(
@@ -101,19 +100,23 @@ def _tick(
     now = [str(status.share_partition) for status in position.statuses]
     seen = {**reports.figures(position.everything, sums), **_seen(group, work, now, kept)}
     events: list[Event] = [dg.AssetObservation(observed.report, metadata=seen)]
-    verdicts = map(evaluation, state_results(group, observed.report, position))
-    news = [each for each in verdicts if _is_sure(position, each) and _is_news(instance, each)]
-    events += news
+    old = VERDICT_SECONDS
     if _due(instance, group, observed.report):
         report = standing(queue.database, group, settings)
         events.append(_without_run(observed.report, "Recorded by the sensor", report))
-    waits = position.lag or not position.first_known
+        # Dagster shows the results for the newest materialization alone.
+        old = 0.0
+    verdicts = map(evaluation, state_results(group, observed.report, position))
+    news = [each for each in verdicts if _is_sure(position, each) and _is_news(instance, each, old)]
+    events += news
+    waits = position.lag or not position.first_known or silence(work)
     if not waits and _due(instance, group, observed.accepted):
         empty = {"lag_records": 0, "archiving_records": 0, **_catalog(instance, observed.accepted)}
         events.append(_without_run(observed.accepted, "Nothing waits: recorded by the sensor", empty))
     requests, waits_for = _checks(instance, group, observed, work)
     made = [each.asset_key.path[-1] for each in events if isinstance(each, dg.AssetMaterialization)]
-    reason = f"lag {position.lag:,}: {_recorded(news, made, waits_for)}"
+    recorded = _recorded(news, made, waits_for)
+    reason = f"lag {position.lag:,}: {'; '.join(filter(None, (silence(work), recorded)))}"
     return dg.SensorResult(
         run_requests=requests,
         # Dagster refuses a reason beside a request.
@@ -165,16 +168,17 @@ def _seen(group: ShareGroup, work: GroupWork, now: list[str], kept: Kept) -> dic
 def _is_sure(position: Position, verdict: dg.AssetCheckEvaluation) -> bool:
     """Return whether a check has its result for another reason than that the broker cannot be read: a check that
     failed must not pass because of an outage."""
-    if verdict.passed and verdict.check_name in (LAG_BOUNDED, AGE_BOUNDED) and not position.first_known:
+    unknown = not position.first_known or silence(position.work)
+    if verdict.passed and verdict.check_name in (LAG_BOUNDED, AGE_BOUNDED) and unknown:
         return False
     if verdict.passed and verdict.check_name == AGE_BOUNDED:
         return bool(position.ages) or not with_a_record(position.everything)
     return True
 
 
-def _is_news(instance: dg.DagsterInstance, verdict: dg.AssetCheckEvaluation) -> bool:
-    """Return whether a check's last result was another one, or is old: a result a minute would only fill Dagster's
-    storage.
+def _is_news(instance: dg.DagsterInstance, verdict: dg.AssetCheckEvaluation, old: float) -> bool:
+    """Return whether a check's last result was another one, or is `old` seconds old: a result a minute would only
+    fill Dagster's storage.
 
     An active run has planned its checks already. Dagster stores the run's result in the place of the plan: a result
     recorded meanwhile would count as the later one, so the plan alone is no reason for one.
@@ -187,7 +191,7 @@ def _is_news(instance: dg.DagsterInstance, verdict: dg.AssetCheckEvaluation) -> 
         if record.event is None or event is None:
             return True
         if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION:
-            is_old = time.time() - record.event.timestamp >= VERDICT_SECONDS
+            is_old = time.time() - record.event.timestamp >= old
             return is_old or event.asset_check_evaluation_data.passed != verdict.passed
         run = instance.get_run_by_id(record.run_id)
         # A run that failed before its checks leaves the event that they were planned.

@@ -24,6 +24,7 @@ from sharequeue.dagster.share_group import Automation, LagSensor
 from sharequeue.dagster.topics import TOPIC_PREFIX, topic_key
 from sharequeue.database import Database
 from sharequeue.groups.heartbeats import ensure_group
+from sharequeue.groups.replicas import hear_replica
 from sharequeue.kafka.clients import client_config
 from sharequeue.reports.history import Reports
 from sharequeue.reports.read import read_figures
@@ -107,7 +108,7 @@ def test_a_check_has_a_new_result_when_it_changes(
 
     first = verdicts()
     assert first.pop("lag_bounded") is False
-    assert first == dict.fromkeys(("state_verified", "lag_not_negative", "none_stuck", "none_lost"), True)
+    assert first == dict.fromkeys(("state_verified", "lag_known", "none_stuck", "none_lost"), True)
     assert verdicts() == {}
     state = State(private_database)
     lease = single.acquire(state, at, "member", None, 10)
@@ -123,7 +124,7 @@ def test_the_reason_of_a_tick_lists_what_it_recorded(
 ) -> None:
     """The lag, the checks with another result than before, and the assets that are materialized to stay fresh."""
     given = {"checks": {"max_lag": 995}, "freshness": {"fail_window": "2h"}}
-    names = ("state_verified", "lag_not_negative", "none_stuck", "none_lost")
+    names = ("state_verified", "lag_known", "none_stuck", "none_lost")
     results = ", ".join([*(f"{name} passed" for name in names), "lag_bounded failed"])
     assert tick(**given).skip_reason.skip_message == (
         f"lag 1,000: SPSO and lag recorded; new results of checks: {results}; "
@@ -140,6 +141,41 @@ def test_the_reason_of_a_tick_lists_what_it_recorded(
     )
 
 
+def test_an_idle_queue_whose_broker_is_away_is_not_a_good_one(
+    tick: Tick, private_database: Database, at: SharePartition
+) -> None:
+    """The stored lag is 0 and old: the tick has the reason, a check fails, and `accepted` is not kept fresh."""
+    given = {"checks": {"max_lag": 995}, "freshness": {"fail_window": "2h"}}
+    state = State(private_database)
+    lease = single.acquire(state, at, "member", None, 1000)
+    assert lease is not None
+    single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: lease.offsets})
+    hear_replica(private_database, "replica", drains=True)
+    assert "lag_known passed" in tick(**given).skip_reason.skip_message
+    pass_time(private_database, 90)
+    hear_replica(private_database, "replica", drains=True)
+    gone = tick(**given)
+    assert gone.skip_reason.skip_message.startswith(
+        "lag 0: the service has not reached the broker for 90 s; SPSO and lag recorded; "
+        "new results of checks: lag_known failed"
+    )
+    assert [each.asset_key for each in events(gone, dg.AssetMaterialization)] == []
+    pass_time(private_database, 90)
+    assert "no service was running for 90 s" in tick(**given).skip_reason.skip_message
+
+
+def test_a_materialization_without_a_run_has_results_of_all_checks(
+    tick: Tick, instance: dg.DagsterInstance, at: SharePartition
+) -> None:
+    """Dagster shows no results of an earlier materialization."""
+    tick()
+    assert events(tick(), dg.AssetCheckEvaluation) == []
+    fresh = tick(freshness={"fail_window": "2h"})
+    assert [each.asset_key for each in events(fresh, dg.AssetMaterialization)] == [REPORT]
+    names = [each.check_name for each in events(fresh, dg.AssetCheckEvaluation)]
+    assert names == ["state_verified", "lag_known", "none_stuck", "none_lost"]
+
+
 def test_a_check_of_the_invariants_that_takes_too_long_costs_no_other_figure(
     tick: Tick, private_database: Database, at: SharePartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +189,7 @@ def test_a_check_of_the_invariants_that_takes_too_long_costs_no_other_figure(
 
     monkeypatch.setattr(Figures, "verify", verify)
     verdicts = {each.check_name for each in events(tick(), dg.AssetCheckEvaluation)}
-    assert verdicts == {"lag_not_negative", "none_stuck", "none_lost"}
+    assert verdicts == {"lag_known", "none_stuck", "none_lost"}
     assert len(Reports(private_database).history("g")) == 1
 
 
