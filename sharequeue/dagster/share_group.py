@@ -218,7 +218,7 @@ class Checks(dg.Model, dg.Resolvable):
         default=None, description="Records that may wait, in all share-partitions together."
     )
     max_age: str | None = Field(
-        default=None, description="The allowed age of the oldest unprocessed record, such as `2h`."
+        default=None, description="The allowed age of the oldest unfinished record, such as `2h`."
     )
 
     @field_validator("max_age")

@@ -127,7 +127,8 @@ class GroupFigures:
         listed=True,
     )
     oldest_age_seconds: float | None = figure(
-        "the age of the oldest unfinished record, by its timestamp. In the view, on live pages of the service,"
+        "the age of the oldest unfinished record, by its timestamp; the oldest of a share-partition is the one with"
+        " the lowest offset, whatever the timestamps of others. In the view, on live pages of the service,"
         " and where the topic cannot be read: the time since the first report that had the record in the log, or"
         " since it was leased, whichever is earlier",
         "seconds",
