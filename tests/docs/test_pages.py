@@ -12,6 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import dagster as dg
+import httpx
 import pytest
 import sqlalchemy as sa
 import yaml
@@ -209,6 +211,37 @@ def test_automation(reader: Reader) -> None:
     (shown,) = [each for each in blocks("docs/howto/automation.md") if each.language == "yaml"]
     group = share_group("orders", **yaml.safe_load(shown.text))
     assert group.automation.sensor.min_lag == 1000
+
+
+def test_the_sensor_for_failed_runs_sends_the_cause_of_the_last_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's own sensor; a run that Dagster retries is no alert."""
+    page = defined("docs/howto/automation.md")
+    sent: list[str] = []
+
+    def post(url: str, json: dict[str, str]) -> httpx.Response:
+        sent.append(json["text"])
+        return httpx.Response(200, request=httpx.Request("POST", url))
+
+    monkeypatch.setattr(httpx, "post", post)
+    monkeypatch.setenv("ALERTS_URL", "http://alerts")
+
+    @dg.op
+    def fails() -> None:
+        raise RuntimeError("the table is locked")
+
+    @dg.job
+    def orders() -> None:
+        fails()
+
+    for tags, expected in (({"dagster/will_retry": "true"}, 0), ({}, 1)):
+        with dg.DagsterInstance.ephemeral() as instance:
+            result = orders.execute_in_process(instance=instance, raise_on_error=False, tags=tags)
+            context = dg.build_run_status_sensor_context(
+                "failed_runs", result.get_run_failure_event(), instance, result.dagster_run
+            )
+            page["failed_runs"](context.for_run_failure())
+        assert len(sent) == expected
+    assert sent[0].endswith("RuntimeError: the table is locked")
 
 
 def test_move_offsets(reader: Reader, topics: Topics, make_topic: MakeTopic, produce: Produce) -> None:
