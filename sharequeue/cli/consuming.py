@@ -187,6 +187,9 @@ def _consumed(
         config["sharequeue.service.token"] = token
     with Topics(settings) as broker:
         broker.require(topics)
+    # A consumer waits for a database that is away, and a command ends with the error.
+    with Database.open(settings) as database:
+        State(database).now()
     with ShareConsumer(config) as consumer:
         consumer.subscribe(list(dict.fromkeys(topics)))
         heard, taken = time.monotonic(), 0

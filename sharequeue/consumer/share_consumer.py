@@ -40,7 +40,7 @@ from sharequeue.consumer.reader import Key
 from sharequeue.database import Database
 from sharequeue.state.listening import Listener
 from sharequeue.state.locks import lock_clock
-from sharequeue.words.errors import ShareError, UnknownTopicId
+from sharequeue.words.errors import ShareError, UnknownTopicId, first_line
 from sharequeue.words.names import plural
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.values import AcknowledgeType
@@ -297,7 +297,9 @@ class ShareConsumer:
             self._fetcher.release_all(in_hand)
         except (SQLAlchemyError, ShareError) as error:
             _log.warning(
-                "records of %s are delivered again when their locks lapse: %s", self._member.member_id, error
+                "records of %s are delivered again when their locks lapse: %s",
+                self._member.member_id,
+                first_line(error),
             )
         self._member.membership.leave(max(0.0, deadline - time.monotonic()))
         self._database.close()

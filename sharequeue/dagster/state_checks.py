@@ -42,7 +42,9 @@ def described_checks(group: ShareGroup) -> dict[str, str]:
     if bounds.max_lag is not None:
         described[LAG_BOUNDED] = f"The lag is at most {bounds.max_lag:,} offsets."
     if bounds.max_age is not None:
-        described[AGE_BOUNDED] = f"No share-partition's first unfinished record is older than {bounds.max_age}."
+        described[AGE_BOUNDED] = (
+            f"No share-partition's first unfinished record is older than {bounds.max_age}."
+        )
     return described
 
 

@@ -433,9 +433,9 @@ class Membership:
 
     def _send(self, request: HeartbeatRequest, timeout: float | None = None) -> HeartbeatResponse:
         response = self._transport(request, timeout)
-        self.heartbeats += 1
         if response.error_code != NONE:
             raise error_for(response.error_code, response.error_message)
+        self.heartbeats += 1
         return response
 
 

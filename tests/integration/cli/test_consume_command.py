@@ -6,6 +6,7 @@ import json
 
 from click.testing import CliRunner, Result
 from confluent_kafka import Producer
+from sqlalchemy.exc import OperationalError
 
 from sharequeue import Database, Settings
 from sharequeue.cli import command
@@ -52,3 +53,12 @@ def test_records_are_printed_and_accepted(
         assert (last["value"], last["delivery_count"]) == ("v3", 2)
         assert consume("--timeout-ms", "500").stdout == ""
         assert work.done()
+
+
+def test_a_database_that_is_away_is_an_error(settings: Settings, make_topic: MakeTopic) -> None:
+    """No record was looked for, so it is not the same as none."""
+    words = ("--database-url", "postgresql://nobody@127.0.0.1:9/nothing", "--home", str(settings.home))
+    result = CliRunner().invoke(
+        command, ["consume", *words, "--topic", make_topic(), "--group", "g", "--timeout-ms", "500"]
+    )
+    assert isinstance(result.exception, OperationalError)
