@@ -219,6 +219,10 @@ def _gateway(settings: Settings, conf: SparkConf) -> Any:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as log, launchers_home() as home:
         before = os.environ.get("JAVA_HOME")
+        if home is None and before and not os.access(Path(before) / "bin" / "java", os.X_OK):
+            raise SparkNotReady(
+                f"JAVA_HOME={before} has no bin/java: set it to an installation of Java 17 or 21, or unset it."
+            )
         try:
             # PySpark passes its own environment to the launcher.
             if home is not None:

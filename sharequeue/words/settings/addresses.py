@@ -11,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 __all__ = [
     "SettingInvalid",
+    "checked_master",
     "checked_servers",
     "is_uri",
     "located",
@@ -109,6 +110,16 @@ def located(output: str) -> str:
     if scheme in _NAMED and not urlsplit(output).netloc:
         raise _invalid(f"the output {output} has no {_NAMED[scheme]}: write {_example(scheme)}")
     return re.sub(r"(?<=[^/:])/+$", "", output)
+
+
+def checked_master(master: str) -> str:
+    """Return Spark's master. Raises SettingInvalid if it is neither local nor `yarn` nor a URL."""
+    if re.fullmatch(r"local(\[(\*|\d+)(,\d+)?\]|-cluster\[\d+,\d+,\d+\])?|yarn|[a-z0-9]+://.+", master):
+        return master
+    raise SettingInvalid(
+        "SHAREQUEUE_SPARK_MASTER",
+        f"Spark's master is {master!r}: expected local[4], local[*], yarn, spark://host:7077 or k8s://https://host",
+    )
 
 
 def _invalid(message: str) -> SettingInvalid:

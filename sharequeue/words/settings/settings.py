@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sharequeue.words.settings import jar_sets
 from sharequeue.words.settings.addresses import (
+    checked_master,
     checked_servers,
     is_uri,
     located,
@@ -156,7 +157,7 @@ class Settings:
         }
         vars(self).update(
             home=home,
-            spark_master=str(values.get("spark_master") or "local[*]"),
+            spark_master=checked_master(str(values.get("spark_master") or "local[*]")),
             spark_jars=jar_sets.chosen(values.get("spark_jars") or ()),
             jars=Path(values.get("jars") or home / "jars").expanduser().absolute(),
             output=located(str(values.get("output") or home / "output")),
@@ -174,8 +175,8 @@ class Settings:
         """Read the environment and the stack file.
 
         `home` and `overrides` (by field name) override both. Raises `SettingMissing` if the stack file exists but
-        cannot be read; SettingInvalid for an invalid output, broker address or set of jars. Logs a warning for an
-        unknown variable `SHAREQUEUE_*`.
+        cannot be read; SettingInvalid for an invalid output, broker address, master or set of jars. Logs a warning
+        for an unknown variable `SHAREQUEUE_*`.
         """
         warn_of_unknown_settings(f"SHAREQUEUE_{name.upper()}" for name in Environment.model_fields)
         environment = Environment()

@@ -35,20 +35,25 @@ def test_a_session_of_spark_connect_is_refused_at_once(
         refuse_connect()
 
 
-@pytest.mark.parametrize("before", [None, "/nowhere"])
-def test_a_jvm_that_does_not_start_is_an_error_with_the_end_of_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None
+@pytest.mark.parametrize(
+    ("before", "wanted"),
+    [
+        (None, "did not start(.|\n)*heap"),
+        ("/nowhere", "JAVA_HOME=/nowhere has no bin/java: set it to an installation of Java 17 or 21"),
+    ],
+)
+def test_a_jvm_that_does_not_start_is_an_error_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None, wanted: str
 ) -> None:
-    """The environment is afterwards as it was before, also where it names a Java that is not there."""
+    """The end of its log, or the Java that is not there. The environment is afterwards as it was before."""
     if before:
         monkeypatch.setenv("JAVA_HOME", before)
     else:
         monkeypatch.delenv("JAVA_HOME", raising=False)
     conf = SparkConf(loadDefaults=False).setMaster("local[1]").set("spark.driver.memory", "1")
     given: Any = Settings.load(tmp_path)
-    with pytest.raises(SparkNotReady, match="did not start") as raised:
+    with pytest.raises(SparkNotReady, match=wanted):
         session._gateway(given, conf)
-    assert ("/nowhere" if before else "heap") in str(raised.value)
     assert os.environ.get("JAVA_HOME") == before
 
 

@@ -122,6 +122,22 @@ def test_a_port_that_cannot_be_is_refused(servers: str) -> None:
         Settings({"bootstrap_servers": servers})
 
 
+def test_a_master_that_spark_has_not_is_refused() -> None:
+    """Spark would show the stack of its JVM."""
+    for master in ("loca[2]", "local[x]", "local[]", "h:7077", "yarnn"):
+        with pytest.raises(SettingInvalid, match="expected local"):
+            Settings({"spark_master": master})
+    for master in (
+        "local",
+        "local[2]",
+        "local[*,4]",
+        "local-cluster[2,1,1024]",
+        "yarn",
+        "k8s://https://h:6443",
+    ):
+        assert Settings({"spark_master": master}).spark_master == master
+
+
 @pytest.mark.parametrize(
     "servers",
     ["h:1", "h:65535, g:9092", "SASL_SSL://h:9093", "h", "", "h:1,", "[::1]:9092", "[::1]", "fe80::1:2"],
