@@ -7,8 +7,7 @@ The public names, by purpose:
   `Release`), `Summary` keeps figures beside its output; `job.run()` returns a `RunReport` of `RoundReport`s,
   `job.try_on()` a `Trial`; `job.follow()` continues as records arrive, and returns a `FollowReport`;
 - values that become columns: `sharequeue.spark.formats`, with `json` and `avro`;
-- where accepted rows go: `ParquetByLease` (the default), `PostgresTable`, `DeltaTable`, `IcebergTable`,
-  `AtLeastOnce`;
+- where accepted rows go: the sinks. `ParquetByLease` is the default, and `docs/howto/sinks.md` lists them;
 - a lease in any other Spark program: `lease` returns `LeasedRecords`, and their acknowledgement returns
   `AcknowledgedRecords`;
 - replays of past records, separate from the live group: `job.replay()` returns a `ReplayReport`; `job.publish()`

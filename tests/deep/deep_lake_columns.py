@@ -13,7 +13,7 @@ from pyspark.sql import functions as fn
 
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.sinks.interface import SinkRefused
-from sharequeue.spark.sinks.lake_table import Step
+from sharequeue.spark.sinks.transfers import Step
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
 from tests.fixtures.lakes import RECORDS, Lake, once

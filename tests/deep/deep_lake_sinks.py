@@ -17,7 +17,7 @@ from pyspark.sql import functions as fn
 from sharequeue.spark.output.manifest import PENDING, NotFiles, read_output
 from sharequeue.spark.sinks import iceberg
 from sharequeue.spark.sinks.interface import SinkContext
-from sharequeue.spark.sinks.lake_table import OpenTransfer, Step
+from sharequeue.spark.sinks.transfers import OpenTransfer, Step
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
 from sharequeue.words.settings import Settings

@@ -1,8 +1,8 @@
 """The parts of the reference that the code knows, compared with the pages.
 
 `python -m tests.docs.reference` writes these parts again: configs, settings, commands, figures, metrics, error names,
-SQL functions and views; and the list of all names (`public_names`). A part stands in a page of `docs/reference/`
-between two markers; the text around them is written by hand. `test_reference.py` compares.
+SQL functions and views, sinks; and the list of all names (`public_names`). A part stands in a page between
+two markers; the text around them is written by hand. `test_reference.py` compares.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from sharequeue.words.figures import GroupFigures, SharePartitionStatus, figures
 from sharequeue.words.settings import options, settings
 from tests.docs.pages import ROOT
 from tests.docs.reference_sql import functions, views
+from tests.sinks import registered
 
 SHARED = {
     *("home", "database_url", "bootstrap_servers", "service_url", "service_token_file"),
@@ -242,6 +243,15 @@ def _is_model(annotation: object) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
+def sinks() -> str:
+    """Return every sink, with the first paragraph of its docstring."""
+    rows = []
+    for each in registered():
+        first, _, _ = inspect.cleandoc(each.__doc__ or "").partition("\n\n")
+        rows.append((f"`{each.__name__}`", " ".join(first.split())))
+    return table(("sink", "where accepted records go"), rows)
+
+
 PARTS: Mapping[str, tuple[str, Callable[[], str]]] = {
     "group configs": ("configs.md", group_configs),
     "service configs": ("configs.md", service_configs),
@@ -255,14 +265,16 @@ PARTS: Mapping[str, tuple[str, Callable[[], str]]] = {
     "errors": ("errors.md", errors),
     "functions": ("sql.md", functions),
     "views": ("sql.md", views),
+    "sinks": ("../howto/sinks.md", sinks),
 }
+"""The parts: the page of each, from `FOLDER`, and its function."""
 
 
 def written(page: Path) -> str:
     """Return the page with its parts as the code has them now."""
     text = page.read_text()
     for name, (file, part) in PARTS.items():
-        if file != page.name:
+        if _page(file) != page:
             continue
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         before, found, rest = text.partition(begin)
@@ -304,7 +316,11 @@ $$;
 
 def pages() -> list[Path]:
     """Return the pages that have such parts."""
-    return sorted({FOLDER / file for file, _ in PARTS.values()})
+    return sorted({_page(file) for file, _ in PARTS.values()})
+
+
+def _page(file: str) -> Path:
+    return (FOLDER / file).resolve()
 
 
 if __name__ == "__main__":

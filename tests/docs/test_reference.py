@@ -19,7 +19,7 @@ from tests.docs.reference import CONFIG_DEFAULTS, FOLDER, WRITE, config_defaults
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
 def test_what_the_code_knows_is_in_the_page(page: Path) -> None:
     """The generated parts of a page are those that the code makes now."""
-    assert page.read_text() == written(page), f"docs/reference/{page.name} is old: run `.venv/bin/{WRITE}`"
+    assert page.read_text() == written(page), f"{page} is old: run `.venv/bin/{WRITE}`"
 
 
 def test_the_configs_of_the_sql_are_those_of_the_code() -> None:

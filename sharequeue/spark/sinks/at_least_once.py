@@ -26,8 +26,9 @@ WriteLease = Callable[[DataFrame, Lease], None]
 
 @dataclass(frozen=True, slots=True)
 class AtLeastOnce(Sink):
-    """A sink that passes the accepted rows of one lease to a user's function, and then acknowledges the lease.
+    """A function of your own, for any other system. It gets every accepted record at least once.
 
+    The sink passes the accepted rows of one lease to the function, and then acknowledges the lease.
     **At least once:** when the run is killed between the two, or refused because its lock was lost meanwhile, the
     same records are redelivered under another lease. `topic`, `partition` and `offset` stay the same: a writer that
     uses them as a key, as an upsert does, has the effect of each record once. It is not called for a lease without

@@ -23,7 +23,7 @@ from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.session import EXTENSIONS
 from sharequeue.spark.sinks.columns import Limit, Shape, folder_limits, quoted
 from sharequeue.spark.sinks.interface import OpenSink, Sink, SinkContext, SinkRefused, Stored
-from sharequeue.spark.sinks.lake_table import Rows, Step, opened
+from sharequeue.spark.sinks.transfers import Rows, Step, opened
 from sharequeue.words.settings import Settings
 from sharequeue.words.settings.addresses import is_uri
 from sharequeue.words.settings.jar_sets import fetch_command
@@ -38,7 +38,7 @@ _FILLED_BY_DELTA = ("delta.generationExpression", "delta.identity.start")
 
 @dataclass(frozen=True, slots=True)
 class DeltaTable(Sink):
-    """A Delta table that gets every accepted record exactly once, shortly after its acknowledgement.
+    """A Delta table of a lakehouse. It gets every accepted record exactly once, shortly after its acknowledgement.
 
     `table` is a name in the session's catalog, or a path or URI, which contains a slash. The table must exist, and
     columns are matched by name: it must have every column of the handler's result, wide enough; but `topic`,

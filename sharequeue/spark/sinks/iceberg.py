@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.sinks.columns import Shape, folder_limits, quoted
 from sharequeue.spark.sinks.interface import OpenSink, Sink, SinkContext, SinkRefused, Stored
-from sharequeue.spark.sinks.lake_table import Rows, Step, opened
+from sharequeue.spark.sinks.transfers import Rows, Step, opened
 from sharequeue.words.settings import Settings
 from sharequeue.words.settings.jar_sets import fetch_command
 
@@ -30,7 +30,7 @@ _WAP_ID = "wap.id"
 
 @dataclass(frozen=True, slots=True)
 class IcebergTable(Sink):
-    """An Iceberg table that gets every accepted record exactly once, shortly after its acknowledgement.
+    """An Iceberg table of a lakehouse. It gets every accepted record exactly once, shortly after its acknowledgement.
 
     `table` is its name with its catalog, such as `lake.sales.orders`. The table must exist and have the property
     `write.wap.enabled`, and columns are matched by name: it must have every column of the handler's result, wide

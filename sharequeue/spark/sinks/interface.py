@@ -1,15 +1,15 @@
 """The protocol of a sink: five methods, of which a new sink has to write two (`Sink.open`, `OpenSink.acknowledge`).
 
 Each round first writes its rows to files, by lease (`output/lease_files.py`), and reads its outcomes from these
-files. The sink then decides what happens to the accepted rows:
+files. The sink then decides what happens to the accepted rows, in one of four ways:
 
-- `ParquetByLease` (`parquet.py`) leaves them in the files: the manifest counts each row once, even if a process is
-  killed at any point.
-- `PostgresTable` (`postgres.py`) moves them into a table in the transaction of the acknowledgement: exactly once.
-- `DeltaTable` and `IcebergTable` (`delta.py`, `iceberg.py`) first acknowledge them, and then append the files to a
-  table, with a number that the table accepts only once (`lake_table.py`): exactly once, shortly afterwards.
-- `AtLeastOnce` (`at_least_once.py`) passes them to a function of the user before the acknowledgement. After a crash
-  in between it gets them again.
+- They stay in the files, and the manifest counts each row once, even if a process is killed at any point
+  (`parquet.py`).
+- They go into a table in the transaction of the acknowledgement: exactly once (`postgres.py`).
+- They are acknowledged first. Then the files are appended to a table, with a number that the table accepts only once:
+  exactly once, shortly afterwards (`transfers.py`).
+- They are written before the acknowledgement: at least once. After a crash in between they are written again
+  (`at_least_once.py`).
 
 With every sink, released and rejected records are in `<sink>-exceptions`.
 """

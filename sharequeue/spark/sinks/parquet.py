@@ -146,7 +146,9 @@ def _records(spark: SparkSession, offsets: Mapping[TopicPartition, OffsetSet]) -
 
 @dataclass(frozen=True, slots=True)
 class ParquetByLease(Sink):
-    """The files are the output. Readers use the manifest, which counts each file once."""
+    """The files of the leases, if the next step reads files with Spark, Arrow or Pandas. It is the default.
+    `read_output` returns every accepted record once: the manifest counts each file once.
+    """
 
     @contextmanager
     def open(self, context: SinkContext) -> Iterator[OpenSink]:

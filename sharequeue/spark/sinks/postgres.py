@@ -99,7 +99,8 @@ class StagingLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PostgresTable(Sink):
-    """A table in the state's database that gets every accepted record exactly once.
+    """A table in the state's database, if people query the rows, and they fit there. It gets every accepted record
+    exactly once, with its acknowledgement.
 
     `table` may contain the schema. The table must exist, and columns are matched by name: it must have every column
     of the handler's result, but `topic`, `partition`, `offset`, `lease_id` and `delivery_count` are left out if it

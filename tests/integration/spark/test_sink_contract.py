@@ -1,10 +1,11 @@
-"""What every sink must do. A new sink is one entry of `SINKS`."""
+"""What every sink must do. The sinks are those that `sharequeue.spark` exports; a new one is one entry of `SINKS`."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -12,19 +13,33 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
-from sharequeue.spark import AtLeastOnce, ParquetByLease, PostgresTable, read_output
-from sharequeue.spark.sinks.interface import Sink
+from sharequeue.spark import (
+    AtLeastOnce,
+    DeltaTable,
+    IcebergTable,
+    ParquetByLease,
+    PostgresTable,
+    pipeline,
+    read_output,
+)
+from sharequeue.spark.output.folders import SinkNames
+from sharequeue.spark.sinks.interface import Sink, Stored
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
+from sharequeue.words.errors import InvalidRecordState, InvalidRequest
+from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import Lease
 from tests.fixtures.lakes import LakeOf
-from tests.fixtures.pipelines import Assigned, MakeTable, Produce, RunJob, job_of
+from tests.fixtures.pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
+from tests.sinks import registered
 
 COLUMNS = 'topic text, "partition" integer, "offset" bigint, lease_id bigint'
 RECORDS = 10
+DATABASE = "postgresql+psycopg2://ada:secret@db:5433/queue?sslmode=require"
 Found = Counter[tuple[int, int]]
+"""How often a record is in the sink, by partition and offset."""
 
 
 @dataclass
@@ -37,6 +52,8 @@ class Place:
     group: str
     make_table: MakeTable
     lake_of: LakeOf
+    folder: Path
+    """An empty folder of this test alone."""
 
 
 @pytest.fixture
@@ -47,9 +64,29 @@ def place(
     group: str,
     make_table: MakeTable,
     lake_of: LakeOf,
+    tmp_path: Path,
 ) -> Place:
     """Give where the sink of this test may put its rows."""
-    return Place(spark, state, database, group, make_table, lake_of)
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    return Place(spark, state, database, group, make_table, lake_of, folder)
+
+
+Make = Callable[[Place], tuple[Sink, Callable[[], Found]]]
+"""A function that returns a sink, and a function that counts its rows."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A sink under test."""
+
+    make: Make
+    stored: Sequence[tuple[Sink, str, Stored]] = ()
+    """A sink, the setting `output`, and where a data catalog finds its rows. Empty if no catalog knows them."""
+    at_least_once: bool = False
+    """Whether a record may be there more than once after a failure."""
+    deep: bool = False
+    """Whether only `make test/deep` runs it, because it needs jars of its own."""
 
 
 def counted(rows: Iterable[Mapping[str, int]]) -> Found:
@@ -58,6 +95,8 @@ def counted(rows: Iterable[Mapping[str, int]]) -> Found:
 
 def files(place: Place) -> tuple[Sink, Callable[[], Found]]:
     def found() -> Found:
+        if not place.state.outputs.counted(place.group, f"sink-{place.group}"):
+            return Counter()
         rows = read_output(place.spark, place.state, place.group, f"sink-{place.group}")
         return counted(row.asDict() for row in rows.collect())
 
@@ -70,7 +109,7 @@ def postgres(place: Place) -> tuple[Sink, Callable[[], Found]]:
     return PostgresTable(table), lambda: counted(dict(row) for row in place.database.rows(rows))
 
 
-def at_least_once(place: Place) -> tuple[Sink, Callable[[], Found]]:
+def own_function(place: Place) -> tuple[Sink, Callable[[], Found]]:
     written: Found = Counter()
 
     def write(rows: DataFrame, lease: Lease) -> None:
@@ -79,7 +118,7 @@ def at_least_once(place: Place) -> tuple[Sink, Callable[[], Found]]:
     return AtLeastOnce(write), lambda: written
 
 
-def lake(kind: str) -> Callable[[Place], tuple[Sink, Callable[[], Found]]]:
+def lake(kind: str) -> Make:
     def table(place: Place) -> tuple[Sink, Callable[[], Found]]:
         made = place.lake_of(kind)
         made.create()
@@ -88,13 +127,60 @@ def lake(kind: str) -> Callable[[Place], tuple[Sink, Callable[[], Found]]]:
     return table
 
 
-SINKS = [
-    files,
-    postgres,
-    at_least_once,
-    pytest.param(lake("delta"), id="delta", marks=pytest.mark.deep),
-    pytest.param(lake("iceberg"), id="iceberg", marks=pytest.mark.deep),
-]
+SINKS: Mapping[type[Sink], Entry] = {
+    ParquetByLease: Entry(
+        files,
+        stored=[
+            (
+                ParquetByLease(),
+                "/data/out",
+                Stored("parquet", uri="file:///data/out/orders", for_the_queue=True),
+            ),
+            (
+                ParquetByLease(),
+                "s3a://lake/out",
+                Stored("parquet", uri="s3a://lake/out/orders", for_the_queue=True),
+            ),
+        ],
+    ),
+    PostgresTable: Entry(
+        postgres,
+        stored=[
+            (
+                PostgresTable("sales.orders"),
+                "/data/out",
+                Stored("postgres", "queue.sales.orders", "postgresql://db:5433/queue"),
+            )
+        ],
+    ),
+    DeltaTable: Entry(
+        lake("delta"),
+        stored=[
+            (DeltaTable("sales.orders"), "/data/out", Stored("delta", "sales.orders")),
+            (DeltaTable("s3a://lake/orders"), "/data/out", Stored("delta", uri="s3a://lake/orders")),
+            (DeltaTable("/lake/orders"), "/data/out", Stored("delta", uri="file:///lake/orders")),
+        ],
+        deep=True,
+    ),
+    IcebergTable: Entry(
+        lake("iceberg"),
+        stored=[(IcebergTable("lake.sales.orders"), "/data/out", Stored("iceberg", "lake.sales.orders"))],
+        deep=True,
+    ),
+    AtLeastOnce: Entry(
+        own_function,
+        stored=[(AtLeastOnce(lambda rows, lease: None), "/data/out", Stored())],
+        at_least_once=True,
+    ),
+}
+
+every_sink = pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param(entry, id=kind.__name__, marks=[pytest.mark.deep] if entry.deep else [])
+        for kind, entry in SINKS.items()
+    ],
+)
 
 
 def thirds_rejected(records: DataFrame) -> DataFrame:
@@ -102,9 +188,14 @@ def thirds_rejected(records: DataFrame) -> DataFrame:
     return records.select("topic", "partition", "offset", "lease_id", outcome.alias("outcome"))
 
 
-@pytest.mark.parametrize("sink", SINKS)
+def test_every_sink_has_an_entry() -> None:
+    """A sink that is exported and has none would have no test of the contract."""
+    assert {*SINKS} == {*registered()}
+
+
+@every_sink
 def test_each_accepted_record_is_there_once_and_no_other(
-    sink: Callable[[Place], tuple[Sink, Callable[[], Found]]],
+    entry: Entry,
     place: Place,
     make_topic: MakeTopic,
     produce: Produce,
@@ -116,7 +207,7 @@ def test_each_accepted_record_is_there_once_and_no_other(
     finds nothing left over."""
     topic = make_topic(2)
     holder = assigned(topic)
-    destination, found = sink(place)
+    destination, found = entry.make(place)
     job = job_of(place.group, topic, thirds_rejected, destination=destination, failed_share=None)
     for partition in range(2):
         produce(topic, partition, range(RECORDS))
@@ -127,3 +218,77 @@ def test_each_accepted_record_is_there_once_and_no_other(
         (at, n): 1 for at in range(2) for n in range(0, RECORDS, 3)
     }
     assert sweep_outputs(place.spark, output_settings, place.state, job) == []
+
+
+@every_sink
+def test_a_lost_lock_leaves_no_record_out(
+    entry: Entry,
+    place: Place,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+) -> None:
+    """The acknowledgement of a lease that was lost is refused, and its rows are not in the sink, unless it is one
+    that has them at least once; the next run brings every record."""
+    topic = make_topic(1)
+    produce(topic, 0, range(RECORDS))
+    holder = assigned(topic)
+    destination, found = entry.make(place)
+
+    def robbed(records: DataFrame) -> DataFrame:
+        place.state.release_member(place.group, holder.member_id)
+        return all_accepted(records)
+
+    job = job_of(place.group, topic, robbed, destination=destination)
+    with pytest.raises(InvalidRecordState):
+        run_job(job, holder)
+    assert entry.at_least_once or found() == {}
+    job = job_of(place.group, topic, all_accepted, destination=destination)
+    assert run_job(job, holder).accepted == RECORDS
+    there = found()
+    assert {*there} == {(0, n) for n in range(RECORDS)}
+    assert entry.at_least_once or {*there.values()} == {1}
+
+
+@every_sink
+def test_a_replay_is_published_or_refused(
+    entry: Entry,
+    place: Place,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    output_settings: Settings,
+) -> None:
+    """After it, each record is there once, as before: its rows were replaced, or the sink cannot remove rows."""
+    topic = make_topic(1)
+    produce(topic, 0, range(RECORDS))
+    destination, found = entry.make(place)
+    job = pipeline(group=place.group, topics=topic, sink=f"sink-{place.group}", destination=destination)(
+        all_accepted
+    )
+    run_job(job, assigned(topic))
+    spark, state = place.spark, place.state
+    job.replay(
+        output_settings, offsets={(topic, 0): OffsetSet.of((2, 5))}, name="again", spark=spark, state=state
+    )
+    try:
+        published = job.publish("again", output_settings, execute=True, spark=spark, state=state)
+        replaced = published.hidden_rows
+    except InvalidRequest as error:
+        assert f"{type(destination).__name__}, which cannot remove rows" in str(error)  # noqa: PT017
+        replaced = 0
+    assert replaced == (0 if type(destination).replace is Sink.replace else 3)
+    assert found() == {(0, n): 1 for n in range(RECORDS)}
+
+
+@pytest.mark.parametrize(
+    ("sink", "output", "expected"), [row for entry in SINKS.values() for row in entry.stored]
+)
+def test_each_sink_names_its_table_or_its_address(
+    tmp_path: Path, sink: Sink, output: str, expected: Stored
+) -> None:
+    """No user and no password are in it, and nothing is asked for it."""
+    settings = Settings({"home": tmp_path, "database_url": DATABASE, "output": output})
+    assert sink.stored(settings, SinkNames("g", "orders")) == expected

@@ -1,13 +1,14 @@
-"""Transfer accepted rows into a table of a lakehouse exactly once.
+"""Transfer accepted rows exactly once into a table that accepts a numbered commit only once.
 
-Such a table has its own transactions, which cannot be committed together with an acknowledgement. So the
-acknowledgement comes first, and it alone decides. It counts the lease's files, which are durable, and marks them for
-the table (`PENDING` in the manifest). A process that has lost its lock fails at this point, before the table changes.
-Then the files of all such leases are appended to the table in one commit, a transfer:
+Such a table, for example one of a lakehouse, has its own transactions, which cannot be committed together with an
+acknowledgement. So the acknowledgement comes first, and it alone decides. It counts the lease's files, which are
+durable, and marks them for the table (`PENDING` in the manifest). A process that has lost its lock fails at this
+point, before the table changes. Then the files of all such leases are appended to the table in one commit, a
+transfer:
 
 1. `begin_transfer` stores in Postgres the files of the transfer and its number. Both stay until it has ended.
 2. The files are appended to the table. The commit has the number, and the table accepts each number only once. Each
-   table in `delta.py` and `iceberg.py` must ensure this.
+   `NumberedTable` must ensure this.
 3. `end_transfer` records that the rows are in the table, and the files are removed.
 
 If a process is killed or fails on the way, the next round or run repeats its transfer: the same files with the same
@@ -50,7 +51,7 @@ Rows = Callable[[SparkSession], DataFrame]
 Step = Literal["acknowledged", "begun", "appended", "ended", "removed"]
 
 
-class LakeTable(Protocol):
+class NumberedTable(Protocol):
     """A table that accepts each transfer once."""
 
     @property
@@ -74,7 +75,7 @@ class OpenTransfer(OpenSink):
     """A table of a lakehouse in one run."""
 
     context: SinkContext
-    table: LakeTable
+    table: NumberedTable
     on_step: Callable[[Step], None]
 
     def fits(self, handled: DataFrame) -> DataFrame:
@@ -163,7 +164,7 @@ class OpenTransfer(OpenSink):
 
 
 @contextmanager
-def opened(context: SinkContext, table: LakeTable, on_step: Callable[[Step], None]) -> Iterator[OpenSink]:
+def opened(context: SinkContext, table: NumberedTable, on_step: Callable[[Step], None]) -> Iterator[OpenSink]:
     """Prepare a run, and complete the transfers of earlier runs. Raise SinkRefused if the table cannot accept any."""
     table.shape()
     transfers = OpenTransfer(context, table, on_step)
