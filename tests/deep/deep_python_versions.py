@@ -38,7 +38,8 @@ def test_the_project_on_another_python(version: str, tmp_path: Path, told: list[
     assert python, f"python{version} is not on PATH: install it"
     subprocess.run([python, "-m", "venv", str(tmp_path)], check=True)
     own = str(tmp_path / "bin" / "python")
-    install = [own, "tests/installation.py", "--use-pep517", "-e", ".[dagster,service,embedded,dev]"]
+    packages = ("--constraint", "tests/constraints.txt", "-e", ".[dagster,service,embedded,dev]")
+    install = [own, "tests/installation.py", "--use-pep517", *packages]
     subprocess.run(install, check=True, cwd=REPOSITORY)
     count = passed(TESTS, own)
     told.append(f"Python {version}: {count} tests passed")
