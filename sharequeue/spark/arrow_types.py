@@ -8,12 +8,12 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["arrow_schema", "arrow_type"]
+__all__ = ["arrow_schema"]
 
 # Timestamps are in UTC: by default until Spark 4.1, by an argument since 4.2.
 _IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
@@ -22,8 +22,3 @@ _IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arro
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return Arrow's schema for one of Spark."""
     return to_arrow_schema(schema, **_IN_UTC)
-
-
-def arrow_type(kind: DataType) -> pa.DataType:
-    """Return Arrow's type for one of Spark."""
-    return to_arrow_type(kind, **_IN_UTC)

@@ -30,11 +30,6 @@ def text_of(
     return text if len(first) == (size or len(content)) else f"{text}…"
 
 
-def is_text(content: bytes, size: int | None = None) -> bool:
-    """Return whether `text_of` returns these bytes as text and not in hexadecimal."""
-    return _decoded(content, whole=len(content) == (size or len(content))) is not None
-
-
 def _decoded(content: bytes, *, whole: bool) -> str | None:
     """Decode UTF-8; None if it is not text. If it is not whole, its last character may be incomplete."""
     try:
