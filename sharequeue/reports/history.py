@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import sqlalchemy as sa
@@ -21,34 +20,15 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.database import Database
 from sharequeue.words.errors import ShareError
-from sharequeue.words.figures import column_list
 
-__all__ = ["Reports", "RunHistory", "SharePartitionReport"]
+__all__ = ["Reports", "RunHistory"]
 
 SECONDS_BETWEEN = 10.0
 """The shortest time between two rows of one run, its beginning and its end apart."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharePartitionReport:
-    """One share-partition at one time, in offsets and records."""
-
-    reported_at: datetime
-    topic: str
-    partition: int
-    spso: int
-    speo: int
-    log_start: int
-    log_end: int
-    lag: int
-    acquired: int
-    available: int
-    archiving: int
-    delivery_complete_count: int
-
-
 class Reports:
-    """Takes snapshots of a group's figures and returns their history."""
+    """Takes snapshots of a group's figures, and removes old ones."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -76,20 +56,6 @@ class Reports:
             most=most,
         )
         return int(rows[0]["removed"])
-
-    def history(self, group_id: str, limit: int = 100) -> list[SharePartitionReport]:
-        """Return the last ``limit`` snapshots of every share-partition of the group, oldest first."""
-        rows = self._database.rows(
-            sa.text(
-                f"select {column_list(SharePartitionReport)} from ("  # noqa: S608 - columns of ours
-                "  select *, row_number() over (partition by topic, partition order by reported_at desc) as back"
-                "  from sharequeue.share_partition_reports where group_id = :group_id) as h"
-                " where back <= :limit order by reported_at, topic, partition"
-            ),
-            group_id=group_id,
-            limit=limit,
-        )
-        return [SharePartitionReport(**row) for row in rows]
 
 
 class RunHistory:

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 
 from sharequeue.deadletters.letters import KAFKA_HEADERS
-from sharequeue.reports.history import Reports
 from sharequeue.state import State
 from tests.fixtures.demo import (
     GROUP,
@@ -23,6 +22,7 @@ from tests.fixtures.demo import (
     assert_drained,
     dead_letter_records,
 )
+from tests.reported import reported_lags
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -121,9 +121,9 @@ def test_reports_have_a_history(drained: Drained) -> None:
     """A run has left rows of each share-partition before its first lease, with all records waiting, and at its end,
     with lag 0."""
     with drained.stack.database() as database:
-        history = Reports(database).history(GROUP)
-    assert sum(report.lag for report in history[:4]) == drained.figures.flights
-    assert {report.lag for report in history[-4:]} == {0}, drained.printed
+        lags = reported_lags(database, GROUP)
+    assert sum(lags[:4]) == drained.figures.flights
+    assert {*lags[-4:]} == {0}, drained.printed
 
 
 def test_runs_are_seen_in_dagster_and_their_checks_passed(drained: Drained) -> None:

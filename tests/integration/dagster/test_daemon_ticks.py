@@ -20,11 +20,11 @@ from dagster._scheduler.scheduler import ScheduleIterationTimes, launch_schedule
 from sharequeue.dagster.names import GROUP_TAG
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.reports.history import Reports
 from sharequeue.state import State
 from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.fixtures.dagster import code_location
+from tests.reported import reported_lags
 from tests.waiting import wait_until
 
 LOCATION = """
@@ -88,7 +88,7 @@ def test_the_daemon_requests_one_run_and_observes(
 ) -> None:
     """Turn after turn: one run for one backlog, none for a drained group, a row of history and an observation a tick,
     and a report that is fresh; no tick fails."""
-    state, reports, at = State(private_database), Reports(private_database), SharePartition(group, "t", 0)
+    state, at = State(private_database), SharePartition(group, "t", 0)
     alter_group_configs(private_database, group, {})
     state.initialize(at, "id", 0, 1)
     single.observe(state, at, "id", 0, 100, 100)
@@ -113,7 +113,7 @@ def test_the_daemon_requests_one_run_and_observes(
     assert said(stack_instance, f"{name}_lag")[-1] == "lag 0: nothing to do"
     key = dg.AssetKey([name, "spso_and_lag"])
     observed = stack_instance.fetch_observations(key, limit=100).records
-    assert len(observed) == len(reports.history(group)) >= 2
+    assert len(observed) == len(reported_lags(private_database, group)) >= 2
     assert len(stack_instance.fetch_materializations(key, limit=100).records) == 1
 
 

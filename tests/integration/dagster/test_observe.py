@@ -38,6 +38,7 @@ from tests import single
 from tests.fixtures.dagster import share_group
 from tests.fixtures.deadletters import GivenUp
 from tests.fixtures.stack import MakeTopic
+from tests.reported import reported_lags
 from tests.waiting import pass_time
 
 ACCEPTED = dg.AssetKey(["g", "accepted"])
@@ -93,7 +94,7 @@ def test_figures_are_observed_without_a_run(
         counted = {name: n for name, n in expected.items() if name.endswith(("_records", "_offset"))}
         assert seen.items() >= counted.items()
     assert (seen["lag_records"], seen["spso_t_0_offset"], seen["share_partition_count"]) == (980, 20, 1)
-    assert [row.lag for row in Reports(private_database).history("g")] == [990, 980]
+    assert reported_lags(private_database, "g") == [990, 980]
 
 
 def test_a_check_has_a_new_result_when_it_changes(
@@ -190,7 +191,7 @@ def test_a_check_of_the_invariants_that_takes_too_long_costs_no_other_figure(
     monkeypatch.setattr(Figures, "verify", verify)
     verdicts = {each.check_name for each in events(tick(), dg.AssetCheckEvaluation)}
     assert verdicts == {"lag_known", "none_stuck", "none_lost"}
-    assert len(Reports(private_database).history("g")) == 1
+    assert len(reported_lags(private_database, "g")) == 1
 
 
 def test_a_check_that_an_active_run_has_planned_has_no_further_result(
@@ -368,10 +369,10 @@ def test_history_is_kept_for_so_long(tick: Tick, private_database: Database, at:
     for table in ("share_partition_history", "delivery_count_history"):
         rows = private_database.rows(sa.text(str(counted).format(table)))
         assert {row["group_id"]: row["rows"] for row in rows}["g"] == 1
-    assert len(reports.history("other")) == 1
+    assert len(reported_lags(private_database, "other")) == 1
     pass_time(private_database, timedelta(days=8).total_seconds())
     tick(automation={"observe": {"keep": "1w"}})
-    assert len(reports.history("g")) == 1
+    assert len(reported_lags(private_database, "g")) == 1
 
 
 def test_letters_that_the_service_wrote_are_checked_once(
@@ -467,7 +468,7 @@ def test_the_asset_of_a_run_keeps_history_too(
     )
     asset = spso_and_lag_asset(dg.AssetSpec(REPORT), share_group("g", topics=["t"]))
     assert dg.materialize([asset], resources={"sharequeue_state": queue}).success
-    assert len(reports.history("g")) == 1
+    assert len(reported_lags(private_database, "g")) == 1
 
 
 def test_a_topic_is_observed_when_it_has_new_offsets(

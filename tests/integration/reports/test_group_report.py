@@ -20,6 +20,7 @@ from sharequeue.words.figures import GroupFigures
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
+from tests.reported import reported_lags
 from tests.waiting import pass_time
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -171,7 +172,7 @@ def test_the_command_writes_a_page(
     path = Path(done.stdout.strip())
     assert path.parent == tmp_path / "output" / "reports" / at.group_id
     assert path.read_text().startswith("<!doctype html>")
-    assert len(Reports(private_database).history(at.group_id)) == 1
+    assert len(reported_lags(private_database, at.group_id)) == 1
     own = tmp_path / "own.html"
     assert invoke(command, ["report", "--group", at.group_id, "--file", str(own)]).stdout == f"{own}\n"
     assert "1,000" in own.read_text()
