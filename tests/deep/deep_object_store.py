@@ -22,7 +22,7 @@ from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.pipeline import Pipeline
 from sharequeue.spark.run import run_rounds
-from sharequeue.spark.sinks import parquet as parquet_sink
+from sharequeue.spark.sinks import interface
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
 from sharequeue.words.offsets import OffsetSet
@@ -173,7 +173,7 @@ def test_what_was_written_and_not_acknowledged_counts_nowhere(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(parquet_sink, "acknowledge_all", die)
+        patched.setattr(interface, "acknowledge_all", die)
         with pytest.raises(Killed):
             case.run()
     assert read_manifest(case.state, case.job.group, case.job.sink) == ()

@@ -21,7 +21,7 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.spark import ParquetByLease, spark_session
 from sharequeue.spark.outcomes.acknowledging import acknowledge_all
 from sharequeue.spark.run import run_rounds
-from sharequeue.spark.sinks import parquet, transfers
+from sharequeue.spark.sinks import interface
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import SharePartition
@@ -97,8 +97,7 @@ def main() -> None:
         reached("acknowledged")
         return done
 
-    for module in (parquet, transfers):
-        module.acknowledge_all = acknowledge  # type: ignore[attr-defined]
+    interface.acknowledge_all = acknowledge  # type: ignore[attr-defined, assignment]
     jars = [] if death.kind == "parquet" else [death.kind]
     jars += ["s3a"] if death.output.startswith("s3a:") else []
     given = {"database_url": death.database_url, "output": death.output, "spark_jars": ",".join(jars)}
