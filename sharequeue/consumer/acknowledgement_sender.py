@@ -67,16 +67,24 @@ class AcknowledgementSender:
 
     def send(self, parts: Sequence[Acknowledgements]) -> None:
         """Send the first acknowledgements of the outbox together; repeat until they have their results."""
-        sending = Acknowledgements.of_all(parts)
-        while (reply := self._answer(sending)) is None:
+        sending, repeated = Acknowledgements.of_all(parts), False
+        while (reply := self._answer(sending, repeated)) is None:
+            repeated = True
             time.sleep(_RETRY_S)
+        if repeated:
+            _log.warning("acknowledgements of %s are no longer repeated", self._member.member_id)
         results, renewed = reply
         self._handover.sent(parts, [sending.results_of(part, results) for part in parts], renewed)
         if sending.releases:
             self._handover.wake()
 
-    def _answer(self, sending: Acknowledgements) -> tuple[list[Result], list[HeldLease]] | None:
-        """Send once; return the results and the leases of the renewed records, or None if it must be sent again."""
+    def _answer(
+        self, sending: Acknowledgements, repeated: bool
+    ) -> tuple[list[Result], list[HeldLease]] | None:
+        """Send once; return the results and the leases of the renewed records, or None if it must be sent again.
+
+        Only the first failure is logged: an outage has five in a second.
+        """
         try:
             lock_duration_ms, failures = inf, None
             if sending.renews or sending.has_errors:
@@ -89,9 +97,12 @@ class AcknowledgementSender:
             return [each or lost.get(at.key[0]) for at, each in zip(holdings, results, strict=True)], renewed
         except SQLAlchemyError as error:
             if lock_clock() < sending.deadline and time.monotonic() < self._give_up_at:
-                _log.warning(
-                    "acknowledgements of %s are sent again: %s", self._member.member_id, first_line(error)
-                )
+                if not repeated:
+                    _log.warning(
+                        "acknowledgements of %s are repeated until they succeed: %s",
+                        self._member.member_id,
+                        first_line(error),
+                    )
                 return None
             failure: ShareError = CoordinatorNotAvailable(first_line(error))
         except ShareError as error:

@@ -76,7 +76,7 @@ class Fetcher:
         self.reader = self._new_reader(member.isolation_level)
         self._ends = LogEnds(config.settings, self._state, config.reading.get("oauth_cb"))
         self._sender = AcknowledgementSender(handover, self._state, member, Failures(config.settings))
-        self._stop = self._started = False
+        self._stop = self._started = self._failing = False
         self._rotation = self._drops = 0
         self._dropped: list[HeldLease] = []
         """Leases that were partly handed out; the rest of each is given back at the end."""
@@ -157,10 +157,14 @@ class Fetcher:
                 self._handover.asked = False
             try:
                 self._fetch()
+                self._failing = False
             except (SQLAlchemyError, KafkaException, BrokerNotAvailable) as error:
-                _log.warning(
-                    "fetching for %s failed, trying again: %s", self._member.member_id, first_line(error)
-                )
+                # Once for an outage, which has five failures in a second.
+                if not self._failing:
+                    _log.warning(
+                        "fetching for %s failed, trying again: %s", self._member.member_id, first_line(error)
+                    )
+                self._failing = True
                 self._pause(_RETRY_S)
             except Exception as error:
                 _log.exception("fetching for %s failed", self._member.member_id)

@@ -169,11 +169,16 @@ class ShareConsumer:
         the lock for another full duration: the next poll returns the record again, with the same delivery count. A
         released record is delivered again after ``delay`` seconds at the earliest. ``error`` is the reason of the
         failure, for the dead letter. Raises IllegalStateException in implicit mode and for a record that is not in
-        hand, ValueError for an unknown type.
+        hand, ValueError for an unknown type, for a ``delay`` without RELEASE and an ``error`` without RELEASE or
+        REJECT.
         """
         self._guard.check("Failed to acknowledge message: ")
         if not isinstance(message, Message):
             raise TypeError(f"argument 1 must be confluent_kafka.cimpl.Message, not {type(message).__name__}")
+        if error is not None and ack_type not in (AcknowledgeType.RELEASE, AcknowledgeType.REJECT):
+            raise ValueError(
+                "an error was given with another acknowledgement than RELEASE or REJECT: leave it out"
+            )
         offset = message.offset()
         holding = self._acknowledge("message", message.topic(), message.partition(), offset, ack_type, delay)
         if error is not None and offset is not None:
@@ -352,7 +357,9 @@ class ShareConsumer:
             )
         if not _ACCEPT <= kind <= _RENEW:
             raise ValueError(f"Failed to acknowledge {what}: {_INVALID}")
-        if delay is not None and not 0 <= delay <= _LONGEST_DELAY_S:
+        if delay is not None and kind != AcknowledgeType.RELEASE:
+            raise ValueError("a delay was given with another acknowledgement than RELEASE: leave it out")
+        if delay is not None and not 0 <= real_number(delay) <= _LONGEST_DELAY_S:
             raise ValueError(f"the delay is {delay}: expected 0 to {_LONGEST_DELAY_S:.0f} seconds")
         holding = self._holding(topic, partition, offset)
         if holding is None:

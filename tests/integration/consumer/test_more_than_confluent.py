@@ -114,6 +114,13 @@ def test_a_released_record_may_wait(
             assert seen(poll_some(consumer)) == [(0, 2)]
             with pytest.raises(ValueError, match="expected 0 to"):
                 consumer.acknowledge(message, RELEASE, delay=-1)
+            with pytest.raises(TypeError, match="must be real number, not str"):
+                consumer.acknowledge(message, RELEASE, delay="20")  # type: ignore[arg-type]
+            for kind in (AcknowledgeType.ACCEPT, AcknowledgeType.REJECT, AcknowledgeType.RENEW):
+                with pytest.raises(ValueError, match="a delay was given"):
+                    consumer.acknowledge(message, kind, delay=20)
+            with pytest.raises(ValueError, match="an error was given"):
+                consumer.acknowledge(message, error="wrong")
 
 
 @pytest.mark.usefixtures("patient_failures")
