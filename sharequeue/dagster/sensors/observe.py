@@ -99,15 +99,19 @@ def _tick(
         sums = read_figures(database, group.group, position.ages, position.first)
     now = [str(status.share_partition) for status in position.statuses]
     seen = {**reports.figures(position.everything, sums), **_seen(group, work, now, kept)}
-    events: list[Event] = [dg.AssetObservation(observed.report, metadata=seen)]
-    old = VERDICT_SECONDS
-    if _due(instance, group, observed.report):
-        report = standing(queue.database, group, settings)
+    # Without the records' timestamps it would be another figure, since the first report: a plot would drop.
+    unknown = () if _ages_known(position) else ("oldest_age_seconds",)
+
+    def known(metadata: reports.Metadata) -> reports.Metadata:
+        return {name: value for name, value in metadata.items() if name not in unknown}
+
+    events: list[Event] = [dg.AssetObservation(observed.report, metadata=known(seen))]
+    if is_due := _due(instance, group, observed.report):
+        report = known(standing(queue.database, group, settings))
         events.append(_without_run(observed.report, "Recorded by the sensor", report))
-        # Dagster shows the results for the newest materialization alone.
-        old = 0.0
+    shown = instance.get_latest_materialization_event(observed.report)
     verdicts = map(evaluation, state_results(group, observed.report, position))
-    news = [each for each in verdicts if _is_sure(position, each) and _is_news(instance, each, old)]
+    news = [each for each in verdicts if _is_sure(position, each) and _is_news(instance, each, shown, is_due)]
     events += news
     waits = position.lag or not position.first_known or silence(work)
     if not waits and _due(instance, group, observed.accepted):
@@ -171,18 +175,28 @@ def _is_sure(position: Position, verdict: dg.AssetCheckEvaluation) -> bool:
     unknown = not position.first_known or silence(position.work)
     if verdict.passed and verdict.check_name in (LAG_BOUNDED, AGE_BOUNDED) and unknown:
         return False
-    if verdict.passed and verdict.check_name == AGE_BOUNDED:
-        return bool(position.ages) or not with_a_record(position.everything)
-    return True
+    return not verdict.passed or verdict.check_name != AGE_BOUNDED or _ages_known(position)
 
 
-def _is_news(instance: dg.DagsterInstance, verdict: dg.AssetCheckEvaluation, old: float) -> bool:
-    """Return whether a check's last result was another one, or is `old` seconds old: a result a minute would only
+def _ages_known(position: Position) -> bool:
+    """Return whether records that wait could be read, if there are any."""
+    return bool(position.ages) or not with_a_record(position.everything)
+
+
+def _is_news(
+    instance: dg.DagsterInstance,
+    verdict: dg.AssetCheckEvaluation,
+    shown: dg.EventLogEntry | None,
+    is_due: bool,
+) -> bool:
+    """Return whether a check's last result was another one, is old, or is hidden: Dagster shows the results for the
+    newest materialization alone, which is `shown` or, if `is_due`, made by this tick. A result a minute would only
     fill Dagster's storage.
 
     An active run has planned its checks already. Dagster stores the run's result in the place of the plan: a result
     recorded meanwhile would count as the later one, so the plan alone is no reason for one.
     """
+    is_planned = False
     executions = instance.event_log_storage.get_asset_check_execution_history(
         verdict.asset_check_key, MOST_EXECUTIONS
     )
@@ -191,12 +205,17 @@ def _is_news(instance: dg.DagsterInstance, verdict: dg.AssetCheckEvaluation, old
         if record.event is None or event is None:
             return True
         if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION:
-            is_old = time.time() - record.event.timestamp >= old
-            return is_old or event.asset_check_evaluation_data.passed != verdict.passed
+            if event.asset_check_evaluation_data.passed != verdict.passed:
+                return True
+            made_at = record.event.timestamp
+            later = shown is not None and shown.run_id != record.run_id and shown.timestamp > made_at
+            is_hidden = not is_planned and (is_due or later)
+            return is_hidden or time.time() - made_at >= VERDICT_SECONDS
         run = instance.get_run_by_id(record.run_id)
         # A run that failed before its checks leaves the event that they were planned.
         if run is None or run.is_finished:
             return True
+        is_planned = True
     return True
 
 
