@@ -36,6 +36,8 @@ def up(home: Path | None, output: Output, ui: bool, no_service: bool) -> None:
     Servers with an address in an environment variable (SHAREQUEUE_DATABASE_URL, SHAREQUEUE_BOOTSTRAP_SERVERS,
     SHAREQUEUE_SERVICE_URL) are used and not started.
     """
+    if ui:
+        dagster_ui.project()  # an error before anything is started
     info = stack.up(home, output.say, service=not no_service)
     # Addresses with passwords are not columns.
     found = {**asdict(info), "created_at": datetime.fromisoformat(info.created_at)}
