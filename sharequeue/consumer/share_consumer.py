@@ -357,10 +357,11 @@ class ShareConsumer:
             )
         if not _ACCEPT <= kind <= _RENEW:
             raise ValueError(f"Failed to acknowledge {what}: {_INVALID}")
-        if delay is not None and kind != AcknowledgeType.RELEASE:
-            raise ValueError("a delay was given with another acknowledgement than RELEASE: leave it out")
-        if delay is not None and not 0 <= real_number(delay) <= _LONGEST_DELAY_S:
-            raise ValueError(f"the delay is {delay}: expected 0 to {_LONGEST_DELAY_S:.0f} seconds")
+        if delay is not None:
+            if kind != AcknowledgeType.RELEASE:
+                raise ValueError("a delay was given with another acknowledgement than RELEASE: leave it out")
+            if not 0 <= real_number(delay) <= _LONGEST_DELAY_S:
+                raise ValueError(f"the delay is {delay}: expected 0 to {_LONGEST_DELAY_S:.0f} seconds")
         holding = self._holding(topic, partition, offset)
         if holding is None:
             raise IllegalStateException(

@@ -6,7 +6,7 @@ Before a group has state for a topic, its position there is what its first run w
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from confluent_kafka import KafkaException
 
@@ -31,9 +31,8 @@ SETTLE_SECONDS = 6.0
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A group as of `at` by the database's clock."""
+    """A group as of `work.at` by the database's clock."""
 
-    at: datetime
     statuses: Sequence[SharePartitionStatus]
     violations: Sequence[str] | None
     """The invariants of the state that do not hold; None if they were not checked."""
@@ -49,6 +48,11 @@ class Position:
     def everything(self) -> Sequence[SharePartitionStatus]:
         """The share-partitions with state, and those that the first run initialises."""
         return [*self.statuses, *self.first]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the ends of all logs were read lately; otherwise the lag is an old one."""
+        return self.first_known and not silence(self.work)
 
     @property
     def lag(self) -> int:
@@ -72,7 +76,7 @@ def state_of(database: Database, group_id: str, violations: Sequence[str] | None
     state = State(database)
     stuck = state.figures.leases(group_id, stuck=True)
     work = work_of(database, group_id)
-    return Position(state.now(), state.figures.describe(group_id), violations, stuck, work)
+    return Position(state.figures.describe(group_id), violations, stuck, work)
 
 
 def seen_by_broker(position: Position, group: ShareGroup, database: Database, settings: Settings) -> Position:
@@ -82,7 +86,7 @@ def seen_by_broker(position: Position, group: ShareGroup, database: Database, se
     """
     known = {status.topic for status in position.statuses}
     first = awaited(group, set(group.topics) - known, database, settings)
-    ages = read_ages(settings, [*position.statuses, *(first or ())], position.at)
+    ages = read_ages(settings, [*position.statuses, *(first or ())], position.work.at)
     return replace(position, first=first or (), first_known=first is not None, ages=ages)
 
 

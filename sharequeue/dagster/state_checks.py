@@ -128,12 +128,11 @@ def _verified(violations: Sequence[str]) -> _Result:
 def _lag_known(position: Position) -> _Result:
     statuses = position.everything
     ahead = [status for status in statuses if is_ahead(status)]
-    problems = [silence(position.work)] if silence(position.work) else []
-    if ahead:
-        problems.append("ahead of the log: " + ", ".join(str(s.share_partition) for s in ahead))
+    where = ", ".join(str(status.share_partition) for status in ahead)
+    problems = (silence(position.work), f"ahead of the log: {where}" if ahead else "")
     columns = {"topic": "string", "partition": "int", "spso": "int", "log_end": "int"}
     return _Result(
-        "; ".join(problems),
+        "; ".join(filter(None, problems)),
         "the ends of all logs were read, and no share-partition is ahead of its log",
         {"lag_records": sum(s.lag for s in statuses), "ahead": table_of(columns, ahead)},
     )

@@ -113,8 +113,7 @@ def _tick(
     verdicts = map(evaluation, state_results(group, observed.report, position))
     news = [each for each in verdicts if _is_sure(position, each) and _is_news(instance, each, shown, is_due)]
     events += news
-    waits = position.lag or not position.first_known or silence(work)
-    if not waits and _due(instance, group, observed.accepted):
+    if not position.lag and position.is_current and _due(instance, group, observed.accepted):
         empty = {"lag_records": 0, "archiving_records": 0, **_catalog(instance, observed.accepted)}
         events.append(_without_run(observed.accepted, "Nothing waits: recorded by the sensor", empty))
     requests, waits_for = _checks(instance, group, observed, work)
@@ -172,8 +171,7 @@ def _seen(group: ShareGroup, work: GroupWork, now: list[str], kept: Kept) -> dic
 def _is_sure(position: Position, verdict: dg.AssetCheckEvaluation) -> bool:
     """Return whether a check has its result for another reason than that the broker cannot be read: a check that
     failed must not pass because of an outage."""
-    unknown = not position.first_known or silence(position.work)
-    if verdict.passed and verdict.check_name in (LAG_BOUNDED, AGE_BOUNDED) and unknown:
+    if verdict.passed and verdict.check_name in (LAG_BOUNDED, AGE_BOUNDED) and not position.is_current:
         return False
     return not verdict.passed or verdict.check_name != AGE_BOUNDED or _ages_known(position)
 
