@@ -121,12 +121,12 @@ $(READY): pyproject.toml tests/constraints.txt
 	    exit 1; \
 	fi; \
 	if [ ! -e $(READY) ] || ! $(BIN)/python -c '' 2>/dev/null; then \
-	    echo "Creating the environment in $(VENV) with $$("$$python" --version) (about two minutes, 1.7 GB)"; \
+	    echo "Creating the environment in $(VENV) with $$("$$python" --version) (about a minute, 1.7 GB)"; \
 	    rm -f $(READY); \
 	    "$$python" -m venv --clear $(VENV); \
 	fi; \
 	if [ -n "$$brings" ]; then echo "Java 17 or 21 was not found: installing one in the environment (101 MB)"; fi; \
-	$(BIN)/python tests/installation.py --use-pep517 --constraint tests/constraints.txt \
+	$(BIN)/python tests/installation.py --constraint tests/constraints.txt \
 	    -e ".[dagster,service,embedded,dev$${brings:+,$$brings}]" || { \
 	    echo "The packages could not be installed (see above). Check the network, then run make again." >&2; exit 1; \
 	}; \

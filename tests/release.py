@@ -133,7 +133,7 @@ def try_out(wheel: Path) -> None:
         _run("making an empty environment", [sys.executable, "-m", "venv", str(home / "venv")], home)
         _run(
             f"installing {wheel.name}[{EXTRAS}] into it (some minutes)",
-            [str(programs / "python"), str(ROOT / "tests" / "installation.py"), f"{wheel}[{EXTRAS}]"],
+            [str(programs / "pip"), "install", "--quiet", f"{wheel}[{EXTRAS}]"],
             home,
             shown=True,
         )

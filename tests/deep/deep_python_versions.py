@@ -39,7 +39,7 @@ def test_the_project_on_another_python(version: str, tmp_path: Path, told: list[
     subprocess.run([python, "-m", "venv", str(tmp_path)], check=True)
     own = str(tmp_path / "bin" / "python")
     packages = ("--constraint", "tests/constraints.txt", "-e", ".[dagster,service,embedded,dev]")
-    install = [own, "tests/installation.py", "--use-pep517", *packages]
+    install = [own, "tests/installation.py", *packages]
     subprocess.run(install, check=True, cwd=REPOSITORY)
     count = passed(TESTS, own)
     told.append(f"Python {version}: {count} tests passed")

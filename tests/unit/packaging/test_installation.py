@@ -1,76 +1,43 @@
-"""The progress of an installation: which package is at work, and how many are left."""
+"""The installation of packages: uv is given what pip's configuration has, and pip installs where uv cannot."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import subprocess
+from typing import Any
 
 import pytest
 
-from tests.installation import Progress
+from tests import installation
 
 
-@pytest.fixture
-def shown() -> list[str]:
-    """Give the lines that are shown."""
-    return []
-
-
-@pytest.fixture
-def progress(tmp_path: Path, shown: list[str]) -> Progress:
-    """Give the progress of an installation of about ten packages."""
-    return Progress(10, tmp_path, shown.append)
+def test_uv_is_given_the_index_of_pip() -> None:
+    """The index and the certificates of a file, of the environment, or of both; other settings are pip's alone."""
+    listed = (
+        ":env:.default-timeout='180'\n"
+        "global.cert='/etc/own.crt'\n"
+        "global.index-url='https://packages.example/simple'\n"
+        "install.extra-index-url='https://one.example\\nhttps://two.example'\n"
+    )
+    assert installation.as_uv_has_it(listed) == {
+        "SSL_CERT_FILE": "/etc/own.crt",
+        "UV_DEFAULT_INDEX": "https://packages.example/simple",
+        "UV_INDEX": "https://one.example https://two.example",
+    }
 
 
 @pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        (
-            "  Downloading pyspark-4.1.4.tar.gz (434.2 MB)",
-            "collecting pyspark (434.2 MB): 1 of about 10 collected",
-        ),
-        (
-            "  Using cached click-8.5.1-py3-none-any.whl (126 kB)",
-            "collecting click (126 kB): 1 of about 10 collected",
-        ),
-        # A newer pip chooses all versions first.
-        (
-            "  Downloading click-8.5.1-py3-none-any.whl.metadata (2 kB)",
-            "choosing the version of click: 0 of about 10 collected",
-        ),
-        (
-            "Building wheels for collected packages: pyspark",
-            "reading the list of packages: 0 of about 10 collected",
-        ),
-        (
-            "  Building wheel for pyspark (pyproject.toml): started",
-            "building pyspark: 0 of about 10 collected",
-        ),
-    ],
+    ("refused", "programs"), [("", ["pip", "pip", "uv"]), ("uv", ["pip", "pip", "uv", "pip"])]
 )
-def test_a_line_of_pip_is_shown(progress: Progress, shown: list[str], line: str, text: str) -> None:
-    """With the package and the number."""
-    progress.read(line)
-    progress.show()
-    progress.show()
-    assert shown == [text]
-
-
-def test_the_silent_step_is_counted_in_the_environment(
-    progress: Progress, shown: list[str], tmp_path: Path
+def test_pip_installs_where_uv_cannot(
+    monkeypatch: pytest.MonkeyPatch, refused: str, programs: list[str]
 ) -> None:
-    """pip installs in the order that it names, and writes a folder for each package."""
-    progress.read("Installing collected packages: typing-extensions, Jinja2, pyspark")
-    for name in (
-        "typing_extensions-4.16.0.dist-info",
-        "jinja2-3.1.6.dist-info",
-        "pyspark-4.1.4-py3.11.egg-info",
-    ):
-        progress.show()
-        (tmp_path / name).mkdir()
-    progress.show()
-    assert shown == [
-        "installing typing-extensions: 0 of 3 done",
-        "installing Jinja2: 1 of 3 done",
-        "installing pyspark: 2 of 3 done",
-        "finishing",
-    ]
+    """pip brings uv and names its configuration; it installs only after uv has failed."""
+    ran: list[str] = []
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        ran.append(command[2])
+        return subprocess.CompletedProcess(command, int(command[2] == refused), stdout="")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert installation.install(["a-package"]) == 0
+    assert ran == programs
