@@ -116,6 +116,7 @@ def replay(
     text("SINK"),
     text("NAME"),
     number("RECORDS"),
+    number("REDRIVEN"),
     number("HIDDEN-ROWS"),
     number("ADDED-ROWS"),
     number("FOLDERS"),

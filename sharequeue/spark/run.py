@@ -124,6 +124,8 @@ def run_rounds(
         )
     elif ended and (there := [topic for topic in job.topics if topic not in lost]):
         why = why_nothing(state, configs, there, run.assigned())
+    elif not ended and (left := run.lag()):
+        why = f"the run ended at its limit with lag {left:,}: the next run continues"
     why = " ".join(filter(None, (why, *map(str, lost.values()))))
     if why and not reports:
         _log.warning("nothing was leased: %s", why)

@@ -248,7 +248,8 @@ def _rounds(run: Processing, job: "Pipeline", history: RunHistory) -> tuple["Run
     for error in report.errors:
         context.log.info(f"first failure: {error}")
     if report.remark:
-        context.log.info(report.remark)
+        # A run that is not drained succeeds, but there is work left.
+        (context.log.info if report.drained else context.log.warning)(report.remark)
     if report.lost:
         context.log.warning(words_of_losses(group.group, report.lost))
     if report.dead_letters is not None and report.dead_letters.warning is not None:

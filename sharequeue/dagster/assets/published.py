@@ -125,6 +125,7 @@ def _metadata(report: "PublishReport") -> dict[str, Any]:
     return {
         "dry_run": not report.published,
         "replayed_records": report.records,
+        "redriven_records_left_out": report.redriven,
         "rows_out": report.hidden_rows,
         "rows_in": report.added_rows,
         "rewritten_folders": report.folders,

@@ -5,16 +5,20 @@ takes the accepted rows of its records out of the live output and puts the repla
 record once, both before and after.
 
 Only records that the group has finished are published: any other would be redelivered, and be in the output twice.
-Publishing the same replay again changes no row.
+For the same reason a record is left out whose dead letter was put back into the topic. Publishing the same replay
+again changes no row.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
+from sharequeue.deadletters.redrive.redriven_records import redriven_records
+from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics, is_same
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.output.files import Files
@@ -28,10 +32,14 @@ from sharequeue.spark.sinks.parquet import ParquetByLease
 from sharequeue.spark.table import Shown, Table
 from sharequeue.state import State
 from sharequeue.words.errors import InvalidRequest, UnknownTopicId
+from sharequeue.words.names import plural
 from sharequeue.words.offsets import EMPTY, OffsetSet
 from sharequeue.words.settings import Settings
 
 __all__ = ["PublishReport", "publish"]
+
+
+_LEFT_OUT = "{} left out: put back from the dead-letter topic, and so processed at another offset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,8 @@ class PublishReport(Shown):
     name: str
     records: int
     """Records that the replay read."""
+    redriven: int
+    """Those of them that are left out: their dead letters were put back, and the group has them at other offsets."""
     hidden_rows: int
     """Rows taken out of the live output."""
     added_rows: int
@@ -59,9 +69,10 @@ class PublishReport(Shown):
         done = "published" if self.published else "would publish"
         return Table(
             f"{done} replay {self.name} of group {self.group} into {self.where}",
-            ("records", "rows out", "rows in", "folders"),
-            [(self.records, self.hidden_rows, self.added_rows, self.folders)],
+            ("records", "redriven", "rows out", "rows in", "folders"),
+            [(self.records, self.redriven, self.hidden_rows, self.added_rows, self.folders)],
             (
+                _LEFT_OUT.format(plural(self.redriven, "record")) if self.redriven else None,
                 f"recomputed: {', '.join(self.summaries)}" if self.summaries else None,
                 None if self.published else "nothing was changed: execute to publish",
             ),
@@ -87,12 +98,9 @@ def publish(
     _refuse_other_topics(report, topics)
     _refuse_unfinished(job, state, report)
     _refuse_other_lives(job, state, report)
-    replacement = Replacement(
-        {(each.topic, each.partition): each.offsets for each in report.partitions},
-        str(report.accepted_path),
-        report.accepted_rows,
-        {job.summary_sink(summary): summary.partial for summary in job.summaries},
-    )
+    replacement = _replacement(job, report, _redriven(job, settings, state, topics))
+    if replacement.left_out:
+        replacement = replace(replacement, accepted_rows=replacement.rows(spark).count())
     done = (job.destination or ParquetByLease()).replace(
         SinkContext(settings, state, spark, job.names), replacement, execute=execute
     )
@@ -101,8 +109,9 @@ def publish(
         report.sink,
         report.name,
         report.records,
+        sum(some.count for some in replacement.left_out.values()),
         done.hidden_rows,
-        report.accepted_rows,
+        replacement.accepted_rows,
         done.folders,
         done.summaries,
         done.where,
@@ -116,6 +125,31 @@ def _report(job: ShareGroupJob, settings: Settings, name: str, spark: SparkSessi
     if text is None:
         raise InvalidRequest(f"There is no replay in {folder}: replay the records first.")
     return ReplayReport.of_plain(json.loads(text))
+
+
+def _redriven(
+    job: ShareGroupJob, settings: Settings, state: State, topics: Topics
+) -> Mapping[TopicPartition, OffsetSet]:
+    """Return the records of the group that a redrive has put back into its topics."""
+    dead_letter_topic = GroupConfigs.load(state.database, job.group).dead_letter_topic
+    if not dead_letter_topic:
+        return {}
+    return redriven_records(settings, state, topics, job.group, dead_letter_topic, job.topics)
+
+
+def _replacement(
+    job: ShareGroupJob, report: ReplayReport, redriven: Mapping[TopicPartition, OffsetSet]
+) -> Replacement:
+    """Return the replacement of all records of a replay but those that were redriven."""
+    of_replay = {(each.topic, each.partition): each.offsets for each in report.partitions}
+    left_out = {at: some & redriven.get(at, EMPTY) for at, some in of_replay.items()}
+    return Replacement(
+        {at: rest for at, some in of_replay.items() if (rest := some - left_out[at])},
+        str(report.accepted_path),
+        report.accepted_rows,
+        {job.summary_sink(summary): summary.partial for summary in job.summaries},
+        {at: some for at, some in left_out.items() if some},
+    )
 
 
 def _refuse_other_topics(report: ReplayReport, topics: Topics) -> None:

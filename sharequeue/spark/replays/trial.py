@@ -156,6 +156,12 @@ def _would_lease(
     remark = None
     if not any(known.values()):
         remark = "a run would lease nothing now: these are the last records of the topics"
+        if not state.figures.describe(job.group):
+            remark += (
+                f". Group {job.group} has not begun, and begins at the end of the log "
+                f"(share.auto.offset.reset={configs.auto_offset_reset}). In Dagster, its first run sets the configs "
+                "of its defs.yaml"
+            )
         known = {at: _fresh(max(logs.start(at), logs.end(at) - records), logs.end(at)) for at in logs.ends}
     # The shortest first: the others make up for the records that these lack.
     places = sorted(

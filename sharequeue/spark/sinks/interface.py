@@ -28,7 +28,7 @@ from sharequeue.spark.handler import KEPT_COLUMNS, RESULT_NAMES, PipelineError
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.outcomes.acknowledging import acknowledge_all, to_send
 from sharequeue.spark.outcomes.outcomes import Acknowledgement
-from sharequeue.spark.output.files import Files
+from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import SinkNames, remove_lease
 from sharequeue.spark.output.parquet import ColumnChanged
 from sharequeue.spark.output.written_columns import WrittenColumns
@@ -139,9 +139,19 @@ class Replacement:
     offsets: Mapping[tuple[str, int], OffsetSet]
     """By topic and partition."""
     accepted_path: str
+    """The files with the new rows, and with rows of records that are in `left_out`."""
     accepted_rows: int
     summaries: Mapping[str, Callable[[DataFrame], DataFrame]]
     """By sink: the function that computes a summary of the job from accepted rows."""
+    left_out: Mapping[tuple[str, int], OffsetSet] = field(default_factory=dict)
+    """Records in the files whose rows are not replaced."""
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        """Return the new rows."""
+        rows = spark.read.parquet(literal(self.accepted_path))
+        if not self.left_out:
+            return rows
+        return rows.join(records_at(spark, self.left_out), ["topic", "partition", "offset"], "left_anti")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +209,13 @@ class Sink(Protocol):
             f"The rows of {context.names.sink} were passed to {type(self).__name__}, which cannot remove rows: "
             f"publish the rows in {replacement.accepted_path} with a program of your own."
         )
+
+
+def records_at(spark: SparkSession, offsets: Mapping[tuple[str, int], OffsetSet]) -> DataFrame:
+    """Return `topic, partition, offset` of these records."""
+    runs = [(*at, first, end - 1) for at, some in offsets.items() for first, end in some.ranges]
+    given = spark.createDataFrame(runs, "topic string, partition int, first long, last long")
+    return given.selectExpr("topic", "partition", "explode(sequence(first, last)) as offset")
 
 
 def discard(context: SinkContext, accepted: Accepted) -> None:

@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.spark.output.compaction import CompactionFailed, NewFolder, write_folder
-from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import SinkNames, no_files, sink_root
 from sharequeue.spark.output.manifest import ELSEWHERE, read_counted
 from sharequeue.spark.reading.plan import TopicPartition
@@ -27,15 +26,14 @@ from sharequeue.spark.sinks.interface import (
     SinkContext,
     Stored,
     WrittenRound,
+    records_at,
 )
 from sharequeue.words.errors import InvalidRequest
-from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 from sharequeue.words.settings.addresses import is_uri
 from sharequeue.words.values import Acknowledged, LeaseOutput, OutputRow
 
 AT = ["topic", "partition", "offset"]
-_PLACE = "topic string, partition int"
 _HOME = "sharequeue_home"
 _Move = tuple[NewFolder, Sequence[OutputRow], Mapping[int, int]]
 """A new folder, the outputs that move into it, and their numbers of records by lease."""
@@ -49,8 +47,8 @@ def _added(
 ) -> DataFrame:
     """Return the accepted rows of a replay with their leases; `old` are the rows that they replace."""
     home = [(*at, lease_id) for at, lease_id in homes.items()]
-    rows = spark.read.parquet(literal(replacement.accepted_path)).drop("lease_id")
-    rows = rows.join(spark.createDataFrame(home, f"{_PLACE}, {_HOME} long"), AT[:2])
+    rows = replacement.rows(spark).drop("lease_id")
+    rows = rows.join(spark.createDataFrame(home, f"topic string, partition int, {_HOME} long"), AT[:2])
     if old is None:
         return rows.withColumnRenamed(_HOME, "lease_id")
     owners = old.select(*AT, "lease_id").dropDuplicates(AT)
@@ -137,13 +135,6 @@ def _folders(rows: Iterable[OutputRow]) -> list[str]:
     return sorted({row.location for row in rows if row.records})
 
 
-def _records(spark: SparkSession, offsets: Mapping[TopicPartition, OffsetSet]) -> DataFrame:
-    """Return `topic, partition, offset` of these records."""
-    runs = [(*at, first, end - 1) for at, some in offsets.items() for first, end in some.ranges]
-    given = spark.createDataFrame(runs, f"{_PLACE}, first long, last long")
-    return given.selectExpr(*AT[:2], "explode(sequence(first, last)) as offset")
-
-
 @dataclass(frozen=True, slots=True)
 class ParquetByLease(Sink):
     """The files of the leases, if the next step reads files with Spark, Arrow or Pandas. It is the default.
@@ -182,7 +173,7 @@ class ParquetByLease(Sink):
                 f"Rows of {names.sink} are in {elsewhere.removeprefix(ELSEWHERE)}, others in files: publish into "
                 "both with a program of your own."
             )
-        wanted = _records(spark, replacement.offsets)
+        wanted = records_at(spark, replacement.offsets)
         old = read_counted(spark, folders).join(wanted, AT, "left_semi") if folders else None
         hits = old.groupBy("lease_id", *AT[:2]).count().collect() if old is not None else []
         hidden = sum(row["count"] for row in hits)

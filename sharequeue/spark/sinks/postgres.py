@@ -367,7 +367,7 @@ class OpenTable(OpenSink):
                 f"table {self.sink.table} has no column {', '.join(absent)}: the rows to replace are found by topic, "
                 "partition and offset. Add these columns, or publish with a program of your own."
             )
-        rows = self.context.spark.read.parquet(literal(replacement.accepted_path))
+        rows = replacement.rows(self.context.spark)
         self.match(rows.schema)
         runs = [(*at, *run) for at, offsets in replacement.offsets.items() for run in offsets.runs()]
         given = [[run[at] for run in runs] for at in range(4)]

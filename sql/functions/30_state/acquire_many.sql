@@ -11,7 +11,7 @@
 -- p_redelivery is 'kafka' (the throttle near the delivery limit, R-TH) or 'fan_out' (suspects come in parts of their own;
 -- design: poison isolation). Under fan_out up to p_parts parts of the suspects of one share-partition are leased, one lease
 -- each, for a worker that processes them in parallel. The last attempt of a suspect is leased alone. With p_last_attempt it
--- comes first, and nothing else is leased; otherwise it is not leased.
+-- comes first, and nothing else is leased; otherwise it is not leased, and the records behind it are.
 --
 -- For 'kafka' only: p_mode is 'batch_optimized' or 'record_limit'. p_batch_size is what a fetch carries. p_log_firsts and
 -- p_log_lasts are the log's batches (R-AQ); without them one acquire is one batch, cut exactly at its budget. p_aborted
@@ -164,7 +164,13 @@ begin
             if p_redelivery = 'fan_out' then
                 select n.suspects, n.last_attempt into v_suspects, v_last_attempt
                 from sharequeue_internal.next_suspects(v_sp, v_settings, v_at, v_options.leave_out) as n;
-                exit when v_last_attempt and (v_alone is null or v_leases > 0);
+                if v_last_attempt and v_alone is null then
+                    -- The records behind them do not wait for them.
+                    v_options.leave_out := v_options.leave_out
+                        + sharequeue_internal.last_attempts(v_sp.share_partition_id, v_settings);
+                    select n.suspects, n.last_attempt into v_suspects, v_last_attempt
+                    from sharequeue_internal.next_suspects(v_sp, v_settings, v_at, v_options.leave_out) as n;
+                end if;
             end if;
             v_got := 0;
             for v_one in
@@ -367,6 +373,17 @@ language sql immutable as $$
         r.isolation_level
     from unnest(p_rows, p_sets) as r (topic, partition, suspects, last_attempt, error_code, error_message, lease_id, token,
         state_epoch, lock_duration_ms, expires_at, delivery_count, offsets, isolation_level, set)
+$$;
+
+-- Returns the suspects whose next delivery is their last.
+create or replace function sharequeue_internal.last_attempts(
+    p_share_partition_id bigint, p_settings sharequeue.group_settings
+) returns int8multirange
+language sql stable as $$
+    select coalesce(range_agg(sharequeue_internal.offsets_of(first_offset, last_offset, offsets)), '{}')
+    from sharequeue.in_flight_batches
+    where share_partition_id = p_share_partition_id and state = 0 and isolate is not null
+        and delivery_count >= p_settings.delivery_count_limit - 1
 $$;
 
 -- Returns what would be leased next under fan_out: whether these are suspects, and whether it is their last attempt. A lease for

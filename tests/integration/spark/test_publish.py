@@ -14,6 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
+from sharequeue.deadletters.redrive.redrive import Redrive
+from sharequeue.deadletters.redrive.selection import Selection
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import PublishReport, Summary, pipeline
 from sharequeue.spark.output.compaction import compact, sweep_compactions, write_folder
@@ -26,6 +28,7 @@ from sharequeue.words.errors import InvalidRequest, UnknownTopicId
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 from tests import single
+from tests.fixtures.deadletters import execute
 from tests.fixtures.pipelines import Assigned, Holder, MakeTable, Produce, RunJob, standing
 from tests.fixtures.stack import MakeTopic
 
@@ -178,6 +181,50 @@ def test_a_replay_is_published_into_folders_that_were_brought_together(case: Cas
     assert case.output() == expected
     assert case.counted() == expected.total()
     assert case.sums() == Counter(note for *_, note in expected.elements())
+
+
+def test_a_record_that_was_redriven_is_left_out(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    output_settings: Settings,
+    database: Database,
+    spark: SparkSession,
+) -> None:
+    """Its letter was put back, so that the group has accepted it at another offset: the replay's row would be the
+    second one. Another record with a letter is published."""
+    topic = make_topic(1)
+    letters = make_topic(1, name=f"dlq.{topic}", errors_deadletterqueue_group_enable="true")
+    state = State(database)
+    old = pipeline(group=group, topics=topic, sink=f"sink-{group}")(first_version)
+    holder = assigned(
+        topic,
+        errors_deadletterqueue_topic_name=letters,
+        errors_deadletterqueue_copy_record_enable="true",
+    )
+    produce(topic, 0, range(10))
+    run_job(old, holder)
+    new = replace(old, handler=second_version)
+    with_state: Any = {"spark": spark, "state": state}
+    new.replay(output_settings, offsets={(topic, 0): OffsetSet.of((0, 10))}, name="again", **with_state)
+    # The letters are of the offsets 3 and 8.
+    first = Selection(offsets={0: OffsetSet.of((0, 1))})
+    assert execute(Redrive(output_settings, database, letters, first)).sent == 1
+    run_job(old, holder)
+
+    would = new.publish("again", output_settings, **with_state)
+    assert (would.records, would.redriven, would.hidden_rows, would.added_rows) == (10, 1, 8, 9)
+    assert "1 record left out" in str(would)
+    for _ in range(2):
+        done = new.publish("again", output_settings, execute=True, **with_state)
+        assert (done.redriven, done.added_rows) == (1, 9)
+        rows = read_output(spark, state, group, old.sink).select("offset", "note").collect()
+        expected = Counter({(at, "second"): 1 for at in (1, 2, 4, 5, 7, 8, 9)}) + Counter({(0, "second"): 2})
+        (redriven,) = Counter((row[0], row[1]) for row in rows) - expected
+        assert redriven[0] >= 10
+        assert redriven[1] == "first"
 
 
 @pytest.mark.deep

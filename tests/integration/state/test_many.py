@@ -256,7 +256,8 @@ def test_suspects_stay_suspects_when_a_run_is_cancelled_or_gives_deliveries_back
 
 
 def test_a_last_attempt_is_leased_alone(state: State, group: str) -> None:
-    """With it nothing else is leased, of no share-partition; who does not want it gets everything else."""
+    """With it nothing else is leased, of no share-partition; who does not want it gets everything else, also what is
+    behind it in its share-partition."""
     ours, other = started(state, group, 2)
     state.observe([*logs([ours], 3), *logs([other], 100)])
     for _ in range(4):
@@ -270,8 +271,12 @@ def test_a_last_attempt_is_leased_alone(state: State, group: str) -> None:
         (ours, 1, True)
     ]
     assert alone[0].deliveries[0].delivery_count == 5
+    state.observe(logs([ours], 10))
     rest = state.acquire([ours, other], "m", None, 1_000, parts=10, last_attempt=False).leases
-    assert [(lease.share_partition, lease.offsets.count) for lease in rest] == [(other, 100)]
+    assert [(lease.share_partition, lease.offsets, lease.last_attempt) for lease in rest] == [
+        (ours, OffsetSet.of((3, 10)), False),
+        (other, OffsetSet.of((0, 100)), False),
+    ]
 
 
 @pytest.mark.parametrize(
