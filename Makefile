@@ -15,9 +15,12 @@ READY := $(VENV)/.ready
 DOCS := $(VENV)/docs
 # So are the tools that lock and audit the packages.
 TOOLS := $(VENV)/tools
+# A run of Dagster or of the tests starts dozens of processes, and none should compile our modules again.
+export PYTHONDONTWRITEBYTECODE :=
 PYTEST_ARGS ?=
-# Two workers; all tests of a file run in one. Three are not faster on two cores.
-PYTEST_WORKERS ?= 2
+# All tests of a file run in one worker. Three on two cores: many tests wait for servers, and two workers took two
+# minutes more of sixteen.
+PYTEST_WORKERS ?= 3
 
 .PHONY: help demo test test/deep up down status ui reset doctor check audit lock format bench docs pictures release
 

@@ -74,7 +74,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the deep tests, or all others. Run what takes longest first, so that two workers end together;
+    """Leave out the deep tests, or all others. Run what takes longest first, so that the workers end together;
     within a folder the order stays."""
     deep, left_out = config.getoption("--deep"), []
     for item in list(items):

@@ -33,7 +33,8 @@ def install(arguments: Sequence[str]) -> int:
     """Install the packages; return the exit code."""
     if subprocess.run([*PIP, "install", "--quiet", UV]).returncode == 0:
         listed = subprocess.run([*PIP, "config", "list"], capture_output=True, text=True)
-        uv = [sys.executable, "-m", "uv", "pip", "install", "--python", sys.executable]
+        # Compiled now: where PYTHONDONTWRITEBYTECODE is set, every process would compile all that it imports.
+        uv = [sys.executable, "-m", "uv", "pip", "install", "--python", sys.executable, "--compile-bytecode"]
         environment = {**as_uv_has_it(listed.stdout), **os.environ}
         if subprocess.run([*uv, *arguments], env=environment).returncode == 0:
             return 0

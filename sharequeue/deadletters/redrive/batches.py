@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -84,26 +84,6 @@ class RedriveBatches:
                 " where dead_letter_topic = :topic and topic_id = :topic_id"
             ),
             **self._name,
-        )
-        return {row["partition"]: OffsetSet.parse(row["offsets"]) for row in rows}
-
-    def put_back(self, group: str, topics: Collection[str]) -> dict[int, OffsetSet]:
-        """Return the letters that were sent, or are being sent, to their own topics or to one of these, and that the
-        group does not pass over, by partition.
-        """
-        rows = self._database.rows(
-            sa.text(
-                "select b.partition, cast(range_agg(r.part) as text) as offsets"
-                " from sharequeue.redrive_batches b join sharequeue.redrives d using (redrive_id),"
-                " unnest(b.offsets) as r (part)"
-                " where b.dead_letter_topic = :topic and b.topic_id = :topic_id"
-                " and (d.target_topic is null or d.target_topic = any(cast(:topics as text[])))"
-                " and (d.only_group is null or d.only_group = :group)"
-                " group by b.partition"
-            ),
-            **self._name,
-            topics=sorted(topics),
-            group=group,
         )
         return {row["partition"]: OffsetSet.parse(row["offsets"]) for row in rows}
 

@@ -7,39 +7,45 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import sqlalchemy as sa
+
 from sharequeue.deadletters.letters import DeadLetter
-from sharequeue.deadletters.redrive.batches import RedriveBatches
 from sharequeue.kafka.reading import RecordReader
-from sharequeue.kafka.topics import Topics
+from sharequeue.kafka.topics import Topics, is_same
 from sharequeue.state import State
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 
+_PUT_BACK = sa.text(
+    "select b.dead_letter_topic, b.topic_id, b.partition, cast(range_agg(o.part) as text) as offsets"
+    " from sharequeue.redrive_batches b join sharequeue.redrives r using (redrive_id), unnest(b.offsets) as o (part)"
+    " where (r.target_topic is null or r.target_topic = any(cast(:topics as text[])))"
+    " and (r.only_group is null or r.only_group = :group)"
+    " group by b.dead_letter_topic, b.topic_id, b.partition"
+)
+"""The letters that were sent, or are being sent, and that the group does not pass over."""
+
 
 def redriven_records(
-    settings: Settings,
-    state: State,
-    topics: Topics,
-    group: str,
-    dead_letter_topic: str,
-    sources: Collection[str],
+    settings: Settings, state: State, topics: Topics, group: str, sources: Collection[str]
 ) -> Mapping[tuple[str, int], OffsetSet]:
     """Return the offsets of the group's records that were put back into one of `sources`, by topic and partition.
 
-    A record whose letter retention has removed from the dead-letter topic is left out. Raises BrokerNotAvailable.
+    A record whose letter is no longer in its dead-letter topic is not found. Raises BrokerNotAvailable.
     """
-    info = topics.describe([dead_letter_topic]).get(dead_letter_topic)
-    if info is None:
-        return {}
-    sent = RedriveBatches(state.database, dead_letter_topic, info.topic_id).put_back(group, sources)
+    sent = state.database.rows(_PUT_BACK, topics=sorted(sources), group=group)
+    there = topics.describe({row["dead_letter_topic"] for row in sent})
     found: dict[tuple[str, int], list[int]] = {}
     with RecordReader(settings) as reader:
-        for partition, offsets in sent.items():
-            for message in reader.read(dead_letter_topic, partition, offsets):
+        for row in sent:
+            topic = row["dead_letter_topic"]
+            if not is_same(there, topic, row["topic_id"]):
+                continue
+            for message in reader.read(topic, row["partition"], OffsetSet.parse(row["offsets"])):
                 letter = DeadLetter.of(message)
-                topic, at, offset = letter.source_topic, letter.source_partition, letter.source_offset
-                if letter.group != group or topic is None or at is None or offset is None:
+                source, partition, offset = letter.source_topic, letter.source_partition, letter.source_offset
+                if letter.group != group or source is None or partition is None or offset is None:
                     continue
-                if topic in sources:
-                    found.setdefault((topic, at), []).append(offset)
+                if source in sources:
+                    found.setdefault((source, partition), []).append(offset)
     return {place: OffsetSet.from_offsets(some) for place, some in found.items()}

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from sharequeue.deadletters.redrive.redriven_records import redriven_records
-from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics, is_same
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.output.files import Files
@@ -98,7 +97,7 @@ def publish(
     _refuse_other_topics(report, topics)
     _refuse_unfinished(job, state, report)
     _refuse_other_lives(job, state, report)
-    replacement = _replacement(job, report, _redriven(job, settings, state, topics))
+    replacement = _replacement(job, report, redriven_records(settings, state, topics, job.group, job.topics))
     if replacement.left_out:
         replacement = replace(replacement, accepted_rows=replacement.rows(spark).count())
     done = (job.destination or ParquetByLease()).replace(
@@ -125,16 +124,6 @@ def _report(job: ShareGroupJob, settings: Settings, name: str, spark: SparkSessi
     if text is None:
         raise InvalidRequest(f"There is no replay in {folder}: replay the records first.")
     return ReplayReport.of_plain(json.loads(text))
-
-
-def _redriven(
-    job: ShareGroupJob, settings: Settings, state: State, topics: Topics
-) -> Mapping[TopicPartition, OffsetSet]:
-    """Return the records of the group that a redrive has put back into its topics."""
-    dead_letter_topic = GroupConfigs.load(state.database, job.group).dead_letter_topic
-    if not dead_letter_topic:
-        return {}
-    return redriven_records(settings, state, topics, job.group, dead_letter_topic, job.topics)
 
 
 def _replacement(
