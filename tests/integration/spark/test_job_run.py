@@ -145,6 +145,10 @@ def test_a_trial_takes_nothing(
     (topic,) = job.topics
     assert trial.errors == (f"{topic}-0 offset 1: reject",)
     assert "nothing was leased" in str(trial)
+    unknown = replace(job, group=f"{job.group}-new").try_on(4)
+    assert "has not begun, and begins at the end of the log (share.auto.offset.reset=latest)" in str(
+        unknown.remark
+    )
     assert state.figures.describe(job.group) == []
     assert not Path(surroundings.output).exists()
 

@@ -46,7 +46,9 @@ def test_half_of_the_records_removed_before_a_run(
     assert said in caplog.text
     assert run_job(job, holder).lost == 0
     produce(topic, 0, range(30))
-    assert run_job(job, holder, max_rounds=1, max_records=10).lost == 0
+    limited = run_job(job, holder, max_rounds=1, max_records=10)
+    assert (limited.lost, limited.drained) == (0, False)
+    assert limited.remark == "the run ended at its limit with lag 20: the next run continues"
     delete_before(settings, topic, 115)
     last = run_job(job, holder)
     assert (last.leased, last.lost) == (15, 5)
