@@ -19,8 +19,8 @@ TOOLS := $(VENV)/tools
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST_ARGS ?=
 # All tests of a file run in one worker. Three on two cores: many tests wait for servers, and two workers took two
-# minutes more of sixteen.
-PYTEST_WORKERS ?= 3
+# minutes more of sixteen. Each needs about 3 GB: two where there are not 12 GB.
+PYTEST_WORKERS ?= $(shell awk '/^MemTotal/ {print $$2 < 12000000 ? 2 : 3}' /proc/meminfo 2>/dev/null || echo 2)
 
 .PHONY: help demo test test/deep up down status ui reset doctor check audit lock format bench docs pictures release
 
