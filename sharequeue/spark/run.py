@@ -124,8 +124,6 @@ def run_rounds(
         )
     elif ended and (there := [topic for topic in job.topics if topic not in lost]):
         why = why_nothing(state, configs, there, run.assigned())
-    elif not ended and (left := run.lag()):
-        why = f"the run ended at its limit with lag {left:,}: the next run continues"
     why = " ".join(filter(None, (why, *map(str, lost.values()))))
     if why and not reports:
         _log.warning("nothing was leased: %s", why)
@@ -134,13 +132,17 @@ def run_rounds(
     if letters is None or letters.warning is None:
         given_up = sum(each.rejected + each.exhausted for each in reports)
         about = about_letters(settings, state, configs, job.topics, given_up)
+    lag = run.lag()
+    limited = (
+        f"the run ended at its limit with lag {lag:,}: the next run continues" if lag and not ended else None
+    )
     return RunReport(
         group=job.group,
         rounds=tuple(reports),
-        lag=run.lag(),
+        lag=lag,
         drained=drained,
         seconds=seconds,
-        remark="; ".join(filter(None, (why, about, context.written.remark))) or None,
+        remark="; ".join(filter(None, (limited, why, about, context.written.remark))) or None,
         dead_letters=letters,
         errors=() if run.failure is None else (run.failure,),
         **{**total(reports), "lost": report_losses(state, job.group, job.topics)},

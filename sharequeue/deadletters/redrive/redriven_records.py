@@ -44,8 +44,8 @@ def redriven_records(
             for message in reader.read(topic, row["partition"], OffsetSet.parse(row["offsets"])):
                 letter = DeadLetter.of(message)
                 source, partition, offset = letter.source_topic, letter.source_partition, letter.source_offset
-                if letter.group != group or source is None or partition is None or offset is None:
+                if source is None or partition is None or offset is None:
                     continue
-                if source in sources:
+                if letter.group == group and source in sources:
                     found.setdefault((source, partition), []).append(offset)
     return {place: OffsetSet.from_offsets(some) for place, some in found.items()}

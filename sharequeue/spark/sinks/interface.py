@@ -38,6 +38,8 @@ from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import Acknowledged, Lease, LeaseOutput
 
+AT = ["topic", "partition", "offset"]
+"""The columns that name a record."""
 OPTIONAL = frozenset((*KEPT_COLUMNS, "delivery_count"))
 """Columns that every handler passes on. They are written to a table only if it has a column of that name."""
 NEVER = frozenset(RESULT_NAMES)
@@ -143,7 +145,7 @@ class Replacement:
     accepted_rows: int
     summaries: Mapping[str, Callable[[DataFrame], DataFrame]]
     """By sink: the function that computes a summary of the job from accepted rows."""
-    left_out: Mapping[tuple[str, int], OffsetSet] = field(default_factory=dict)
+    left_out: Mapping[tuple[str, int], OffsetSet]
     """Records in the files whose rows are not replaced."""
 
     def rows(self, spark: SparkSession) -> DataFrame:
@@ -151,7 +153,7 @@ class Replacement:
         rows = spark.read.parquet(literal(self.accepted_path))
         if not self.left_out:
             return rows
-        return rows.join(records_at(spark, self.left_out), ["topic", "partition", "offset"], "left_anti")
+        return rows.join(records_at(spark, self.left_out), AT, "left_anti")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +217,7 @@ def records_at(spark: SparkSession, offsets: Mapping[tuple[str, int], OffsetSet]
     """Return `topic, partition, offset` of these records."""
     runs = [(*at, first, end - 1) for at, some in offsets.items() for first, end in some.ranges]
     given = spark.createDataFrame(runs, "topic string, partition int, first long, last long")
-    return given.selectExpr("topic", "partition", "explode(sequence(first, last)) as offset")
+    return given.selectExpr(*AT[:2], "explode(sequence(first, last)) as offset")
 
 
 def discard(context: SinkContext, accepted: Accepted) -> None:

@@ -18,6 +18,7 @@ from sharequeue.spark.output.folders import SinkNames, no_files, sink_root
 from sharequeue.spark.output.manifest import ELSEWHERE, read_counted
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.sinks.interface import (
+    AT,
     Accepted,
     OpenSink,
     Replaced,
@@ -33,7 +34,6 @@ from sharequeue.words.settings import Settings
 from sharequeue.words.settings.addresses import is_uri
 from sharequeue.words.values import Acknowledged, LeaseOutput, OutputRow
 
-AT = ["topic", "partition", "offset"]
 _HOME = "sharequeue_home"
 _Move = tuple[NewFolder, Sequence[OutputRow], Mapping[int, int]]
 """A new folder, the outputs that move into it, and their numbers of records by lease."""

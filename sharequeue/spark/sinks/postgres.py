@@ -30,6 +30,7 @@ from sharequeue.spark.output.manifest import ELSEWHERE
 from sharequeue.spark.signals import deferred
 from sharequeue.spark.sinks.columns import in_table
 from sharequeue.spark.sinks.interface import (
+    AT,
     Accepted,
     OpenSink,
     Replaced,
@@ -83,7 +84,6 @@ NOBODYS_LEASE = 0
 """The number in the name of a replacement's staging table. No lease has this number, so a run leaves the table
 to the publication that fills it. The next publication removes the table that a killed one leaves.
 """
-_NAMES_A_RECORD = ("topic", "partition", "offset")
 _THE_SAME = (
     " {} t {} unnest(cast(%s as text[]), cast(%s as integer[]), cast(%s as bigint[]), cast(%s as bigint[]))"
     " as o (topic, partition, first, last) where t.topic = o.topic and t.partition = o.partition"
@@ -362,7 +362,7 @@ class OpenTable(OpenSink):
         """Replace the rows of some records. Return the number of removed rows. The new rows are copied like those of
         a lease.
         """
-        if absent := [name for name in _NAMES_A_RECORD if name not in self.target.columns]:
+        if absent := [name for name in AT if name not in self.target.columns]:
             raise SinkRefused(
                 f"table {self.sink.table} has no column {', '.join(absent)}: the rows to replace are found by topic, "
                 "partition and offset. Add these columns, or publish with a program of your own."

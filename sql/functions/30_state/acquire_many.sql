@@ -164,7 +164,7 @@ begin
             if p_redelivery = 'fan_out' then
                 select n.suspects, n.last_attempt into v_suspects, v_last_attempt
                 from sharequeue_internal.next_suspects(v_sp, v_settings, v_at, v_options.leave_out) as n;
-                if v_last_attempt and v_alone is null then
+                if v_last_attempt and (v_alone is null or v_leases > 0) then
                     -- The records behind them do not wait for them.
                     v_options.leave_out := v_options.leave_out
                         + sharequeue_internal.last_attempts(v_sp.share_partition_id, v_settings);

@@ -279,6 +279,21 @@ def test_a_last_attempt_is_leased_alone(state: State, group: str) -> None:
     ]
 
 
+def test_a_last_attempt_stays_alone_beside_one_that_is_paused(state: State, group: str) -> None:
+    """The first one is in a paused share-partition, so that another is leased from: no last attempt comes with it."""
+    paused, ours, other = started(state, group, 3)
+    state.observe(logs([paused, ours], 3))
+    for _ in range(4):
+        held: list[Lease] = []
+        while leases := state.acquire([paused, ours], "m", None, 6, parts=3).leases:
+            held += leases
+        state.release(held)
+    state.observe(logs([other], 100))
+    state.administration.pause(group, "tests", "t", 0)
+    leased = state.acquire([paused, other, ours], "m", None, 1_000, parts=10).leases
+    assert [(lease.share_partition, lease.last_attempt) for lease in leased] == [(other, False)]
+
+
 @pytest.mark.parametrize(
     ("query", "says"),
     [
