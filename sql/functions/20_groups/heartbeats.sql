@@ -152,7 +152,7 @@ begin
 
     -- Rows 9 to 12.
     select * into v_member from sharequeue.members m where m.group_id = p_group_id and m.member_id = p_member_id;
-    if v_member.principal <> p_principal then
+    if v_member.member_id is not null and sharequeue_internal.is_other_principal(v_member.principal, p_principal) then
         perform sharequeue_internal.refuse_other_principal(p_group_id, p_member_id, p_principal);
     end if;
     if v_member.member_id is null then
@@ -204,7 +204,7 @@ begin
 
     -- The member jumps to the assignment's epoch (rule 7); a changed assignment is returned (rule 8).
     select g.assignment_epoch into member_epoch from sharequeue.share_groups g where g.group_id = p_group_id;
-    if member_epoch is distinct from v_member.member_epoch or v_asked then
+    if v_asked or member_epoch is distinct from p_member_epoch then
         assignment := sharequeue.assignment_of(p_group_id, p_member_id);
         v_told := array(
             select a.share_partition_id from sharequeue.assignments a
@@ -217,7 +217,10 @@ begin
             member_epoch = heartbeat.member_epoch, told_share_partition_ids = v_told
         where m.group_id = p_group_id and m.member_id = p_member_id
             and (m.member_epoch <> heartbeat.member_epoch or m.told_share_partition_ids is distinct from v_told);
-        if not v_asked and v_told is not distinct from v_member.told_share_partition_ids then
+        -- A member with the previous epoch did not receive the last response, or is about to discard it: two responses may
+        -- overtake each other. What was returned then does not count as known.
+        if not v_asked and p_member_epoch = v_member.member_epoch
+                and v_told is not distinct from v_member.told_share_partition_ids then
             assignment := null;
         end if;
     end if;
@@ -273,6 +276,13 @@ begin
 end
 $$;
 
+-- Returns whether the caller is another principal than the member's. The service itself (null) acts for all members. A member
+-- that joined through the database, without a principal, belongs to the service's role alone.
+create or replace function sharequeue_internal.is_other_principal(p_of_member text, p_of_caller text) returns boolean
+language sql immutable parallel safe as $$
+    select p_of_caller is not null and p_of_member is distinct from p_of_caller
+$$;
+
 -- Raises GROUP_AUTHORIZATION_FAILED if another principal joined as the member. Unlike in Kafka, a member belongs to its
 -- principal.
 create or replace function sharequeue_internal.refuse_other_principal(p_group_id text, p_member_id text, p_principal text)
@@ -297,7 +307,8 @@ begin
         raise exception 'There is no share group %: check the group id.', p_group_id using errcode = 'SQ069';
     end if;
     if exists (select from sharequeue.members m
-            where m.group_id = p_group_id and m.member_id = p_member_id and m.principal <> p_principal)
+            where m.group_id = p_group_id and m.member_id = p_member_id
+                and sharequeue_internal.is_other_principal(m.principal, p_principal))
             and not sharequeue_internal.allowed('GROUP', p_group_id, 'ALTER', p_principal) then
         perform sharequeue_internal.refuse_other_principal(p_group_id, p_member_id, p_principal);
     end if;

@@ -34,7 +34,7 @@ begin
         join sharequeue.members m on m.group_id = a.group_id and m.member_id = a.member_id
         where m.member_epoch = a.epoch and g.group_epoch = a.epoch and g.assignment_epoch = a.epoch
             and m.client_id = a.client_id and m.client_host = a.client_host
-            and (m.principal = a.principal) is not false
+            and not sharequeue_internal.is_other_principal(m.principal, a.principal)
             -- Checked once for each group and principal, and not at all if there is no ACL on groups.
             and (v_open or a.principal is null or (a.group_id, a.principal) in (
                 select o.group_id, o.principal

@@ -222,6 +222,24 @@ def test_the_assignment_is_sent_once(queue: Database) -> None:
     assert beat(queue, "m1", again.member_epoch).assignment == []
 
 
+@pytest.mark.rule("R-GR-8")
+def test_a_repeated_heartbeat_gets_the_assignment_again(queue: Database) -> None:
+    """Rule 8: a member that sends its previous epoch did not receive the last response, so its assignment is sent until
+    it sends the current epoch."""
+    beat(queue, "m1", 0, ["t"])
+    initialize(queue)
+    lost = beat(queue, "m1", 2)
+    assert lost.assignment
+    for _ in range(2):
+        assert beat(queue, "m1", 2) == lost
+    assert beat(queue, "m1", lost.member_epoch).assignment is None
+    # The epoch rises without a change of the assignment: the response with both was lost before.
+    beat(queue, "m2", 0, ["other"])
+    risen = beat(queue, "m1", lost.member_epoch)
+    assert (risen.member_epoch, risen.assignment) == (lost.member_epoch + 1, None)
+    assert beat(queue, "m1", lost.member_epoch).assignment == lost.assignment
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a\nb", "ä", "a/b", "x" * 250])
 def test_a_name_that_is_no_topics(queue: Database, name: str) -> None:
     """A name that can be no topic's is INVALID_TOPIC_EXCEPTION, by Kafka's rule alone, and nobody has joined."""

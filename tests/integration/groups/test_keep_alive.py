@@ -128,3 +128,25 @@ def test_gathered(database: Database) -> None:
         assert calls == 1
 
     asyncio.run(all_at_once())
+
+
+@pytest.mark.parametrize("of_member", [None, BOB])
+def test_a_member_belongs_to_its_principal(database: Database, of_member: str | None) -> None:
+    """Only its own principal may heartbeat for a member, subscribe it or make it leave; a member that joined without a
+    principal belongs to the service alone."""
+    Acls(database).add(Acl(ANN, "READ", "ALLOW", "LITERAL", "g"))
+    Acls(database).add(Acl(BOB, "READ", "ALLOW", "LITERAL", "g"))
+    request = HeartbeatRequest("g", "m", 0, subscribed_topic_names=("t",))
+    joined = heartbeat(database, request, CONFIGS, of_member)
+    epoch = joined.member_epoch
+    for refused in (
+        HeartbeatRequest("g", "m", epoch),
+        HeartbeatRequest("g", "m", epoch, subscribed_topic_names=("other",)),
+        HeartbeatRequest("g", "m", 0, subscribed_topic_names=("other",)),
+        HeartbeatRequest("g", "m", -1),
+    ):
+        assert heartbeat(database, refused, CONFIGS, ANN).error_code == 30
+    assert keep_alive(database, [(HeartbeatRequest("g", "m", epoch), ANN)], CONFIGS) == [None]
+    assert heartbeat(database, HeartbeatRequest("g", "m", epoch), CONFIGS, of_member).error_code == 0
+    # The service itself acts for all members.
+    assert heartbeat(database, HeartbeatRequest("g", "m", -1), CONFIGS).error_code == 0
