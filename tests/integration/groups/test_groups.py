@@ -224,8 +224,8 @@ def test_the_assignment_is_sent_once(queue: Database) -> None:
 
 @pytest.mark.rule("R-GR-8")
 def test_a_repeated_heartbeat_gets_the_assignment_again(queue: Database) -> None:
-    """Rule 8: a member that sends its previous epoch did not receive the last response, so its assignment is sent until
-    it sends the current epoch."""
+    """Rule 8: a member that sends its previous epoch did not receive the last response, so its assignment is sent
+    until it sends the current epoch."""
     beat(queue, "m1", 0, ["t"])
     initialize(queue)
     lost = beat(queue, "m1", 2)

@@ -132,8 +132,8 @@ def test_gathered(database: Database) -> None:
 
 @pytest.mark.parametrize("of_member", [None, BOB])
 def test_a_member_belongs_to_its_principal(database: Database, of_member: str | None) -> None:
-    """Only its own principal may heartbeat for a member, subscribe it or make it leave; a member that joined without a
-    principal belongs to the service alone."""
+    """Only its own principal may heartbeat for a member, subscribe it or make it leave; a member that joined without
+    a principal belongs to the service alone."""
     Acls(database).add(Acl(ANN, "READ", "ALLOW", "LITERAL", "g"))
     Acls(database).add(Acl(BOB, "READ", "ALLOW", "LITERAL", "g"))
     request = HeartbeatRequest("g", "m", 0, subscribed_topic_names=("t",))
