@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 TRIED = 100
 """The default number of records for `--dry-run`."""
 NO_SUCH_JOB = "NO_SUCH_JOB"
+PROGRAM_ENDED = "PROGRAM_ENDED"
 WORK_LEFT = 3
 """The exit code of a run that did its work and left records for a later one."""
 
@@ -189,10 +190,12 @@ def _left(settings: Settings, job: Pipeline, report: RunReport) -> int:
 @contextmanager
 def pipeline_code(output: Output, stopped: str = "stopped") -> Iterator[None]:
     """Call a pipeline in the block. What its code prints is not a result, and goes to stderr unless the results are
-    for people. Raises Refused for the errors of pipelines, and Abort with the text `stopped` after Ctrl-C.
+    for people. Raises Refused for the errors of pipelines and for `sys.exit` in their code, and Abort with the text
+    `stopped` after Ctrl-C.
     """
     # Imported here: other commands do not need Spark.
     from sharequeue.spark.handler import PipelineError
+    from sharequeue.spark.signals import Terminated
 
     try:
         with nullcontext() if output.text else redirect_stdout(sys.stderr):
@@ -201,6 +204,14 @@ def pipeline_code(output: Output, stopped: str = "stopped") -> Iterator[None]:
         raise Refused(error) from error
     except KeyboardInterrupt:
         raise click.Abort(stopped) from None
+    except Terminated:
+        raise
+    except SystemExit as error:
+        raise Refused(
+            f"the pipeline's code ended the program with exit code {error.code!r}: the command did not finish. "
+            "Remove `sys.exit` from the module, and raise an error instead",
+            PROGRAM_ENDED,
+        ) from error
 
 
 def load_job(named: str) -> Pipeline:

@@ -164,7 +164,7 @@ class _Worker:
             row = dict(row)
             if strange := set(row) - set(self.columns.names):
                 raise KeyError(f"{', '.join(sorted(map(str, strange)))} not declared among the columns")
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # `sys.exit` in the function ends no worker
             # Check by attribute: the worker may have one `Reject` from here and another from its own import.
             asked = getattr(error, "outcome", None)
             outcome = asked if asked in (REJECT, RELEASE) else self.on_error
@@ -224,7 +224,7 @@ def _record(batch: pa.RecordBatch) -> dict[str, Any] | Exception:
     return dict(batch.to_pylist()[0])
 
 
-def _error_text(error: Exception) -> str:
+def _error_text(error: BaseException) -> str:
     try:
         text = f"{type(error).__name__}: {error}"
     except Exception:

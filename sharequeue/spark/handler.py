@@ -2,7 +2,7 @@
 
 It holds the names of outcomes, the columns that identify the record of a row, and the check of a handler's result:
 the required columns are there, and every column can be written to a file. Every other module of `sharequeue.spark`
-may import this one; it imports none of them.
+may import this one; it imports only `signals`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from sharequeue.spark.signals import Terminated
 from sharequeue.words.errors import first_line
 from sharequeue.words.values import AcknowledgeType
 
@@ -111,7 +112,7 @@ _LOGS_OF_SPARK = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 def call_handler(handler: Handler, records: DataFrame) -> DataFrame:
     """Return the handler's result for these records, checked by `with_outcomes`. Raises HandlerError also if Spark
-    cannot plan it, for example for an unknown column or function.
+    cannot plan it, for example for an unknown column or function, and if it calls `sys.exit`.
     """
     loggers = [PySparkLogger.getLogger(name) for name in _LOGS_OF_SPARK]
     for each in loggers:
@@ -121,6 +122,14 @@ def call_handler(handler: Handler, records: DataFrame) -> DataFrame:
     except _NOT_PLANNED as error:
         reason = first_line(error).rstrip(";")
         raise HandlerError(f"Spark cannot plan what the handler does: {reason}") from error
+    except Terminated:
+        raise
+    except SystemExit as error:
+        # It would end the program as if the run had succeeded.
+        raise HandlerError(
+            f"the handler ended the program with exit code {error.code!r}: expected a DataFrame; remove `sys.exit`, "
+            "and raise an error if the records cannot be processed"
+        ) from error
     finally:
         for each in loggers:
             each.removeFilter(_nothing)

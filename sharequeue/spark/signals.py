@@ -18,10 +18,14 @@ from typing import Any
 
 from pyspark import SparkContext
 
-__all__ = ["deferred", "forget_interrupted_call", "interruptible", "kept_handlers"]
+__all__ = ["Terminated", "deferred", "forget_interrupted_call", "interruptible", "kept_handlers"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PYSPARK = "pyspark.core.context"
+
+
+class Terminated(SystemExit):
+    """SIGTERM: the exit of this process by somebody's will. Any other SystemExit is an error of the code that ran."""
 
 
 @contextmanager
@@ -41,7 +45,7 @@ def kept_handlers() -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Make SIGINT and SIGTERM end the block with an exception, KeyboardInterrupt and SystemExit, unless the program
+    """Make SIGINT and SIGTERM end the block with an exception, KeyboardInterrupt and Terminated, unless the program
     has its own handlers, as Dagster has.
     """
     if not _in_main_thread():
@@ -110,7 +114,7 @@ def forget_interrupted_call() -> None:
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+    raise Terminated(128 + number)
 
 
 def _is_pysparks(number: int) -> bool:

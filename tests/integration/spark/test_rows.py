@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -27,6 +28,8 @@ def order(record: dict[str, Any]) -> Mapping[str, Any] | None:
         return None
     if text == "too early":
         raise Release("the shop is closed", not_before=NINE)
+    if text == "stop":
+        sys.exit(0)
     if text == "not ours":
         raise Reject("another shop's")
     parsed: Mapping[str, Any] = json.loads(text)
@@ -42,6 +45,7 @@ VALUES = [
     '{"name": "milk", "amount": "much"}',
     '{"name": "bread", "colour": "brown"}',
     '{"name": "salt"}',
+    "stop",
 ]
 
 
@@ -69,6 +73,7 @@ def test_what_the_function_raises_is_the_outcome_of_that_record(spark: SparkSess
     assert found[5][3].startswith("column amount: ")
     assert found[6] == (None, None, "release", "KeyError: 'colour not declared among the columns'")
     assert found[7] == ("salt", None, "accept", None)
+    assert found[8] == (None, None, "release", "SystemExit: 0")
 
 
 def test_a_time_not_before_goes_with_the_release(spark: SparkSession) -> None:
@@ -99,7 +104,7 @@ def test_a_record_that_fails_leaves_its_neighbours_accepted(
     produce(topic, 0, VALUES)
     job = job_of(group, topic, by_row(order, COLUMNS), dropped="accept")
     report = run_job(job, assigned(topic), max_rounds=1)
-    assert (report.accepted, report.released, report.rejected) == (3, 4, 1)
+    assert (report.accepted, report.released, report.rejected) == (3, 5, 1)
     assert state.figures.describe(group)[0].waiting == 1
     names = [row["name"] for row in read_output(spark, state, group, job.sink).orderBy("offset").collect()]
     assert names == ["tea", "salt"]
@@ -110,6 +115,7 @@ def test_a_record_that_fails_leaves_its_neighbours_accepted(
         "Reject",
         "column amount",
         "KeyError",
+        "SystemExit",
     ]
 
 

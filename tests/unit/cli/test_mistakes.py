@@ -249,6 +249,17 @@ def test_what_is_refused_in_part_is_asked_for_and_an_export_is_printed_once(
     assert code == (0 if export else 1)
 
 
+def test_a_module_that_exits_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`sys.exit(0)` in the module of a pipeline does not look like a run that succeeded."""
+    (tmp_path / "leaves.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "leaves", raising=False)
+    printed = failed(monkeypatch, capsys, "run", "leaves:orders")
+    assert "PROGRAM_ENDED: the pipeline's code ended the program with exit code 0" in printed
+
+
 def failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """Run the command as a shell does; return what it says on stderr when it ends with exit code 1."""
     monkeypatch.setattr(sys, "argv", ["sharequeue", *words])

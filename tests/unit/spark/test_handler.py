@@ -1,0 +1,29 @@
+"""A handler that ends the program is an error, and no success."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import DataFrame
+
+from sharequeue.spark.handler import HandlerError, call_handler
+from sharequeue.spark.signals import Terminated, interruptible
+
+RECORDS = cast(DataFrame, None)
+
+
+@pytest.mark.parametrize("code", [0, None, "no more work"])
+def test_a_handler_that_exits_is_an_error(code: Any) -> None:
+    """`sys.exit` in a handler is a HandlerError with the exit code, whatever the code is."""
+    with pytest.raises(HandlerError, match=f"ended the program with exit code {code!r}"):
+        call_handler(lambda _: sys.exit(code), RECORDS)
+
+
+def test_sigterm_in_a_handler_stays_a_stop() -> None:
+    """A SIGTERM that arrives while the handler is called ends the program, and is no error of the handler."""
+    with interruptible(), pytest.raises(Terminated) as stopped:
+        call_handler(lambda _: signal.raise_signal(signal.SIGTERM), RECORDS)  # type: ignore[arg-type,return-value]
+    assert stopped.value.code == 143
