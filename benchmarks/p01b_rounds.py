@@ -22,7 +22,7 @@ from pipelines.flights.records import TOPIC as FLIGHTS
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import pipeline
 from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.reading.frame import READER_OPTIONS
+from sharequeue.spark.reading.options import READER_OPTIONS
 from sharequeue.words.settings import Settings
 
 CONNECTOR, LEASED = "Spark's connector, same handler", "leased, each record acknowledged"

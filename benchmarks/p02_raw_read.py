@@ -19,7 +19,7 @@ from sharequeue.database import Database
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.leasing.budget import Budget
 from sharequeue.spark.leasing.renewal import LeaseKeeper
-from sharequeue.spark.reading.frame import READER_OPTIONS
+from sharequeue.spark.reading.options import READER_OPTIONS
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.spark_jobs import cancellable
 from sharequeue.state import State

@@ -27,7 +27,7 @@ from sharequeue.kafka.clients import client_config, spark_options
 from sharequeue.kafka.topics import Topics
 from sharequeue.local.stack import down, up
 from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.reading.frame import READER_OPTIONS
+from sharequeue.spark.reading.options import READER_OPTIONS
 from sharequeue.spark.report import STAGES
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.session import spark_session

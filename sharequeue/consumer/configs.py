@@ -77,6 +77,8 @@ def consumer_config(config: Mapping[str, Any], extras: Mapping[str, Any]) -> Con
     ``group.id``, KafkaException with _INVALID_ARG for an invalid value. SettingMissing if an address is not known.
     """
     given = {**config, **extras}
+    # The client would give these precedence over all others.
+    given |= given.pop("default.topic.config", None) or {}
     if "on_commit" in given:
         raise ValueError("on_commit is not supported on ShareConsumer")
     for name in given:
@@ -132,8 +134,9 @@ def _settings(given: dict[str, Any]) -> Settings:
         overrides["database_url"] = url
     if token := given.pop("sharequeue.service.token", None):
         overrides["service_token"] = token
-    if servers := given.pop("bootstrap.servers", None) or given.pop("metadata.broker.list", None):
-        overrides["bootstrap_servers"] = servers
+    for name in ("metadata.broker.list", "bootstrap.servers"):
+        if servers := given.pop(name, None):
+            overrides["bootstrap_servers"] = servers
     loaded = Settings.load(home, **overrides)
     security = {
         name: given.pop(name)

@@ -44,6 +44,12 @@ _WITH_UNDERSCORE = frozenset(
 )
 _JAVA_ALONE = ("sasl.jaas.config", "sasl.login.callback.handler.class")
 """Names that only Java has; librdkafka refuses them and has other names for the same."""
+_CONNECTING = (
+    *("security.", "sasl.", "ssl.", "enable.sasl.", "enable.ssl.", "https.", "socket.", "broker.address."),
+    *("broker.version.", "api.version.", "connections.", "reconnect.", "retry."),
+)
+_CONNECTING_NAMES = ("client.dns.lookup", "debug")
+"""How the names of settings begin that say how to connect, and the other such names."""
 _OLD_KEY = re.compile("BEGIN (RSA|EC|DSA) PRIVATE KEY")
 _SAME_IN_JAVA = (
     *("security.protocol", "client.dns.lookup", "sasl.kerberos.service.name"),
@@ -187,8 +193,19 @@ def spark_options(settings: Settings) -> dict[str, str]:
 
 
 def _security(settings: Settings) -> dict[str, str]:
-    """Return the security settings, with the password as its file has it now."""
+    """Return the security settings, with the password as its file has it now.
+
+    Raises `SettingMissing` for any other setting: `auto.offset.reset` or `isolation.level` would change which records
+    are read, and `enable.idempotence` how often they are written.
+    """
     given = dict(settings.kafka)
+    for name in given:
+        if not name.startswith(_CONNECTING) and name not in _CONNECTING_NAMES:
+            raise SettingMissing(
+                f"{KAFKA_PREFIX}{_variable(name)} is not supported: expected a setting of librdkafka for security or "
+                f"connections, for example {KAFKA_PREFIX}SASL_USERNAME. Unset it; how records are read and written "
+                "is not a setting"
+            )
     if (path := given.pop(_PASSWORD_FILE, None)) is not None:
         # Editors and `echo` end the file with a line break, which is not part of the password.
         given["sasl.password"] = _read(path, "SASL_PASSWORD_FILE").rstrip("\r\n")

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 
 from sharequeue.spark.handler import Handler, check_dropped
 from sharequeue.spark.output.folders import SinkNames
+from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.sinks.interface import Sink
 
 
@@ -52,9 +53,10 @@ class ShareGroupJob:
     process died) is not counted. A run stops when `failed_share` of at least a hundred records of a round have
     failed, or all of several Spark jobs with the same error before any has succeeded; never when `failed_share` is
     None. `try_empty` calls the handler on an empty DataFrame before anything is leased. `headers` may be switched off
-    where they are not used, which saves decoding them. `reader_options` are those of Spark's Kafka connector.
-    `destination` is where accepted rows go (`sinks/`); None leaves them in files, by lease. `name` is the name under
-    which the group stores the pipeline; None uses the module and the name of the handler.
+    where they are not used, which saves decoding them. `reader_options` are those of Spark's Kafka connector that do
+    not change which records are read; others are an error. `destination` is where accepted rows go (`sinks/`); None
+    leaves them in files, by lease. `name` is the name under which the group stores the pipeline; None uses the module
+    and the name of the handler.
     """
 
     group: str
@@ -73,6 +75,7 @@ class ShareGroupJob:
 
     def __post_init__(self) -> None:
         check_dropped(self.dropped)
+        ReaderOptions.of(self.reader_options)
         if not self.topics:
             raise ValueError("topics must not be empty: name at least one topic")
         if self.deliveries_per_run < 1:

@@ -34,6 +34,7 @@ from sharequeue.spark.outcomes.acknowledging import acknowledge_all, to_send
 from sharequeue.spark.outcomes.outcomes import acknowledgements
 from sharequeue.spark.outcomes.written_by_program import WrittenOutcomes, write_outcomes, written_outcomes
 from sharequeue.spark.reading.frame import no_records
+from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.report import AcknowledgedRecords, counted
 from sharequeue.spark.spark_jobs import cancellable
@@ -296,10 +297,10 @@ def lease(
     In a notebook, `leased = lease(…).open()` in one cell and `leased.close()` in another are the same as the block.
 
     `dropped` is the outcome of a record without a row: release, accept or reject, or None, which makes it an error.
-    `reader_options` are those of Spark's Kafka connector and override the defaults; the isolation level always comes
-    from the group's config `share.isolation.level`. Settings, Spark session, membership and state are created when
-    they are not given; a membership that is created here joins the group through the service and leaves it at the end
-    of the block.
+    `reader_options` are those of Spark's Kafka connector that do not change which records are read, and override the
+    defaults; the isolation level always comes from the group's config `share.isolation.level`. Settings, Spark
+    session, membership and state are created when they are not given; a membership that is created here joins the
+    group through the service and leaves it at the end of the block.
 
     The locks are renewed at a third of their duration. Once one is lost, Spark's jobs of the block are cancelled and
     nothing can be acknowledged: the block ends with LockLost. Records that are not acknowledged when it ends are
@@ -308,13 +309,14 @@ def lease(
     which leaves no suspects and gives no record up. Then the dead letters of the group are written, unless a service
     writes them.
 
-    Raises TypeError if a bound is not a number, ValueError without topics, for a budget below one record or a
-    `dropped` that is not an outcome, UnknownTopicOrPartition for a topic that does not exist,
-    SparkNotReady, SettingMissing, and the errors of joining and acquiring.
+    Raises TypeError if a bound is not a number; ValueError without topics, for a budget below one record, for a
+    `dropped` that is not an outcome, and for a reader's option that is not supported; UnknownTopicOrPartition for a
+    topic that does not exist, SparkNotReady, SettingMissing, and the errors of joining and acquiring.
     """
     check_dropped(dropped)
     max_records = whole_number("max_records", max_records, 1)
     names = (topics,) if isinstance(topics, str) else tuple(topics)
+    options = ReaderOptions.of(reader_options)
     if not names:
         raise ValueError("topics must not be empty: name at least one topic")
 
@@ -327,7 +329,7 @@ def lease(
 
         at = stack.enter_context(opened(settings, spark, state, group, names))
         configs = GroupConfigs.load(at.state.database, group)
-        source = Source(at.settings, at.state, at.topics, at.spark, dict(reader_options or {}), headers)
+        source = Source(at.settings, at.state, at.topics, at.spark, options, headers)
         stack.push(drain)
         member = stack.enter_context(joined(at.settings, group, names, membership))
         own = member if membership is None and isinstance(member, Membership) else None

@@ -46,6 +46,7 @@ from sharequeue.spark.output.reachable import OutputNotReachable, failed_by_stor
 from sharequeue.spark.output.shared_folder import refuse_unusable
 from sharequeue.spark.progress import ProgressCallback
 from sharequeue.spark.reading.frame import no_records
+from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.report import RoundReport, RunReport, total
 from sharequeue.spark.rounds import Round, Run, Stopped
@@ -91,7 +92,7 @@ def run_rounds(
     claim_group(state, job.group, job.pipeline_name, replaces)
     with ended_session_is_named(spark, f"group {job.group}"), RecordReader(settings) as records:
         refuse_unusable(spark, settings, settings.output)
-        source = Source(settings, state, topics, spark, job.reader_options, job.headers)
+        source = Source(settings, state, topics, spark, ReaderOptions.of(job.reader_options), job.headers)
         context = SinkContext(settings, state, spark, job.names)
         # The sink is closed last, when no lease is held.
         with (job.destination or ParquetByLease()).open(context) as sink:

@@ -28,6 +28,7 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.spark import ParquetByLease, spark_session
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.reading import frame, seeking
+from sharequeue.spark.reading.options import SEEK
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.postgres import OpenTable, PostgresTable
@@ -247,7 +248,7 @@ def main() -> None:
             handler,
             f"sink-{group}",
             destination=sink,
-            reader_options={seeking.SEEK: given.get("seek", "auto")},
+            reader_options={SEEK: given.get("seek", "auto")},
             name=f"pipeline-{group}",
         )
         holder = Holder([SharePartition(group, topic, number) for number in range(2)])

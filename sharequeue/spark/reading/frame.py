@@ -25,23 +25,13 @@ from pyspark.sql.types import StructType
 from sharequeue.deadletters.redrive.selection import REDRIVE_GROUP
 from sharequeue.kafka.clients import spark_options
 from sharequeue.spark.arrow_types import arrow_schema
-from sharequeue.spark.reading.plan import ISOLATION, Scan, Segment, TopicPartition, plan_scans
-from sharequeue.spark.reading.seeking import SEEK, seek_records, sought
+from sharequeue.spark.reading.options import ISOLATION, READER_OPTIONS, SEEK
+from sharequeue.spark.reading.plan import Scan, Segment, TopicPartition, plan_scans
+from sharequeue.spark.reading.seeking import seek_records, sought
 from sharequeue.words.offsets import Bounds, OffsetSet
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import Lease
 
-READER_OPTIONS: Mapping[str, str] = {
-    # Fetches are larger than the defaults: small records are read faster (docs/evidence/benchmarks.md).
-    "kafka.max.poll.records": "5000",
-    "kafka.max.partition.fetch.bytes": str(8 * 2**20),
-    # The leased records are in the log. The connector requests the log ends after a prefetch; if the lease ends at
-    # the log end, that fetch waits for more records: by default half a second in every task.
-    "kafka.fetch.max.wait.ms": "10",
-    # How long a task waits for an expected offset that is missing (the log was truncated, the topic recreated, the
-    # broker unavailable). The connector's default of two minutes is twice a long lock.
-    "kafkaConsumer.pollTimeoutMs": "30000",
-}
 MOST_CONSTANTS = 32
 """The most topic-partitions, or offsets, that are looked up in a map, one after the other; more use the join."""
 FEW_RECORDS = 100_000

@@ -21,12 +21,6 @@ from sharequeue.words.offsets import OffsetSet, Range
 
 TopicPartition = tuple[str, int]
 
-ISOLATION = "kafka.isolation.level"
-"""The connector's option for the isolation level. Each lease is read at the level at which it was acquired: a
-stricter reader would treat the records of an open transaction as gaps, a less strict one delivers those of aborted
-ones.
-"""
-
 MAX_SCANS = 4
 """The most scans of a lease."""
 NEAR = 50_000
@@ -105,14 +99,3 @@ def _pieces(offsets: OffsetSet, most: int, near: int) -> list[Range]:
     firsts = [offsets.first, *bounds[cut + 1, 0].tolist()]
     ends = [*bounds[cut, 1].tolist(), offsets.end]
     return list(zip(firsts, ends, strict=True))
-
-
-def refuse_level(options: Mapping[str, str]) -> None:
-    """Raise ValueError if the reader's options set an isolation level."""
-    for name in options:
-        if name.lower() == ISOLATION:  # the connector ignores case
-            raise ValueError(
-                f"the reader's option {name} is not supported: records are read at the isolation level at which they "
-                "were leased. Leave it out, and set the group's config share.isolation.level: it counts from the "
-                "next lease on"
-            )

@@ -20,7 +20,8 @@ from sharequeue.kafka.clients import portable_config
 from sharequeue.kafka.reading import SEEKING, RecordReader
 from sharequeue.spark.arrow_types import arrow_schema
 from sharequeue.spark.reading.offset_reader import Seeker
-from sharequeue.spark.reading.plan import ISOLATION, NEAR, Segment, TopicPartition
+from sharequeue.spark.reading.options import ISOLATION, SEEK
+from sharequeue.spark.reading.plan import NEAR, Segment, TopicPartition
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 
@@ -31,17 +32,8 @@ SAMPLES = 5
 SAMPLE_SECONDS = 5.0
 RANGES_A_TASK = 20
 """The fewest seeks that justify a separate task and its consumer."""
-SEEK = "sharequeue.seek"
-"""The reader's option that forces or forbids seeking."""
-CHOICES = ("auto", "always", "never")
 READ_OVER = 500
 """The most offsets between two wanted ones that a task reads over, because a seek takes longer."""
-
-
-def check_choice(options: Mapping[str, str]) -> None:
-    """Raise ValueError if the options have an unknown choice."""
-    if (choice := options.get(SEEK, "never")) not in CHOICES:
-        raise ValueError(f"{SEEK} is {choice!r}: expected one of {', '.join(CHOICES)}")
 
 
 def sought(

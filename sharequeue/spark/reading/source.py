@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
 
+from sharequeue.kafka.clients import spark_options
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics, is_same
-from sharequeue.spark.reading.frame import READER_OPTIONS, leased_records, not_for_others, scan_records
-from sharequeue.spark.reading.plan import ISOLATION, Scan, TopicPartition, refuse_level
-from sharequeue.spark.reading.seeking import check_choice
+from sharequeue.spark.reading.frame import leased_records, not_for_others, scan_records
+from sharequeue.spark.reading.options import ISOLATION, READER_OPTIONS, ReaderOptions
+from sharequeue.spark.reading.plan import Scan, TopicPartition
 from sharequeue.spark.session import refuse_without_connector
 from sharequeue.state import State
 from sharequeue.words.errors import BrokerNotAvailable, OffsetOutOfRange, UnknownTopicId
@@ -27,7 +28,7 @@ from sharequeue.words.values import READ_COMMITTED, Lease, LogSeen, SharePartiti
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The topics of one run. `reader_options` are the connector's and override the defaults.
+    """The topics of one run. `reader_options` override our own.
 
     Each lease is read at its own isolation level.
     """
@@ -36,16 +37,15 @@ class Source:
     state: State
     topics: Topics
     spark: SparkSession
-    reader_options: Mapping[str, str] = field(default_factory=dict)
+    reader_options: ReaderOptions = field(default_factory=lambda: ReaderOptions({}))
     headers: bool = True
 
     def __post_init__(self) -> None:
-        """Raise SparkNotReady, before anything is leased, when Spark cannot read topics; ValueError for options that
-        the reader does not support.
+        """Raise SparkNotReady, before anything is leased, when Spark cannot read topics; SettingMissing for settings
+        that its client does not have.
         """
-        check_choice(self.reader_options)
-        refuse_level(self.reader_options)
         refuse_without_connector(self.spark)
+        spark_options(self.settings)
 
     def observe(self, share_partitions: Sequence[SharePartition]) -> dict[str, TopicInfo]:
         """Write the current log ends to the state, which leases nothing beyond them. Return the topics that exist."""
@@ -60,18 +60,20 @@ class Source:
             self.spark,
             self.settings,
             leases,
-            options=self.reader_options,
+            options=self.reader_options.given,
             headers=self.headers,
             pass_over=self.passes_over(leases),
         )
 
     def scanned(self, scan: Scan, isolation_level: str, only_for: str | None = None) -> DataFrame:
-        """Return the rows that the connector reads for one scan, with the same options as `records`. Records redriven
-        for a share group other than `only_for` are left out.
+        """Return the rows that are in the log at the offsets of one scan. Records redriven for a share group other
+        than `only_for` are left out.
+
+        What is absent may count as a gap, so a user's option counts only if it says how to connect.
         """
         options = {
             **READER_OPTIONS,
-            **self.reader_options,
+            **self.reader_options.connecting,
             ISOLATION: isolation_level,
             **({"includeHeaders": "true"} if only_for else {}),
         }

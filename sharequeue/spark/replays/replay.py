@@ -37,6 +37,7 @@ from sharequeue.spark.output.damaged import reads_what_it_wrote
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse_unusable
 from sharequeue.spark.reading.frame import no_records
+from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.replays import offsets as log_offsets
@@ -152,7 +153,7 @@ def _opened(
 ) -> Iterator[_Work]:
     """Yield the resources of a replay. Spark's jobs of the block are cancelled when it ends with an exception."""
     level = GroupConfigs.load(state.database, job.group).isolation_level
-    source = Source(settings, state, topics, spark, job.reader_options, job.headers)
+    source = Source(settings, state, topics, spark, ReaderOptions.of(job.reader_options), job.headers)
     refuse_unusable(spark, settings, settings.output)
     work = _Work(job, source, log_offsets.logs_of(source, job.topics, level), time.monotonic())
     with cancellable(spark) as cancel:

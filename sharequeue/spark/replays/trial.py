@@ -23,6 +23,7 @@ from sharequeue.spark.handler import ACCEPT, OUTCOMES, call_handler
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.group import living_topics
 from sharequeue.spark.outcomes.outcomes import seen_of, without_outcome
+from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.replays.offsets import Logs, in_flight, logs_of, stand_ins
@@ -82,7 +83,7 @@ def try_on(
     began = time.monotonic()
     there = living_topics(topics, state, job.group, job.topics)
     configs = GroupConfigs.load(state.database, job.group)
-    source = Source(settings, state, topics, spark, job.reader_options, job.headers)
+    source = Source(settings, state, topics, spark, ReaderOptions.of(job.reader_options), job.headers)
     leases, remark = _would_lease(
         job, records, state, logs_of(source, there, configs.isolation_level), configs
     )

@@ -25,9 +25,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.topics import Topics
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.output.manifest import read_manifest
-from sharequeue.spark.reading.frame import leased_records
+from sharequeue.spark.reading.options import ReaderOptions
+from sharequeue.spark.reading.plan import Scan, Segment
+from sharequeue.spark.reading.source import Source
 from sharequeue.state import State
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
@@ -120,19 +123,23 @@ def test_topics_of_every_kind_in_one_group(
     }
 
 
-def test_reader_options_are_the_callers_in_the_end(
-    spark: SparkSession, settings: Settings, make_topic: MakeTopic, produce: Produce
+def test_reader_options_are_the_callers_but_for_what_decides_about_gaps(
+    spark: SparkSession,
+    settings: Settings,
+    state: State,
+    topics: Topics,
+    make_topic: MakeTopic,
+    produce: Produce,
 ) -> None:
-    """What is tuned can be overridden, and any option of the connector passes: more tasks than partitions, and a poll
-    size that Kafka's client refuses."""
+    """A lease is read in as many tasks as the caller wants; the read that looks for missing offsets is ours."""
     topic = make_topic(1)
     produce(topic, 0, range(10))
     lease = lease_of(81, topic, 0, (1, OffsetSet.of((0, 10))))
-    cut = leased_records(spark, settings, [lease], options={"minPartitions": "5"})
-    assert cut.rdd.getNumPartitions() == 5
-    assert cut.count() == 10
-    with pytest.raises(Exception, match=r"max\.poll\.records"):
-        leased_records(spark, settings, [lease], options={"kafka.max.poll.records": "0"}).count()
+    source = Source(settings, state, topics, spark, ReaderOptions.of({"minPartitions": 5}))
+    again = source.scanned(Scan((Segment(topic, 0, 0, 10),)), "read_committed")
+    read = source.records([lease])
+    assert (read.rdd.getNumPartitions(), again.rdd.getNumPartitions()) == (5, 1)
+    assert (read.count(), again.count()) == (10, 10)
 
 
 @contextmanager

@@ -23,8 +23,8 @@ from sharequeue.local.stack import StackInfo
 from sharequeue.spark.reading import seeking
 from sharequeue.spark.reading.frame import leased_records
 from sharequeue.spark.reading.offset_reader import Seeker
-from sharequeue.spark.reading.plan import ISOLATION, Segment
-from sharequeue.spark.reading.seeking import SEEK, check_choice
+from sharequeue.spark.reading.options import ISOLATION, SEEK
+from sharequeue.spark.reading.plan import Segment
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import Lease
@@ -190,12 +190,6 @@ def test_log_batches_are_measured(settings: Settings, make_topic: MakeTopic) -> 
     wanted = OffsetSet.from_offsets(range(7, 2_000, 210))
     measured = seeking.batch_records(settings, "read_uncommitted", segment, wanted)
     assert 10 < measured < 110
-
-
-def test_a_choice_that_is_none_is_refused() -> None:
-    """Before anything is leased."""
-    with pytest.raises(ValueError, match="expected one of auto, always, never"):
-        check_choice({SEEK: "sometimes"})
 
 
 def test_executors_need_no_package_of_ours() -> None:

@@ -233,6 +233,18 @@ def test_a_security_setting_java_does_not_have_is_refused(
         spark_options(Settings.load(home))
 
 
+@pytest.mark.parametrize("name", ["AUTO_OFFSET_RESET", "ISOLATION_LEVEL", "CHECK_CRCS", "ENABLE_IDEMPOTENCE"])
+def test_a_setting_that_changes_what_is_read_or_written_is_refused(
+    name: str, home: Path, no_environment: pytest.MonkeyPatch
+) -> None:
+    """With `auto.offset.reset=latest`, records would count as gaps; of every client."""
+    set_kafka(no_environment, **{name: "true"})
+    settings = Settings.load(home)
+    for config in (client_config, spark_options, portable_config):
+        with pytest.raises(SettingMissing, match=f"SHAREQUEUE_KAFKA_{name} is not supported"):
+            config(settings)
+
+
 def set_kafka(patch: pytest.MonkeyPatch, **values: str) -> None:
     for name, value in values.items():
         patch.setenv(f"SHAREQUEUE_KAFKA_{name}", value)
