@@ -11,7 +11,13 @@ import click
 from pydantic import ValidationError
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
 
-from sharequeue.database.sqlstates import LOCK_NOT_AVAILABLE, QUERY_CANCELLED, is_login_refused, sqlstate
+from sharequeue.database.sqlstates import (
+    LOCK_NOT_AVAILABLE,
+    QUERY_CANCELLED,
+    ReadOnlyDatabase,
+    is_login_refused,
+    sqlstate,
+)
 from sharequeue.words.errors import RequestTimedOut, ShareError
 from sharequeue.words.figures import SharePartitionStatus
 from sharequeue.words.settings import SettingInvalid
@@ -112,6 +118,8 @@ def database_failure(error: SQLAlchemyError) -> Refused:
         return Refused(f"Postgres did not finish in the time allowed ({reason}).", RequestTimedOut.name)
     if isinstance(error, DBAPIError) and sqlstate(error) is None and is_login_refused(error):
         return Refused(f"Postgres refused the login ({reason}).", DATABASE_LOGIN_REFUSED)
+    if isinstance(original, ReadOnlyDatabase):
+        return Refused(reason, DATABASE_NOT_AVAILABLE)
     if original is None or isinstance(error, OperationalError):
         return Refused(f"The database does not respond ({reason}).", DATABASE_NOT_AVAILABLE)
     return Refused(f"Postgres refused the statement ({reason}).", DATABASE_REFUSED)

@@ -2,7 +2,8 @@
 
 Connections, transactions, one retry rule for lost replies. No server-side state outlives a transaction,
 so that PgBouncer may use another server connection for every transaction: no startup options, no session
-settings, no prepared statements; each transaction sets its own isolation level, time zone and timeouts.
+settings, no prepared statements; each transaction sets its own role, formats, isolation level and timeouts.
+A session whose state makes calls fail is ended: the pool would hand it out for ever.
 The schema is applied by `migrations`; the calls are defined in ``sharequeue.state`` and similar
 packages.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,9 +20,16 @@ from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError, ProgrammingError
 
 from sharequeue.database.schema_files import SchemaOutdated, schema_mismatch
-from sharequeue.database.sqlstates import DEADLOCK, sqlstate
+from sharequeue.database.sqlstates import (
+    DEADLOCK,
+    READ_ONLY,
+    ReadOnlyDatabase,
+    is_of_the_session,
+    may_be_of_the_session,
+    sqlstate,
+)
 from sharequeue.words import traces
-from sharequeue.words.errors import error_for
+from sharequeue.words.errors import error_for, first_line
 from sharequeue.words.settings import DatabaseOptions, Settings
 
 __all__ = ["Database", "Joined"]
@@ -38,6 +46,25 @@ CONNECTION_DEFAULTS = {
 cable, a firewall) is noticed after half a minute; with the system's defaults after a quarter of an hour for a reply,
 and two hours when idle. Seconds, the last one milliseconds.
 """
+
+_ENCODING = "utf8"
+"""The only encoding that has all texts; a default of the database, the role or PGCLIENTENCODING may be another."""
+
+_SESSION = (
+    "set local role to default; set local search_path to default; set local datestyle to 'ISO'; "
+    "set local intervalstyle to 'postgres'; set local timezone to 'UTC'; "
+)
+"""What the session's state could change in a transaction. A pooler in transaction mode may hand over a session in
+which another program has set any of these. They cost 4 microseconds of a call's 40."""
+
+_CAN_WRITE = sa.text(
+    "do $$ begin if cast(current_setting('transaction_read_only') as boolean) then"
+    " raise read_only_sql_transaction using message = 'cannot write in a read-only transaction';"
+    " end if; end $$"
+)
+
+_END_POOLED = "select pg_terminate_backend(pg_backend_pid()) where pg_backend_pid() <> %s"
+"""Behind a pooler, whose process ids are not the server's, closing our connection leaves the server's session."""
 
 _IDLE_SECONDS = 1.0
 """A pooled connection idle for longer is tested before use. Testing every time made two round trips of each
@@ -60,7 +87,10 @@ class Database:
     ``url`` is an SQLAlchemy URL for psycopg2. Every transaction runs at READ COMMITTED, which the state requires,
     whatever the default of the server or role is, with time zone UTC and with the statement and lock timeouts of
     ``options``. A connection that has been idle is tested before use, so that a
-    restarted server costs one retry, not an error.
+    restarted server costs one retry, not an error. A session that is read-only, has an aborted transaction, or has
+    lost a prepared statement is ended with all other idle ones, and a single statement is repeated on a new one: a
+    database that was read-only for a while, or an address that led to a standby, costs one retry, too. A database
+    that is read-only raises OperationalError, as one that does not respond.
 
     A statement that uses objects missing in the schema raises SchemaOutdated, whose message names the
     older of the two. A refusal by a function is raised as the error of Kafka's name from ``sharequeue.words.errors``.
@@ -78,15 +108,18 @@ class Database:
             max_overflow=size,
             # The connection used last: it needs no test, and surplus ones stay idle.
             pool_use_lifo=True,
-            connect_args=connection_defaults(url),
+            connect_args={**connection_defaults(url), "client_encoding": _ENCODING},
         )
         self._preamble = (
             "set transaction isolation level read committed; "
             f"set local statement_timeout = {options.statement_timeout_ms}; "
-            f"set local lock_timeout = {options.lock_timeout_ms}; set local timezone = 'UTC'; "
+            f"set local lock_timeout = {options.lock_timeout_ms}; {_SESSION}"
         )
         sa.event.listen(self.engine, "begin", _begun)
         sa.event.listen(self.engine, "before_cursor_execute", self._prefixed, retval=True)
+        sa.event.listen(self.engine, "connect", _connected)
+        sa.event.listen(self.engine, "handle_error", _failed)
+        sa.event.listen(self.engine, "checkout", _ended)
         if options.pre_ping:
             sa.event.listen(self.engine, "checkin", _returned)
             sa.event.listen(self.engine, "checkout", _tested)
@@ -105,14 +138,18 @@ class Database:
     def rows(self, query: sa.TextClause, **parameters: Any) -> list[sa.RowMapping]:
         """Return the rows of one statement in a transaction of its own. It must be idempotent or read only.
 
-        The statement is repeated if Postgres ended it because of a deadlock: it has had no effect then.
+        The statement is repeated if Postgres ended it because of a deadlock, and on another session if its session
+        may have been the cause: it has had no effect then.
         """
         for _ in range(_DEADLOCKS):
             try:
                 return self._rows(query, parameters)
             except DBAPIError as error:
-                if sqlstate(error) != DEADLOCK:
+                if sqlstate(error) == DEADLOCK:
+                    continue
+                if not may_be_of_the_session(error):
                     raise
+                break
         return self._rows(query, parameters)
 
     def _rows(self, query: sa.TextClause, parameters: dict[str, Any]) -> list[sa.RowMapping]:
@@ -142,6 +179,18 @@ class Database:
                 raise
             return self.rows(query, **parameters)
 
+    def require_writable(self) -> None:
+        """Return if the database can be written. Raises OperationalError, with the reason, if it cannot."""
+        for last in (False, True):
+            try:
+                with self.transaction() as connection:
+                    connection.execute(_CAN_WRITE)
+                return
+            except OperationalError as error:
+                # The first attempt may have had a session from before the database could be written again.
+                if last or sqlstate(error) != READ_ONLY:
+                    raise
+
     def close(self) -> None:
         """Close every pooled connection."""
         self.engine.dispose()
@@ -160,7 +209,11 @@ class Database:
         except DBAPIError as error:
             state = sqlstate(error) or ""
             if state.startswith(_ERROR_STATE):
-                raise error_for(int(state[2:]), str(error.orig).splitlines()[0]) from error
+                raise error_for(int(state[2:]), first_line(error.orig or error)) from error
+            if state == READ_ONLY and not isinstance(error, OperationalError):
+                raise OperationalError(
+                    error.statement, error.params, ReadOnlyDatabase(), connection_invalidated=True
+                ) from error
             if isinstance(error, ProgrammingError) and state in _NOT_THERE:
                 with self.engine.connect() as connection:
                     mismatch = schema_mismatch(connection)
@@ -226,6 +279,40 @@ def _begun(connection: sa.Connection) -> None:
     if not driver.autocommit:
         # With the driver's own BEGIN: code that uses the driver's cursor sends no preamble.
         driver.isolation_level = ISOLATION_LEVEL_READ_COMMITTED
+
+
+def _failed(context: sa.engine.ExceptionContext) -> None:
+    """End the session of a failed statement if the session is, or may be, the cause."""
+    error, connection = context.sqlalchemy_exception, context.connection
+    if not isinstance(error, DBAPIError) or connection is None or connection.invalidated:
+        return
+    if is_of_the_session(error):
+        if sqlstate(error) == READ_ONLY:
+            _end_pooled(connection.connection.dbapi_connection)
+        context.is_disconnect = True  # ends this session, and the idle ones before their next use
+    elif may_be_of_the_session(error):
+        connection.info["suspect"] = True
+
+
+def _end_pooled(driver: Any) -> None:
+    """End a read-only session that a pooler would hand out again."""
+    with suppress(driver.Error):
+        driver.rollback()
+        with driver.cursor() as cursor:
+            cursor.execute(_END_POOLED, (driver.info.backend_pid,))
+
+
+def _connected(connection: Any, record: Any) -> None:
+    record.info["encoding"] = connection.info.parameter_status("client_encoding")
+
+
+def _ended(connection: Any, record: Any, _: Any) -> None:
+    """End a session that is not fit for the next call. Costs no round trip."""
+    if record.info.pop("suspect", False):
+        raise DisconnectionError("a call failed for a reason that this session's state may have caused")
+    # The server decodes a message before it executes any of its statements, so the encoding cannot be set in it.
+    if connection.info.parameter_status("client_encoding") != record.info["encoding"]:
+        raise DisconnectionError("the encoding of this session was changed")
 
 
 def _returned(_: Any, record: Any) -> None:

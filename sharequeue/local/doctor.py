@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from sharequeue.database import Database
 from sharequeue.database.migrations import OLDEST_POSTGRES, pending
 from sharequeue.database.schema_files import SchemaOutdated, schema_mismatch
-from sharequeue.database.sqlstates import is_login_refused
+from sharequeue.database.sqlstates import READ_ONLY, is_login_refused, sqlstate
 from sharequeue.kafka.clients import spark_options
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import jars, ports, processes
@@ -32,7 +32,7 @@ from sharequeue.local.preflight import (
     check_writable,
     find_java,
 )
-from sharequeue.words.errors import ShareError
+from sharequeue.words.errors import ShareError, first_line
 from sharequeue.words.settings import SettingMissing, Settings
 
 __all__ = ["FAILURE", "OK", "WARNING", "Finding", "examine", "examine_machine", "examine_servers"]
@@ -148,10 +148,10 @@ def _database(settings: Settings) -> list[Finding]:
             after = datetime.now(UTC)
         where = database.engine.url.render_as_string(hide_password=True)
         schema = _schema(database)
-        found = [_postgres_version(server, where), _clock(database_time, before, after), schema]
+        found = [_postgres(database, server, where), _clock(database_time, before, after), schema]
         return [*found, _login(database)] if schema.level == OK else found
     except SQLAlchemyError as error:
-        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        reason = first_line(getattr(error, "orig", None) or error)
         if isinstance(error, DBAPIError) and is_login_refused(error):
             remedy = "set SHAREQUEUE_DATABASE_URL to a user, a password and a database that exist in Postgres"
             return [Finding("database", FAILURE, f"refuses the login ({reason})", remedy)]
@@ -161,7 +161,8 @@ def _database(settings: Settings) -> list[Finding]:
         database.close()
 
 
-def _postgres_version(number: int, where: str) -> Finding:
+def _postgres(database: Database, number: int, where: str) -> Finding:
+    """Check the version, and that the database can be written."""
     major = number // 10000
     if major < OLDEST_POSTGRES:
         return Finding(
@@ -170,6 +171,16 @@ def _postgres_version(number: int, where: str) -> Finding:
             f"PostgreSQL {major} at {where}",
             f"use PostgreSQL {OLDEST_POSTGRES} or later",
         )
+    try:
+        database.require_writable()
+    except OperationalError as error:
+        if sqlstate(error) != READ_ONLY:
+            raise
+        remedy = (
+            "make it writable (it is a standby, or default_transaction_read_only is on, as on a managed server whose "
+            "disk is full), or set SHAREQUEUE_DATABASE_URL to the primary server"
+        )
+        return Finding("database", FAILURE, f"PostgreSQL {major} at {where} is read-only", remedy)
     return Finding("database", OK, f"PostgreSQL {major}.{number % 10000} at {where}")
 
 

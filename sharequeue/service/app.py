@@ -34,7 +34,7 @@ from sharequeue.reports.read import read_report
 from sharequeue.service.admin import OPERATIONS, Admin, Operation
 from sharequeue.service.admission import throttle_time_ms
 from sharequeue.service.bodies import group_description, heartbeat_request, heartbeat_response, parsed
-from sharequeue.service.callers import Throttled, delay, refused
+from sharequeue.service.callers import Throttled, delay, refused, unavailable
 from sharequeue.service.context import Service
 from sharequeue.service.edge.hosts import AllowedHosts
 from sharequeue.service.heartbeats import refusal
@@ -44,7 +44,12 @@ from sharequeue.service.pages import routes as page_routes
 from sharequeue.service.pages.layout import secured
 from sharequeue.service.probes import health, metrics, openapi, ready
 from sharequeue.state import State
-from sharequeue.words.errors import CoordinatorNotAvailable, InvalidRequest, ShareError, UnknownServerError
+from sharequeue.words.errors import (
+    InvalidRequest,
+    ShareError,
+    UnknownServerError,
+    first_line,
+)
 from sharequeue.words.names import shown
 from sharequeue.words.settings import Settings
 
@@ -151,8 +156,8 @@ def _route(service: Service, handler: Handler) -> Callable[[Request], Awaitable[
         except ShareError as error:
             return refused(error)
         except SQLAlchemyError as error:
-            _log.warning("%s failed: %s", request.url.path, str(error).splitlines()[0])
-            return refused(CoordinatorNotAvailable(), 503)
+            _log.warning("%s failed: %s", request.url.path, first_line(error))
+            return refused(unavailable(error), 503)
         except Exception:
             _log.exception("%s failed", request.url.path)
             return refused(UnknownServerError(), 500)

@@ -13,14 +13,17 @@ from base64 import b64decode
 from contextlib import suppress
 
 from anyio import sleep
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from sharequeue.database.sqlstates import READ_ONLY, outage_reason, sqlstate
 from sharequeue.groups.tokens import TokenRefused
 from sharequeue.service.edge.connections import CONNECTION, Connection
 from sharequeue.service.edge.rates import network_of
 from sharequeue.words.errors import (
     ClusterAuthorizationFailed,
+    CoordinatorNotAvailable,
     GroupAuthorizationFailed,
     GroupIdNotFound,
     InvalidGroupId,
@@ -118,6 +121,12 @@ async def delay(request: Request, seconds: float) -> None:
     finally:
         if connection is not None:
             connection.delayed = False
+
+
+def unavailable(error: SQLAlchemyError) -> CoordinatorNotAvailable:
+    """Return the error for a caller whose request failed in the database. The reason is in the log only, unless it is
+    that the database is read-only: waiting does not end that."""
+    return CoordinatorNotAvailable(outage_reason(error) if sqlstate(error) == READ_ONLY else None)
 
 
 def status_of(error: ShareError) -> int:

@@ -15,11 +15,12 @@ from sharequeue.database import Database
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, heartbeat
 from sharequeue.kafka.topics import Topics
+from sharequeue.service.callers import unavailable
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.coordinator.watched_topics import record_topics, unknown_topics
 from sharequeue.service.gathered_heartbeats import GatheredHeartbeats
 from sharequeue.service.threads import Threads
-from sharequeue.words.errors import BrokerNotAvailable, CoordinatorNotAvailable, ShareError
+from sharequeue.words.errors import BrokerNotAvailable, CoordinatorNotAvailable, ShareError, first_line
 from sharequeue.words.names import listed
 
 __all__ = ["Heartbeats", "refusal"]
@@ -61,8 +62,8 @@ class Heartbeats:
                 self._look_up(request.group_id, principal, request.subscribed_topic_names)
             response = heartbeat(self.database, request, self._configs, principal)
         except SQLAlchemyError as error:
-            _log_failed(request, str(error).splitlines()[0])
-            return refusal(CoordinatorNotAvailable())
+            _log_failed(request, first_line(error))
+            return refusal(unavailable(error))
         if response.error_code == CoordinatorNotAvailable.code:
             _log_failed(request, response.error_message or "")
         if response.assignment == [] or request.subscribed_topic_names:

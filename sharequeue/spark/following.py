@@ -24,6 +24,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from sharequeue.database.sqlstates import outage_reason
 from sharequeue.groups.membership import Membership
 from sharequeue.reports.waiting_work import GroupWork, work_of
 from sharequeue.spark.handler import RegistryNotAvailable
@@ -241,7 +242,7 @@ class Follower:
     def _wait_out(self, error: Exception, seconds: float | None) -> None:
         reason = first_line(error)
         if isinstance(error, OperationalError | InterfaceError) and error.orig is not None:
-            reason = f"the database does not answer: {first_line(error.orig)}"
+            reason = outage_reason(error)
         news = _NUMBERS.sub("", reason)  # numbers of attempts and seconds differ each time
         if self._outage != news:
             _log.warning("group %s: %s; trying again until it works", self.job.group, reason.rstrip("."))

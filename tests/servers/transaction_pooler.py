@@ -53,6 +53,7 @@ class TransactionPooler:
     """Listens on a free port; ``url`` leads to it. Every client is logged in as the user of ``target``."""
 
     def __init__(self, target: sa.URL, servers: int = 2) -> None:
+        self._target = target
         self._servers = [_Server(target) for _ in range(servers)]
         self._idle: SimpleQueue[_Server] = SimpleQueue()
         for server in self._servers:
@@ -81,6 +82,13 @@ class TransactionPooler:
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._clients.append(client)
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _replace(self, ended: _Server) -> None:
+        """Connect again in place of a server connection that has ended, as PgBouncer does."""
+        ended.close()
+        server = _Server(self._target)
+        self._servers[self._servers.index(ended)] = server
+        self._idle.put(server)
 
     def _serve(self, client: socket.socket) -> None:
         with suppress(OSError, EOFError), client:
@@ -122,9 +130,13 @@ class TransactionPooler:
         while message is not None:
             server.socket.sendall(message)
             kind, replies = b"", []
-            while kind != b"Z":
-                kind, reply = _read(server.socket)
-                replies.append(reply)
+            try:
+                while kind != b"Z":
+                    kind, reply = _read(server.socket)
+                    replies.append(reply)
+            except (OSError, EOFError):
+                self._replace(server)
+                return False
             ended = replies[-1][-1:] == b"I"
             if ended:
                 # Given back before the client hears of it: its next transaction gets another one.

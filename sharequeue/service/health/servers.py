@@ -9,6 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sharequeue.database import Database
 from sharequeue.database.migrations import pending
 from sharequeue.database.schema_files import SchemaNewer, SchemaOutdated
+from sharequeue.database.sqlstates import outage_reason
 from sharequeue.groups.replicas import Replicas, read_replicas
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
@@ -55,6 +56,7 @@ class DatabaseProbe:
                     f"the schema is behind by {len(missing)} files: run `sharequeue migrate`"
                 )
             self._met = True
+            self._database.require_writable()
             return DatabaseState(
                 "ok", True, read_replicas(self._database), tuple(held_letters(self._database))
             )
@@ -63,7 +65,7 @@ class DatabaseProbe:
         except SchemaOutdated as error:
             return DatabaseState(str(error))
         except SQLAlchemyError as error:
-            return DatabaseState(f"the database does not answer: {str(error).splitlines()[0]}")
+            return DatabaseState(outage_reason(error))
 
 
 def held_letters(database: Database) -> list[tuple[HeldDeadLetters, float]]:

@@ -1,0 +1,196 @@
+"""Sessions of the pool whose state makes calls fail: they are ended, and calls go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from sharequeue.database import Database
+from sharequeue.local.doctor import FAILURE, OK, Finding, examine_servers
+from sharequeue.local.stack import StackInfo
+from sharequeue.service.health.servers import DatabaseProbe
+from sharequeue.state import State
+from sharequeue.words.settings import Settings
+from sharequeue.words.values import SharePartition
+from tests import single
+from tests.servers.transaction_pooler import TransactionPooler
+
+LEFT = (
+    "set role pg_monitor",
+    "set search_path to pg_temp",
+    "set client_encoding to 'LATIN1'",
+    "set datestyle to 'German'",
+    "set intervalstyle to 'iso_8601'",
+    "set default_transaction_read_only to on",
+    "set default_transaction_isolation to 'serializable'",
+    "set statement_timeout to 1",
+    "rollback; begin; select 1 / 0",
+)
+"""What another program may leave in a session."""
+READ_ONLY = "The database is read-only: nothing can be written"
+PID = sa.text("select pg_backend_pid() as pid")
+
+
+def _url(database: Database) -> str:
+    return database.engine.url.render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def small(private_database: Database) -> Iterator[Database]:
+    """Give the private database with one session."""
+    opened = Database(_url(private_database), pool_size=1)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def _leave(database: Database, statement: str) -> None:
+    """Execute statements in the pool's session, and give it back."""
+    pooled = database.engine.raw_connection()
+    driver = pooled.driver_connection
+    assert driver is not None
+    driver.autocommit = True
+    with driver.cursor() as cursor:
+        try:
+            cursor.execute(statement)
+        except driver.Error:
+            assert "1 / 0" in statement
+    driver.autocommit = False
+    pooled.close()
+
+
+@contextmanager
+def _read_only(database: Database) -> Iterator[None]:
+    """Have new sessions of the database read-only, as a managed server does while its disk is full."""
+    name = sa.make_url(_url(database)).database
+    admin = sa.create_engine(_url(database), isolation_level="AUTOCOMMIT")
+    try:
+        with admin.connect() as connection:
+            connection.exec_driver_sql(f'alter database "{name}" set default_transaction_read_only to on')
+            try:
+                yield
+            finally:
+                connection.exec_driver_sql(f'alter database "{name}" reset default_transaction_read_only')
+    finally:
+        admin.dispose()
+
+
+@pytest.mark.parametrize("statement", LEFT)
+def test_calls_succeed_whatever_a_session_was_left_with(
+    small: Database, at: SharePartition, statement: str
+) -> None:
+    """A role, a search path, formats, a read-only default or an aborted transaction of the session fail no call."""
+    _leave(small, statement)
+    state = State(small)
+    lease = single.acquire(state, at, "member-é", None, 5)
+    assert lease is not None
+    row = small.rows(
+        sa.text("select interval '36 h' as took, cast('2026-11-26' as date) as day, 'é' as letter")
+    )[0]
+    assert (row["took"], row["letter"]) == (timedelta(hours=36), "é")
+    assert str(row["day"]) == "2026-11-26"
+    with state.transaction() as (_, joined):
+        assert single.acquire(joined, at, "member", None, 5) is not None
+
+
+@pytest.mark.parametrize("variable", ["PGCLIENTENCODING", "PGDATESTYLE"])
+def test_formats_of_the_environment_fail_no_call(
+    private_database: Database, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """libpq's variables for the encoding and the style of dates do not reach the calls."""
+    monkeypatch.setenv(variable, "LATIN1" if variable == "PGCLIENTENCODING" else "German")
+    with Database(_url(private_database)) as database:
+        found = database.rows(sa.text("select '\u0416' as letter, sharequeue.clock() as now"))[0]
+        assert found["letter"] == "\u0416"
+        assert found["now"].year > 2000
+
+
+@pytest.mark.parametrize("pooler", [False, True], ids=["directly", "behind a pooler"])
+def test_a_database_that_was_read_only_is_used_again(
+    private_database: Database, at: SharePartition, pooler: bool
+) -> None:
+    """Sessions from that time are ended, of the pool and the pooler; while it lasts, the error says what it is."""
+    with _read_only(private_database):
+        between = TransactionPooler(private_database.engine.url, servers=3) if pooler else None
+        url = between.url.render_as_string(hide_password=False) if between else _url(private_database)
+        database = Database(url, pool_size=3)
+        sessions = [database.engine.connect() for _ in range(3)]
+        for each in sessions:
+            each.close()
+        state = State(database)
+        with pytest.raises(OperationalError, match=READ_ONLY):
+            single.acquire(state, at, "member", None, 5)
+        with pytest.raises(OperationalError, match=READ_ONLY), state.transaction() as (_, joined):
+            single.acquire(joined, at, "member", None, 5)
+        with pytest.raises(OperationalError, match=READ_ONLY):
+            database.require_writable()
+        # Reading goes on, and gets sessions that are read-only.
+        assert len({database.rows(PID)[0]["pid"] for _ in range(3)}) == (3 if pooler else 1)
+    try:
+        for member in ("one", "two", "three"):
+            assert single.acquire(state, at, member, None, 5) is not None
+        database.require_writable()
+    finally:
+        database.close()
+        if between:
+            between.close()
+
+
+def test_a_session_that_has_lost_a_statement_is_ended(small: Database) -> None:
+    """A prepared statement that is gone stays gone: the next call has another session."""
+    before = small.rows(PID)[0]["pid"]
+    with pytest.raises(DBAPIError):
+        small.rows(sa.text("execute gone"))
+    assert small.rows(PID)[0]["pid"] != before
+
+
+def test_a_login_that_was_dropped_and_made_again_is_used_again(private_database: Database) -> None:
+    """A session of the dropped login has no rights for ever; the call gets them in a new session."""
+    url = private_database.engine.url
+    login = "dropped_login"
+    make = f"create role {login} login superuser password 'p'"
+
+    def run(*statements: str) -> None:
+        with private_database.transaction() as connection:
+            for statement in statements:
+                connection.exec_driver_sql(statement)
+
+    run(make)
+    made = url.set(username=login, password="p").render_as_string(hide_password=False)
+    try:
+        with Database(made, pool_size=1) as database:
+            asked = sa.text("select count(*) as n from sharequeue.share_groups")
+            database.rows(asked)
+            run(f"drop role {login}", make)
+            assert database.rows(asked)[0]["n"] == 0
+    finally:
+        run(f"drop role {login}")
+
+
+def test_readiness_and_doctor_find_a_database_that_cannot_be_written(
+    private_database: Database, stack: StackInfo
+) -> None:
+    """Both say that it is read-only, and both say ok as soon as it can be written again."""
+    settings = Settings.load(stack.home).replace(database_url=_url(private_database))
+
+    def examined() -> Finding:
+        return next(each for each in examine_servers(settings) if each.subject == "database")
+
+    with Database(_url(private_database)) as database:
+        probe = DatabaseProbe(database)
+        assert probe().state == "ok"
+        with _read_only(private_database):
+            database.engine.dispose()
+            found = probe()
+            assert not found.usable
+            assert found.state.startswith(READ_ONLY)
+            assert examined().level == FAILURE
+            assert "is read-only" in examined().text
+        assert probe().state == "ok"
+        assert examined().level == OK
