@@ -13,7 +13,7 @@ import dagster as dg
 import sqlalchemy as sa
 
 from orchestration.demo.position import Position
-from sharequeue.dagster.assets.accepted import CLIENT_ID_PREFIX
+from sharequeue.dagster.names import CLIENT_ID_PREFIX
 from sharequeue.database import Database
 from sharequeue.state import State
 from sharequeue.words.values import LeaseRow

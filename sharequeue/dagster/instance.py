@@ -31,10 +31,24 @@ def missing_settings(instance: dg.DagsterInstance, pool: str | None) -> list[str
         )
     if not instance.run_monitoring_enabled:
         found.append(
-            "this Dagster instance does not end runs whose machine went down, which keep their place in the pool: "
-            "set `run_monitoring: {enabled: true}` in its dagster.yaml"
+            "this Dagster instance does not end runs that never start, and none whose machine went down: "
+            "set `run_monitoring: {enabled: true, max_runtime_seconds: 21600}` in its dagster.yaml"
+        )
+    elif not _sees_ends(instance):
+        found.append(
+            f"the {type(instance.run_launcher).__name__} of this Dagster instance cannot see that the process of a "
+            "run is gone, so run monitoring never ends a run whose machine went down, which keeps its place in the "
+            "pool (the sensors of the share group end such runs, if they are on): set `run_monitoring: {enabled: "
+            "true, max_runtime_seconds: 21600}` in its dagster.yaml"
         )
     return found
+
+
+def _sees_ends(instance: dg.DagsterInstance) -> bool:
+    """Return whether run monitoring ends a run whose process is gone."""
+    return instance.run_launcher.supports_check_run_worker_health or bool(
+        instance.run_monitoring_max_runtime_seconds
+    )
 
 
 def _limited(instance: dg.DagsterInstance, pool: str) -> bool:

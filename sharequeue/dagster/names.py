@@ -17,6 +17,8 @@ GROUP_TAG = "sharequeue/group"
 MEMBER_TAG = "sharequeue/member"
 LEASES_TAG = "sharequeue/leases"
 """On a run: its group, its member, and the ids of its leases. The group's tag is on its assets too."""
+CLIENT_ID_PREFIX = "dagster-run-"
+"""The prefix of a member's client id, followed by the id of its run, so that the run of a member can be found."""
 REPLAY_TAG = "sharequeue/replay"
 """On a run that replays records of a group, in place of the group's tag: it is not a run of the group."""
 

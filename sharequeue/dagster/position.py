@@ -43,6 +43,8 @@ class Position:
     first_known: bool = True
     """Whether that could be read from the broker."""
     ages: Ages = field(default_factory=dict)
+    gone_runs: Sequence[str] = ()
+    """The runs of Dagster whose process was found gone just now, each with the reason."""
 
     @property
     def everything(self) -> Sequence[SharePartitionStatus]:

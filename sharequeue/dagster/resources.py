@@ -16,6 +16,7 @@ from pydantic import Field, PrivateAttr
 from sharequeue.dagster.instance import keep_connections
 from sharequeue.dagster.references import own_modules, own_path, packed
 from sharequeue.dagster.retries import forget_parent
+from sharequeue.dagster.signs_of_life import SignsOfLife
 from sharequeue.database import Database
 from sharequeue.reports.history import Reports
 from sharequeue.state import State
@@ -46,20 +47,27 @@ class StateResource(dg.ConfigurableResource[Any]):
     settings: dg.ResourceDependency[SettingsResource]
     _in_use: bool = PrivateAttr(default=False)
     _database: Database | None = PrivateAttr(default=None)
+    _signs: SignsOfLife | None = PrivateAttr(default=None)
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Create no pool yet: if an address is missing, the code that uses it reports that.
 
-        The run keeps its connections to Dagster's database, and has no tags of the run that it repeats.
+        The run keeps its connections to Dagster's database, has no tags of the run that it repeats, and shows that
+        it is alive.
         """
         self._in_use = True
         if context.run is not None and context.instance is not None:
             keep_connections(context.instance)
             forget_parent(context.instance, context.run)
+            self._signs = SignsOfLife(context.instance, context.run)
+            self._signs.begin()
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Close the pool."""
         self._in_use = False
+        if self._signs is not None:
+            self._signs.end()
+            self._signs = None
         if self._database is not None:
             self._database.close()
             self._database = None

@@ -92,18 +92,24 @@ def _of_cancelled_backfill(instance: dg.DagsterInstance, run: dg.DagsterRun) -> 
     return f"backfill {backfill.backfill_id} was cancelled"
 
 
+def own_tag(instance: dg.DagsterInstance, run: dg.DagsterRun, tag: str) -> str | None:
+    """Return the value of a tag that a run has written itself; None if it has not, or has inherited the value."""
+    value = run.tags.get(tag, OF_ANOTHER_RUN)
+    if value == OF_ANOTHER_RUN:
+        return None
+    parent = instance.get_run_by_id(run.parent_run_id) if run.parent_run_id else None
+    return None if parent is not None and parent.tags.get(tag) == value else value
+
+
 def forget_parent(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
     """Replace the tags that a run has inherited from the run that it repeats: its member, its leases, its retries.
 
     What the run itself has written already is kept: each step of it may have a process of its own.
     """
-    parent = instance.get_run_by_id(run.parent_run_id) if run.parent_run_id else None
-    if parent is None:
-        return
     inherited = {
         tag: OF_ANOTHER_RUN
         for tag in (MEMBER_TAG, LEASES_TAG, NOT_RETRIED_TAG)
-        if run.tags.get(tag, OF_ANOTHER_RUN) != OF_ANOTHER_RUN and run.tags[tag] == parent.tags.get(tag)
+        if run.tags.get(tag, OF_ANOTHER_RUN) != OF_ANOTHER_RUN and own_tag(instance, run, tag) is None
     }
     if NOT_RETRIED_TAG in inherited:
         # Somebody repeats the run after a change: this one may be retried again.
@@ -112,4 +118,4 @@ def forget_parent(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
         instance.add_run_tags(run.run_id, inherited)
 
 
-__all__ = ["MAX_RETRIES_TAG", "NOT_RETRIED_TAG", "forget_parent", "is_final", "retried_if_useful"]
+__all__ = ["MAX_RETRIES_TAG", "NOT_RETRIED_TAG", "forget_parent", "is_final", "own_tag", "retried_if_useful"]

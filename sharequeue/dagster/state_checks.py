@@ -19,7 +19,6 @@ from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.dagster.tables import table_of
 from sharequeue.words.figures import SharePartitionStatus
 from sharequeue.words.names import plural
-from sharequeue.words.values import LeaseRow
 
 STATE_VERIFIED = "state_verified"
 LAG_KNOWN = "lag_known"
@@ -36,7 +35,8 @@ def described_checks(group: ShareGroup) -> dict[str, str]:
     described = {
         STATE_VERIFIED: "Every invariant of the group's state holds; for example, no offset is in two leases.",
         LAG_KNOWN: "The ends of the logs were read within the last minute, and no processed offset is behind them.",
-        NONE_STUCK: "No lease is long past its lock, and none is held by a member that is gone.",
+        NONE_STUCK: "No lease is long past its lock, none is held by a member that is gone, and no run in Dagster is "
+        "active without a process.",
         NONE_LOST: f"Retention has removed at most {bounds.max_lost:,} records before they were processed.",
     }
     if bounds.max_lag is not None:
@@ -77,7 +77,7 @@ def state_results(group: ShareGroup, asset: dg.AssetKey, position: Position) -> 
     made: dict[str, Callable[[], _Result]] = {
         STATE_VERIFIED: lambda: _verified(position.violations or ()),
         LAG_KNOWN: lambda: _lag_known(position),
-        NONE_STUCK: lambda: _none_stuck(position.stuck, group.group),
+        NONE_STUCK: lambda: _none_stuck(position, group.group),
         NONE_LOST: lambda: _none_lost(statuses, bounds.max_lost),
         LAG_BOUNDED: lambda: _lag(position.lag, bounds.max_lag or 0),
         AGE_BOUNDED: lambda: _age(position, bounds.max_age or ""),
@@ -138,13 +138,20 @@ def _lag_known(position: Position) -> _Result:
     )
 
 
-def _none_stuck(stuck: Sequence[LeaseRow], group_id: str) -> _Result:
-    problem = (
+def _none_stuck(position: Position, group_id: str) -> _Result:
+    stuck, gone = position.stuck, position.gone_runs
+    leases = (
         f"{len(stuck)} leases are stuck: see `sharequeue state show --group {group_id}`; a run, or the service, "
         "releases expired locks"
     )
-    metadata = {"stuck_leases": len(stuck), "stuck": table_of(STUCK_COLUMNS, stuck[:20])}
-    return _Result(problem if stuck else "", "no lease is stuck", metadata)
+    runs = f"the queue stands still, until another run begins: {'; '.join(gone)}. The sensor has ended it"
+    metadata = {
+        "stuck_leases": len(stuck),
+        "stuck": table_of(STUCK_COLUMNS, stuck[:20]),
+        "gone_runs": len(gone),
+    }
+    problems = (leases if stuck else "", runs if gone else "")
+    return _Result("; ".join(filter(None, problems)), "no lease is stuck", metadata)
 
 
 def _none_lost(statuses: Sequence[SharePartitionStatus], most: int) -> _Result:

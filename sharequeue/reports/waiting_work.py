@@ -68,6 +68,10 @@ class GroupWork:
     """When a replica of the service was last running; None if there never was one."""
     pending_rows: int = 0
     """Acknowledged rows that are not in their lakehouse table yet: the next run completes them."""
+    at_work: frozenset[str] = frozenset()
+    """The ids of the live members and of the holders of locks that have not lapsed, and the members' client ids."""
+    gone: frozenset[str] = frozenset()
+    """The client ids of members whose session has expired."""
 
     @property
     def lag(self) -> int:
@@ -117,6 +121,15 @@ def work_of(database: Database, group_id: str) -> GroupWork:
             ),
             group_id=group_id,
         )
+        members = joined.rows(
+            sa.text(
+                "select member_id, client_id, session_expires_at > sharequeue.clock() as at_work"
+                " from sharequeue.group_members where group_id = :group_id"
+                " union all select distinct member_id, '', true from sharequeue.held_leases"
+                " where group_id = :group_id and seconds_left > 0"
+            ),
+            group_id=group_id,
+        )
         (about,) = joined.rows(
             sa.text(
                 "select sharequeue.clock() as at, (select max(heard_at) from sharequeue.replicas) as heard_at,"
@@ -128,4 +141,13 @@ def work_of(database: Database, group_id: str) -> GroupWork:
             group_id=group_id,
         )
     parts = [WaitingWork(**row) for row in rows]
-    return GroupWork(about["at"], parts, about["members"], about["heard_at"], about["pending_rows"])
+    at_work = {row[name] for row in members if row["at_work"] for name in ("member_id", "client_id")}
+    return GroupWork(
+        about["at"],
+        parts,
+        about["members"],
+        about["heard_at"],
+        about["pending_rows"],
+        at_work=frozenset(at_work - {""}),
+        gone=frozenset(row["client_id"] for row in members if not row["at_work"]) - at_work,
+    )

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.dagster import reports
 from sharequeue.dagster.instance import missing_settings
-from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG, lease_tag_value
+from sharequeue.dagster.names import CLIENT_ID_PREFIX, LEASES_TAG, MEMBER_TAG, lease_tag_value
 from sharequeue.dagster.references import NoSuchObject, Reference
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.retries import retried_if_useful
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 FIRST_LOOK_S = 3.0
 """After this time without an assignment, a member checks whether its topics exist."""
-CLIENT_ID_PREFIX = "dagster-run-"
-"""The prefix of a run's member id, followed by the run's id, so that the run of a member can be found."""
 
 
 class Bounds(dg.Config):

@@ -11,7 +11,7 @@ import dagster as dg
 
 from sharequeue.dagster.assets.history import partitions_of
 from sharequeue.dagster.resources import StateResource
-from sharequeue.dagster.sensors.active_runs import AT_WORK
+from sharequeue.dagster.sensors.active_runs import AT_WORK, end, lifeless
 from sharequeue.dagster.sensors.outages import Answer, Kept, keep, sensor_on_state
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.state.journal import Journal
@@ -42,8 +42,12 @@ def _tick(
 ) -> Answer:
     keep(context, kept)
     partitions = partitions_of(group)
-    if context.instance.get_runs(dg.RunsFilter(job_name=job_name, statuses=AT_WORK), limit=1):
-        return dg.SkipReason("a run counts days at the moment")
+    for run in context.instance.get_runs(dg.RunsFilter(job_name=job_name, statuses=AT_WORK)):
+        dead = lifeless(context.instance, run, group)
+        if dead is None:
+            return dg.SkipReason("a run counts days at the moment")
+        if dead.is_gone:
+            end(context.instance, dead)
     days = [day.isoformat() for day in Journal(queue.database).days_with_figures(group.group)]
     new = {*days} - context.instance.get_materialized_partitions(asset)
     if not new:

@@ -21,7 +21,7 @@ import dagster as dg
 
 from sharequeue.dagster.position import awaited, silence
 from sharequeue.dagster.resources import StateResource
-from sharequeue.dagster.sensors.active_runs import at_work, latest_runs, reason_of_failure
+from sharequeue.dagster.sensors.active_runs import Lifeless, at_work, end_gone, latest_runs, reason_of_failure
 from sharequeue.dagster.sensors.outages import Answer, Kept, keep, sensor_on_state
 from sharequeue.dagster.share_group import LagSensor, ShareGroup
 from sharequeue.reports.waiting_work import GroupWork, work_of
@@ -58,6 +58,7 @@ def _tick(
 ) -> Answer:
     given, work, now = group.automation.sensor, work_of(queue.database, group.group), time.time()
     requested_at, since = kept.get("progress"), kept.get("waiting_since", now)
+    ended = end_gone(context.instance, group, assets, work)
     unknown = unknown_topics(group, work)
     first = awaited(group, unknown, queue.database, queue.settings.load()) if unknown else []
     lag = work.lag + sum(status.lag for status in first or ())
@@ -70,12 +71,13 @@ def _tick(
         return skipped(reason)
     if work.members:
         return skipped(f"the group has {plural(work.members, 'live member')}")
-    if running := at_work(context.instance, group, assets):
+    if running := at_work(context.instance, group, assets, work):
         return skipped(running)
     runs = latest_runs(context.instance, group)
     latest, progress = runs[0] if runs else None, _progress(work)
-    if reason := reason_to_wait(context.instance, given, runs, requested_at == progress, now):
-        return skipped(reason)
+    waits = reason_to_wait(context.instance, given, runs, requested_at == progress, now)
+    if waits and not _follows_at_once(context.instance, runs, ended):
+        return skipped(waits)
     if reason := _unknown_or_few(group, work, latest, now, since) or _not_there(work, unknown, first):
         return skipped(reason, waiting_since=since)
     run_key = f"{group.group}:{latest.dagster_run.run_id if latest else 'first'}"
@@ -147,6 +149,17 @@ def pause_after(given: LagSensor, failures: int) -> float:
     """Return the seconds without a request after so many failed runs in a row."""
     least = given.pause_after_failure_seconds
     return min(least * 2.0 ** max(0, failures - 1), max(LONGEST_PAUSE_SECONDS, least))
+
+
+def _follows_at_once(
+    instance: dg.DagsterInstance, runs: Sequence[dg.RunRecord], ended: Sequence[Lifeless]
+) -> bool:
+    """Return whether a run follows one that this tick has ended, without a pause: its records are not at fault.
+
+    Not if it is the second failure in a row, nor if Dagster retries it.
+    """
+    is_ended = runs[0].dagster_run.run_id in [dead.run.run_id for dead in ended]
+    return is_ended and _failures(runs) <= 1 and not instance.run_retries_enabled
 
 
 def _failures(runs: Sequence[dg.RunRecord]) -> int:

@@ -13,7 +13,7 @@ reason of a tick lists what it has recorded: Dagster shows it unless the tick re
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import dagster as dg
@@ -24,7 +24,7 @@ from sharequeue.dagster.assets.dead_letters import reported_until
 from sharequeue.dagster.assets.reports import standing
 from sharequeue.dagster.position import Position, seen_by_broker, settled, silence, state_of
 from sharequeue.dagster.resources import StateResource
-from sharequeue.dagster.sensors.active_runs import at_work, latest_runs
+from sharequeue.dagster.sensors.active_runs import at_work, end_gone, latest_runs
 from sharequeue.dagster.sensors.lag import FAILED, reason_to_wait, unknown_topics
 from sharequeue.dagster.sensors.outages import Answer, Kept, keep, sensor_on_state
 from sharequeue.dagster.share_group import ShareGroup, duration
@@ -89,6 +89,8 @@ def _tick(
         if position.statuses:
             Reports(database).record(group.group, duration(group.automation.observe.keep))
     position, work = seen_by_broker(position, group, queue.database, settings), position.work
+    gone = end_gone(instance, group, observed.made_by_runs, work)
+    position = replace(position, gone_runs=[str(dead) for dead in gone])
     if not position.everything:
         keep(context, kept)
         return dg.SkipReason(
@@ -258,7 +260,7 @@ def _checks(
     # The report is made before the checks.
     if is_reported and (latest is None or not failed or _has_results(instance, latest)):
         return [], ""
-    waits_for = at_work(instance, group, observed.made_by_runs) or reason_to_wait(
+    waits_for = at_work(instance, group, observed.made_by_runs, work) or reason_to_wait(
         instance, group.automation.sensor, runs, False, time.time()
     )
     if waits_for:

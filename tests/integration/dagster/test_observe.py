@@ -17,6 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from sharequeue.dagster import StateResource, position, share_group_defs
 from sharequeue.dagster.assets.reports import spso_and_lag_asset
+from sharequeue.dagster.names import MEMBER_TAG
 from sharequeue.dagster.reports import figures
 from sharequeue.dagster.resources import SettingsResource
 from sharequeue.dagster.sensors import Observed, observe_sensor
@@ -120,6 +121,24 @@ def test_a_check_has_a_new_result_when_it_changes(
     assert verdicts() == {"lag_bounded": True}
     instance.report_runless_asset_event(dg.AssetCheckEvaluation(REPORT, "lag_bounded", passed=False))
     assert verdicts() == {"lag_bounded": True}
+
+
+def test_a_queue_whose_run_died_with_its_machine_stands_still(
+    tick: Tick, private_database: Database, instance: dg.DagsterInstance, at: SharePartition
+) -> None:
+    """The tick that finds it fails the check, with the run, and ends the run; without it, the check passes again."""
+    tags = {**share_group("g").run_tags, MEMBER_TAG: "gone"}
+    run = instance.add_run(dg.DagsterRun("g", status=dg.DagsterRunStatus.STARTED, tags=tags))
+    found = {each.check_name: each for each in events(tick(), dg.AssetCheckEvaluation)}
+    assert not found["none_stuck"].passed
+    assert found["none_stuck"].description is not None
+    assert found["none_stuck"].description.startswith(
+        f"the queue stands still, until another run begins: run {run.run_id} of g is started, but its process is "
+    )
+    ended = instance.get_run_by_id(run.run_id)
+    assert ended is not None
+    assert ended.status == dg.DagsterRunStatus.FAILURE
+    assert "none_stuck passed" in tick().skip_reason.skip_message
 
 
 def test_the_reason_of_a_tick_lists_what_it_recorded(

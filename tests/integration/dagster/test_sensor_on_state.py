@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import dagster as dg
 import pytest
 
 # Runs and backfills as Dagster stores them, without executing any: their records have no public names.
-from dagster._core.events import AssetMaterializationPlannedData
+from dagster._core.events import AssetMaterializationPlannedData, EngineEventData
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._core.remote_origin import (
     RegisteredCodeLocationOrigin,
@@ -22,9 +24,11 @@ from dagster._core.remote_origin import (
 )
 
 from sharequeue.dagster.definitions import share_group_defs
+from sharequeue.dagster.names import CLIENT_ID_PREFIX, MEMBER_TAG
 from sharequeue.dagster.resources import SettingsResource, StateResource
-from sharequeue.dagster.sensors import lag_sensor
+from sharequeue.dagster.sensors import active_runs, lag_sensor
 from sharequeue.dagster.share_group import ShareGroup
+from sharequeue.dagster.signs_of_life import AT_WORK, CLOSED
 from sharequeue.database import Database
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.groups.replicas import hear_replica
@@ -38,6 +42,7 @@ from tests.fixtures.dagster import share_group
 from tests.fixtures.stack import MakeTopic
 from tests.waiting import pass_time
 
+STARTED, CANCELING = dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 RECORDS = 1000
 GROUP = share_group("g", topics=["t"])
@@ -113,9 +118,11 @@ class Case:
             outputs=[LeaseOutput("s", f"{PENDING}/folder", RECORDS)],
         )
 
-    def join(self) -> None:
+    def join(self, client_id: str = "") -> None:
         """A member joins."""
-        request = HeartbeatRequest("g", str(uuid.uuid4()), 0, subscribed_topic_names=("t",))
+        request = HeartbeatRequest(
+            "g", str(uuid.uuid4()), 0, subscribed_topic_names=("t",), client_id=client_id
+        )
         assert heartbeat(self.database, request).error_code == 0
 
     def heard(self, drains: bool = False) -> None:
@@ -129,6 +136,7 @@ class Case:
         assets: frozenset[dg.AssetKey] | None = None,
         checks: frozenset[dg.AssetCheckKey] | None = None,
         tagged: bool | None = None,
+        member: str | None = None,
         **planned: dg.AssetKey,
     ) -> dg.DagsterRun:
         """A run as Dagster has it after it was created, of the group's job with its tags; `planned` are the assets
@@ -141,7 +149,10 @@ class Case:
                 status=status,
                 asset_selection=assets,
                 asset_check_selection=checks,
-                tags=GROUP.run_tags if tagged or (tagged is None and job == GROUP.name) else {},
+                tags={
+                    **(GROUP.run_tags if tagged or (tagged is None and job == GROUP.name) else {}),
+                    **({} if member is None else {MEMBER_TAG: member}),
+                },
                 remote_job_origin=RemoteJobOrigin(origin, job),
             )
         )
@@ -259,6 +270,15 @@ SITUATIONS: dict[str, tuple[list[Callable[[Case], object]], str | None]] = {
     ),
     "a backfill": ([lambda c: c.backfill(OTHER, ACCEPTED)], "backfill b is requested"),
     "a backfill elsewhere": ([lambda c: c.backfill(OTHER)], None),
+    "a run whose member is gone": ([lambda c: c.run(STARTED, member="gone")], None),
+    "its member holds a lock": (
+        [lambda c: c.lease(10), lambda c: c.run(STARTED, member="member")],
+        "of g is started",
+    ),
+    "a run that joined under its name, and whose session has expired": (
+        [lambda c: c.join(CLIENT_ID_PREFIX + c.run(STARTED).run_id), lambda c: later(c, 60)],
+        None,
+    ),
     "a run that has ended": ([lambda c: c.run(dg.DagsterRunStatus.SUCCESS)], None),
 }
 
@@ -307,6 +327,79 @@ def test_another_locations_job_of_the_same_name_does_not_hold_it_up(case: Case) 
     answer = case.look()
     assert isinstance(answer, dg.SensorResult)
     assert [request.run_key for request in answer.run_requests or ()] == ["g:first"]
+
+
+def sign(case: Case, run: dg.DagsterRun, message: str, seconds_ago: float) -> None:
+    """A run has given a sign of life so long ago."""
+    event = dg.DagsterEvent(
+        dg.DagsterEventType.ENGINE_EVENT.value,
+        run.job_name,
+        message=message,
+        event_specific_data=EngineEventData(),
+    )
+    case.instance.report_dagster_event(event, run.run_id, timestamp=time.time() - seconds_ago)
+
+
+def status(case: Case, run: dg.DagsterRun) -> dg.DagsterRunStatus:
+    """The status of a run now."""
+    now = case.instance.get_run_by_id(run.run_id)
+    assert now is not None
+    return now.status
+
+
+def test_a_run_whose_machine_went_down_is_ended_and_followed(case: Case) -> None:
+    """Its status stays what it was, and Dagster does not look; the first tick without a sign of life ends it with the
+    reason, and requests the next run. A second death in a row is followed by a pause."""
+    run = case.run(STARTED)
+    sign(case, run, AT_WORK, 60)
+    assert "of g is started" in str(case.said())
+    assert status(case, run) == STARTED
+    other = case.run(CANCELING, job="g_replay", tagged=False)
+    dead = case.run(STARTED)
+    for each in (other, dead):
+        sign(case, each, AT_WORK, 300)
+    assert "of g is started" in str(case.said())
+    assert status(case, run) == STARTED
+    assert (status(case, dead), status(case, other)) == (
+        dg.DagsterRunStatus.FAILURE,
+        dg.DagsterRunStatus.CANCELED,
+    )
+    case.instance.handle_run_event(run.run_id, _ended(run))
+    case.run(STARTED, member="gone")
+    assert "changed nothing" not in str(case.said())
+
+
+def test_the_reason_of_a_run_that_was_ended_is_shown(case: Case) -> None:
+    """In its own log, and in the ticks of the pause after a second one."""
+    for _ in range(2):
+        run = case.run(STARTED, member="gone")
+        said = case.said()
+    assert status(case, run) == dg.DagsterRunStatus.FAILURE
+    assert "as did the one before it; the next one is requested in" in str(said)
+    assert "ended by a sensor of its share group: its process is gone: its member gone does not live" in str(
+        said
+    )
+
+
+def test_a_run_that_is_quiet_in_a_step_of_others_is_not_ended(case: Case) -> None:
+    """It has closed the state, so it may be at work elsewhere; it delays no other run for ever."""
+    run = case.run(STARTED, job="nightly", a=OTHER, b=DEAD_LETTERS)
+    sign(case, run, AT_WORK, 300)
+    sign(case, run, CLOSED, 200)
+    assert "of nightly is started" in str(case.said())
+    with mock.patch.object(active_runs, "QUIET_SECONDS", -1.0):
+        assert case.said() is None
+    assert status(case, run) == STARTED
+
+
+def test_a_retry_of_a_run_that_died_is_not_taken_for_it(case: Case) -> None:
+    """It has inherited the tag of a member that is gone."""
+    dead = case.run(STARTED, member="gone")
+    retry = case.instance.add_run(
+        dg.DagsterRun("g", status=STARTED, tags=dead.tags, parent_run_id=dead.run_id, root_run_id=dead.run_id)
+    )
+    assert f"run {retry.run_id} of g is started" in str(case.said())
+    assert status(case, dead) == dg.DagsterRunStatus.FAILURE
 
 
 def _ended(run: dg.DagsterRun) -> dg.DagsterEvent:

@@ -16,7 +16,7 @@ from tests.fixtures.dagster import share_group
 COMPLETE = """
 concurrency: {pools: {default_limit: 2}}
 run_retries: {enabled: true}
-run_monitoring: {enabled: true}
+run_monitoring: {enabled: true, max_runtime_seconds: 21600}
 """
 
 
@@ -40,12 +40,17 @@ def instance_of(folder: Path, settings: str) -> dg.DagsterInstance:
             "spark",
             ["the pool 'spark' has no limit"],
         ),
+        (
+            COMPLETE.replace(", max_runtime_seconds: 21600", ""),
+            "spark",
+            ["DefaultRunLauncher of this Dagster instance cannot see that the process of a run is gone"],
+        ),
     ],
 )
 def test_what_an_instance_lacks_is_named_with_what_to_set(
     settings: str, pool: str | None, missing: list[str], tmp_path: Path
 ) -> None:
-    """The pool's limit, run retries and run monitoring."""
+    """The pool's limit, run retries, run monitoring, and a limit of the time where the launcher sees no end."""
     with instance_of(tmp_path, settings) as instance:
         found = missing_settings(instance, pool)
     assert len(found) == len(missing)
