@@ -41,12 +41,19 @@ from sharequeue.spark.outcomes.outcomes import (
 )
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import no_files, refuse_taken
-from sharequeue.spark.output.lease_files import Written, durable, intact, write_leases, write_summary
+from sharequeue.spark.output.lease_files import (
+    Written,
+    durable,
+    intact,
+    write_leases,
+    write_summary,
+    write_without,
+)
 from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.progress import Progress, ProgressCallback
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.report import RoundReport, counted
-from sharequeue.spark.sinks.interface import Accepted, OpenSink, SinkContext, WrittenRound
+from sharequeue.spark.sinks.interface import Accepted, OpenSink, Refused, SinkContext, WrittenRound
 from sharequeue.spark.spark_jobs import uncache
 from sharequeue.words.errors import InvalidRequest
 from sharequeue.words.offsets import EMPTY, OffsetSet
@@ -86,9 +93,16 @@ FAILED_RECORDS = 100
 
 
 def refuse_most_failed(
-    spark: SparkSession, share: float, written: Written, leases: Sequence[Lease], seen: Mapping[int, Seen]
+    spark: SparkSession,
+    share: float,
+    written: Written,
+    leases: Sequence[Lease],
+    seen: Mapping[int, Seen],
+    left: Sequence[Lease],
 ) -> None:
-    """Raise MostFailed if this share of the records of a round has failed."""
+    """Raise MostFailed if this share of the records of a round has failed. `left` are the leases that are not
+    acknowledged yet; `written` are the files of these.
+    """
     given = failed = 0
     for lease in leases:
         first = OffsetSet.union(d.offsets for d in lease.deliveries if d.delivery_count == 1)
@@ -97,9 +111,10 @@ def refuse_most_failed(
         failed += (outcomes.get(AcknowledgeType.RELEASE, EMPTY) & first).count
         failed += (outcomes.get(AcknowledgeType.REJECT, EMPTY) & first).count
     if given >= FAILED_RECORDS and failed >= share * given:
+        nothing = "Nothing of this round" if len(left) == len(leases) else "Nothing more of this round"
         raise MostFailed(
             f"{failed:,} of {given:,} records failed at their first delivery; the limit is {share:.0%}. "
-            "Nothing of this round was acknowledged, and its deliveries were given back. "
+            f"{nothing} was acknowledged, and its deliveries were given back. "
             f"{_most_frequent(spark, written)} Correct the handler; if so many failures are expected, raise the "
             "job's `failed_share`, or switch it off with None."
         )
@@ -243,47 +258,76 @@ class Round:
             return self.isolation.write(self.planned)
 
     def finish(self, ended: Ended) -> RoundReport:
-        """Read back the written output, and acknowledge each lease accordingly; return the round's figures."""
-        run, job = self.run, self.run.job
-        leases, written = ended.leases, ended.written
-        with self._stage("summarise"), intact(run.files, written, leases):
-            summaries = self._summarise(written, leases)
-        with self._stage("read back"), intact(run.files, written, leases), durable(run.files, written):
-            seen = read_back(
-                run.source.spark,
-                written.folders,
-                delays="not_before" in self.planned[0].handled.schema.names,
-                files=run.files,
-            )
-            all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in seen.values()))
-            refuse_other_partitions(leases, seen)
-            wanted = acknowledgements(run.source, leases, seen, self.infos, job.dropped)
-            if run.failure is None:
-                run.failure = first_failure(run.source.spark, run.files, written.exceptions.values())
-        if job.failed_share is not None:
-            refuse_most_failed(run.source.spark, job.failed_share, written, leases, seen)
-        if written.folders:
-            run.context.columns_fit(self.planned[0].handled.schema, keep=True)
-        # Releases must be recorded before the next round leases.
-        with run.leasing:
-            acknowledged = self._acknowledge(written, leases, wanted, seen, summaries)
-            for lease, result in zip(leases, acknowledged, strict=True):
-                released = wanted[lease.lease_id].outcomes.get(AcknowledgeType.RELEASE, EMPTY)
-                run.releases.add(lease.share_partition, released, result.spso)
-            # Offsets below the log start can no longer be acknowledged; such a lease ends without an acknowledgement.
-            release_held(run.source.state, [lease for lease in leases if wanted[lease.lease_id].lost])
+        """Read back the written output, and acknowledge each lease accordingly; return the round's figures.
+
+        A lease with records that the sink refuses is written again, with these rejected, and passed to it again.
+        """
+        run = self.run
+        left, written, seen = ended.leases, ended.written, dict[int, Seen]()
+        acknowledged: list[Acknowledged] = []
+        sent: list[Acknowledgement] = []
+        while left:
+            summaries = self._summarise(written, left)
+            wanted = self._read_back(written, left, seen)
+            if run.job.failed_share is not None:
+                refuse_most_failed(run.source.spark, run.job.failed_share, written, ended.leases, seen, left)
+            if written.folders:
+                run.context.columns_fit(self.planned[0].handled.schema, keep=True)
+            results = self._acknowledge(written, left, wanted, seen, summaries)
+            refused = {}
+            for lease, result in zip(left, results, strict=True):
+                if isinstance(result, Refused):
+                    refused[lease.lease_id] = result.reasons
+                else:
+                    acknowledged.append(result)
+                    sent.append(wanted[lease.lease_id])
+            left = [lease for lease in left if lease.lease_id in refused]
+            if left:
+                written = self._rejected(written, left, refused)
         run.records_done += self.leased
         lag = run.lag()
         self._report_progress("done", lag)
         return RoundReport(
             number=self.number,
-            lease_ids=tuple(lease.lease_id for lease in (*leases, *ended.failed)),
+            lease_ids=tuple(lease.lease_id for lease in (*ended.leases, *ended.failed)),
             leased=self.leased,
-            **counted(acknowledged, wanted.values()),
+            **counted(acknowledged, sent),
             lag=lag,
             stage_seconds=self.seconds,
             unacknowledged=sum(lease.offsets.count for lease in ended.failed),
         )
+
+    def _read_back(
+        self, written: Written, leases: Sequence[Lease], seen: dict[int, Seen]
+    ) -> dict[int, Acknowledgement]:
+        """Return the acknowledgements of these leases by what their files have, and add that to `seen`."""
+        run, job = self.run, self.run.job
+        with self._stage("read back"), intact(run.files, written, leases), durable(run.files, written):
+            found = read_back(
+                run.source.spark,
+                written.folders,
+                delays="not_before" in self.planned[0].handled.schema.names,
+                files=run.files,
+            )
+            all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in found.values()))
+            refuse_other_partitions(leases, found)
+            wanted = acknowledgements(run.source, leases, found, self.infos, job.dropped)
+            if run.failure is None:
+                run.failure = first_failure(run.source.spark, run.files, written.exceptions.values())
+        seen.update({lease.lease_id: found.get(lease.lease_id, UNSEEN) for lease in leases})
+        return wanted
+
+    def _rejected(
+        self, written: Written, leases: Sequence[Lease], refused: Mapping[int, Mapping[int, str]]
+    ) -> Written:
+        """Write these leases again, with the records rejected that the sink refused."""
+        source, names = self.run.source, self.run.job.names
+        columns = self.planned[0].handled.schema
+        with self._stage("write"), intact(self.run.files, written, leases):
+            return write_without(
+                *(source.spark, self.run.files, source.settings, source.state, names),
+                *(written, columns, leases, refused),
+            )
 
     def forget(self) -> None:
         """Remove the handler's cached DataFrames of the round from Spark's cache, at any stage."""
@@ -314,21 +358,24 @@ class Round:
         """Write partial sums of the accepted rows, from the files, without a second pass over the topic."""
         run, job = self.run, self.run.job
         summaries: dict[str, dict[int, str]] = {}
-        for summary in job.summaries:
-            name = job.summary_sink(summary)
-            summaries[name] = {}
-            if written.accepted:
-                schema = self.planned[0].handled.schema  # otherwise a Spark job would infer it from the files
-                folders = map(literal, written.accepted.values())
-                accepted = run.source.spark.read.schema(schema).parquet(*folders)
-                summaries[name] = write_summary(
-                    run.files,
-                    run.source.settings,
-                    run.source.state,
-                    name,
-                    summary.partial(accepted),
-                    [lease.lease_id for lease in leases],
-                )
+        with self._stage("summarise"), intact(run.files, written, leases):
+            for summary in job.summaries:
+                name = job.summary_sink(summary)
+                summaries[name] = {}
+                if written.accepted:
+                    schema = self.planned[
+                        0
+                    ].handled.schema  # otherwise a Spark job would infer it from the files
+                    folders = map(literal, written.accepted.values())
+                    accepted = run.source.spark.read.schema(schema).parquet(*folders)
+                    summaries[name] = write_summary(
+                        run.files,
+                        run.source.settings,
+                        run.source.state,
+                        name,
+                        summary.partial(accepted),
+                        [lease.lease_id for lease in leases],
+                    )
         return summaries
 
     def _acknowledge(
@@ -338,7 +385,7 @@ class Round:
         wanted: Mapping[int, Acknowledgement],
         seen: Mapping[int, Seen],
         summaries: Mapping[str, Mapping[int, str]],
-    ) -> Sequence[Acknowledged]:
+    ) -> Sequence[Acknowledged | Refused]:
         """Let the sink acknowledge the leases, each with the outputs that count from then on.
 
         Raises SinkTaken if it was refused because another group has counted an output in the sink since the run
@@ -363,10 +410,32 @@ class Round:
                 Accepted(lease, written.accepted.get(at), of_lease.accepted_rows, wanted[at], others)
             )
         try:
-            return run.sink.acknowledge(WrittenRound(accepted, self.keeper, self._stage))
+            # Releases must be recorded before the next round leases.
+            with run.leasing:
+                results = run.sink.acknowledge(WrittenRound(accepted, self.keeper, self._stage))
+                self._note_releases(leases, wanted, results)
+            return results
         except InvalidRequest:
             refuse_taken(run.files, source.settings, source.state, job.names)
             raise
+
+    def _note_releases(
+        self,
+        leases: Sequence[Lease],
+        wanted: Mapping[int, Acknowledgement],
+        results: Sequence[Acknowledged | Refused],
+    ) -> None:
+        lost = []
+        for lease, result in zip(leases, results, strict=True):
+            if isinstance(result, Refused):
+                continue
+            sent = wanted[lease.lease_id]
+            released = sent.outcomes.get(AcknowledgeType.RELEASE, EMPTY)
+            self.run.releases.add(lease.share_partition, released, result.spso)
+            if sent.lost:
+                lost.append(lease)
+        # Offsets below the log start can no longer be acknowledged; such a lease ends without an acknowledgement.
+        release_held(self.run.source.state, lost)
 
     def _report_progress(self, stage: str, lag: int | None = None) -> None:
         run = self.run
@@ -382,7 +451,7 @@ class Round:
         try:
             yield
         finally:
-            self.seconds[name] = time.monotonic() - began
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
         self._check()
 
     def _check(self) -> None:

@@ -23,7 +23,7 @@ from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.outcomes import Acknowledgement
 from sharequeue.spark.sinks.interface import Accepted, SinkContext
 from sharequeue.spark.sinks.postgres import PostgresTable
-from sharequeue.spark.sinks.postgres_copy import LEASE
+from sharequeue.spark.sinks.postgres_copy import LEASE, OFFSET
 from sharequeue.state import State
 from sharequeue.words.offsets import EMPTY, OffsetSet
 from sharequeue.words.settings import Settings
@@ -106,7 +106,7 @@ def drain(
             acknowledged, rows = _handled(lease)
             copier = sink.copier([lease.lease_id])
             receipts = [row for batch in copier(_batches(lease, rows)) for row in batch.to_pylist()]
-            sink.take((row["attempt"], row["lease_id"], row["rows"]) for row in receipts)
+            sink.take(tuple(row.values()) for row in receipts)
             sink.acknowledge_lease(Accepted(lease, None, len(rows), acknowledged))
 
 
@@ -139,6 +139,7 @@ def _batches(lease: Lease, offsets: list[int]) -> Iterator[pa.RecordBatch]:
         lease_ids = pa.repeat(pa.scalar(lease.lease_id), len(some))
         columns = {
             LEASE: lease_ids,
+            OFFSET: some,
             "topic": pa.repeat(pa.scalar(lease.share_partition.topic), len(some)),
             "partition": pa.repeat(pa.scalar(0, pa.int32()), len(some)),
             "offset": some,

@@ -9,23 +9,27 @@ sink starts from these files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+from pyspark.sql.types import StructType
 
-from sharequeue.spark.handler import ACCEPT, KEPT_AS_GIVEN, LEASE, HandlerError
+from sharequeue.spark.handler import ACCEPT, KEPT_AS_GIVEN, LEASE, REJECT, HandlerError
 from sharequeue.spark.output.damaged import named_leases, reads_what_it_wrote
-from sharequeue.spark.output.files import Files
-from sharequeue.spark.output.folders import SinkNames, new_folder
+from sharequeue.spark.output.files import Files, literal
+from sharequeue.spark.output.folders import SinkNames, new_folder, remove_lease
 from sharequeue.spark.output.reachable import failed_by_store
 from sharequeue.spark.output.shared_folder import Counted, all_read_back
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import Lease
 
+_LEASE_ID, _OFFSET, _REASON = "sharequeue_lease_id", "sharequeue_offset", "sharequeue_reason"
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -65,6 +69,43 @@ def write_leases(
         {-lease_id: at for lease_id, at in found.items() if lease_id < 0},
         rows,
     )
+
+
+def write_without(
+    spark: SparkSession,
+    files: Files,
+    settings: Settings,
+    state: State,
+    names: SinkNames,
+    before: Written,
+    columns: StructType,
+    leases: Sequence[Lease],
+    refused: Mapping[int, Mapping[int, str]],
+) -> Written:
+    """Write the rows of these leases again, from their files with these columns, and remove the files: the records
+    that a sink `refused`, by lease id and offset, are rejected with these reasons.
+    """
+    ours = {lease.lease_id for lease in leases}
+    folders = [
+        at for by_lease in (before.accepted, before.exceptions) for i, at in by_lease.items() if i in ours
+    ]
+    rows = spark.read.schema(columns).parquet(*map(literal, folders))
+    reasons = [(i, offset, reason) for i, of_lease in refused.items() for offset, reason in of_lease.items()]
+    given = spark.createDataFrame(
+        pa.table(dict(zip((_LEASE_ID, _OFFSET, _REASON), map(list, zip(*reasons, strict=True)), strict=True)))
+    )
+    same = (rows["lease_id"] == given[_LEASE_ID]) & (rows["offset"] == given[_OFFSET])
+    found = fn.col(_REASON).isNotNull()
+    joined = rows.join(given, same, "left").withColumns(
+        {
+            "outcome": fn.when(found, fn.lit(REJECT)).otherwise(fn.col("outcome")),
+            "error": fn.when(found, fn.col(_REASON)).otherwise(fn.col("error")),
+        }
+    )
+    written = write_leases(files, settings, state, names, joined.drop(_LEASE_ID, _OFFSET, _REASON), leases)
+    for folder in folders:
+        remove_lease(files, folder)
+    return written
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -93,6 +93,18 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """What a sink returns for a lease with records that it refuses: the reasons by offset. Nothing of the lease was
+    acknowledged or written. The round rejects these records, and passes the lease to the sink again.
+    """
+
+    reasons: Mapping[int, str]
+
+
+_Result = TypeVar("_Result", bound=Acknowledged | Refused)
+
+
+@dataclass(frozen=True, slots=True)
 class WrittenRound:
     """A round whose rows are in files. Nothing of it counts yet."""
 
@@ -111,13 +123,15 @@ class WrittenRound:
             ]
             return acknowledge_all(state, self.keeper, given)
 
-    def one_by_one(self, acknowledge: Callable[[Accepted], Acknowledged]) -> list[Acknowledged]:
+    def one_by_one(self, acknowledge: Callable[[Accepted], _Result]) -> list[_Result]:
         """Call a function for each lease in turn, while the lease has the lock that its acknowledgement needs."""
         done = []
         for each in self.leases:
             with self.keeper.acknowledging([each.lease]) as (kept,):
-                done.append(acknowledge(replace(each, lease=kept)))
-                self.keeper.drop(kept)
+                result = acknowledge(replace(each, lease=kept))
+                done.append(result)
+                if isinstance(result, Acknowledged):
+                    self.keeper.drop(kept)
         return done
 
 
@@ -181,9 +195,10 @@ class OpenSink(Protocol):
         """
         return handled
 
-    def acknowledge(self, round: WrittenRound) -> list[Acknowledged]:
+    def acknowledge(self, round: WrittenRound) -> Sequence[Acknowledged | Refused]:
         """Acknowledge the leases of a round. With its acknowledgement the accepted rows of a lease count, all of them
-        or none. Return the results in the order of the leases.
+        or none. Return the results in the order of the leases; for a lease with records that only the write shows to
+        be refused, a `Refused`, which names at least one.
         """
         ...
 

@@ -5,6 +5,9 @@ executors copy a lease's rows into an unlogged staging table of that lease (`pos
 on the driver moves them, `insert into target select … from staging`, and acknowledges in its last statement. Any
 error rolls everything back. No row passes through the driver. The next run removes the staging tables of leases that
 ended without an acknowledgement.
+
+A row that the table refuses is the outcome of its own record: it is found by dividing the copy (`postgres_copy.py`)
+or the insert (`postgres_move.py`), the lease is returned to the round with the reasons, and comes back without it.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import psycopg2
 import sqlalchemy as sa
 from psycopg2 import sql
 from psycopg2.errors import InsufficientPrivilege
@@ -33,6 +37,7 @@ from sharequeue.spark.sinks.interface import (
     AT,
     Accepted,
     OpenSink,
+    Refused,
     Replaced,
     Replacement,
     Sink,
@@ -42,7 +47,8 @@ from sharequeue.spark.sinks.interface import (
     WrittenRound,
     discard,
 )
-from sharequeue.spark.sinks.postgres_copy import ATTEMPT, LEASE, RECEIPT, Copier
+from sharequeue.spark.sinks.postgres_copy import ATTEMPT, LEASE, OFFSET, RECEIPT, Copier
+from sharequeue.spark.sinks.postgres_move import WHOLE, Piece, RowLeftOut, StagedRows, Trial
 from sharequeue.spark.sinks.postgres_tables import (
     Target,
     connection_of,
@@ -89,12 +95,6 @@ _THE_SAME = (
     " as o (topic, partition, first, last) where t.topic = o.topic and t.partition = o.partition"
     ' and t."offset" between o.first and o.last'
 )
-
-
-class StagingLost(Exception):
-    """Some or all staged rows of a lease are missing: Postgres crashed (staging tables are unlogged), or somebody
-    removed them. Nothing was acknowledged; the records are delivered again.
-    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +181,8 @@ class OpenTable(OpenSink):
     columns: tuple[str, ...] = ()
     attempts: dict[int, dict[str, int]] = field(default_factory=dict)
     """By lease id and attempt: the number of copied rows."""
+    refused: dict[int, dict[int, str]] = field(default_factory=dict)
+    """By lease id and offset: why a row could not be copied."""
     staged: set[int] = field(default_factory=set)
     """Leases that have a staging table."""
 
@@ -194,6 +196,11 @@ class OpenTable(OpenSink):
     def match(self, columns: types.StructType) -> None:
         """Check columns, and select those to copy. Raise SinkRefused as `fits` does."""
         self.columns = tuple(in_table(self.sink.table, self.target.columns, columns.names))
+        if absent := [name for name in self.target.required if name not in self.columns]:
+            raise SinkRefused(
+                f"table {self.sink.table} has NOT NULL and no default on {', '.join(absent)}, which the handler's "
+                "result does not have: add it in the handler, or give it a default there."
+            )
         for name in self.columns:
             self._refuse_kind(name, columns[name].dataType, self.target.kinds[name])
 
@@ -225,7 +232,7 @@ class OpenTable(OpenSink):
         copier = self.copier(lease_ids)
         texts = as_texts(rows, self.columns).coalesce(self.sink.connections)
         receipts = texts.mapInArrow(copier, RECEIPT).collect()
-        self.take((row["attempt"], row["lease_id"], row["rows"]) for row in receipts)
+        self.take(receipts)
 
     def copier(self, lease_ids: Iterable[int]) -> Copier:
         """Create empty staging tables for these leases. Return the object that fills them, in any process."""
@@ -235,30 +242,36 @@ class OpenTable(OpenSink):
         self.staged.update(lease_ids)
         with self.context.state.transaction() as (connection, _):
             cursor = cursor_of(connection)
+            ours = sql.Identifier(ATTEMPT), sql.Identifier(OFFSET)
             columns = sql.SQL(", ").join(map(sql.Identifier, self.columns))
             for lease_id in lease_ids:
                 staging = self._staging(lease_id)
                 cursor.execute(sql.SQL("drop table if exists {}").format(staging))
                 cursor.execute(
                     sql.SQL(
-                        "create unlogged table {} as select cast(null as text) as {}, {} from {} with no data"
-                    ).format(staging, sql.Identifier(ATTEMPT), columns, self._table())
+                        "create unlogged table {} as select cast(null as text) as {}, cast(null as bigint) as {}, {}"
+                        " from {} with no data"
+                    ).format(staging, *ours, columns, self._table())
                 )
-                copy = sql.SQL("copy {} ({}, {}) from stdin with (format csv)")
-                statements[lease_id] = copy.format(staging, sql.Identifier(ATTEMPT), columns).as_string(
-                    cursor
-                )
+                copy = sql.SQL("copy {} ({}, {}, {}) from stdin with (format csv)")
+                statements[lease_id] = copy.format(staging, *ours, columns).as_string(cursor)
         self.sink.on_step("staged")
         return Copier(with_password(self.route), statements)
 
-    def take(self, receipts: Iterable[tuple[str, int, int]]) -> None:
-        """Note how many rows each attempt copied for each lease. Only the rows of these attempts are moved."""
+    def take(self, receipts: Iterable[Sequence[Any]]) -> None:
+        """Note how many rows each attempt copied for each lease, and which were refused. Only the rows of these
+        attempts are moved.
+        """
         self.attempts.clear()
-        for attempt, lease_id, rows in receipts:
-            self.attempts.setdefault(lease_id, {})[attempt] = rows
+        self.refused.clear()
+        for attempt, lease_id, rows, offset, refusal in receipts:
+            if refusal is None:
+                self.attempts.setdefault(lease_id, {})[attempt] = rows
+            else:
+                self.refused.setdefault(lease_id, {})[offset] = refusal
         self.sink.on_step("copied")
 
-    def acknowledge(self, round: WrittenRound) -> list[Acknowledged]:
+    def acknowledge(self, round: WrittenRound) -> list[Acknowledged | Refused]:
         """Copy the accepted rows of a round; then, for each lease, move its rows and acknowledge it."""
         with round.stage("stage"):
             folders = {each.lease.lease_id: each.folder for each in round.leases if each.folder is not None}
@@ -267,17 +280,31 @@ class OpenTable(OpenSink):
         with round.stage("acknowledge"):
             return round.one_by_one(self.acknowledge_lease)
 
-    def acknowledge_lease(self, accepted: Accepted) -> Acknowledged:
+    def acknowledge_lease(self, accepted: Accepted) -> Acknowledged | Refused:
         """Move a lease's rows into the table and acknowledge it, in one transaction: exactly once, even if the
-        response to the commit is lost.
+        response to the commit is lost. Return the records that the table refuses, if there are any.
         """
+        lease_id = accepted.lease.lease_id
+        if lease_id in self.refused:
+            return Refused(self._tried(lease_id).reasons)
+        try:
+            return self._moved(accepted)
+        except (psycopg2.Error, SQLAlchemyError, RowLeftOut) as error:
+            if self._rows(lease_id).refusal(error) is None:
+                raise
+            trial = self._tried(lease_id)
+        if trial.reasons:
+            return Refused(trial.reasons)
+        return self._moved(accepted, trial.pieces)
+
+    def _moved(self, accepted: Accepted, pieces: Sequence[Piece] = (WHOLE,)) -> Acknowledged:
         lease, state, on_step = accepted.lease, self.context.state, self.sink.on_step
         where = f"{ELSEWHERE}postgresql:{self.target.schema}.{self.target.name}"
         output = LeaseOutput(self.context.names.sink, where, accepted.rows)
 
         def around(connection: sa.Connection, send: Callable[[], Acknowledged]) -> Acknowledged:
             if not self._counts_already(connection, lease.lease_id):
-                self.move(cursor_of(connection), lease.lease_id, accepted.rows)
+                self._rows(lease.lease_id).move(cursor_of(connection), accepted.rows, pieces)
             on_step("inserted")
             acknowledged = send()
             on_step("acknowledged")
@@ -291,6 +318,18 @@ class OpenTable(OpenSink):
         discard(self.context, accepted)
         on_step("dropped")
         return acknowledged
+
+    def _tried(self, lease_id: int) -> Trial:
+        """Return what the table refuses of a lease. Nothing is changed."""
+        with self.context.state.transaction() as (connection, _):
+            connection.execute(sa.text("set local statement_timeout = 0"))
+            trial = self._rows(lease_id).tried(cursor_of(connection), self.refused.get(lease_id, {}))
+            connection.rollback()
+        return trial
+
+    def _rows(self, lease_id: int) -> StagedRows:
+        attempts = self.attempts.get(lease_id, {})
+        return StagedRows(self.target, self.staging_name(lease_id), self.columns, attempts)
 
     def close(self) -> None:
         """Drop the staging tables of leases that were not acknowledged. If tasks still copy after a while, or the
@@ -334,30 +373,6 @@ class OpenTable(OpenSink):
         )
         return found.first() is not None
 
-    def move(self, cursor: Any, lease_id: int, expected: int) -> None:
-        """Move a lease's staged rows into the table. Raises StagingLost if their number is not the expected one."""
-        attempts = self.attempts.get(lease_id, {})
-        if expected == 0:
-            return
-        columns = sql.SQL(", ").join(map(sql.Identifier, self.columns))
-        cursor.execute(
-            # A literal, not a parameter: with parameters, a percent sign in a column's name would be read as one.
-            sql.SQL("insert into {} ({}) select {} from {} where {} = any (cast({} as text[]))").format(
-                self._table(),
-                columns,
-                columns,
-                self._staging(lease_id),
-                sql.Identifier(ATTEMPT),
-                sql.Literal(list(attempts)),
-            )
-        )
-        if not cursor.rowcount == sum(attempts.values()) == expected:
-            raise StagingLost(
-                f"lease {lease_id} has {expected} accepted rows, its tasks copied {sum(attempts.values())}, and "
-                f"{cursor.rowcount} could be moved to {self.sink.table}: nothing was acknowledged, and the records "
-                "are delivered again. Either Postgres crashed, or somebody changed the staging table."
-            )
-
     def replace(self, replacement: Replacement, *, execute: bool) -> int:
         """Replace the rows of some records. Return the number of removed rows. The new rows are copied like those of
         a lease.
@@ -381,6 +396,9 @@ class OpenTable(OpenSink):
                 return int(cursor.fetchone()[0])
         if replacement.accepted_rows:
             self._copy([NOBODYS_LEASE], rows.withColumn("lease_id", fn.lit(NOBODYS_LEASE).cast("long")))
+        if refused := self.refused.get(NOBODYS_LEASE):
+            offset, words = next(iter(sorted(refused.items())))
+            raise self._refuses(f"{words} (offset {offset})")
         with self.context.state.transaction() as (connection, _):
             connection.execute(sa.text("set local statement_timeout = 0"))
             cursor = cursor_of(connection)
@@ -394,8 +412,22 @@ class OpenTable(OpenSink):
                     "that has it."
                 ) from error
             hidden = int(cursor.rowcount)
-            self.move(cursor, NOBODYS_LEASE, replacement.accepted_rows)
+            staged = self._rows(NOBODYS_LEASE)
+            try:
+                staged.move(cursor, replacement.accepted_rows)
+                # Otherwise deferred ones are checked at the commit.
+                cursor.execute("set constraints all immediate")
+            except (psycopg2.Error, RowLeftOut) as error:
+                if (reason := staged.refusal(error)) is None:
+                    raise
+                raise self._refuses(reason) from error
         return hidden
+
+    def _refuses(self, words: str) -> SinkRefused:
+        return SinkRefused(
+            f"table {self.sink.table} refuses a row of the replay: {words}. Nothing was replaced. Correct the "
+            "handler and replay again, or change the table."
+        )
 
     def staging_name(self, lease_id: int) -> str:
         """Return the name of a lease's staging table."""
@@ -421,4 +453,4 @@ def as_texts(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
             return column.cast("string").alias(name)
         return column
 
-    return rows.select(fn.col("lease_id").alias(LEASE), *map(text, columns))
+    return rows.select(fn.col("lease_id").alias(LEASE), fn.col("offset").alias(OFFSET), *map(text, columns))

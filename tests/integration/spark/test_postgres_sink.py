@@ -17,8 +17,9 @@ from pyspark.sql import functions as fn
 from sharequeue.database import Database
 from sharequeue.spark.output.manifest import NotFiles, read_manifest, read_output
 from sharequeue.spark.sinks.interface import SinkContext, SinkRefused
-from sharequeue.spark.sinks.postgres import OpenTable, PostgresTable, StagingLost, Step
+from sharequeue.spark.sinks.postgres import OpenTable, PostgresTable, Step
 from sharequeue.spark.sinks.postgres_copy import Copier
+from sharequeue.spark.sinks.postgres_move import StagingLost
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
 from sharequeue.words.errors import InvalidRecordState

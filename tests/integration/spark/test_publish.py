@@ -310,13 +310,13 @@ def test_rows_of_a_table_are_replaced_in_one_transaction(
     would = case.publish()
     assert (would.hidden_rows, would.added_rows, would.where) == (12, 14, f"table {table}")
 
-    from sharequeue.spark.sinks.postgres import OpenTable, StagingLost
+    from sharequeue.spark.sinks.postgres_move import StagedRows, StagingLost
 
     def lost(*given: object) -> None:
         raise StagingLost("gone")
 
     with monkeypatch.context() as broken:
-        broken.setattr(OpenTable, "move", lost)
+        broken.setattr(StagedRows, "move", lost)
         with pytest.raises(StagingLost):
             case.publish(execute=True)
     assert rows() == wanted(OffsetSet())
