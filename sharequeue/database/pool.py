@@ -111,7 +111,8 @@ class Database:
             connect_args={**connection_defaults(url), "client_encoding": _ENCODING},
         )
         self._preamble = (
-            "set transaction isolation level read committed; "
+            # Without JIT: it compiles queries on views for seconds, because of estimates that are far too high.
+            "set transaction isolation level read committed; set local jit = off; "
             f"set local statement_timeout = {options.statement_timeout_ms}; "
             f"set local lock_timeout = {options.lock_timeout_ms}; {_SESSION}"
         )

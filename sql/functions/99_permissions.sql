@@ -17,9 +17,11 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- Revokes EXECUTE from PUBLIC and grants it for each function. An operation runs as the schema's owner (security definer) with
--- a search path of its own. pg_temp is named last in it, because it would come first if it were not named. The helper functions
--- of operations are in sharequeue_internal and run with the same rights. No role has USAGE on that schema; EXECUTE is granted on
--- functions that views call, which needs no USAGE. clock() runs as the owner too, but has no SET (10_values/clock.sql).
+-- a search path of its own. pg_temp is named last in it, because it would come first if it were not named. It runs without JIT,
+-- which is on by default: the estimates for sets of offsets are far too high, and Postgres 15 compiled one statement of each
+-- acknowledgement for 0.2 to 0.5 s. The helper functions of operations are in sharequeue_internal and run with the same rights.
+-- No role has USAGE on that schema; EXECUTE is granted on functions that views call, which needs no USAGE. clock() runs as the
+-- owner too, but has no SET (10_values/clock.sql).
 create or replace function sharequeue.apply_permissions() returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
@@ -91,7 +93,7 @@ begin
         if v_function.name = 'clock' then
             execute format('alter function %s security definer', v_function.signature);
         elsif v_function.definer then
-            execute format('alter function %s security definer set search_path = pg_catalog, pg_temp',
+            execute format('alter function %s security definer set search_path = pg_catalog, pg_temp set jit = off',
                 v_function.signature);
         end if;
         foreach v_purpose in array array['service', 'worker', 'reader'] loop

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import psycopg2
@@ -25,7 +25,9 @@ import sqlalchemy as sa
 from sharequeue import ShareConsumer
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
+from sharequeue.database.pool import Joined
 from sharequeue.database.schema_files import migrations
+from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import postgres
 from sharequeue.local.home import Home
@@ -33,8 +35,10 @@ from sharequeue.local.stack import StackInfo, up
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.spark.sinks.postgres_tables import connection_of
 from sharequeue.state import State
+from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
 from tests.deep.deep_secured import degraded, serving
 from tests.deep.main_path import invoke, walk
 from tests.fixtures.pipelines import Holder, all_accepted, job_of
@@ -253,3 +257,46 @@ def private_copy(encrypted: Encrypted) -> Iterator[Database]:
         allow_short_locks(opened)
         yield opened
     engine.dispose()
+
+
+class _Plans(list[str]):
+    """The notices of a connection, all of them: the driver keeps fifty."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def append(self, notice: str) -> None:
+        self.seen.append(notice)
+
+
+def test_no_statement_of_an_operation_is_compiled(private_copy: Database) -> None:
+    """With `jit` on and every estimate above its bound, no statement inside an acquire, an acknowledgement or a sweep
+    is compiled. The session's own statements would be."""
+    at = SharePartition("g", "t", 0)
+    alter_group_configs(private_copy, "g", {"share.auto.offset.reset": "earliest"})
+    State(private_copy).initialize(at, "id", 0, 2)
+    single.observe(State(private_copy), at, "id", 0, 1000, 1000)
+    plans = _Plans()
+    with private_copy.engine.connect() as connection:
+        driver: Any = connection.connection.dbapi_connection
+        driver.notices = plans
+        connection.exec_driver_sql(
+            "load 'auto_explain'; set auto_explain.log_min_duration = 0; set auto_explain.log_nested_statements = on;"
+            " set auto_explain.log_analyze = on; set client_min_messages = log; set jit = on; set jit_above_cost = 0"
+        )
+        state = State(Joined(connection))
+        for _ in range(3):
+            lease = single.acquire(state, at, "m", None, 50)
+            assert lease is not None
+            offsets = list(lease.offsets.iter_offsets())
+            outcomes = {
+                AcknowledgeType.RELEASE: OffsetSet.from_offsets(offsets[::2]),
+                AcknowledgeType.ACCEPT: OffsetSet.from_offsets(offsets[1:10:2]),
+            }
+            single.acknowledge(state, lease, outcomes)
+            state.sweep()
+    compiled = [plan for plan in plans.seen if "JIT:" in plan]
+    assert any("in_flight_batches" in plan for plan in plans.seen)
+    assert [plan for plan in compiled if "in_flight_batches" in plan] == []
+    assert compiled, "the server would compile"

@@ -248,3 +248,15 @@ def test_every_sql_file_is_found() -> None:
     numbers = [int(name.split("/")[1][:4]) for name in names if name.startswith("migrations/")]
     assert numbers == sorted(set(numbers))
     assert names[-1] == "functions/99_permissions.sql"
+
+
+def test_no_operation_compiles_its_statements(private_database: Database) -> None:
+    """Operations and the queries of this library run without JIT, whatever the server's default is."""
+    compiling = private_database.rows(
+        sa.text(
+            "select proname from pg_proc where pronamespace = cast('sharequeue' as regnamespace)"
+            " and prosecdef and proname <> 'clock' and not 'jit=off' = any (proconfig)"
+        )
+    )
+    assert compiling == []
+    assert private_database.rows(sa.text("show jit"))[0]["jit"] == "off"
