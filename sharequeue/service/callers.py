@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from anyio import sleep
 from sqlalchemy.exc import SQLAlchemyError
@@ -113,14 +113,15 @@ def _connection(request: Request) -> Connection | None:
 
 async def delay(request: Request, seconds: float) -> None:
     """Delay the response to a request; if there are too many connections, its connection is closed first."""
-    connection = _connection(request)
-    if connection is not None:
-        connection.delayed = True
-    try:
+    with client_is_not_late(request):
         await sleep(seconds)
-    finally:
-        if connection is not None:
-            connection.delayed = False
+
+
+def client_is_not_late(request: Request) -> AbstractContextManager[None]:
+    """Return a block in which the service itself makes the client wait: that time does not count as the client's. If
+    there are too many connections, this one is closed first."""
+    connection = _connection(request)
+    return nullcontext() if connection is None else connection.waits_for_us()
 
 
 def unavailable(error: SQLAlchemyError) -> CoordinatorNotAvailable:

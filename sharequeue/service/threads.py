@@ -17,7 +17,7 @@ import anyio
 from anyio.to_thread import run_sync
 from starlette.requests import Request
 
-from sharequeue.service.callers import Throttled
+from sharequeue.service.callers import Throttled, client_is_not_late
 
 __all__ = ["CALLER", "POOL_SIZE", "Caller", "Threads"]
 
@@ -83,11 +83,17 @@ class Threads:
         """Wait until a request's whole body may be read: two at a time for one caller if large, or of unknown
         size."""
         length = request.headers.get("content-length", "")
-        if length.isdecimal() and int(length[:9]) <= _SMALL_BODY_BYTES:
+        # The first digits are enough, but not leading zeros.
+        if length.isdecimal() and int(length.lstrip("0")[:9] or 0) <= _SMALL_BODY_BYTES:
             yield
             return
-        async with self._turn(("large", CALLER.get())):
+        turn = self._turn(("large", CALLER.get()))
+        with client_is_not_late(request):
+            await turn.acquire()
+        try:
             yield
+        finally:
+            turn.release()
 
     @asynccontextmanager
     async def _share(self) -> AsyncIterator[None]:

@@ -18,8 +18,8 @@ import socket
 import ssl
 import struct
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from starlette.responses import JSONResponse
@@ -187,6 +187,16 @@ class Connection(asyncio.BufferedProtocol):
             await app({**scope, CONNECTION: self}, received, sent)
         finally:
             self._serving, self._idle, self._since = False, True, asyncio.get_running_loop().time()
+
+    @contextmanager
+    def waits_for_us(self) -> Iterator[None]:
+        """Stop counting the client's time in the block; continue afterwards from the beginning."""
+        expected, self._since, self.delayed = self._since is not None, None, True
+        try:
+            yield
+        finally:
+            self.delayed = False
+            self._since = asyncio.get_running_loop().time() if expected else None
 
     def overdue(self, now: float, limits: ServiceLimits) -> bool:
         """Return whether the client has taken too long. Called regularly. uvicorn closes idle connections."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -46,6 +47,17 @@ async def read(request: Request) -> JSONResponse:
     return JSONResponse({**body, "principal": connection.principal})
 
 
+its_turn = threading.Event()
+
+
+async def wait(request: Request) -> JSONResponse:
+    """Read the body only once the test says so, as a request that waits for its turn."""
+    with request.scope[CONNECTION].waits_for_us():
+        while not its_turn.is_set():
+            await asyncio.sleep(0.01)
+    return await read(request)
+
+
 async def refuse(request: Request) -> JSONResponse:
     """Return a response without reading the body."""
     return JSONResponse({"refused": True}, 401)
@@ -62,6 +74,7 @@ def serving(tls: Tls | None = None) -> Iterator[int]:
     app = Starlette(
         routes=[
             Route("/read", read, methods=["GET", "POST"]),
+            Route("/wait", wait, methods=["POST"]),
             Route("/refuse", refuse, methods=["POST"]),
             Route("/long", long),
         ]
@@ -150,6 +163,23 @@ def test_a_refused_body_is_read_to_its_end() -> None:
         for _ in range(3):
             assert client.post("/refuse", content=b"x" * 500_000).status_code == 401
             assert client.post("/read", content=b"xyz").json()["length"] == 3
+
+
+def test_a_body_that_waits_for_its_turn_is_not_late() -> None:
+    """The time in which the service does not read a body is not its client's: the body is read in its turn, after a
+    slow client was closed for the same time."""
+    its_turn.clear()
+    begin = b"POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1000000\r\n\r\n"
+    with serving() as port:
+        waiting, slow = (socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(2))
+        with waiting, slow:
+            waiting.sendall(begin % b"/wait")
+            slow.sendall(begin % b"/read")
+            wait_until(lambda: ended(slow))
+            its_turn.set()
+            waiting.sendall(b"x" * 1_000_000)
+            waiting.settimeout(30)
+            assert waiting.recv(1000).startswith(b"HTTP/1.1 200 ")
 
 
 def test_many_requests_at_once_are_served_in_turn() -> None:
