@@ -38,6 +38,8 @@ from sharequeue.words.settings import SettingMissing, Settings
 __all__ = ["FAILURE", "OK", "WARNING", "Finding", "examine", "examine_machine", "examine_servers"]
 
 SKEW_SECONDS = 2.0
+NOTIFICATIONS_USAGE = 0.5
+"""From here on, `wake_consumers` in sql/functions/30_state sends no notification."""
 _PACKAGES = ("sharequeue", "dagster", "pyspark", "confluent-kafka", "sqlalchemy", "great-expectations")
 
 
@@ -148,7 +150,12 @@ def _database(settings: Settings) -> list[Finding]:
             after = datetime.now(UTC)
         where = database.engine.url.render_as_string(hide_password=True)
         schema = _schema(database)
-        found = [_postgres(database, server, where), _clock(database_time, before, after), schema]
+        found = [
+            _postgres(database, server, where),
+            *_notifications(database),
+            _clock(database_time, before, after),
+            schema,
+        ]
         return [*found, _login(database)] if schema.level == OK else found
     except SQLAlchemyError as error:
         reason = first_line(getattr(error, "orig", None) or error)
@@ -182,6 +189,19 @@ def _postgres(database: Database, number: int, where: str) -> Finding:
         )
         return Finding("database", FAILURE, f"PostgreSQL {major} at {where} is read-only", remedy)
     return Finding("database", OK, f"PostgreSQL {major}.{number % 10000} at {where}")
+
+
+def _notifications(database: Database) -> list[Finding]:
+    """Find that the server's queue of notifications is half full: the state then sends none."""
+    usage = database.rows(sa.text("select pg_notification_queue_usage() as usage"))[0]["usage"]
+    if usage < NOTIFICATIONS_USAGE:
+        return []
+    seen = f"the server's queue of notifications is {100 * usage:.0f} % full, so waiting consumers get none and poll"
+    remedy = (
+        "end the session that listens and does not read: idle in a transaction, or in ClientWrite, with the oldest "
+        "xact_start in pg_stat_activity"
+    )
+    return [Finding("notifications", WARNING, seen, remedy)]
 
 
 def _clock(database_time: datetime, before: datetime, after: datetime) -> Finding:

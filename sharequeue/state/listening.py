@@ -1,9 +1,10 @@
 """Wait for a notification that records can be leased, instead of polling the database.
 
 It uses LISTEN on a connection of its own: the state notifies when records become available (``wake_consumers`` in
-``sql/functions/30_state``). Behind a pooler in transaction mode, notifications never arrive. A probe detects that,
-and the consumer then polls every half second. A notification may be lost together with a connection, so a consumer
-with notifications still polls every two seconds.
+``sql/functions/30_state``), on a channel for each group. A process that is stopped does not read, and Postgres ends
+its session after 30 s: it would keep old rows and the notifications of the whole server. Behind a pooler in
+transaction mode, notifications never arrive. A probe detects that, and the consumer then polls every half second. A
+notification may be lost together with a connection, so a consumer with notifications still polls every two seconds.
 """
 
 from __future__ import annotations
@@ -15,20 +16,29 @@ import select
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import md5
 from typing import Any
 from uuid import uuid4
 
 import sqlalchemy as sa
+from psycopg2 import sql
 
 from sharequeue.database import Database
 
 _log = logging.getLogger(__name__)
 
-CHANNEL = "sharequeue"
 PROBE_S = 2.0
 AGAIN_S = 1.0
 _PROBE_AGAIN_S = 60.0
+STOPPED_MS = 30_000
+"""How long Postgres waits for this process to read notifications before it ends the session. Postgres ignores it on
+a Unix socket."""
+
+
+def channel_of(group_id: str) -> str:
+    """Return the channel of a group's notifications."""
+    return f"sharequeue_{md5(group_id.encode(), usedforsecurity=False).hexdigest()}"
 
 
 class Listener:
@@ -38,7 +48,7 @@ class Listener:
         self.active = False
         """Whether notifications arrive."""
         self._database = database
-        self._mine = md5(group_id.encode(), usedforsecurity=False).hexdigest()
+        self._channel = channel_of(group_id)
         self._wake = wake
         self._due: list[float] = []
         self._stop_reading, self._stop_writing = os.pipe()
@@ -91,12 +101,15 @@ class Listener:
         try:
             connection.autocommit = True
             with connection.cursor() as cursor:
-                cursor.execute(f"listen {CHANNEL}")
+                cursor.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
             if not self._probe(connection):
                 _log.info(
                     "no notifications arrive (perhaps a pooler in transaction mode): polling every half second"
                 )
                 return _PROBE_AGAIN_S
+            with connection.cursor() as cursor:
+                # A setting of the session, which is this connection's own: behind a pooler the probe had failed.
+                cursor.execute("select set_config('tcp_user_timeout', %s, false)", (str(STOPPED_MS),))
             self.active = True
             self._wake()  # earlier notifications are not repeated
             while not self._stopping:
@@ -110,8 +123,8 @@ class Listener:
 
         This connection is idle meanwhile: a pooler would hand it to others.
         """
-        probe = uuid4().hex
-        self._database.rows(sa.text("select pg_notify(:channel, :probe)"), channel=CHANNEL, probe=probe)
+        probe = f"probe {uuid4()}"
+        self._database.rows(sa.text("select pg_notify(:channel, :probe)"), channel=self._channel, probe=probe)
         deadline = time.monotonic() + PROBE_S
         while not self._stopping and (left := deadline - time.monotonic()) > 0:
             if probe in self._take(connection, left):
@@ -125,15 +138,14 @@ class Listener:
         payloads = {notification.payload for notification in connection.notifies}
         connection.notifies.clear()
         now = time.monotonic()
-        mine = [payload.partition(" ")[2] for payload in payloads if payload.startswith(self._mine)]
-        for seconds in mine:
-            if seconds:
-                heapq.heappush(self._due, now + max(0.0, float(seconds)))
+        for payload in payloads:
+            with suppress(ValueError):  # the probe of another listener
+                heapq.heappush(self._due, now + (max(0.0, float(payload)) if payload else 0.0))
         due = False
         while self._due and self._due[0] <= now:
             heapq.heappop(self._due)
             due = True
-        if due or "" in mine:
+        if due:
             self._wake()
         return payloads
 

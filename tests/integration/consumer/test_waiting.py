@@ -6,9 +6,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from psycopg2 import sql
 
 from sharequeue import AcknowledgeType, Database, Settings, SharePartition, State
 from sharequeue.consumer import fetcher
+from sharequeue.state.listening import channel_of
 from tests import single
 from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on
@@ -85,7 +87,7 @@ def test_what_only_accepts_notifies_nobody(private_database: Database, at: Share
     try:
         connection.autocommit = True
         with connection.cursor() as cursor:
-            cursor.execute("listen sharequeue")
+            cursor.execute(sql.SQL("listen {}").format(sql.Identifier(channel_of(at.group_id))))
             state = State(private_database)
             single.observe(state, at, "id", 0, 2000, 2000)
             cursor.execute("select 1")
