@@ -27,6 +27,7 @@ from sharequeue.cli.output import Output, answers, moment, nested, number, text
 from sharequeue.database import Database
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.group_names import awaited_share_partitions, require_group
+from sharequeue.kafka.headers import PROBLEM, REMARK, headers_of
 from sharequeue.kafka.reading import offset_of, place_of, scan
 from sharequeue.kafka.topics import Topics
 from sharequeue.reports.read import read_windows
@@ -138,6 +139,8 @@ def consume(
     try:
         for row in islice(found, max_messages) if browse else found:
             printed += 1
+            if row["problem"] is not None:
+                output.warn(f"{row['topic']}-{row['partition']} at offset {row['offset']}: {row['problem']}")
             if output.text:
                 click.echo(_line(row, properties), nl=False)
             elif output.format == "jsonl":
@@ -198,8 +201,6 @@ def _consumed(
             before = taken
             try:
                 for message in messages[: None if most is None else most - taken]:
-                    if message.error() is not None:
-                        raise KafkaException(message.error())
                     yield _row(message, message.delivery_count())
                     taken += 1
             finally:
@@ -242,7 +243,7 @@ def _state(states: Mapping[str, OffsetSet], offset: int) -> str:
 
 def _row(message: Message, deliveries: int | None) -> dict[str, Any]:
     kind, milliseconds = message.timestamp()
-    headers: Any = message.headers() or ()
+    headers = headers_of(message)
     return {
         "topic": message.topic(),
         "partition": message.partition(),
@@ -253,6 +254,7 @@ def _row(message: Message, deliveries: int | None) -> dict[str, Any]:
         "headers": [[name, text_of(value, escaped=True)] for name, value in headers],
         "key": text_of(message.key(), escaped=True),
         "value": text_of(message.value(), escaped=True),
+        "problem": PROBLEM if headers == REMARK else None,
     }
 
 

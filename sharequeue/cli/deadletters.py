@@ -157,6 +157,8 @@ def list_letters(
     if first is None:
         _check_selection(settings, seen, selection, topic)
     output.rows(_row(each, as_base64) for each in chain(filter(None, [first]), letters))
+    if (note := seen.unreadable_note(topic)) is not None:
+        output.warn(note)
     if seen.others:
         output.warn(
             f"{seen.others:,} records of {topic} are not dead letters (they lack the headers), and are not listed"
@@ -277,6 +279,8 @@ def redrive(
             report = work.run(plan, output.say) if execute else None
         except RedriveRefused as error:
             raise Refused(error) from error
+    if plan.unreadable is not None:
+        output.warn(plan.unreadable)
     if not (plan.groups or plan.letters or plan.sent_before or plan.looping or plan.gone):
         output.warn(f"{topic} has no dead letters: check the topic's name")
     elif not (plan.letters or plan.sent_before or plan.looping or plan.gone):

@@ -13,7 +13,9 @@ from typing import Any
 from confluent_kafka import KafkaError, Message, Messages
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from sharequeue.consumer.failures import printable
 from sharequeue.consumer.share_consumer import ShareConsumer
+from sharequeue.kafka.headers import headers_of
 from sharequeue.words.values import AcknowledgeType
 
 Deserializer = Callable[[bytes | None, SerializationContext], Any]
@@ -42,7 +44,7 @@ class DeserializingShareConsumer(ShareConsumer):
         return messages
 
     def _decode(self, message: Message) -> None:
-        context = SerializationContext(str(message.topic()), MessageField.KEY, message.headers())
+        context = SerializationContext(str(message.topic()), MessageField.KEY, list(headers_of(message)))
         code = KafkaError._KEY_DESERIALIZATION
         try:
             key: Any = message.key()
@@ -54,7 +56,7 @@ class DeserializingShareConsumer(ShareConsumer):
                 context.field = MessageField.VALUE
                 value = self._value_deserializer(value, context)
         except Exception as error:
-            message.set_error(KafkaError(code, str(error)))
+            message.set_error(KafkaError(code, printable(error)))
             self._preset(message, AcknowledgeType.RELEASE, error)
             return
         message.set_key(key)

@@ -37,9 +37,19 @@ PATIENCE_S = 3.0
 
 def error_text(error: BaseException | str) -> str:
     """Return an error in the form of a dead letter's headers: class and message."""
+    text = printable(error)
     if isinstance(error, str):
-        return error
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def printable(error: BaseException | str) -> str:
+    """Return an error's text without NUL and halves of characters, which libraries refuse. It may quote a record."""
+    try:
+        text = str(error)
+    except Exception:
+        return "its text cannot be made"
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
 
 
 class Failures:

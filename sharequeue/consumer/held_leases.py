@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 
 from confluent_kafka import KafkaError, Message
 
+from sharequeue.kafka.headers import PROBLEM, Undecodable, read_headers
 from sharequeue.state.locks import Lock
 from sharequeue.words.offsets import EMPTY, OffsetSet
 from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
@@ -134,7 +135,9 @@ class HeldLease:
         self.handed.update(dict.fromkeys(map(offset_of, messages), NOT_YET))
         if any(map(Message.error, messages)):
             errors = zip(messages, map(Message.error, messages), strict=True)
-            self.handed |= {offset_of(each): _of_error(error) for each, error in errors if error is not None}
+            wrong = {offset_of(each): error for each, error in errors if error is not None}
+            self.handed |= {offset: _of_error(error) for offset, error in wrong.items()}
+            self.errors |= {offset: error.str() for offset, error in wrong.items()}
         if explicit:
             self.messages += messages
         if self.next == len(self.ready):
@@ -197,7 +200,8 @@ offset_of: Callable[[Message], int] = Message.offset  # type: ignore[assignment]
 def with_delivery_counts(messages: Sequence[Message], lease: Lease) -> list[Message]:
     """Return the same messages, each with its delivery count.
 
-    They are new messages, because the count of an existing message cannot be set.
+    They are new messages, because the count of an existing message cannot be set. One whose headers cannot be read
+    has an error, and otherwise its key and value.
     """
     counts = lease.deliveries
     counted = (
@@ -211,6 +215,12 @@ def with_delivery_counts(messages: Sequence[Message], lease: Lease) -> list[Mess
     epochs = list(map(Message.leader_epoch, messages))
     if None in epochs:
         epochs = [_NO_EPOCH if each is None else each for each in epochs]
+    headers, errors = read_headers(messages), list(map(Message.error, messages))
+    if Undecodable in set(map(type, headers)):
+        errors = [
+            KafkaError(KafkaError._VALUE_DESERIALIZATION, PROBLEM) if type(each) is Undecodable else error
+            for each, error in zip(headers, errors, strict=True)
+        ]
     # With map, so that no line of Python runs for each record.
     return list(
         map(
@@ -220,8 +230,8 @@ def with_delivery_counts(messages: Sequence[Message], lease: Lease) -> list[Mess
             map(Message.offset, messages),
             map(Message.key, messages),
             map(Message.value, messages),
-            map(Message.headers, messages),
-            map(Message.error, messages),
+            headers,
+            errors,
             map(Message.timestamp, messages),
             repeat(_NO_LATENCY),
             epochs,

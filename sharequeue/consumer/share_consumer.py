@@ -181,6 +181,8 @@ class ShareConsumer:
             )
         offset = message.offset()
         holding = self._acknowledge("message", message.topic(), message.partition(), offset, ack_type, delay)
+        if error is None and (own := message.error()) is not None:
+            error = own.str()
         if error is not None and offset is not None:
             holding.errors[offset] = error_text(error)
 

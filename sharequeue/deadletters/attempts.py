@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from sharequeue.deadletters.letters import EXCEPTION_CLASS, EXCEPTION_MESSAGE, Headers
-from sharequeue.deadletters.outbox import Header
+from sharequeue.deadletters.letters import EXCEPTION_CLASS, EXCEPTION_MESSAGE
+from sharequeue.kafka.headers import Header, Headers
 from sharequeue.words.values import Attempt
 
 if TYPE_CHECKING:

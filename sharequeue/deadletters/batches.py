@@ -32,8 +32,9 @@ from sharequeue.deadletters.letters import (
     record_bytes,
     without_content,
 )
-from sharequeue.deadletters.outbox import Fenced, Header, Marker, Record
+from sharequeue.deadletters.outbox import Fenced, Marker, Record
 from sharequeue.deadletters.topic import DeadLetterTopic, refusal, unanswered
+from sharequeue.kafka.headers import Header
 from sharequeue.kafka.reading import RecordReader, offset_of
 from sharequeue.kafka.topics import Topics
 from sharequeue.kafka.transactions import FENCED

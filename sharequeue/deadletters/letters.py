@@ -18,14 +18,12 @@ from typing import NamedTuple, Self
 
 from confluent_kafka import Message
 
-from sharequeue.deadletters.outbox import Header
+from sharequeue.kafka.headers import PROBLEM, REMARK, Header, Headers, headers_of
 from sharequeue.kafka.reading import TIMEOUT_SECONDS, offset_of, place_of, scan
 from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import READ_COMMITTED, DeadLetterBatch
-
-Headers = tuple[Header, ...]
 
 TOPIC = "__dlq.errors.topic"
 PARTITION = "__dlq.errors.partition"
@@ -84,19 +82,23 @@ class DeadLetter:
     headers: Headers
     timestamp: datetime | None
     """When the letter was written (CreateTime), UTC."""
+    problem: str | None = None
+    """Why the record could not be read whole; None if it could."""
 
     @classmethod
     def of(cls, message: Message) -> Self:
         """Return the letter in a consumed message."""
         _, milliseconds = message.timestamp()
         _, partition = place_of(message)
+        headers = headers_of(message)
         return cls(
             partition=partition,
             offset=offset_of(message),
             key=_bytes(message.key()),
             value=_bytes(message.value()),
-            headers=headers_of(message),
+            headers=headers,
             timestamp=datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds >= 0 else None,
+            problem=PROBLEM if headers == REMARK else None,
         )
 
     @property
@@ -255,13 +257,16 @@ MISSING = RecordCopy(headers=((RECORD_MISSING, b"true"),))
 
 
 def copy_of(original: Message) -> RecordCopy:
-    """Return key and value unchanged, the timestamp, and the headers with our prefix."""
+    """Return key and value unchanged, the timestamp, and the headers with our prefix, or a remark if they cannot be
+    read."""
     _, milliseconds = original.timestamp()
-    copied = tuple((ORIGINAL_HEADER + name, value) for name, value in headers_of(original))
+    headers = headers_of(original)
+    if headers != REMARK:
+        headers = tuple((ORIGINAL_HEADER + name, value) for name, value in headers)
     return RecordCopy(
         _bytes(original.key()),
         _bytes(original.value()),
-        ((ORIGINAL_TIMESTAMP, b"%d" % milliseconds), *copied),
+        ((ORIGINAL_TIMESTAMP, b"%d" % milliseconds), *headers),
     )
 
 
@@ -281,11 +286,6 @@ def record_bytes(key: bytes | None, value: bytes | None, headers: Iterable[Heade
         + _RECORD_OVERHEAD_BYTES
         + sum(len(content) + _FIELD_OVERHEAD_BYTES for content in fields)
     )
-
-
-def headers_of(message: Message) -> Headers:
-    """Return all headers of a consumed message in their order."""
-    return tuple((header[0], _bytes(header[1])) for header in message.headers() or ())
 
 
 def read_dead_letters(

@@ -22,6 +22,7 @@ from typing import Any, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
 
 from confluent_kafka import KafkaException, TopicPartition
 
+from sharequeue.kafka.headers import Header
 from sharequeue.kafka.transactions import MarkedProducer, MarkerGroup
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
@@ -33,8 +34,6 @@ TRANSACTION_BYTES = 64 * 1024 * 1024
 timeout."""
 
 Step = Literal["initialised", "opened", "begun", "producing", "marked", "committed", "closed"]
-
-Header = tuple[str, bytes | None]
 
 
 class Fenced(Exception):

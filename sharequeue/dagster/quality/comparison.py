@@ -20,6 +20,7 @@ from sharequeue.deadletters.letters import (
     RecordCopy,
     copy_of,
 )
+from sharequeue.kafka.headers import UNDECODABLE
 from sharequeue.kafka.reading import RecordReader, offset_of
 from sharequeue.kafka.topics import TopicInfo, Topics
 from sharequeue.words.offsets import OffsetSet
@@ -109,7 +110,7 @@ class Comparison:
         headers = tuple(
             header
             for header in letter.headers
-            if header[0] == ORIGINAL_TIMESTAMP or header[0].startswith(ORIGINAL_HEADER)
+            if header[0] in (ORIGINAL_TIMESTAMP, UNDECODABLE) or header[0].startswith(ORIGINAL_HEADER)
         )
         return Compared(
             SAME if letter.key == original.key else OTHER,

@@ -68,6 +68,8 @@ class RedrivePlan:
     """The share groups that have letters in the topic."""
     other_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By target topic: other share groups, which also get the records."""
+    unreadable: str | None = None
+    """Which records of the topic could not be read, and why; they are left out."""
 
     @property
     def chosen(self) -> dict[int, OffsetSet]:
@@ -190,6 +192,7 @@ class Redrive:
             len(gone),
             frozenset(letters.groups),
             self._other_groups(targets, chosen_groups),
+            letters.unreadable_note(self._topic),
         )
 
     def _gone(self, without_copy: Collection[Place]) -> set[Place]:

@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from itertools import groupby, islice
 from typing import Any, NamedTuple, Self
 
-from sharequeue.deadletters.letters import ORIGINAL_HEADER, DeadLetter, Headers
-from sharequeue.deadletters.outbox import Header
+from sharequeue.deadletters.letters import ORIGINAL_HEADER, DeadLetter
+from sharequeue.kafka.headers import UNDECODABLE, Header, Headers
 from sharequeue.kafka.topics import LogOffsets, Topics
-from sharequeue.words.names import nearest
+from sharequeue.words.names import nearest, plural
 from sharequeue.words.offsets import OffsetSet
 
 REDRIVE_COUNT = "sharequeue.redrive.count"
@@ -30,6 +30,7 @@ REDRIVE_GROUP = "sharequeue.redrive.group"
 
 _OFFSETS = re.compile(r"(\d+):(\d+)(?:-(\d+))?")
 _OURS = ("__dlq.", "sharequeue.")
+_MOST_NAMED = 5
 
 
 class RedriveRefused(Exception):
@@ -145,6 +146,8 @@ class LettersSeen:
     topics: set[str] = field(default_factory=set)
     others: int = 0
     """Records without the headers of dead letters: it is the wrong topic, or another program writes to it."""
+    unreadable: list[DeadLetter] = field(default_factory=list)
+    """Records that could not be read whole, so that they may be letters."""
     partitions: set[tuple[str, int]] = field(default_factory=set)
     """Source topics with their partitions."""
 
@@ -157,8 +160,23 @@ class LettersSeen:
                 self.topics.add(letter.source_topic)
                 if letter.source_partition is not None:
                     self.partitions.add((letter.source_topic, letter.source_partition))
-            self.others += letter.foreign
+            if letter.foreign and letter.problem is not None:
+                self.unreadable.append(letter)
+            else:
+                self.others += letter.foreign
             yield letter
+
+    def unreadable_note(self, topic: str) -> str | None:
+        """Return which records could not be read, and why; None if there are none."""
+        if not self.unreadable:
+            return None
+        some = self.unreadable[:_MOST_NAMED]
+        named = "; ".join(f"{each.partition}:{each.offset}: {each.problem}" for each in some)
+        more = ", ..." if len(self.unreadable) > len(some) else ""
+        return (
+            f"{plural(len(self.unreadable), 'record')} of {topic} could not be read and may be dead letters: "
+            f"{named}{more}. `dlq show {topic} {some[0].partition} {some[0].offset}` prints what is known of one"
+        )
 
     def check(
         self, selection: Selection, topic: str, all_groups: Callable[[], Iterable[str]], broker: Topics
@@ -262,15 +280,16 @@ def original_headers(letter: DeadLetter) -> Headers:
     return tuple(
         (name.removeprefix(ORIGINAL_HEADER), value)
         for name, value in letter.headers
-        if name.startswith(ORIGINAL_HEADER)
+        if name.startswith(ORIGINAL_HEADER) or name == UNDECODABLE
     )
 
 
 def redriven_headers(
     letter: DeadLetter, topic: str, own: Headers, only_group: str | None = None
 ) -> list[Header]:
-    """Return the headers of the redriven record: its own without our earlier ones, then count, origin and target."""
-    kept = [header for header in own if not header[0].startswith(_OURS)]
+    """Return the headers of the redriven record: its own without our earlier ones, then count, origin and target. The
+    remark that its own could not be read stays."""
+    kept = [each for each in own if each[0] == UNDECODABLE or not each[0].startswith(_OURS)]
     count = max(redrive_count(own), redrive_count(letter.headers)) + 1
     origin = f"{topic}:{letter.partition}:{letter.offset}"
     ours: list[Header] = [(REDRIVE_COUNT, b"%d" % count), (REDRIVE_FROM, origin.encode())]

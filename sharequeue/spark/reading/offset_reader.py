@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.cloudpickle import register_pickle_by_value
 
-from sharequeue.kafka import reading
+from sharequeue.kafka import headers, reading
+from sharequeue.kafka.headers import headers_of
 from sharequeue.kafka.reading import SEEKING, PartitionReader, client, open_consumer
 
 if TYPE_CHECKING:
@@ -92,7 +93,6 @@ class Seeker:
 
     def _of_record(self, message: Message) -> tuple[Any, ...]:
         kind, milliseconds = message.timestamp()
-        headers: Any = message.headers() if self.headers else None
         return (
             message.topic(),
             message.partition(),
@@ -102,10 +102,14 @@ class Seeker:
             kind - 1,
             message.key(),
             message.value(),
-            [{"key": key, "value": value} for key, value in headers] if headers else None,
+            self._headers(message),
         )
+
+    def _headers(self, message: Message) -> list[dict[str, Any]] | None:
+        found = headers_of(message) if self.headers else ()
+        return [{"key": name, "value": value} for name, value in found] or None
 
 
 # These modules are sent to the executors by value: they need PyArrow and confluent-kafka, but not this package.
-for _module in (sys.modules[__name__], reading):
+for _module in (sys.modules[__name__], headers, reading):
     register_pickle_by_value(_module)  # type: ignore[no-untyped-call]

@@ -16,8 +16,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from sharequeue.deadletters import outbox, writer
 from sharequeue.deadletters import topic as deadletter_topic
-from sharequeue.deadletters.letters import Headers, headers_of, read_dead_letters
+from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.headers import Headers, headers_of
 from sharequeue.kafka.topics import Topics
 from sharequeue.words.errors import UnknownTopicOrPartition
 from sharequeue.words.offsets import OffsetSet

@@ -16,12 +16,15 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
-from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.clients import client_config, portable_config
+from sharequeue.kafka.headers import UNDECODABLE
 from sharequeue.kafka.topics import Topics
 from sharequeue.local.stack import StackInfo
+from sharequeue.spark.arrow_types import arrow_schema
 from sharequeue.spark.reading import seeking
-from sharequeue.spark.reading.frame import leased_records
+from sharequeue.spark.reading.frame import RECORD_SCHEMA, leased_records
 from sharequeue.spark.reading.offset_reader import Seeker
 from sharequeue.spark.reading.options import ISOLATION, SEEK
 from sharequeue.spark.reading.plan import Segment
@@ -30,6 +33,7 @@ from sharequeue.words.settings import Settings
 from sharequeue.words.values import Lease
 from tests.fixtures.logs import delete_before
 from tests.fixtures.pipelines import Produce
+from tests.fixtures.raw_records import NOT_UTF8, RawRecord, produce_raw
 from tests.fixtures.stack import MakeTopic
 from tests.integration.spark.test_read import lease_of
 from tests.waiting import wait_until
@@ -204,6 +208,22 @@ def test_executors_need_no_package_of_ours() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, check=False)
     assert (done.stdout, done.returncode) == (b"1 []\n", 0), done.stderr.decode()
+
+
+def test_a_seek_reads_a_header_whose_name_is_not_utf8(settings: Settings, make_topic: MakeTopic) -> None:
+    """The record comes with the remark in place of its headers; its neighbours come as they are."""
+    topic = make_topic(1)
+    produce_raw(settings, topic, [RawRecord(b"bad", [NOT_UTF8]), RawRecord(b"good", [(b"kind", b"a")])])
+    wanted = pa.table(
+        {"topic": [topic], "partition": [0], "first": [0], "last": [1], "count": [1], "lease": [1]}
+    )
+    schema = arrow_schema(StructType.fromDDL(RECORD_SCHEMA))  # type: ignore[arg-type]
+    seeker = Seeker(portable_config(settings), wanted, 1, schema)
+    [batch] = seeker([pa.record_batch({"task": [0]})])
+    assert [(each["value"], each["headers"]) for each in batch.to_pylist()] == [
+        (b"bad", [{"key": UNDECODABLE, "value": b"true"}]),
+        (b"good", [{"key": "kind", "value": b"a"}]),
+    ]
 
 
 def test_on_a_cluster_the_rule_must_be_chosen(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,3 +35,19 @@ def test_a_renewed_record_is_decoded_once() -> None:
         found = [(each.value(), each.error() and each.error().code()) for each in again]
         assert found == [(b"0", wrong), (10, None)]
         assert renewed.handed[0] == AcknowledgeType.RELEASE
+
+
+def test_an_error_may_quote_any_byte() -> None:
+    """What a deserializer says may contain NUL and halves of characters: the other records are returned."""
+
+    def fussy(value: Any, _: object) -> object:
+        if value == b"0":
+            raise ValueError("\0 and \ud800")
+        return value
+
+    with consumer_of(DeserializingShareConsumer) as consumer:
+        consumer._value_deserializer = fussy
+        holding = put(consumer, 0, 2)
+        errors = [each.error() and each.error().str() for each in consumer.poll(0)]
+        assert errors == ["\\x00 and \\ud800", None]
+        assert holding.errors == {0: "ValueError: \\x00 and \\ud800"}

@@ -14,11 +14,11 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from sharequeue.cli import command
-from sharequeue.deadletters.letters import headers_of
 from sharequeue.deadletters.outbox import Step
 from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import REDRIVE_COUNT, REDRIVE_FROM, RedriveRefused, Selection
 from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.headers import headers_of
 from sharequeue.words.offsets import OffsetSet
 from tests.fixtures.deadletters import GivenUp, Stop, execute
 from tests.fixtures.logs import delete_before

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 
-from sharequeue.deadletters.letters import headers_of
 from sharequeue.deadletters.outbox import Step
 from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import REDRIVE_FROM, Selection
 from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.headers import headers_of
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single

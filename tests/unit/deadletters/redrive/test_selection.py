@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sharequeue.deadletters.letters import DeadLetter, Headers
+from sharequeue.deadletters.letters import DeadLetter
 from sharequeue.deadletters.redrive.selection import (
     Place,
     Selection,
@@ -15,6 +15,7 @@ from sharequeue.deadletters.redrive.selection import (
     redrive_count,
     redriven_headers,
 )
+from sharequeue.kafka.headers import Headers
 from sharequeue.words.offsets import OffsetSet
 
 WRITTEN = datetime(2026, 3, 1, 12, tzinfo=UTC)
