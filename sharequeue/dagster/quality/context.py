@@ -55,7 +55,9 @@ class QualityContext:
             site = site_folder(self.folder)
             if self.created_at and site.exists() and not is_of_life(site, self.created_at):
                 shutil.rmtree(self.folder / "gx")
-            yield Validator(_checkpoint(self))
+            checkpoint, problems = _checkpoint(self)
+            checks = [each.check for each in (*self.built_in, *self.users)]
+            yield Validator(checkpoint, checks, problems)
             for kept in (self.folder / "gx" / "uncommitted", site):
                 _remove_old(kept / "validations")
 
@@ -63,15 +65,18 @@ class QualityContext:
 class Validator:
     """Validates batches with the group's checkpoint."""
 
-    def __init__(self, checkpoint: Any) -> None:
+    def __init__(self, checkpoint: Any, checks: Sequence[str], problems: Mapping[str, str]) -> None:
         self._checkpoint = checkpoint
+        self._checks = checks
+        self._problems = problems
+        """Why an expectation is not in the checkpoint, by its check."""
         self._number = 0
 
     def validate(
         self, frame: "pd.DataFrame", run_name: str, finding: Callable[[Mapping[str, Any]], Finding]
     ) -> dict[str, Found]:
         """Validate one batch with both suites, store the results and update the Data Docs. Return what each check
-        has found; `finding` makes a finding from the cells of a letter.
+        has found; `finding` makes a finding from the cells of a letter. An expectation without a result has failed.
         """
         from great_expectations.core.run_identifier import RunIdentifier
 
@@ -80,11 +85,18 @@ class Validator:
             batch_parameters={"dataframe": frame},
             run_id=RunIdentifier(run_name=f"{run_name}-{self._number}"),
         )
-        return {
+        found = {
             str(each.expectation_config.meta["check"]): _found(each, finding)
             for validated in result.run_results.values()
             for each in validated.results
         }
+        for check in self._checks:
+            if check not in found:
+                found[check] = Found()
+                found[check].problem = self._problems.get(
+                    check, "Great Expectations returned no result for it"
+                )
+        return found
 
 
 def _found(result: Any, finding: Callable[[Mapping[str, Any]], Finding]) -> Found:
@@ -112,7 +124,10 @@ def _not_evaluated(exception_info: Any) -> str | None:
     return None
 
 
-def _checkpoint(given: QualityContext) -> Any:
+def _checkpoint(given: QualityContext) -> tuple[Any, dict[str, str]]:
+    """Return the group's checkpoint, and by check, why an expectation of the user's suite is not in it: one that
+    Great Expectations cannot create would cost all others their result.
+    """
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     try:
         import great_expectations as gx
@@ -152,20 +167,16 @@ def _checkpoint(given: QualityContext) -> Any:
         for each in given.built_in
     ]
     suites = [gx.ExpectationSuite(name=BUILT_IN, expectations=built)]
+    problems: dict[str, str] = {}
     if given.user_suite is not None:
-        read = json.loads(given.user_suite.read_text())["expectations"]
-        named = [
-            {**each, "meta": {**(each.get("meta") or {}), "check": expectation.check}}
-            for each, expectation in zip(read, given.users, strict=True)
-        ]
-        suites.append(gx.ExpectationSuite(name=USERS, expectations=named))
+        suites.append(gx.ExpectationSuite(name=USERS, expectations=_users_expectations(given, problems)))
     definitions = [
         context.validation_definitions.add_or_update(
             gx.ValidationDefinition(name=suite.name, data=batch, suite=context.suites.add_or_update(suite))
         )
         for suite in suites
     ]
-    return context.checkpoints.add_or_update(
+    checkpoint = context.checkpoints.add_or_update(
         gx.Checkpoint(
             name="dead_letters",
             validation_definitions=definitions,
@@ -173,6 +184,27 @@ def _checkpoint(given: QualityContext) -> Any:
             result_format=_ROWS,
         )
     )
+    return checkpoint, problems
+
+
+def _users_expectations(given: QualityContext, problems: dict[str, str]) -> list[Any]:
+    """Create the expectations of the user's suite; add to `problems` why one cannot be created."""
+    from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
+
+    assert given.user_suite is not None  # noqa: S101 - the caller has checked it
+    made = []
+    for each, expectation in zip(
+        json.loads(given.user_suite.read_text())["expectations"], given.users, strict=True
+    ):
+        named = {**each, "meta": {**(each.get("meta") or {}), "check": expectation.check}}
+        # An id is of the suite in which it was stored.
+        named.pop("id", None)
+        try:
+            made.append(ExpectationConfiguration(**named).to_domain_obj())
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            problems[expectation.check] = f"could not be evaluated: {type(error).__name__}: {reason}"
+    return made
 
 
 def _remove_old(folder: Path) -> None:

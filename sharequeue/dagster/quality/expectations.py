@@ -1,6 +1,8 @@
 """Great Expectations' suites as Dagster asset checks: one for each expectation.
 
-They are created without importing Great Expectations (3 s, and Dagster loads definitions often). The expectation has
+They are created without importing Great Expectations (3 s, and Dagster loads definitions often). A suite is checked
+when it is loaded, by the schemas that Great Expectations ships for its expectations as JSON: it would drop an
+expectation of an unknown type, and give no result at all for a suite with an unknown keyword. The expectation has
 the severity: ``critical`` becomes ERROR, everything else WARN. Ours are in `dead_letters`, the user's in a JSON file
 in Great Expectations' format for suites.
 """
@@ -9,10 +11,13 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+
+from sharequeue.words.names import nearest
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]+")
 SEVERITIES = ("critical", "warning", "info")
@@ -86,5 +91,29 @@ def _given(path: Path, number: int, each: Any) -> Expectation:
     columns = [arguments.get(name) for name in ("column", "column_A", "column_B")]
     columns += arguments.get("column_list") or []
     parts = [kind.removeprefix("expect_"), *(str(column) for column in columns if column)]
+    _refuse_unknown(f"{path}: expectation {number}", kind, arguments)
     name = _NOT_IN_NAMES.sub("_", str(meta.get("check") or "_".join(parts))).strip("_")
     return Expectation(name, str(each.get("description") or kind), kind, arguments, severity)
+
+
+def _refuse_unknown(where: str, kind: str, arguments: Mapping[str, Any]) -> None:
+    """Raise SuiteUnreadable for an expectation that the installed Great Expectations does not have, or whose keywords
+    it refuses. Without Great Expectations nothing is checked: its checks cannot run either.
+    """
+    package = find_spec("great_expectations")
+    if package is None or package.origin is None:
+        return
+    core = Path(package.origin).parent / "expectations" / "core"
+    known = sorted(path.stem for path in core.glob("*.py") if not path.stem.startswith("_"))
+    if kind not in known:
+        raise SuiteUnreadable(f"{where}: Great Expectations has no `{kind}`. {nearest(kind, known, 'types')}")
+    # A few older expectations have no schema: their keywords are checked when they are executed.
+    schemas = {path.stem.lower(): path for path in (core / "schemas").glob("*.json")}
+    if (at := schemas.get(kind.replace("_", ""))) is None:
+        return
+    schema = json.loads(at.read_text())
+    if strange := sorted(arguments.keys() - schema["properties"].keys()):
+        hint = nearest(strange[0], schema["properties"], "keywords")
+        raise SuiteUnreadable(f"{where}: `{kind}` has no keyword {strange[0]!r}. {hint}")
+    if absent := sorted(set(schema.get("required", ())) - arguments.keys()):
+        raise SuiteUnreadable(f"{where}: `{kind}` needs {', '.join(absent)} in `kwargs`")

@@ -230,8 +230,21 @@ def test_a_blocking_check_comes_before_what_it_blocks() -> None:
         ('{"expectations": [{"kwargs": {}}]}', "expectation 0 has no `type`"),
         ('{"expectations": [{"type": "expect_x", "severity": "bad"}]}', "critical, warning, info"),
         (
-            '{"expectations": [{"type": "expect_x"}, {"type": "expect_x"}]}',
-            "two expectations have the name 'x'",
+            '{"expectations": [{"type": "expect_table_columns_to_match_set", "kwargs": {"column_set": ["a"]}},'
+            ' {"type": "expect_table_columns_to_match_set", "kwargs": {"column_set": ["b"]}}]}',
+            "two expectations have the name 'table_columns_to_match_set'",
+        ),
+        (
+            '{"expectations": [{"type": "expect_column_values_to_not_be_nul", "kwargs": {"column": "a"}}]}',
+            "no `expect_column_values_to_not_be_nul`. Did you mean expect_column_values_to_not_be_null",
+        ),
+        (
+            '{"expectations": [{"type": "expect_column_values_to_not_be_null", "kwargs": {"colum": "a"}}]}',
+            "`expect_column_values_to_not_be_null` has no keyword 'colum'. Did you mean column?",
+        ),
+        (
+            '{"expectations": [{"type": "expect_column_values_to_not_be_null"}]}',
+            "`expect_column_values_to_not_be_null` needs column in `kwargs`",
         ),
     ],
 )
@@ -261,6 +274,31 @@ def test_the_checks_of_a_users_suite_have_names(tmp_path: Path) -> None:
     assert [each.check for each in found] == ["column_pair_values_to_be_equal_a_b", "a_is_there"]
 
 
+def test_an_expectation_without_a_result_fails_its_own_check(tmp_path: Path) -> None:
+    """What Great Expectations cannot create, and what it drops, is a failure of that check with the reason; the other
+    expectations of both suites have their results."""
+    given: list[dict[str, Any]] = [
+        {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "dlq_offset"}},
+        # Without a schema that could be checked when the suite is loaded.
+        {"type": "expect_column_values_to_be_increasing", "kwargs": {"column": "dlq_offset", "strictly_": 1}},
+        {"type": "expect_column_values_to_be_between", "kwargs": {"column": "dlq_offset", "mostly": 7}},
+    ]
+    path = tmp_path / "suite.json"
+    path.write_text(json.dumps({"expectations": given}))
+    good, strange, invalid = users = suite_of(path)
+    with QualityContext(tmp_path / "gx", SUITE[:1], path, users).open() as opened:
+        opened._checks = [*opened._checks, "dropped"]
+        judged = archived(letter(7))
+        frame = dead_letters.frame([judged], [NOTHING_COPIED], 4, set())
+        found = opened.validate(frame, "unit", lambda row: about(judged, str(row)))
+    assert found[good.check].problem is None
+    assert "could not be evaluated: ValidationError" in str(found[strange.check].problem)
+    assert "strictly_" in str(found[strange.check].problem)
+    assert "could not be evaluated" in str(found[invalid.check].problem)
+    assert found["dropped"].problem == "Great Expectations returned no result for it"
+    assert found[SUITE[0].check].problem is None
+
+
 def test_a_suite_stands_beside_its_defs_yaml() -> None:
     """It is found there whatever the working directory is, and a wrong one is refused when the yaml is loaded."""
     attributes = {
@@ -281,7 +319,7 @@ def test_a_suite_stands_beside_its_defs_yaml() -> None:
         )
         suite = folder / "dlq_suite.json"
         suite.write_text(
-            '{"expectations": [{"type": "expect_table_columns_to_be_unique", "meta": {"check": "own"}}]}'
+            '{"expectations": [{"type": "expect_table_row_count_to_be_between", "meta": {"check": "own"}}]}'
         )
         with sandbox.build_all_defs() as defs:
             names = {key.name for each in defs.asset_checks or () for key in each.check_keys}
