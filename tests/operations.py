@@ -505,6 +505,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "journal_partitions": operation(*WORKER),
     # Readers.
     "needed_outputs": operation(*READER),
+    "sequences_behind": operation(*READER),
     "sink_owners": operation(*READER),
     "replay_batches": operation(*READER),
     "replay_leases": operation(*READER),

@@ -243,11 +243,15 @@ def extend_locks(settings: Settings, output: Output, longer: timedelta, execute:
 @answers(number("SHARE-PARTITIONS"), text("STATUS"), one=True)
 @execute_option
 def raise_epochs(settings: Settings, output: Output, execute: bool) -> None:
-    """Fence every earlier holder, in every group, after a restore of the database from a backup."""
+    """Fence every earlier holder, in every group, after a restore or a copy of the database; set sequences that are
+    behind."""
     with Database.open(settings) as database:
         held = State(database)
+        behind = held.figures.sequences_behind()
         count = held.administration.raise_state_epochs() if execute else len(held.figures.describe())
     sentence = f"{'raised' if execute else 'would raise'} the state epochs of {count} share-partitions"
+    if behind:
+        sentence += f", and {'set' if execute else 'would set'} {len(behind)} sequences that were behind"
     output.one_row({"share_partitions": count, "status": "done" if execute else output.planned}, sentence)
 
 

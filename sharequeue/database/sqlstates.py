@@ -11,6 +11,8 @@ LOCK_NOT_AVAILABLE = "55P03"
 """A wait for a lock exceeded its timeout."""
 QUERY_CANCELLED = "57014"
 """A statement exceeded its timeout."""
+FORBIDDEN = "42501"
+"""The login has no right."""
 READ_ONLY = "25006"
 """A statement that writes, in a read-only transaction."""
 

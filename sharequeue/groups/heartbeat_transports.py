@@ -16,7 +16,7 @@ import httpx
 from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
-from sharequeue.database.sqlstates import sqlstate
+from sharequeue.database.sqlstates import FORBIDDEN, sqlstate
 from sharequeue.groups.assignments import AssignedTopic
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
 from sharequeue.groups.heartbeats import (
@@ -40,7 +40,6 @@ PATH = "/v1/share-group-heartbeat"
 TIMEOUT_S = 10.0
 _REFUSED = (401, 403)
 _LONGEST_WAIT_MS = 5_000
-_FORBIDDEN = "42501"
 
 
 class Transport(Protocol):
@@ -103,7 +102,7 @@ class DatabaseHeartbeats:
                 self._loaded(configs)
             response = heartbeat(self._database, replace(request, client_host=self._host), self._configs)
         except DBAPIError as error:
-            if sqlstate(error) == _FORBIDDEN:
+            if sqlstate(error) == FORBIDDEN:
                 raise ClusterAuthorizationFailed from None
             raise
         if response.error_code == ClusterAuthorizationFailed.code:

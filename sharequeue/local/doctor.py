@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError, SQLAl
 from sharequeue.database import Database
 from sharequeue.database.migrations import OLDEST_POSTGRES, pending
 from sharequeue.database.schema_files import SchemaOutdated, schema_mismatch
-from sharequeue.database.sqlstates import READ_ONLY, is_login_refused, sqlstate
+from sharequeue.database.sqlstates import FORBIDDEN, READ_ONLY, is_login_refused, sqlstate
 from sharequeue.kafka.clients import spark_options
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import jars, ports, processes
@@ -32,6 +32,7 @@ from sharequeue.local.preflight import (
     check_writable,
     find_java,
 )
+from sharequeue.state import State
 from sharequeue.words.errors import ShareError, first_line
 from sharequeue.words.settings import SettingMissing, Settings
 
@@ -156,6 +157,8 @@ def _database(settings: Settings) -> list[Finding]:
             _clock(database_time, before, after),
             schema,
         ]
+        if schema.level == OK:
+            found += _copied(database)
         return [*found, _login(database)] if schema.level == OK else found
     except SQLAlchemyError as error:
         reason = first_line(getattr(error, "orig", None) or error)
@@ -233,6 +236,39 @@ def _schema(database: Database) -> Finding:
             "schema", FAILURE, f"{len(todo)} files are pending (first: {todo[0]})", "run `sharequeue migrate`"
         )
     return Finding("schema", OK, "up to date")
+
+
+def _copied(database: Database) -> list[Finding]:
+    """Find what logical replication does not copy: values of sequences, and later partitions of the journal."""
+    findings = []
+    publications = [
+        row["name"]
+        for row in database.rows(
+            sa.text(
+                "select p.pubname as name from pg_publication p where not p.pubviaroot and exists (select"
+                " from pg_publication_tables t where t.pubname = p.pubname and t.schemaname = 'sharequeue'"
+                " and t.tablename = 'journal_other') order by 1"
+            )
+        )
+    ]
+    if publications:
+        seen = f"{', '.join(publications)} publishes the journal's partitions one by one"
+        remedy = "alter publication … set (publish_via_partition_root = true): a subscriber stops at a new partition"
+        findings.append(Finding("publication", WARNING, seen, remedy))
+    try:
+        behind = State(database).figures.sequences_behind()
+    except ProgrammingError as error:
+        if sqlstate(error) != FORBIDDEN:  # a worker may not ask
+            raise
+        behind = []
+    if behind:
+        seen = f"{', '.join(behind)}: the next value is used already, as after a copy of the rows only"
+        findings.append(
+            Finding(
+                "sequences", FAILURE, seen, "run `sharequeue state raise-epochs --execute`, which sets them"
+            )
+        )
+    return findings
 
 
 def _login(database: Database) -> Finding:

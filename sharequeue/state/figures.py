@@ -119,4 +119,14 @@ class Figures:
         rows = self._database.rows(
             sa.text("select * from sharequeue.verify(cast(:group_id as text))"), group_id=group_id
         )
-        return [f"{row['group_id']} {row['topic']}-{row['partition']}: {row['violation']}" for row in rows]
+        return [
+            row["violation"]
+            if row["group_id"] is None
+            else f"{row['group_id']} {row['topic']}-{row['partition']}: {row['violation']}"
+            for row in rows
+        ]
+
+    def sequences_behind(self) -> list[str]:
+        """Return the sequences whose values would repeat, as after a copy of the rows without them."""
+        rows = self._database.rows(sa.text("select sequence from sharequeue.sequences_behind() order by 1"))
+        return [row["sequence"] for row in rows]

@@ -44,7 +44,7 @@ declare
         'assign_share_partitions', 'expire_members', 'heartbeat', 'keep_alive', 'leave_group',
         'raise_group_epoch', 'refresh_group', 'unknown_topics'];
     v_reader constant text[] := array[
-        'needed_outputs', 'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'sink_owners', 'snapshots',
+        'needed_outputs', 'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'sequences_behind', 'sink_owners', 'snapshots',
         'stored_configs', 'verify', 'verify_journal'];
     v_everybody constant text[] := array['authorized_operations', 'authorized_topic_operations', 'clock', 'principal', 'schema_version', 'service_drains', 'state_id', 'stored_service_configs'];
     -- The coordinator calls these in its own transactions, on tables that it may read; they need no other rights.

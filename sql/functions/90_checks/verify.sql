@@ -1,4 +1,5 @@
--- Checks the invariants of the live state: one row per violation, none if there is no fault.
+-- Checks the invariants of the live state: one row per violation, none if there is no fault. Violations that concern all groups
+-- have no group, topic and partition.
 create or replace function sharequeue.verify(p_group_id text default null)
 returns table (group_id text, topic text, partition integer, violation text)
 language sql stable set search_path = pg_catalog as $$
@@ -90,4 +91,8 @@ language sql stable set search_path = pg_catalog as $$
     )
     select sp.group_id, sp.topic, sp.partition, v.violation
     from violations v join checked sp using (share_partition_id)
+    union all
+    select null, null, null, format('sequence %s is behind: its next value is %s, and %s is used already. Run '
+        '`sharequeue state raise-epochs --execute`, which sets it', b.sequence, b.next, b.used)
+    from sharequeue.sequences_behind() as b
 $$;

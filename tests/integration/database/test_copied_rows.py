@@ -1,0 +1,98 @@
+"""A database that has another one's rows, but not the values of its sequences, as after logical replication."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.local import doctor
+from sharequeue.local.doctor import FAILURE, WARNING, Finding
+from sharequeue.state import State
+from sharequeue.words.values import AcknowledgeType, SharePartition
+from tests import single
+
+SEQUENCES = ("audit_log_audit_id_seq", "leases_lease_id_seq", "share_partitions_share_partition_id_seq")
+
+
+def _run(database: Database, statement: str) -> None:
+    with database.transaction() as connection:
+        connection.exec_driver_sql(statement)
+
+
+@pytest.fixture
+def copied(private_database: Database, at: SharePartition) -> Database:
+    """Give the database of `at` after work, with all its sequences at their start."""
+    state = State(private_database)
+    single.acquire(state, at, "holder", None, 10)
+    lease = single.acquire(state, at, "member", None, 10)
+    assert lease is not None
+    single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: lease.offsets})
+    state.administration.raise_state_epochs()
+    for sequence in SEQUENCES:
+        _run(private_database, f"alter sequence sharequeue.{sequence} restart")
+    return private_database
+
+
+def test_sequences_that_are_behind_are_found_and_set(copied: Database, at: SharePartition) -> None:
+    """verify names each, also for one group; raise_state_epochs sets them, and says so in the audit log."""
+    state = State(copied)
+    for group in (None, at.group_id):
+        found = state.figures.verify(group)
+        assert [each.split()[1] for each in sorted(found)] == list(SEQUENCES)
+        assert all(each.startswith("sequence ") and "raise-epochs" in each for each in found)
+    state.administration.raise_state_epochs()
+    assert state.figures.verify() == []
+    logged = copied.rows(
+        sa.text("select after -> 'sequences' as set from sharequeue.audit_log order by audit_id desc limit 1")
+    )
+    assert sorted(logged[0]["set"]) == list(SEQUENCES)
+    lease = single.acquire(state, at, "member", None, 10)
+    assert lease is not None
+    assert (
+        copied.rows(sa.text("select count(*) as n from sharequeue.journal where lease_id > journal_id"))[0][
+            "n"
+        ]
+        == 0
+    )
+    assert state.figures.verify() == []
+
+
+@pytest.mark.parametrize(
+    ("sequence", "used"),
+    [
+        ("leases_lease_id_seq", "update sharequeue.leases set lease_id = 1000000"),
+        ("leases_lease_id_seq", "update sharequeue.journal set journal_id = 1000000"),
+        ("leases_lease_id_seq", "update sharequeue.journal_snapshots set journal_id = 1000000"),
+        (
+            "share_partitions_share_partition_id_seq",
+            "update sharequeue.journal_snapshots set share_partition_id = 1000000",
+        ),
+    ],
+)
+def test_the_highest_id_may_be_in_any_table(
+    private_database: Database, at: SharePartition, sequence: str, used: str
+) -> None:
+    """Ids of leases and of the journal are of one sequence, and ids outlive the rows that had them first."""
+    state = State(private_database)
+    single.acquire(state, at, "holder", None, 10)
+    assert state.figures.sequences_behind() == []
+    _run(private_database, used)
+    assert state.figures.sequences_behind() == [sequence]
+
+
+def test_doctor_finds_what_replication_does_not_copy(copied: Database) -> None:
+    """Sequences are a failure; a publication of the journal's single partitions is a warning."""
+
+    def found() -> dict[str, Finding]:
+        return {each.subject: each for each in doctor._copied(copied)}
+
+    assert found()["sequences"].level == FAILURE
+    assert all(name in found()["sequences"].seen for name in SEQUENCES)
+    State(copied).administration.raise_state_epochs()
+    assert found() == {}
+    _run(copied, "create publication by_partition for all tables")
+    assert found()["publication"].level == WARNING
+    assert "by_partition" in found()["publication"].seen
+    _run(copied, "alter publication by_partition set (publish_via_partition_root = true)")
+    assert found() == {}
