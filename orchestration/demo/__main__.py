@@ -25,7 +25,7 @@ from sharequeue.local import stack
 from sharequeue.local.home import Home
 from sharequeue.local.preflight import StackError
 from sharequeue.state import State
-from sharequeue.words.errors import BrokerNotAvailable, CoordinatorNotAvailable, ShareError
+from sharequeue.words.errors import BrokerNotAvailable, CoordinatorNotAvailable, ShareError, first_line
 from sharequeue.words.settings import SettingMissing, Settings
 
 FLIGHTS = 336_776
@@ -252,7 +252,7 @@ def main(arguments: list[str] | None = None) -> int:
             except _SERVER_GONE as error:
                 if attempt == RESTARTS:
                     raise
-                reason = str(error).strip().splitlines()[0]
+                reason = first_line(error)
                 _print(console, f"\nA server went away ({reason}). Starting again from the current state.\n")
     except KeyboardInterrupt:
         console.print(

@@ -18,7 +18,7 @@ from sharequeue.database.sqlstates import (
     is_login_refused,
     sqlstate,
 )
-from sharequeue.words.errors import RequestTimedOut, ShareError
+from sharequeue.words.errors import RequestTimedOut, ShareError, first_line
 from sharequeue.words.figures import SharePartitionStatus
 from sharequeue.words.settings import SettingInvalid
 
@@ -113,7 +113,7 @@ def code_of(error: BaseException) -> str:
 def database_failure(error: SQLAlchemyError) -> Refused:
     """Return the error for operators that corresponds to an error of the database."""
     original = getattr(error, "orig", None)
-    reason = next(iter(str(original or error).strip().splitlines()), type(error).__name__)
+    reason = first_line(original or error)
     if sqlstate(error) in _TIMEOUTS:
         return Refused(f"Postgres did not finish in the time allowed ({reason}).", RequestTimedOut.name)
     if isinstance(error, DBAPIError) and sqlstate(error) is None and is_login_refused(error):

@@ -22,6 +22,7 @@ from sharequeue.deadletters.writer import DeadLetterReport, DeadLetterWriter, He
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.service_leases import ServiceLease
 from sharequeue.state import State
+from sharequeue.words.errors import first_line
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import SharePartition
 
@@ -170,7 +171,7 @@ class DeadLetterDrainer:
         except Exception as error:
             # Any error concerns these share-partitions only, and open batches are resumed.
             failed = set(sources)
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             _log.warning(
                 "dead letters of group %s cannot be written: %s",
                 sources[0].group_id,

@@ -69,12 +69,15 @@ class Service:
     def record_work(self, stop: threading.Event) -> None:
         """Every two seconds, update the faults, and record this replica's work for the other replicas."""
         while not stop.is_set():
-            self.faults.look()
             try:
+                self.faults.look()
                 self.coordinator.work.write(self.database, self.coordinator.name)
             except (SQLAlchemyError, ShareError) as error:
                 # The coordinator gets the same error and logs it.
                 _log.debug("the ages of this replica's work could not be written: %s", error)
+            except Exception:
+                # Repeated: without this loop the other replicas would take this one for dead.
+                _log.exception("the ages of this replica's work could not be written")
             stop.wait(RECORD_SECONDS)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sharequeue.database import Database
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, is_keep_alive, keep_alive
-from sharequeue.words.errors import ShareError
+from sharequeue.words.errors import ShareError, first_line
 
 _log = logging.getLogger(__name__)
 
@@ -67,9 +67,7 @@ class GatheredHeartbeats:
             try:
                 responses = await self._run(partial(keep_alive, self._database, asked, self._configs))
             except (SQLAlchemyError, ShareError) as error:
-                _log.warning(
-                    "%d heartbeats are processed one by one: %s", len(batch), str(error).splitlines()[0]
-                )
+                _log.warning("%d heartbeats are processed one by one: %s", len(batch), first_line(error))
                 responses = [None] * len(batch)
             except BaseException:
                 for _, _, future in batch:

@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from sharequeue.database import Database
 from sharequeue.database.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 from sharequeue.state.rows import share_partition_name
+from sharequeue.words.errors import first_line
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.values import SharePartition
 
@@ -374,7 +375,7 @@ class Journal:
         except DBAPIError as error:
             if sqlstate(error) != LOCK_NOT_AVAILABLE:
                 raise
-            waiting = str(error.orig).splitlines()[0]
+            waiting = first_line(error.orig or error)
         return Kept(taken, tuple(made), tuple(rolled_up), tuple(dropped), waiting)
 
     def _id(self, at: SharePartition) -> int | None:

@@ -30,6 +30,7 @@ from sharequeue.service.coordinator.group_steps import GroupSteps
 from sharequeue.service.coordinator.watch import Watch
 from sharequeue.state import State
 from sharequeue.state.journal import Journal, Kept
+from sharequeue.words.errors import first_line
 from sharequeue.words.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -221,22 +222,17 @@ class Coordinator:
         locks continue with their remaining time. A replica that starts beside others, or repeatedly, extends nothing.
         At the same moments the service's configs are passed to the state functions.
         """
-        watcher = threading.Thread(
-            target=self._watch_until, args=(stop,), name="sharequeue-watch", daemon=True
-        )
-        watcher.start()
-        keeper = threading.Thread(
-            target=self._keep_until, args=(stop,), name="sharequeue-journal", daemon=True
-        )
-        keeper.start()
-        if self._drainer is not None:
-            drainer = threading.Thread(
-                target=self._drainer.run,
-                args=(stop, self._reported("dead_letters")),
-                name="sharequeue-dead-letters",
-                daemon=True,
-            )
-            drainer.start()
+        with self._noting_its_end("sweep"):
+            watcher = self._started("watch", lambda: self._watch_until(stop))
+            keeper = self._started("journal", lambda: self._keep_until(stop))
+            if (drainer := self._drainer) is not None:
+                self._started("dead_letters", lambda: drainer.run(stop, self._reported("dead_letters")))
+            self._settle_until(stop)
+            self._woken.set()
+            watcher.join(timeout=1.0)
+            keeper.join(timeout=1.0)
+
+    def _settle_until(self, stop: threading.Event) -> None:
         heartbeat = timedelta(milliseconds=int(self._configs.values["group.share.heartbeat.interval.ms"]))
         silence = 2 * heartbeat
         heard: float | None = None
@@ -252,9 +248,29 @@ class Coordinator:
             if "sweep" in self.faults:
                 heard = None
             stop.wait(self._interval)
-        self._woken.set()
-        watcher.join(timeout=1.0)
-        keeper.join(timeout=1.0)
+
+    def _started(self, work: Work, loop: Callable[[], None]) -> threading.Thread:
+        """Start the loop of a work in a thread of its own."""
+
+        def run() -> None:
+            with self._noting_its_end(work):
+                loop()
+
+        thread = threading.Thread(target=run, name=f"sharequeue-{work.replace('_', '-')}", daemon=True)
+        thread.start()
+        return thread
+
+    @contextmanager
+    def _noting_its_end(self, work: Work) -> Iterator[None]:
+        """Record a fault that stays if the loop of a work ends by an error, whatever it is."""
+        try:
+            yield
+        except BaseException as error:
+            cause = f"{type(error).__name__}: {first_line(error)}"
+            reason = f"this replica has stopped this work, restart it: {cause}"
+            _log.exception("%s: %s", work, reason)
+            self.faults[work] = reason
+            raise
 
     def _take_up(self, silence: timedelta) -> None:
         """Start, or start again after a time without heartbeats: before any lock or session is ended."""
@@ -300,7 +316,7 @@ class Coordinator:
         except Exception as error:
             # After any error, the next round starts from the state in the database; ending the process would not
             # help.
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             if self.faults.get(work) != reason:
                 _log.warning("%s failed, trying again: %s", work, reason)
             self.faults[work] = reason

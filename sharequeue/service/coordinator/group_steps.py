@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from sharequeue.database.sqlstates import sqlstate
-from sharequeue.words.errors import NotCoordinator, ShareError
+from sharequeue.words.errors import NotCoordinator, ShareError, first_line
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class GroupSteps:
             # Without an SQLSTATE the error is not the database's.
             if not sqlstate(error):
                 raise
-            self._note(kind, group_id, str(error.orig).splitlines()[0])
+            self._note(kind, group_id, first_line(error.orig or error))
         except SQLAlchemyError:
             raise
         except Exception as error:

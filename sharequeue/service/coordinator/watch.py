@@ -38,6 +38,7 @@ from sharequeue.words.errors import (
     OffsetNotAvailable,
     ShareError,
     explanation,
+    first_line,
 )
 from sharequeue.words.names import listed
 from sharequeue.words.values import LogSeen, SharePartition
@@ -194,7 +195,7 @@ class Watch:
         except DBAPIError as error:
             if not sqlstate(error):
                 raise
-            _log.warning("%s: %s", what, str(error.orig).splitlines()[0])
+            _log.warning("%s: %s", what, first_line(error.orig or error))
 
     def _remove_deleted(self) -> None:
         """Remove the state of topics that have been gone for long enough, each group in a step of its own."""

@@ -25,7 +25,7 @@ from sharequeue.service.health.single_flight import SingleFlight
 from sharequeue.service.metrics.families import Read, of_database, of_process, unavailable
 from sharequeue.service.metrics.figures import Reader
 from sharequeue.words import traces
-from sharequeue.words.errors import ShareError
+from sharequeue.words.errors import ShareError, first_line
 
 __all__ = ["Metrics", "RequestDurations"]
 
@@ -54,7 +54,7 @@ class Metrics:
         try:
             read, figures = await self._scrape.get(SCRAPE_SECONDS)
         except (SQLAlchemyError, ShareError, TimeoutError) as error:
-            reason = str(error).splitlines()[0] if str(error) else f"none within {SCRAPE_SECONDS:.0f} s"
+            reason = first_line(error) if str(error) else f"none within {SCRAPE_SECONDS:.0f} s"
             _log.warning("no figures for /metrics: %s", reason)
             read, figures = None, unavailable()
         self._faults.look()

@@ -33,6 +33,7 @@ from sharequeue.words.errors import (
     ShareError,
     TopicAuthorizationFailed,
     UnknownServerError,
+    first_line,
 )
 from sharequeue.words.names import shown
 
@@ -152,7 +153,7 @@ class Pages:
                     response.headers["Retry-After"] = error.retry_after
                 return response
             except (SQLAlchemyError, TimeoutError) as error:
-                _log.warning("%s failed: %s", request.url.path, (str(error) or "timeout").splitlines()[0])
+                _log.warning("%s failed: %s", request.url.path, first_line(error))
                 message = "The database did not answer in time, or too many pages are being read. Try again."
                 return error_page("Not now", message, 503, principal)
             except Exception:

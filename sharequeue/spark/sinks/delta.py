@@ -24,6 +24,7 @@ from sharequeue.spark.session import EXTENSIONS
 from sharequeue.spark.sinks.columns import Limit, Shape, folder_limits, quoted
 from sharequeue.spark.sinks.interface import OpenSink, Sink, SinkContext, SinkRefused, Stored
 from sharequeue.spark.sinks.transfers import Rows, Step, opened
+from sharequeue.words.errors import first_line
 from sharequeue.words.settings import Settings
 from sharequeue.words.settings.addresses import is_uri
 from sharequeue.words.settings.jar_sets import fetch_command
@@ -121,7 +122,7 @@ def _detail(spark: SparkSession, table: str) -> Row:
         [detail] = spark.sql(f"describe detail {name}").collect()
     except AnalysisException as error:
         raise SinkRefused(
-            f"there is no Delta table {table} ({str(error).splitlines()[0]}): create it first, for example with "
+            f"there is no Delta table {table} ({first_line(error)}): create it first, for example with "
             f"`create table {name} (…) using delta`; choose its columns, partitions and location yourself."
         ) from error
     if detail["format"] != "delta":

@@ -1,0 +1,111 @@
+"""The loops of the service go on after any error, and one that has ended is a fault."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+from sqlalchemy.exc import SQLAlchemyError
+
+from sharequeue.database import Database
+from sharequeue.deadletters.drainer import DeadLetterDrainer
+from sharequeue.groups.configs import ServiceConfigs
+from sharequeue.groups.heartbeats import HeartbeatRequest
+from sharequeue.service.coordinator import Coordinator, coordinator
+from sharequeue.service.gathered_heartbeats import GatheredHeartbeats, Responses
+from sharequeue.service.health.faults import Faults
+from sharequeue.words.values import SharePartition
+from tests.waiting import wait_until
+
+NOWHERE = "postgresql+psycopg2://u:p@127.0.0.1:1/d"
+
+
+@pytest.fixture
+def idle() -> Coordinator:
+    """Give a coordinator that does nothing yet, without servers."""
+    return Coordinator(Database(NOWHERE), cast("Any", None), watch_interval=0.01)
+
+
+@pytest.mark.parametrize(("work", "turn"), [("journal", "keep"), ("watch", "watch"), ("sweep", "settle")])
+def test_a_loop_goes_on_after_an_error_without_a_text(
+    idle: Coordinator, work: str, turn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MemoryError and TimeoutError have none: the fault has the error's name, and the next turn ends it."""
+    stop, noted = threading.Event(), []
+    errors: list[Exception] = [MemoryError(), TimeoutError(), TimeoutError("\n")]
+
+    def once(*_: Any) -> None:
+        noted.append(idle.faults.get(work))  # type: ignore[call-overload]
+        if errors:
+            raise errors.pop(0)
+        stop.set()
+        idle.wake()
+
+    monkeypatch.setattr(coordinator, "KEEP_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(idle, "_interval", 0.01)
+    monkeypatch.setattr(idle, "_take_up", lambda _: None)
+    monkeypatch.setattr(idle._state, "now", lambda: None)
+    for other in {"keep", "watch", "settle"} - {turn}:
+        monkeypatch.setattr(idle, other, lambda *_: stop.wait(60))
+    monkeypatch.setattr(idle, turn, once)
+    idle.run(stop)
+    wait_until(lambda: idle.faults == {})
+    assert noted == [None, "MemoryError", "TimeoutError", "TimeoutError"]
+
+
+def test_a_loop_that_has_ended_is_a_fault(idle: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ended it: the fault names the work and the error, and stays."""
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+
+    def ends() -> None:
+        raise SystemExit
+
+    idle._started("journal", ends).join(60)
+    faults = Faults(idle)
+    for _ in range(2):
+        faults.look()
+        (fault,) = faults.of_this_replica()
+        assert (fault.kind, fault.reason) == (
+            "journal",
+            "this replica has stopped this work, restart it: SystemExit: SystemExit",
+        )
+
+
+def test_a_drain_that_fails_without_a_text_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log has the error's name, and the share-partition is tried again."""
+    drainer = DeadLetterDrainer(cast("Any", None), Database(NOWHERE), "replica")
+
+    def failing(_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(drainer, "drain", failing)
+    at = SharePartition("g", "t", 0)
+    with caplog.at_level(logging.WARNING):
+        drainer._turn([at])
+    assert "dead letters of group g cannot be written: TimeoutError" in caplog.text
+    assert list(drainer._pauses) == [at]
+
+
+def test_gathered_heartbeats_that_fail_without_a_text_are_processed_one_by_one() -> None:
+    """None of them waits for ever."""
+
+    async def fails(_: Callable[[], Responses]) -> Responses:
+        raise SQLAlchemyError
+
+    gathered = GatheredHeartbeats(
+        Database(NOWHERE),
+        ServiceConfigs.of({}),
+        cast("Callable[[Callable[[], Responses]], Awaitable[Responses]]", fails),
+        lambda: True,
+    )
+
+    async def response() -> object:
+        return await asyncio.wait_for(gathered.response(HeartbeatRequest("g", "m", 1), "User:a"), 60)
+
+    assert asyncio.run(response()) is None
