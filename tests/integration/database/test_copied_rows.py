@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.local import doctor
+from sharequeue.database.migrations import migrate
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.local import doctor, postgres
 from sharequeue.local.doctor import FAILURE, WARNING, Finding
+from sharequeue.local.home import Home
 from sharequeue.state import State
+from sharequeue.state.journal import Journal
 from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
+from tests.waiting import pass_time, wait_until
 
 SEQUENCES = ("audit_log_audit_id_seq", "leases_lease_id_seq", "share_partitions_share_partition_id_seq")
 
@@ -56,6 +63,66 @@ def test_sequences_that_are_behind_are_found_and_set(copied: Database, at: Share
         == 0
     )
     assert state.figures.verify() == []
+
+
+@pytest.mark.deep
+def test_a_subscriber_of_a_publication_takes_over(stack_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has all rows, also those of the next days' partitions; after raise_state_epochs it goes on."""
+    monkeypatch.setitem(postgres._OPTIONS, "wal_level", "logical")
+    home = Home.at(stack_home)
+    home.create()
+    port = postgres.ensure(home, lambda _: None)
+    at = SharePartition("g", "t", 0)
+    with (
+        Database(postgres.url(home, "sharequeue", port)) as source,
+        Database(postgres.url(home, "dagster", port)) as copy,
+    ):
+        for database in (source, copy):
+            migrate(database)
+        _empty(copy)
+        _run(source, "create publication everything for all tables with (publish_via_partition_root = true)")
+        _run(source, "select pg_create_logical_replication_slot('copying', 'pgoutput')")
+        url = source.engine.url
+        route = f"host={url.host} port={url.port} user={url.username} password={url.password} dbname={url.database}"
+        _run(
+            copy,
+            f"create subscription copying connection '{route}' publication everything"
+            " with (create_slot = false, slot_name = 'copying')",
+        )
+        alter_group_configs(source, "g", {})
+        state, copied = State(source), State(copy)
+        state.initialize(at, "id", 0, 2)
+        single.observe(state, at, "id", 0, 1000, 1000)
+
+        def same() -> bool:
+            counted = sa.text("select count(*), max(journal_id) from sharequeue.journal")
+            return bool(source.rows(counted) == copy.rows(counted))
+
+        wait_until(same)
+        for days in (1, 5):  # the day has a partition; it has none yet
+            pass_time(source, days * 86400)
+            single.acquire(state, at, "m", None, 10)
+            state.sweep()
+            Journal(source).keep()
+            single.acquire(state, at, "m", None, 10)
+            wait_until(same)
+        _run(copy, "alter subscription copying disable")
+        _run(copy, "alter subscription copying set (slot_name = none)")
+        _run(copy, "drop subscription copying")
+        assert len(copied.figures.verify()) >= 2
+        copied.administration.raise_state_epochs()
+        assert copied.figures.verify() == []
+        assert single.acquire(copied, at, "m", None, 10) is not None
+
+
+def _empty(database: Database) -> None:
+    tables = database.rows(
+        sa.text(
+            "select string_agg(format('sharequeue.%I', tablename), ', ') as names from pg_tables"
+            " where schemaname = 'sharequeue' and tablename <> 'audit_log'"
+        )
+    )[0]["names"]
+    _run(database, f"truncate {tables} restart identity cascade")
 
 
 @pytest.mark.parametrize(
