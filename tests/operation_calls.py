@@ -23,7 +23,9 @@ from tests.operations import (
     HELD,
     LETTERS,
     OPERATIONS,
+    PUBLICATION,
     REDRIVE,
+    REFUSED_PUBLICATION,
     SERVICE_LEASE,
     Known,
     may_call,
@@ -36,6 +38,9 @@ _MADE_IN_SQL = (
     "insert into sharequeue.redrives (redrive_id, dead_letter_topic, topic_id, requested_at)"
     " values (cast(:redrive as uuid), 'dlq.g', 'dlq-id', sharequeue.clock())",
     "select * from sharequeue.open_redrive('dlq.g', 'dlq-id', 0, cast(:redrive as uuid), '{[0,5)}', 5)",
+    "insert into sharequeue.publications (publication_id, group_id, sink, replay, begun_at)"
+    " select cast(p.id as uuid), 'g', 'sink', p.id, sharequeue.clock()"
+    " from unnest(array[:publication, :refused]) as p (id)",
 )
 
 
@@ -67,7 +72,9 @@ def prepare(database: Database) -> Mapping[str, Any]:
     state.outputs.begin_compaction(COMPACTION, "g", "sink", "/compacted")
     with database.transaction() as connection:
         for statement in _MADE_IN_SQL:
-            connection.execute(sa.text(statement), {"lease": str(SERVICE_LEASE), "redrive": str(REDRIVE)})
+            named = {"lease": str(SERVICE_LEASE), "redrive": str(REDRIVE)}
+            published = {"publication": str(PUBLICATION), "refused": str(REFUSED_PUBLICATION)}
+            connection.execute(sa.text(statement), {**named, **published})
     [ids] = database.rows(
         sa.text(
             "select sp.share_partition_id as id, s.journal_id as snapshot from sharequeue.share_partitions sp"

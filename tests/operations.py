@@ -22,7 +22,7 @@ HELD = SharePartition("g", "t", 0)
 """Member m holds [0,10) of 1,000 records and everything is as usual."""
 LETTERS = SharePartition("g", "t", 1)
 """Two records are on their way to the dead-letter topic, in the open batch 1."""
-COMPACTION, REDRIVE, SERVICE_LEASE = (UUID(int=n) for n in (1, 2, 3))
+COMPACTION, REDRIVE, SERVICE_LEASE, PUBLICATION, REFUSED_PUBLICATION = (UUID(int=n) for n in range(1, 6))
 
 NAMES = ("empty", "long", "newline", "escape", "quotes")
 NUMBERS = ("zero", "minus one", "2^31-1", "-2^31", "2^62", "2^63-2", "2^63-1", "-2^63")
@@ -195,6 +195,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     # Outputs.
     "p_sink": Argument("sink", NAMED),
     "p_compaction_id": Argument(str(COMPACTION), meant(("nobody",), NOBODY)),
+    "p_replay": Argument("again", meant(("quotes",), AS_GIVEN)),
     "p_location": Argument("/other", meant(("newline", "escape", "quotes"), AS_GIVEN)),
     "p_replaced": Argument(["/lease"]),
     "p_records": Argument(2),
@@ -265,6 +266,13 @@ ARGUMENTS: Mapping[str, Argument] = {
 }
 WORKER, READER, EVERYBODY, SERVICE = ("worker",), ("reader",), ("worker", "reader"), ()
 LETTERS_OF: Mapping[str, Any] = {"topic": "dlq.g", "topic_id": "dlq-id"}
+PUBLISHED_RECORDS = {
+    "p_topics": meant(("of quotes",), AS_GIVEN),
+    "p_partitions": meant(("of 2^31-1",), NOBODY),
+    "p_offsets": meant(
+        ("of empty", "of the last offsets", "of wide"), "records that are not there have no rows"
+    ),
+}
 MEMBERS: Mapping[str, Any] = {"group_id": "members"}
 OPTIONAL_NAME = meant(("null", *NAMES), NOBODY)
 COMPARED_NUMBERS = meant(("a null in it", *each(NUMBERS)), COMPARED)
@@ -371,6 +379,22 @@ OPERATIONS: Mapping[str, Operation] = {
             "p_selection": meant(("an object",), "all letters"),
         },
     ),
+    "plan_redrive": operation(
+        partitions=[0],
+        letters=["{[5,6)}"],
+        group_ids=["g"],
+        topics=["redriven"],
+        source_partitions=[0],
+        offsets=["{[3,4)}"],
+        meant={
+            "p_group_ids": meant(("of quotes",), AS_GIVEN),
+            "p_topics": meant(("of quotes",), AS_GIVEN),
+            "p_partitions": meant(("of 2^31-1",), NOBODY),
+            "p_source_partitions": meant(("of 2^31-1",), NOBODY),
+            "p_letters": meant(each(ANY_SET), "more letters than there are: nothing is sent for them"),
+            "p_offsets": meant(each(ANY_SET), "more records than there are"),
+        },
+    ),
     "end_redrive": operation(),
     "open_redrive": operation(**LETTERS_OF),
     "trim_redrive": operation(
@@ -386,6 +410,15 @@ OPERATIONS: Mapping[str, Operation] = {
         records=[2],
         meant={"p_records": meant(("of zero", "of 2^31-1"), "how much a lease has in the new folder")},
     ),
+    "begin_publication": operation(
+        *WORKER,
+        offsets=["{[0,3)}"],
+        meant={**PUBLISHED_RECORDS, "p_topic_ids": meant(("of quotes",), AS_GIVEN)},
+    ),
+    "end_publication": operation(
+        *WORKER, publication_id=str(PUBLICATION), offsets=["{[0,3)}"], meant=PUBLISHED_RECORDS
+    ),
+    "forget_publication": operation(*WORKER, publication_id=str(REFUSED_PUBLICATION)),
     "removable_outputs": operation(*WORKER),
     "forget_compaction": operation(*WORKER),
     "begin_transfer": operation(*WORKER),

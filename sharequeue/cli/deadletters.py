@@ -281,15 +281,20 @@ def redrive(
             raise Refused(error) from error
     if plan.unreadable is not None:
         output.warn(plan.unreadable)
-    if not (plan.groups or plan.letters or plan.sent_before or plan.looping or plan.gone):
+    if not (plan.groups or plan.letters or plan.sent_before or plan.looping or plan.gone or plan.published):
         output.warn(f"{topic} has no dead letters: check the topic's name")
-    elif not (plan.letters or plan.sent_before or plan.looping or plan.gone):
+    elif not (plan.letters or plan.sent_before or plan.looping or plan.gone or plan.published):
         output.warn(f"{topic} has dead letters, but none of this selection: {selection}")
     if gone := plan.gone if report is None else report.gone:
         output.warn(
             f"{gone:,} dead letters have no copy of their record, and the record is no longer in its topic, so they "
             f"cannot be sent. They stay in {topic}; `dlq show` prints what is known of each. The group config "
             "errors.deadletterqueue.copy.record.enable=true adds a copy to each new letter"
+        )
+    if plan.published:
+        output.warn(
+            f"{plan.published:,} dead letters are left out: a replay with their records was published, so the group "
+            "would have them twice"
         )
     if report is not None:
         row = {"sent": report.sent, "resumed": report.resumed, "gone": report.gone}

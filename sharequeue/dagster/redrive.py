@@ -147,6 +147,7 @@ def metadata(
         "gone_records": report.gone if report else plan.gone,
         "sent_before_records": plan.sent_before,
         "held_by_loop_guard_records": plan.looping,
+        "published_records": plan.published,
         "redrive_seconds": round(report.seconds, 3) if report else 0.0,
         "redrive_id": str(report.redrive_id) if report else "",
         "other_groups": sorted({group for groups in plan.other_groups.values() for group in groups}),

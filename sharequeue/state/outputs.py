@@ -9,12 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.values import OutputRow, Transfer
+
+
+def _places(offsets: Mapping[tuple[str, int], OffsetSet]) -> dict[str, Any]:
+    return {
+        "topics": [topic for topic, _ in offsets],
+        "partitions": [partition for _, partition in offsets],
+        "offsets": [str(some) for some in offsets.values()],
+    }
 
 
 class Outputs:
@@ -157,6 +167,44 @@ class Outputs:
             records=records,
         )
         return int(rows[0]["moved"])
+
+    def begin_publication(
+        self, group_id: str, sink: str, replay: str, records: Mapping[tuple[str, int], tuple[str, OffsetSet]]
+    ) -> UUID:
+        """Announce that a replay takes the place of these records: topic id and offsets by topic and partition.
+
+        Return the id of the publication. Raises InvalidRequest while a redrive of one of these records is under way.
+        """
+        rows = self._database.call(
+            sa.text(
+                "select sharequeue.begin_publication(:group_id, :sink, :replay, cast(:topics as text[]),"
+                " cast(:topic_ids as text[]), cast(:partitions as integer[]), cast(:offsets as int8multirange[]))"
+                " as publication_id"
+            ),
+            group_id=group_id,
+            sink=sink,
+            replay=replay,
+            topic_ids=[topic_id for topic_id, _ in records.values()],
+            **_places({at: some for at, (_, some) in records.items()}),
+        )
+        return UUID(str(rows[0]["publication_id"]))
+
+    def end_publication(self, publication_id: UUID, with_rows: Mapping[tuple[str, int], OffsetSet]) -> None:
+        """Record that the rows were replaced, and which records have rows now."""
+        self._database.call(
+            sa.text(
+                "select sharequeue.end_publication(cast(:id as uuid), cast(:topics as text[]),"
+                " cast(:partitions as integer[]), cast(:offsets as int8multirange[]))"
+            ),
+            id=str(publication_id),
+            **_places(with_rows),
+        )
+
+    def forget_publication(self, publication_id: UUID) -> None:
+        """Forget a publication that has changed nothing."""
+        self._database.call(
+            sa.text("select sharequeue.forget_publication(cast(:id as uuid))"), id=str(publication_id)
+        )
 
     def commit_replacement(
         self, compaction_id: UUID, replaced: Sequence[str], counted: int, records: Mapping[int, int]

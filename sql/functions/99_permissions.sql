@@ -33,11 +33,12 @@ declare
         'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets',
         'begin_compaction', 'commit_compaction', 'commit_replacement', 'forget_compaction', 'removable_outputs',
         'begin_transfer', 'end_transfer', 'keep_sink_columns',
+        'begin_publication', 'end_publication', 'forget_publication',
         'journal_partitions', 'roll_up_journal'];
     v_service constant text[] := array[
         'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'begin_redrive', 'clear_other_journal', 'close_redrive', 'confirm_observations', 'create_token',
         'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'make_journal_partitions',
-        'note_topics', 'open_redrive', 'principal_of_token', 'raise_state_epochs', 'remove_acls', 'remove_deleted_topics',
+        'note_topics', 'open_redrive', 'plan_redrive', 'principal_of_token', 'raise_state_epochs', 'remove_acls', 'remove_deleted_topics',
         'revoke_tokens', 'roll_up_due_days',
         'set_service_configs', 'take_snapshot', 'take_snapshots', 'trim_redrive',
         'end_redrive', 'end_service_lease', 'hear_replica', 'hold_service_lease', 'note_service_work', 'take_service_lease',

@@ -491,6 +491,44 @@ create table sharequeue.redrive_batches (
 create unique index redrive_batches_one_open on sharequeue.redrive_batches (dead_letter_topic, topic_id, partition)
     where sent_at is null;
 
+-- The letters that a redrive has planned to send, and their source records, before anything of it is sent.
+create table sharequeue.redrive_plans (
+    redrive_id uuid not null constraint redrive_plans_redrive_fkey references sharequeue.redrives on delete cascade,
+    partition integer not null,
+    letters int8multirange not null,
+    -- The group that gave the records up, and where they are.
+    group_id text not null,
+    source_topic text not null,
+    source_partition integer not null,
+    source_offsets int8multirange not null,
+    constraint redrive_plans_pkey primary key (redrive_id, partition, group_id, source_topic, source_partition)
+);
+
+-- Replays that were published into the output of a group, or are being published.
+create table sharequeue.publications (
+    publication_id uuid constraint publications_pkey primary key,
+    group_id text not null,
+    sink text not null,
+    replay text not null,
+    requested_by text not null default session_user,
+    begun_at timestamptz not null,
+    ended_at timestamptz
+);
+create index publications_by_group on sharequeue.publications (group_id);
+
+-- Their records. With the topic's id, because a topic made again begins at offset 0.
+create table sharequeue.published_records (
+    publication_id uuid not null
+        constraint published_records_publication_fkey references sharequeue.publications on delete cascade,
+    topic text not null,
+    topic_id text not null,
+    partition integer not null,
+    offsets int8multirange not null,
+    -- Those that have rows in the output because of it; known at the end.
+    with_rows int8multirange not null default '{}',
+    constraint published_records_pkey primary key (publication_id, topic, partition)
+);
+
 -- Outputs ---------------------------------------------------------------------------------------------------------------
 
 -- The outputs that count: the acknowledgement of the lease writes the row in its transaction. No foreign keys: leases and

@@ -10,11 +10,12 @@ import json
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.deadletters.redrive.selection import Selection
+from sharequeue.deadletters.redrive.selection import Place, Selection
 from sharequeue.groups.group_names import group_names
 from sharequeue.words.offsets import OffsetSet
 
@@ -36,6 +37,25 @@ class RedriveBatch:
     def identity(self) -> str:
         """The same for every attempt at this batch, and for no other batch."""
         return f"{self.redrive_id}:{self.sequence}"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Records of a topic-partition that have rows in the output of a group because a replay was published.
+
+    While it is being published, all records of the replay.
+    """
+
+    group_id: str
+    sink: str
+    replay: str
+    requested_by: str
+    begun_at: datetime
+    is_done: bool
+    topic: str
+    topic_id: str
+    partition: int
+    offsets: OffsetSet
 
 
 class RedriveBatches:
@@ -70,8 +90,43 @@ class RedriveBatches:
         )
         return rows[0]["redrive_id"]  # type: ignore[no-any-return]
 
+    def plan(self, redrive_id: uuid.UUID, planned: Iterable[tuple[str, Place]]) -> None:
+        """Record the letters that a redrive is about to send, each with its group, before any is sent.
+
+        Raises InvalidRequest if one of the records was published since the plan, or is being published.
+        """
+        found: dict[tuple[str, str, int, int], list[Place]] = {}
+        for group, at in planned:
+            found.setdefault((group, at.topic, at.source_partition, at.partition), []).append(at)
+        self._database.call(
+            sa.text(
+                "select sharequeue.plan_redrive(cast(:redrive_id as uuid), cast(:partitions as integer[]),"
+                " cast(:letters as int8multirange[]), cast(:groups as text[]), cast(:topics as text[]),"
+                " cast(:source_partitions as integer[]), cast(:offsets as int8multirange[]))"
+            ),
+            redrive_id=str(redrive_id),
+            groups=[group for group, *_ in found],
+            topics=[topic for _, topic, *_ in found],
+            source_partitions=[source_partition for _, _, source_partition, _ in found],
+            partitions=[partition for *_, partition in found],
+            letters=[str(OffsetSet.from_offsets(at.offset for at in some)) for some in found.values()],
+            offsets=[str(OffsetSet.from_offsets(at.source_offset for at in some)) for some in found.values()],
+        )
+
+    def published(self) -> list[Published]:
+        """Return the records that replays have put into the outputs of groups, or are putting there."""
+        rows = self._database.rows(
+            sa.text(
+                "select u.group_id, u.sink, u.replay, u.requested_by, u.begun_at, u.ended_at is not null as is_done,"
+                " r.topic, r.topic_id, r.partition,"
+                " cast(case when u.ended_at is null then r.offsets else r.with_rows end as text) as offsets"
+                " from sharequeue.publications u join sharequeue.published_records r using (publication_id)"
+            )
+        )
+        return [Published(**{**row, "offsets": OffsetSet.parse(row["offsets"])}) for row in rows]
+
     def end(self, redrive_id: uuid.UUID) -> None:
-        """Record that the redrive has done everything that was requested."""
+        """Record that the redrive sends nothing more."""
         self._database.call(
             sa.text("select sharequeue.end_redrive(cast(:redrive_id as uuid))"), redrive_id=str(redrive_id)
         )

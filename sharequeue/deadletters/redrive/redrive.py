@@ -22,6 +22,7 @@ from sharequeue.database import Database
 from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.outbox import Outbox, Step
 from sharequeue.deadletters.redrive.batches import RedriveBatches
+from sharequeue.deadletters.redrive.published_records import PublishedRecords
 from sharequeue.deadletters.redrive.redriven_letters import RedrivenLetters, source_check
 from sharequeue.deadletters.redrive.selection import (
     LettersSeen,
@@ -36,7 +37,7 @@ from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import Topics
 from sharequeue.kafka.transactions import MarkerGroup
 from sharequeue.state import State
-from sharequeue.words.errors import ShareError
+from sharequeue.words.errors import InvalidRequest, ShareError
 from sharequeue.words.names import finite, nearest, plural
 from sharequeue.words.offsets import EMPTY, OffsetSet
 from sharequeue.words.settings import Settings
@@ -64,6 +65,10 @@ class RedrivePlan:
     """Redriven so often that the loop guard holds them."""
     gone: int = 0
     """Letters without a copy of the record, which is no longer in its topic: there is nothing to send."""
+    published: int = 0
+    """Letters whose records have rows in the output of their group, because a replay with them was published."""
+    places: tuple[tuple[str, Place], ...] = ()
+    """The letters that would be sent, each with the group that gave its record up and still reads its topic."""
     groups: frozenset[str] = frozenset()
     """The share groups that have letters in the topic."""
     other_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -148,15 +153,17 @@ class Redrive:
     def plan(self) -> RedrivePlan:
         """Return what would be sent now; nothing is changed.
 
-        Raises RedriveRefused for a group, topic or partition in the selection that no letter has, and for a target
-        topic that does not exist.
+        Raises RedriveRefused for a group, topic or partition in the selection that no letter has, for a target topic
+        that does not exist, and while a replay with some of the records is being published.
         """
         logs = self._topics.offsets(self._topic)
         check_offsets(self._topic, self._partitions, self._selection.offsets, logs)
         sent = self._batches.sent()
+        published = PublishedRecords(self._batches, self._topics, self._target, self._only_group)
+        groups: dict[Place, str] = {}
         chosen: list[Place] = []
         targets, causes = Counter[str](), Counter[str]()
-        sent_before = looping = 0
+        sent_before = looping = in_output = 0
         without_copy: dict[Place, str] = {}
         letters = LettersSeen()
         chosen_groups: set[str] = set()
@@ -167,9 +174,12 @@ class Redrive:
                 sent_before += 1
             elif redrive_count(letter.headers) >= self._max_redrives:
                 looping += 1
+            elif published.has(letter):
+                in_output += 1
             else:
                 at, cause = Place.of(letter), letter.cause or "unknown"
                 chosen.append(at)
+                groups[at] = letter.group or ""
                 targets[self._target or letter.source_topic] += 1
                 chosen_groups.add(letter.group or "")
                 causes[cause] += 1
@@ -182,6 +192,7 @@ class Redrive:
         targets -= Counter(self._target or at.topic for at in gone)
         causes -= Counter(without_copy[at] for at in gone)
         away = (not 0 <= at.source_partition < sizes[self._target or at.topic] for at in chosen)
+        readers = self._batches.groups_of({at.topic for at in chosen if at.is_known})
         return RedrivePlan(
             tuple(in_order(chosen, self._batch_records)),
             targets,
@@ -190,6 +201,10 @@ class Redrive:
             sent_before,
             looping,
             len(gone),
+            in_output,
+            tuple(
+                (groups[at], at) for at in chosen if at.is_known and groups[at] in readers.get(at.topic, ())
+            ),
             frozenset(letters.groups),
             self._other_groups(targets, chosen_groups),
             letters.unreadable_note(self._topic),
@@ -243,24 +258,38 @@ class Redrive:
     def run(self, plan: RedrivePlan, progress: Callable[[str], None] = lambda line: None) -> RedriveReport:
         """Send the letters of the plan; `progress` gets a line for each batch.
 
-        Raises RedriveRefused if another redrive of a partition takes over, or the broker refuses; the letters sent
-        until then are recorded, and another redrive continues after them.
+        Raises RedriveRefused if another redrive of a partition takes over, if the broker refuses, or if some of the
+        records were published since the plan; the letters sent until then are recorded, and another redrive continues
+        after them.
         """
         began = time.monotonic()
         redrive_id = self._batches.begin(
             self._selection, self._target, self._only_group, plan.targets, by_key=self._by_key
         )
+        try:
+            report = self._sent(redrive_id, plan, progress)
+        finally:
+            # Also of one that fails: it sends nothing more, so that a publication need not wait for it.
+            self._batches.end(redrive_id)
+        if report.sent:
+            with suppress(ShareError):
+                self._topics.settle(plan.targets)
+        report.seconds = time.monotonic() - began
+        return report
+
+    def _sent(
+        self, redrive_id: uuid.UUID, plan: RedrivePlan, progress: Callable[[str], None]
+    ) -> RedriveReport:
+        try:
+            self._batches.plan(redrive_id, plan.places)
+        except InvalidRequest as error:
+            raise RedriveRefused(str(error)) from error
         report = RedriveReport(redrive_id, gone=plan.gone)
         # The open batches of a killed redrive come first, because they were chosen earlier.
         left = [(partition, EMPTY) for partition in sorted(self._batches.open_partitions())]
         for partition, wanted in groupby((*left, *plan.batches), key=lambda batch: batch[0]):
             for line in self._partition(partition, [offsets for _, offsets in wanted], report):
                 progress(line)
-        self._batches.end(redrive_id)
-        if report.sent:
-            with suppress(ShareError):
-                self._topics.settle(plan.targets)
-        report.seconds = time.monotonic() - began
         return report
 
     def _partition(self, partition: int, wanted: Iterable[OffsetSet], report: RedriveReport) -> Iterator[str]:

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, Self
 from sharequeue.deadletters.letters import ORIGINAL_HEADER, DeadLetter
 from sharequeue.kafka.headers import UNDECODABLE, Header, Headers
 from sharequeue.kafka.topics import LogOffsets, Topics
-from sharequeue.words.names import nearest, plural
-from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.names import is_topic_name, nearest, plural
+from sharequeue.words.offsets import MAX_OFFSET, OffsetSet
 
 REDRIVE_COUNT = "sharequeue.redrive.count"
 """The number of times the record was redriven from a dead-letter topic."""
@@ -136,6 +136,15 @@ class Place(NamedTuple):
             -1 if at is None else at for at in (letter.source_partition, letter.source_offset)
         )
         return cls(letter.source_topic or "", partition, offset, letter.partition, letter.offset)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the letter names a record that a topic can have: any program may write its headers."""
+        return (
+            is_topic_name(self.topic)
+            and 0 <= self.source_partition < 2**31
+            and 0 <= self.source_offset <= MAX_OFFSET
+        )
 
 
 @dataclass(slots=True)

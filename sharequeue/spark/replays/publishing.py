@@ -5,21 +5,26 @@ takes the accepted rows of its records out of the live output and puts the repla
 record once, both before and after.
 
 Only records that the group has finished are published: any other would be redelivered, and be in the output twice.
-For the same reason a record is left out whose dead letter was put back into the topic. Publishing the same replay
-again changes no row.
+For the same reason a record is left out whose dead letter was put back into the topic. While such a redrive is under
+way, nothing is published, and while a replay is published, no redrive of its records begins. Later redrives leave
+out what was published. Publishing the same replay again changes no row.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from uuid import UUID
 
+import psycopg2
 from pyspark.sql import SparkSession
 
 from sharequeue.deadletters.redrive.redriven_records import redriven_records
 from sharequeue.kafka.topics import Topics, is_same
 from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.outcomes.offset_sets import offset_sets
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.shared_folder import refuse_unusable
 from sharequeue.spark.reading.plan import TopicPartition
@@ -97,12 +102,16 @@ def publish(
     _refuse_other_topics(report, topics)
     _refuse_unfinished(job, state, report)
     _refuse_other_lives(job, state, report)
-    replacement = _replacement(job, report, redriven_records(settings, state, topics, job.group, job.topics))
-    if replacement.left_out:
-        replacement = replace(replacement, accepted_rows=replacement.rows(spark).count())
-    done = (job.destination or ParquetByLease()).replace(
-        SinkContext(settings, state, spark, job.names), replacement, execute=execute
-    )
+    announced = _announced if execute else _could_be_announced
+    with announced(job, state, report) as with_rows:
+        redriven = redriven_records(settings, state, topics, job.group, job.topics)
+        replacement = _replacement(job, report, redriven)
+        if replacement.left_out:
+            replacement = replace(replacement, accepted_rows=replacement.rows(spark).count())
+        with_rows.update(_with_rows(replacement, spark) if execute else {})
+        done = (job.destination or ParquetByLease()).replace(
+            SinkContext(settings, state, spark, job.names), replacement, execute=execute
+        )
     return PublishReport(
         report.group,
         report.sink,
@@ -116,6 +125,60 @@ def publish(
         done.where,
         execute,
     )
+
+
+_WithRows = dict[TopicPartition, OffsetSet]
+"""The records that have rows once a replay is published."""
+
+
+@contextmanager
+def _announced(job: ShareGroupJob, state: State, report: ReplayReport) -> Iterator[_WithRows]:
+    """Announce a publication during a block, so that no redrive of its records begins meanwhile, and end it with what
+    the block yields.
+
+    Raises InvalidRequest if such a redrive has begun. A publication that was killed, or has lost its connection,
+    stays announced until it is published again: nobody knows whether its rows count.
+    """
+    begun = _begin(job, state, report)
+    with_rows: _WithRows = {}
+    try:
+        yield with_rows
+    except Exception as error:
+        if not _is_lost(error):
+            state.outputs.forget_publication(begun)
+        raise
+    state.outputs.end_publication(begun, with_rows)
+
+
+@contextmanager
+def _could_be_announced(job: ShareGroupJob, state: State, report: ReplayReport) -> Iterator[_WithRows]:
+    """Raise InvalidRequest as `_announced`, and announce nothing."""
+    with suppress(_Undone), state.transaction() as (_, joined):
+        _begin(job, joined, report)
+        raise _Undone
+    yield {}
+
+
+def _is_lost(error: Exception) -> bool:
+    """Return whether the connection to Postgres was lost, so that a transaction may have been committed."""
+    original = getattr(error, "orig", None) or error
+    return isinstance(original, psycopg2.Error) and original.pgcode is None
+
+
+class _Undone(Exception):
+    """Rolls back what a dry run has tried."""
+
+
+def _begin(job: ShareGroupJob, state: State, report: ReplayReport) -> UUID:
+    records = {(each.topic, each.partition): (each.topic_id, each.offsets) for each in report.partitions}
+    return state.outputs.begin_publication(job.group, job.sink, report.name, records)
+
+
+def _with_rows(replacement: Replacement, spark: SparkSession) -> _WithRows:
+    return {
+        (topic, partition): offsets
+        for (topic, partition), offsets, _ in offset_sets(replacement.rows(spark), "topic", "partition")
+    }
 
 
 def _report(job: ShareGroupJob, settings: Settings, name: str, spark: SparkSession) -> ReplayReport:

@@ -44,7 +44,73 @@ begin
 end
 $$;
 
--- Records that everything that was requested is done.
+-- Records the letters that a redrive is about to send: p_letters of p_partitions of the dead-letter topic, and where their
+-- source records are. Raises INVALID_REQUEST if a replay with one of these records was published, or is being published,
+-- so that the group would have it twice; nothing is recorded then (50_outputs/publications.sql).
+create or replace function sharequeue.plan_redrive(
+    p_redrive_id uuid, p_partitions integer[], p_letters int8multirange[], p_group_ids text[], p_topics text[],
+    p_source_partitions integer[], p_offsets int8multirange[]
+) returns void
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_redrive sharequeue.redrives;
+    v_publication record;
+begin
+    perform sharequeue.require_read_committed();
+    perform sharequeue_internal.check_present('the partitions', p_partitions), sharequeue_internal.check_present('the letters', p_letters),
+        sharequeue_internal.check_present('the group ids', p_group_ids), sharequeue_internal.check_present('the topics', p_topics),
+        sharequeue_internal.check_present('the source partitions', p_source_partitions),
+        sharequeue_internal.check_present('the offsets', p_offsets);
+    if cardinality(p_partitions) <> all (array[cardinality(p_letters), cardinality(p_group_ids), cardinality(p_topics),
+            cardinality(p_source_partitions), cardinality(p_offsets)]) then
+        raise exception 'there are % partitions, % sets of letters, % groups, % topics, % source partitions and % sets of '
+            'offsets: expected as many of each', cardinality(p_partitions), cardinality(p_letters),
+            cardinality(p_group_ids), cardinality(p_topics), cardinality(p_source_partitions), cardinality(p_offsets)
+            using errcode = 'SQ042';
+    end if;
+    perform sharequeue_internal.check_between('a partition', l.partition, 0, 2147483647), sharequeue_internal.check_offsets(l.letters),
+        sharequeue_internal.check_group_id(l.group_id), sharequeue_internal.check_name('a topic', l.topic),
+        sharequeue_internal.check_between('a source partition', l.source_partition, 0, 2147483647),
+        sharequeue_internal.check_offsets(l.offsets)
+    from unnest(p_partitions, p_letters, p_group_ids, p_topics, p_source_partitions, p_offsets)
+        as l (partition, letters, group_id, topic, source_partition, offsets);
+    lock table sharequeue.publications in share row exclusive mode;
+    select r.* into v_redrive from sharequeue.redrives r where r.redrive_id = p_redrive_id;
+    if not found then
+        raise exception 'there is no redrive %', p_redrive_id using errcode = 'SQ042';
+    end if;
+    select u.*, r.topic, r.partition into v_publication
+    from unnest(p_group_ids, p_topics, p_source_partitions, p_offsets) as l (group_id, topic, source_partition, offsets)
+    join sharequeue.publications u on u.group_id = l.group_id
+    join sharequeue.published_records r on r.publication_id = u.publication_id and r.topic = l.topic
+        and r.partition = l.source_partition
+        and case when u.ended_at is null then r.offsets else r.with_rows end && l.offsets
+    where sharequeue_internal.comes_back(l.group_id, l.topic, v_redrive.target_topic, v_redrive.only_group)
+        and not exists (select from sharequeue.share_partitions sp
+            where sp.group_id = l.group_id and sp.topic = r.topic and sp.topic_id <> r.topic_id)
+    limit 1;
+    if found then
+        raise exception 'Replay % of group %, with records of %-%, % by % at % UTC: the group would have them twice. %',
+            v_publication.replay, v_publication.group_id, v_publication.topic, v_publication.partition,
+            case when v_publication.ended_at is null then 'is being published' else 'was published' end,
+            v_publication.requested_by, to_char(v_publication.begun_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS'),
+            case when v_publication.ended_at is null then 'Redrive when it has ended; if its process is gone, publish it again.'
+                else 'Plan the redrive again.' end using errcode = 'SQ042';
+    end if;
+    insert into sharequeue.redrive_plans
+        (redrive_id, partition, letters, group_id, source_topic, source_partition, source_offsets)
+    select p_redrive_id, l.partition, range_agg(l.letters), l.group_id, l.topic, l.source_partition, range_agg(l.offsets)
+    from unnest(p_partitions, p_letters, p_group_ids, p_topics, p_source_partitions, p_offsets)
+        as l (partition, letters, group_id, topic, source_partition, offsets)
+    group by l.partition, l.group_id, l.topic, l.source_partition
+    on conflict on constraint redrive_plans_pkey do update
+    set letters = redrive_plans.letters + excluded.letters,
+        source_offsets = redrive_plans.source_offsets + excluded.source_offsets;
+end
+$$;
+
+-- Records that a redrive sends nothing more: all is done, or it was given up. A process that goes on all the same cannot
+-- open another batch.
 create or replace function sharequeue.end_redrive(p_redrive_id uuid) returns void
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
@@ -65,6 +131,7 @@ create or replace function sharequeue.open_redrive(
 )
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
+    v_is_ended boolean;
     v_redriven sharequeue.redriven;
     v_taken int8multirange;
 begin
@@ -73,8 +140,11 @@ begin
         sharequeue_internal.check_between('the partition', p_partition, 0, 2147483647);
     perform sharequeue_internal.check_offsets(p_wanted), sharequeue_internal.check_between('the number of letters', p_max_records, 1,
         4611686018427387904);
-    if not exists (select from sharequeue.redrives r where r.redrive_id = p_redrive_id) then
+    select r.ended_at is not null into v_is_ended from sharequeue.redrives r where r.redrive_id = p_redrive_id for share;
+    if not found then
         raise exception 'there is no redrive %', p_redrive_id using errcode = 'SQ042';
+    elsif v_is_ended then
+        raise exception 'redrive % has ended: do the rest with another one', p_redrive_id using errcode = 'SQ042';
     end if;
     insert into sharequeue.redriven (dead_letter_topic, topic_id, partition) values (p_topic, p_topic_id, p_partition)
     on conflict on constraint redriven_pkey do nothing;

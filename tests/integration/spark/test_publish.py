@@ -194,7 +194,7 @@ def test_a_record_that_was_redriven_is_left_out(
     spark: SparkSession,
 ) -> None:
     """Its letter was put back, so that the group has accepted it at another offset: the replay's row would be the
-    second one. Another record with a letter is published."""
+    second one. Another record with a letter is published, and not redriven any more."""
     topic = make_topic(1)
     letters = make_topic(1, name=f"dlq.{topic}", errors_deadletterqueue_group_enable="true")
     state = State(database)
@@ -225,6 +225,9 @@ def test_a_record_that_was_redriven_is_left_out(
         (redriven,) = Counter((row[0], row[1]) for row in rows) - expected
         assert redriven[0] >= 10
         assert redriven[1] == "first"
+    # The group would have the other one twice.
+    plan = Redrive(output_settings, database, letters, Selection()).plan()
+    assert (plan.letters, plan.sent_before, plan.published) == (0, 1, 1)
 
 
 @pytest.mark.deep

@@ -75,6 +75,12 @@ class Batches:
         self.asked.append(uuid.uuid4())
         return self.asked[-1]
 
+    def published(self) -> list[Any]:
+        """Return none."""
+        return []
+
+    def plan(self, redrive_id: uuid.UUID, planned: Iterable[Any]) -> None: ...
+
     def end(self, redrive_id: uuid.UUID) -> None: ...
 
 
