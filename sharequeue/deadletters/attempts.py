@@ -32,7 +32,10 @@ MEMBER = "sharequeue.member.id"
 
 MOST_MESSAGE_BYTES = 1_000
 """A message may quote the record; the record itself is in the letter only if the group's config asks for a copy."""
+MOST_CLASS_CHARACTERS = 250
+"""What is longer is no class, even if it looks like one: it may be a whole record."""
 
+_MOST_CHARACTERS = MOST_CLASS_CHARACTERS + len(": ") + MOST_MESSAGE_BYTES
 _CLASS = re.compile(r"((?:\w+\.)*_*[A-Z]\w*)(?:: (.*))?", re.DOTALL)
 
 _log = logging.getLogger(__name__)
@@ -49,8 +52,12 @@ def nothing(offset: int) -> Headers:
 def exception_headers(error: str, *, messages: bool = True) -> Headers:
     """Return the headers of a handler's `error`: "Class: message" as `by_row` writes it, or any other text, which is
     only a message; without `messages` only the class."""
+    error = error[:_MOST_CHARACTERS]
     found = _CLASS.fullmatch(error)
-    name, message = (found[1], found[2] or "") if found else ("", error)
+    if found is None or len(found[1]) > MOST_CLASS_CHARACTERS:
+        name, message = "", error
+    else:
+        name, message = found[1], found[2] or ""
     headers: list[Header] = [(EXCEPTION_CLASS, name.encode())] if name else []
     if message and messages:
         # Cut between characters: an incomplete one would make the header unreadable.

@@ -37,7 +37,7 @@ from sharequeue.deadletters.topic import DeadLetterTopic, refusal, unanswered
 from sharequeue.kafka.headers import Header
 from sharequeue.kafka.reading import RecordReader, offset_of
 from sharequeue.kafka.topics import Topics
-from sharequeue.kafka.transactions import FENCED
+from sharequeue.kafka.transactions import FENCED, LARGEST_MESSAGE_BYTES
 from sharequeue.state import State
 from sharequeue.words.errors import ShareError
 from sharequeue.words.offsets import EMPTY, OffsetSet
@@ -92,8 +92,8 @@ class LetterBatches:
         self.producer: dict[str, Any] = {
             # Not compressed, as the broker's own dead letters.
             "compression_type": "none",
-            # The client's own limit must not be lower than the topic's; its minimum is 1000.
-            "message_max_bytes": max(topic.max_message_bytes, 1000),
+            # The client's own limit must not be lower than the topic's, within the bounds that the client allows.
+            "message_max_bytes": min(max(topic.max_message_bytes, 1000), LARGEST_MESSAGE_BYTES),
             # A batch never exceeds the topic's limit.
             "batch_size": max(1, min(1_000_000, topic.max_message_bytes)),
             # Large source records wait on the broker's disk, not in memory here.
@@ -153,14 +153,13 @@ class LetterBatches:
         cause: Any = error.args[0]
         if cause.code() in FENCED:
             return Fenced(cause.str())
-        if cause.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
-            what = f"raise `max.message.bytes` of topic `{self._topic.name}`, now {self._topic.max_message_bytes}"
+        if cause.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            grant = f"grant WRITE on transactional id `{self.transactional_id}`"
+        elif cause.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            grant = f"grant READ on group `{marker_group(self._at.group_id)}`"
         else:
-            what = (
-                f"grant WRITE on topic `{self._topic.name}` and on transactional id `{self.transactional_id}`, and "
-                f"READ on group `{marker_group(self._at.group_id)}` and topic `{self._at.topic}`"
-            )
-        return refusal(error, what)
+            grant = f"grant WRITE on topic `{self._topic.name}`, and READ on topic `{self._at.topic}`"
+        return refusal(error, grant)
 
     @cached_property
     def _source_topic_id(self) -> str | None:

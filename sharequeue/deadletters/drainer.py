@@ -15,6 +15,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.database import Database
 from sharequeue.deadletters.outbox import Fenced, Step
@@ -159,6 +162,18 @@ class DeadLetterDrainer:
                     extra={"group": source.group_id, "topic": source.topic, "partition": source.partition},
                 )
 
+    def _hold(self, sources: list[SharePartition], error: Exception) -> None:
+        """Store and log why nothing was written, for each share-partition."""
+        reason = first_line(error)
+        group = sources[0].group_id
+        _log.warning("dead letters of group %s cannot be written: %s", group, reason, extra={"group": group})
+        if isinstance(error, SQLAlchemyError):
+            return  # passes with the database, which cannot store it now
+        letters = State(self._database).dead_letters
+        with suppress(SQLAlchemyError):
+            for source in sources:
+                letters.hold(source, reason)
+
     def _turn(self, sources: list[SharePartition]) -> None:
         failed: set[SharePartition] = set()
         try:
@@ -171,13 +186,7 @@ class DeadLetterDrainer:
         except Exception as error:
             # Any error concerns these share-partitions only, and open batches are resumed.
             failed = set(sources)
-            reason = first_line(error)
-            _log.warning(
-                "dead letters of group %s cannot be written: %s",
-                sources[0].group_id,
-                reason,
-                extra={"group": sources[0].group_id},
-            )
+            self._hold(sources, error)
         finally:
             with self._lock:
                 self._at_work.difference_update(sources)

@@ -21,13 +21,14 @@ from sharequeue.database import Database
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.configs.names import environment_name
 from sharequeue.kafka.topics import Topics
-from sharequeue.kafka.transactions import is_passing
+from sharequeue.kafka.transactions import TRANSACTION_TIMEOUT_MS, is_passing
 from sharequeue.words.errors import (
     BrokerNotAvailable,
     InvalidConfig,
     ShareError,
     TopicAlreadyExists,
     UnknownServerError,
+    first_line,
 )
 from sharequeue.words.settings import SettingMissing, Settings
 
@@ -333,8 +334,43 @@ _NEEDS_SOMEBODY = frozenset(
 among them: the password may be about to change, and no record may be dropped for it."""
 
 
-def refusal(error: KafkaException, what_to_do: str) -> CannotWrite:
-    """Return a broker's refusal as a reason to hold records.
+_DENIED = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+_LOGIN = "check the security settings SHAREQUEUE_KAFKA_… of the writer, and the broker's listener"
+_SIZE = "raise `max.message.bytes` of the dead-letter topic"
+_BY_HAND = f"create it by hand with `{GROUP_ENABLE}=true`"
+_REMEDIES: Mapping[int, str] = {
+    KafkaError.UNSUPPORTED_SASL_MECHANISM: _LOGIN,
+    KafkaError.SECURITY_DISABLED: _LOGIN,
+    KafkaError.SASL_AUTHENTICATION_FAILED: _LOGIN,
+    KafkaError.MSG_SIZE_TOO_LARGE: _SIZE,
+    KafkaError.RECORD_LIST_TOO_LARGE: _SIZE,
+    KafkaError.INVALID_RECORD: "check the configs of the dead-letter topic, for example `message.timestamp.type` and "
+    "`cleanup.policy`, and the broker's log",
+    KafkaError.POLICY_VIOLATION: f"the broker has a policy for topics: fit the topic into it, or {_BY_HAND}",
+    KafkaError.TOPIC_EXCEPTION: f"choose another name, which does not differ from an existing one only in dots and "
+    f"underscores: set `{TOPIC_NAME}` of the group",
+    KafkaError.INVALID_CONFIG: f"the broker does not take the topic's configs: {_BY_HAND}",
+    KafkaError.INVALID_REPLICATION_FACTOR: "the broker's `default.replication.factor` is larger than the number of "
+    f"its brokers: lower it, or {_BY_HAND}",
+    KafkaError.INVALID_PARTITIONS: f"check the broker's `num.partitions`, or {_BY_HAND}",
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: "raise `transaction.max.timeout.ms` of the brokers to "
+    f"{TRANSACTION_TIMEOUT_MS} or more",
+    KafkaError.UNSUPPORTED_VERSION: "the broker is too old for transactions or this client: upgrade it",
+    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT: "raise the topic's message format, or upgrade the broker",
+}
+"""What to do about a refusal that is not one of permission, by its code."""
+_NO_REMEDY = "see the broker's log"
+
+
+def refusal(error: KafkaException, grant: str) -> CannotWrite:
+    """Return a broker's refusal as a reason to hold records; `grant` names the permission that may be missing.
 
     It is lasting only if it is known to need an operator. Any other may pass, and does not cause records to be
     dropped.
@@ -344,17 +380,31 @@ def refusal(error: KafkaException, what_to_do: str) -> CannotWrite:
         return _nameless(cause.str())
     if is_passing(cause):
         return CannotWrite(f"the broker does not answer ({cause.str()}): {_WAIT}", lasting=False)
-    lasting = cause.code() in _NEEDS_SOMEBODY
-    return CannotWrite(f"the broker refuses ({cause.str()}): {what_to_do}.", lasting=lasting)
+    return _refused(cause.code(), cause.str(), grant)
 
 
-def unanswered(error: ShareError, what_to_do: str) -> CannotWrite:
-    """Return one of Kafka's named errors as a reason to hold records."""
+def unanswered(error: ShareError, grant: str) -> CannotWrite:
+    """Return one of Kafka's named errors as a reason to hold records; `grant` is as for `refusal`."""
     if isinstance(error, UnknownServerError):
         return _nameless(error.message)
     if error.retriable or isinstance(error, BrokerNotAvailable):
         return CannotWrite(f"{error.message} {_WAIT.capitalize()}", lasting=False)
-    return CannotWrite(f"the broker refuses ({error}): {what_to_do}.", lasting=error.code in _NEEDS_SOMEBODY)
+    return _refused(error.code, str(error), grant)
+
+
+def _refused(code: int, said: str, grant: str) -> CannotWrite:
+    remedy = grant if code in _DENIED else _REMEDIES.get(code, _NO_REMEDY)
+    return CannotWrite(f"the broker refuses ({said}): {remedy}.", lasting=code in _NEEDS_SOMEBODY)
+
+
+def unforeseen(error: Exception) -> CannotWrite:
+    """Return an error that has no rule as a reason to hold records: it is named, and drops none."""
+    said = error.args[0].str() if isinstance(error, KafkaException) else first_line(error)
+    return CannotWrite(
+        f"the writer failed ({type(error).__name__}: {said}): {_WAIT} If it fails in the same way, "
+        "check the configs of the dead-letter topic and the settings SHAREQUEUE_KAFKA_…",
+        lasting=False,
+    )
 
 
 def _nameless(error: str) -> CannotWrite:

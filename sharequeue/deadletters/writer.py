@@ -13,10 +13,12 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.deadletters.batches import LetterBatches, marker_group
 from sharequeue.deadletters.outbox import BatchDone, Fenced, Outbox, Step
@@ -28,6 +30,7 @@ from sharequeue.deadletters.topic import (
     DeadLetterTopic,
     TopicKeeper,
     inputs_of,
+    unforeseen,
 )
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.reading import RecordReader
@@ -138,6 +141,10 @@ class _Drain:
         return now < self.ends_at and not self.stopped.wait(_TRY_AGAIN_AFTER_SECONDS)
 
 
+Outcome = tuple[PartitionReport | None, CannotWrite | None]
+"""The report of one share-partition, and why its letters are held if they are."""
+
+
 class DeadLetterWriter:
     """A writer of a share group's dead letters. Several may run at once: the broker allows one at a time.
 
@@ -186,22 +193,12 @@ class DeadLetterWriter:
             self._settle()
             return DeadLetterReport(self.rules.topic, seconds=time.monotonic() - started_at)
         self._check_cluster()
-        with (
-            MarkerGroup(self._settings, marker_group(self._group_id)) as markers,
-            ThreadPoolExecutor(min(PARALLEL, len(waiting)), "dead-letters") as pool,
-        ):
-            drain = _Drain(
-                markers,
-                progress or (lambda line: None),
-                self._topic(),
-                self._stop or threading.Event(),
-                self._try_again_seconds,
-            )
-            try:
-                outcomes = dict(zip(waiting, pool.map(lambda at: self._one(at, drain), waiting), strict=True))
-            finally:
-                # After an error, or Ctrl-C, the others end with their current batch.
-                drain.stopped.set()
+        try:
+            outcomes = self._write_all(waiting, progress or (lambda line: None))
+        except SQLAlchemyError:
+            raise
+        except Exception as error:
+            outcomes = dict.fromkeys(waiting, (None, unforeseen(error)))
         if any(report is not None and report.written for report, _ in outcomes.values()):
             self._settle()
         held = self._held(
@@ -215,6 +212,22 @@ class DeadLetterWriter:
             held,
             time.monotonic() - started_at,
         )
+
+    def _write_all(
+        self, waiting: Sequence[SharePartition], progress: Progress
+    ) -> dict[SharePartition, Outcome]:
+        """Write the letters of all these share-partitions, some at a time."""
+        with (
+            MarkerGroup(self._settings, marker_group(self._group_id)) as markers,
+            ThreadPoolExecutor(min(PARALLEL, len(waiting)), "dead-letters") as pool,
+        ):
+            stop = self._stop or threading.Event()
+            drain = _Drain(markers, progress, self._topic(), stop, self._try_again_seconds)
+            try:
+                return dict(zip(waiting, pool.map(lambda at: self._one(at, drain), waiting), strict=True))
+            finally:
+                # After an error, or Ctrl-C, the others end with their current batch.
+                drain.stopped.set()
 
     def _check_cluster(self) -> None:
         """Raise InconsistentClusterId before anything is written to, or dropped for, another Kafka cluster."""
@@ -233,11 +246,11 @@ class DeadLetterWriter:
             return TopicKeeper(self._settings).ready(self.rules), None
         except CannotWrite as problem:
             return None, problem
+        except Exception as error:
+            return None, unforeseen(error)
 
-    def _one(
-        self, source: SharePartition, drain: _Drain
-    ) -> tuple[PartitionReport | None, CannotWrite | None]:
-        """Write the letters of one share-partition; return its report, and why it is held if it is."""
+    def _one(self, source: SharePartition, drain: _Drain) -> Outcome:
+        """Write the letters of one share-partition."""
         if drain.stopped.is_set():
             return None, None
         report, problem = self._attempt(source, drain, None)
@@ -249,9 +262,7 @@ class DeadLetterWriter:
             return self._drop(source, drain, report or PartitionReport(source)), None
         return report, problem
 
-    def _attempt(
-        self, source: SharePartition, drain: _Drain, report: PartitionReport | None
-    ) -> tuple[PartitionReport | None, CannotWrite | None]:
+    def _attempt(self, source: SharePartition, drain: _Drain, report: PartitionReport | None) -> Outcome:
         topic, problem = drain.topic
         if topic is not None:
             report, problem = self._write(source, topic, drain, report or PartitionReport(source))
@@ -297,6 +308,10 @@ class DeadLetterWriter:
                     return report, None
             except CannotWrite as problem:
                 return report, problem
+            except SQLAlchemyError:
+                raise
+            except Exception as error:
+                return report, unforeseen(error)
         reason = (
             f"another writer took over {source} {report.takeovers} times, or its transactions exceed their "
             "timeout: drain the group with one writer, or in smaller batches."

@@ -25,6 +25,8 @@ TRANSACTION_TIMEOUT_MS = 60_000
 TIMEOUT_SECONDS = 30.0
 ABORT_TIMEOUT_SECONDS = 10.0
 ASK_AGAIN_SECONDS = 0.1
+LARGEST_MESSAGE_BYTES = 1_000_000_000
+"""The highest limit that the client knows. The broker checks the topic's limit, after compression."""
 
 _log = logging.getLogger(__name__)
 FENCED = frozenset(

@@ -126,6 +126,15 @@ class TopicAlreadyExists(ShareError, code=36):
     """A topic of this name already exists. Use it, or choose another name."""
 
 
+class InvalidPartitions(ShareError, code=37):
+    """The broker does not take this number of partitions. Check its `num.partitions`, or give a number."""
+
+
+class InvalidReplicationFactor(ShareError, code=38):
+    """The topic would have more replicas than the cluster has brokers. Check the broker's
+    `default.replication.factor`."""
+
+
 class InvalidConfig(ShareError, code=40):
     """The configuration was refused: the name is unknown, or the value is outside the allowed range. Nothing was
     changed."""
@@ -134,6 +143,10 @@ class InvalidConfig(ShareError, code=40):
 class InvalidRequest(ShareError, code=42):
     """The request is malformed: a field is missing, empty or out of range. Correct it; repeating it does not
     help."""
+
+
+class PolicyViolation(ShareError, code=44):
+    """The broker's policy for topics refuses the request. Fit the topic into the policy."""
 
 
 class SaslAuthenticationFailed(BrokerNotAvailable, code=58, retriable=False):

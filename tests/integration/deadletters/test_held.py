@@ -11,6 +11,8 @@ import pytest
 from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]
 
 from sharequeue.database import Database
+from sharequeue.deadletters import batches
+from sharequeue.deadletters.drainer import DeadLetterDrainer
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.words.settings import Settings
 from tests.fixtures.deadletters import GROUP_CONFIGS, GivenUp, alter_configs
@@ -107,3 +109,35 @@ def test_a_group_that_is_gone_holds_nothing(held: GivenUp) -> None:
     held.writer().drain()
     held.state.administration.delete_offsets(held.group, held.topic)
     assert held.state.dead_letters.held() == []
+
+
+def test_an_error_without_a_rule_is_a_reason(given_up: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer that the client itself refuses: the drain ends with the client's words, and the state has them."""
+    case = given_up(max_message_bytes="2147483647")
+    case.produce(1)
+    case.reject()
+    monkeypatch.setattr(batches, "LARGEST_MESSAGE_BYTES", 2**31)
+    [told] = case.writer(try_again_seconds=0).drain().held
+    assert told.reason.startswith("the writer failed (KafkaException: ")
+    assert "message.max.bytes" in told.reason
+    assert case.state.dead_letters.held(case.group)[0].reason == told.reason
+
+
+def test_an_error_before_the_drain_is_a_reason(held: GivenUp) -> None:
+    """A file that the service cannot read ends its turn before the broker is asked: the reason is stored."""
+    refused = held.settings.replace(kafka={"ssl.ca.location": "/there/is/none"})
+    drainer = DeadLetterDrainer(refused, held.database, "replica")
+    drainer._turn(drainer.waiting())
+    reasons = {each.reason for each in held.state.dead_letters.held(held.group)}
+    assert len(reasons) == 1
+    assert "/there/is/none cannot be read" in reasons.pop()
+    assert drainer.failed[held.group] == 2
+
+
+def test_a_topic_may_take_what_no_client_can_send(given_up: Make) -> None:
+    """Kafka's highest `max.message.bytes` is above the client's: the letters are written."""
+    case = given_up(copy=True, max_message_bytes="2147483647")
+    case.produce(2)
+    case.reject()
+    assert case.writer().drain().written == 2
+    case.assert_each_exactly_once()

@@ -90,6 +90,16 @@ def test_a_long_message_is_cut_between_characters() -> None:
     assert len(cut or b"") == MOST_MESSAGE_BYTES - 2
 
 
+@pytest.mark.parametrize("messages", [False, True])
+def test_a_long_word_is_no_class(messages: bool) -> None:
+    """A megabyte of capitals looks like a class: it is a message, which is cut, and may be left out."""
+    headers = exception_headers("X" * 1_100_000, messages=messages)
+    assert [(name, len(value or b"")) for name, value in headers] == [
+        (EXCEPTION_MESSAGE, MOST_MESSAGE_BYTES)
+    ] * messages
+    assert exception_headers("K" * 250 + ": " + "x" * 2_000)[1] == (EXCEPTION_MESSAGE, b"x" * 1_000)
+
+
 def test_each_record_tells_its_first_and_last_attempt(tmp_path: Path) -> None:
     """Times of the first and the last, run and member of the last, and what the last one's handler said."""
     old = write_errors(tmp_path / "lease=1", {3: "ValueError: old", 4: "ValueError: old", 9: None})

@@ -19,7 +19,7 @@ from sharequeue.deadletters.topic import (
     topic_problem,
     unanswered,
 )
-from sharequeue.words.errors import TopicAuthorizationFailed, UnknownServerError
+from sharequeue.words.errors import InvalidTopic, TopicAuthorizationFailed, UnknownServerError
 from sharequeue.words.values import DeadLetterBatch, SharePartition
 
 RULES = DeadLetterRules("g", "dlq.g")
@@ -154,3 +154,37 @@ def test_a_missing_permission_needs_somebody_to_act(problem: CannotWrite) -> Non
     """It lasts, and what to grant is named."""
     assert problem.lasting
     assert problem.reason.endswith("grant WRITE.")
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (
+            KafkaError.INVALID_TRANSACTION_TIMEOUT,
+            "raise `transaction.max.timeout.ms` of the brokers to 60000",
+        ),
+        (KafkaError.TOPIC_EXCEPTION, "choose another name"),
+        (KafkaError.POLICY_VIOLATION, "the broker has a policy for topics"),
+        (KafkaError.INVALID_REPLICATION_FACTOR, "`default.replication.factor`"),
+        (KafkaError.MSG_SIZE_TOO_LARGE, "raise `max.message.bytes`"),
+        (KafkaError.UNSUPPORTED_VERSION, "upgrade it"),
+        (KafkaError.SECURITY_DISABLED, "SHAREQUEUE_KAFKA_"),
+        (KafkaError.INVALID_REQUIRED_ACKS, "see the broker's log"),
+    ],
+)
+def test_each_refusal_has_its_own_remedy(code: int, remedy: str) -> None:
+    """Only a missing permission asks for a grant, and only what creating it by hand repairs asks for that."""
+    said = KafkaException(KafkaError(code))
+    assert remedy in refusal(said, "grant WRITE").reason
+    assert "grant" not in refusal(said, "grant WRITE").reason
+
+
+def test_a_name_that_collides_asks_for_another() -> None:
+    """The broker refuses to create `a.b` beside `a_b`: creating it by hand would be refused in the same way."""
+    problem = unanswered(
+        InvalidTopic("Topic 'dlq.a.b' collides with existing topics: dlq.a_b"), "grant CREATE"
+    )
+    assert problem.lasting
+    assert "dlq.a_b" in problem.reason
+    assert "choose another name" in problem.reason
+    assert "grant" not in problem.reason
