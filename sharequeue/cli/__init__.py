@@ -8,6 +8,8 @@ commands share is in `options`, `output` and `failures`.
 from __future__ import annotations
 
 import logging
+import os
+import select
 import sys
 
 import click
@@ -46,6 +48,11 @@ from sharequeue.words.extras import ExtraMissing
 from sharequeue.words.settings import SettingInvalid, SettingMissing
 
 __all__ = ["command", "main"]
+
+_NAME = "sharequeue"
+_STDOUT = 1
+_COMPLETION = "_SHAREQUEUE_COMPLETE"
+"""The variable by which a shell asks click for completions."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -86,8 +93,7 @@ def main() -> None:
     # Kafka's client logs each attempt, but the final error has the reason; the service has its own log handler.
     logging.getLogger("sharequeue.librdkafka").addHandler(logging.NullHandler())
     try:
-        # Without click's own handling, an `Exit` is returned as its code.
-        sys.exit(command.main(standalone_mode=False) or 0)
+        sys.exit(_called())
     except (click.Abort, KeyboardInterrupt) as error:
         _fail("", str(error) or "stopped", 130)
     except click.UsageError as error:
@@ -105,9 +111,6 @@ def main() -> None:
     except (ValidationError, SettingInvalid) as error:
         refused = setting_failure(error)
         _fail(refused.code, refused.format_message(), 1)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
     except OSError as error:
         _fail(code_of(error), str(error), 1)
 
@@ -115,3 +118,33 @@ def main() -> None:
 def _fail(code: str, message: str, status: int) -> None:
     print_failure(code, message)
     sys.exit(status)
+
+
+def _called() -> int:
+    """Run the command, and return its exit code.
+
+    `command.main` would end with 1, and say nothing, for every closed pipe: that of a reader such as `head`, which
+    has seen enough, and that of a lost connection, which is a failure.
+    """
+    if _COMPLETION in os.environ:
+        command.main(prog_name=_NAME)  # prints what a shell asks for, and exits
+    try:
+        with command.make_context(_NAME, sys.argv[1:]) as context:
+            return command.invoke(context) or 0
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except EOFError as error:
+        raise click.Abort from error
+    except BrokenPipeError:
+        if not _is_closed(_STDOUT):
+            raise
+        # Otherwise Python would try to write the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+        return 0
+
+
+def _is_closed(output: int) -> bool:
+    """Return whether the reader of a pipe has closed it."""
+    poll = select.poll()
+    poll.register(output, 0)  # errors are always reported
+    return any(event & select.POLLERR for _, event in poll.poll(0))

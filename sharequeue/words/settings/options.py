@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from sharequeue.words.settings.addresses import SettingInvalid
+
 __all__ = ["DatabaseOptions", "RoleNames", "ServiceLimits"]
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseOptions:
-    """Options of connections to Postgres: `SHAREQUEUE_DATABASE_<NAME>`. Raises ValueError for invalid values."""
+    """Options of connections to Postgres: `SHAREQUEUE_DATABASE_<NAME>`. Raises SettingInvalid for invalid values."""
 
     pool_size: int = 5
     """Connections kept open; the same number again may be opened for a short time."""
@@ -22,8 +24,9 @@ class DatabaseOptions:
     """Test a connection that has been idle for a second before it is used."""
 
     def __post_init__(self) -> None:
-        if self.pool_size < 1 or min(self.statement_timeout_ms, self.lock_timeout_ms) < 0:
-            raise ValueError("the pool size must be at least 1, and timeouts must not be negative")
+        _check_between("DATABASE_POOL_SIZE", self.pool_size, 1, 10_000)
+        _check_between("DATABASE_STATEMENT_TIMEOUT_MS", self.statement_timeout_ms, 0)
+        _check_between("DATABASE_LOCK_TIMEOUT_MS", self.lock_timeout_ms, 0)
 
 
 class RoleNames(NamedTuple):
@@ -41,7 +44,7 @@ class RoleNames(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ServiceLimits:
-    """Limits of one replica: `SHAREQUEUE_SERVICE_<NAME>`. Raises ValueError for invalid values."""
+    """Limits of one replica: `SHAREQUEUE_SERVICE_<NAME>`. Raises SettingInvalid for invalid values."""
 
     max_connections: int = 2_000
     """Connections at the same time. A new one replaces the one that has waited longest for its client."""
@@ -55,9 +58,14 @@ class ServiceLimits:
     """Average rate of one principal; a request other than a heartbeat counts as 5. 0 for no limit."""
 
     def __post_init__(self) -> None:
-        times = self.request_timeout_ms, self.answer_timeout_ms, self.idle_timeout_ms
-        if self.max_connections < 10 or min(times) < 100 or self.requests_per_second < 0:
-            raise ValueError(
-                "the service needs at least 10 connections and timeouts of at least 100 ms, and a rate must not be "
-                "negative (0 for no limit)"
-            )
+        _check_between("SERVICE_MAX_CONNECTIONS", self.max_connections, 10, 1_000_000)
+        _check_between("SERVICE_REQUEST_TIMEOUT_MS", self.request_timeout_ms, 100)
+        _check_between("SERVICE_ANSWER_TIMEOUT_MS", self.answer_timeout_ms, 100)
+        _check_between("SERVICE_IDLE_TIMEOUT_MS", self.idle_timeout_ms, 100)
+        _check_between("SERVICE_REQUESTS_PER_SECOND", self.requests_per_second, 0)
+
+
+def _check_between(name: str, value: int, least: int, most: int = 2**31 - 1) -> None:
+    """Raise SettingInvalid unless a setting is within its bounds. Postgres and the system count to 2³¹ - 1."""
+    if not least <= value <= most:
+        raise SettingInvalid(f"SHAREQUEUE_{name}", f"{value} is not valid: expected {least:,} to {most:,}")

@@ -204,7 +204,7 @@ class Settings:
 
     @property
     def database(self) -> DatabaseOptions:
-        """Options of the connections to it."""
+        """Options of the connections to it. Raises SettingInvalid for invalid values."""
         names = ("pool_size", "statement_timeout_ms", "lock_timeout_ms", "pre_ping")
         found = {name: self._values.get(f"database_{name}") for name in names}
         return DatabaseOptions(**{name: value for name, value in found.items() if value is not None})
@@ -216,7 +216,7 @@ class Settings:
 
     @property
     def service_limits(self) -> ServiceLimits:
-        """Limits for one client of the coordinator service. Raises ValueError for invalid values."""
+        """Limits for one client of the coordinator service. Raises SettingInvalid for invalid values."""
         found = {each.name: self._values.get(f"service_{each.name}") for each in fields(ServiceLimits)}
         return ServiceLimits(**{name: value for name, value in found.items() if value is not None})
 

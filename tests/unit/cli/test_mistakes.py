@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -258,6 +260,61 @@ def test_a_module_that_exits_is_an_error(
     monkeypatch.delitem(sys.modules, "leaves", raising=False)
     printed = failed(monkeypatch, capsys, "run", "leaves:orders")
     assert "PROGRAM_ENDED: the pipeline's code ended the program with exit code 0" in printed
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
+    """A command whose stdout is closed, as by `head`, ends with 0 and says nothing on stderr."""
+    program = (
+        "import sys; from sharequeue.cli import main; sys.argv = ['sharequeue', 'run', '--help']; main()"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=writing, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_another_closed_pipe_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A connection that was closed meanwhile is not taken for a reader that has seen enough."""
+
+    def closed(*_: object, **__: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("sharequeue.cli.groups.Database.open", closed)
+    printed = failed(monkeypatch, capsys, "groups", "list", "--database-url", "postgresql://x@127.0.0.1:1/x")
+    assert "BrokenPipeError: [Errno 32] Broken pipe" in printed
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("SHAREQUEUE_DATABASE_POOL_SIZE", "0", "0 is not valid: expected 1 to 10,000"),
+        ("SHAREQUEUE_DATABASE_LOCK_TIMEOUT_MS", "-1", "-1 is not valid: expected 0 to 2,147,483,647"),
+        ("SHAREQUEUE_DATABASE_STATEMENT_TIMEOUT_MS", "2147483648", "2147483648 is not valid"),
+        ("SHAREQUEUE_SERVICE_MAX_CONNECTIONS", "9", "9 is not valid: expected 10 to 1,000,000"),
+        ("SHAREQUEUE_SERVICE_IDLE_TIMEOUT_MS", "99", "99 is not valid: expected 100 to 2,147,483,647"),
+        ("SHAREQUEUE_SERVICE_REQUESTS_PER_SECOND", "-1", "-1 is not valid: expected 0 to 2,147,483,647"),
+    ],
+)
+def test_a_setting_out_of_range_is_named(
+    variable: str,
+    value: str,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The error has the variable, its value and the bounds, and no traceback."""
+    monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("SHAREQUEUE_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    command_line = ("serve",) if "SERVICE" in variable else ("groups", "list")
+    printed = failed(monkeypatch, capsys, *command_line, "--database-url", "postgresql://x@127.0.0.1:1/x")
+    assert f"SETTING_INVALID: A setting cannot be read ({variable}: {expected}" in printed
 
 
 def failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:

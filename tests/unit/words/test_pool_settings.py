@@ -38,7 +38,7 @@ def test_each_is_a_variable(tmp_path: Path, no_environment: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("wrong", [{"pool_size": 0}, {"statement_timeout_ms": -1}, {"lock_timeout_ms": -1}])
 def test_what_cannot_be_is_refused(wrong: dict[str, int]) -> None:
     """No pool without a connection, no timeout below zero."""
-    with pytest.raises(ValueError, match="must be at least 1"):
+    with pytest.raises(ValueError, match=r"is not valid: expected [01] to "):
         DatabaseOptions(
             pool_size=wrong.get("pool_size", 5),
             statement_timeout_ms=wrong.get("statement_timeout_ms", 1),
