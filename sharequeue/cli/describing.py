@@ -114,7 +114,7 @@ class _Watch:
     def stale(self, status: SharePartitionStatus) -> str | None:
         """Return why the lag of a share-partition is not current; None if it is, or if another remark says it."""
         seen = status.observed_at
-        if status.fault or (seen is not None and (self.now - seen).total_seconds() <= self.late_seconds):
+        if status.fault or (seen is not None and abs(self.now - seen).total_seconds() <= self.late_seconds):
             return None
         since = (
             "the end of the log has not been read yet: LAG does not count what is in it"

@@ -158,11 +158,15 @@ class DueGroups:
 
 
 def due_groups(database: Database) -> DueGroups:
-    """Return the groups with expired sessions, and those whose assignment is behind their epoch."""
+    """Return the groups with expired sessions, and those whose assignment is behind their epoch.
+
+    A heartbeat in the future, from before the clock was set back, is corrected as a session expires.
+    """
     rows = database.rows(
         text(
-            "select group_id, true as overdue from sharequeue.members"
-            " where session_expires_at <= (select sharequeue.clock()) group by group_id"
+            "select group_id, true as overdue from sharequeue.members,"
+            " (select sharequeue.clock() as now) as c"
+            " where session_expires_at <= now or heartbeat_at > now group by group_id"
             " union all select g.group_id, false from sharequeue.share_groups g"
             " where g.assignment_epoch < g.group_epoch"
             " and exists (select from sharequeue.members m where m.group_id = g.group_id)"

@@ -35,6 +35,9 @@ LATE_SECONDS: Mapping[Work, float] = {"watch": 60.0, "sweep": 30.0, "journal": 1
 ALIVE_SECONDS = 15.0
 """A replica without a report for longer is not counted."""
 
+SET_BACK_SHOWN_SECONDS = 300.0
+"""How long the clock counts as set back, at least: until it reaches the old time again, if that is later."""
+
 
 def replica_name() -> str:
     """Return this process's name among the replicas: its host, its pid, and a unique part."""
@@ -106,27 +109,51 @@ class ReplicaWork:
 
 
 @dataclass(frozen=True, slots=True)
+class ClockSetBack:
+    """The database's clock was set back: by how many seconds, and how many seconds ago a replica found it."""
+
+    seconds: float
+    age: float
+
+
+@dataclass(frozen=True, slots=True)
 class Replicas:
     """How many replicas are running, whether one writes dead letters, and seconds since any did each kind of work."""
 
     alive: int
     drains: bool
     ages: Mapping[Work, float | None]
+    set_back: ClockSetBack | None = None
+    """The last time that the database's clock was set back, as long as stored times may still be in the future."""
 
 
 def read_replicas(database: Database) -> Replicas:
-    """Read what all replicas have stored."""
+    """Read what all replicas have stored.
+
+    A time in the future, from before the clock was set back, counts as past by as much as it is ahead: a replica that
+    is alive stores the present time a moment later.
+    """
     row = database.rows(
         text(
-            "select count(*) filter (where heard_at > now - :alive * interval '1 second') as alive,"
+            "select count(*) filter (where abs(extract(epoch from now - heard_at)) < :alive) as alive,"
             " coalesce(bool_or(drains) filter (where heard_at > now - interval '1 day'), false) as drains,"
-            " extract(epoch from min(now - watched_at)) as watch, extract(epoch from min(now - swept_at)) as sweep,"
-            " extract(epoch from min(now - journal_kept_at)) as journal,"
-            " extract(epoch from min(now - drained_at)) as dead_letters"
+            " min(abs(extract(epoch from now - watched_at))) as watch,"
+            " min(abs(extract(epoch from now - swept_at))) as sweep,"
+            " min(abs(extract(epoch from now - journal_kept_at))) as journal,"
+            " min(abs(extract(epoch from now - drained_at))) as dead_letters,"
+            " extract(epoch from max(set_back_by)) as set_back_by,"
+            " extract(epoch from min(now - set_back_at)) as set_back_age"
             " from (select r.*, sharequeue.clock() as now from sharequeue.replicas r) as r"
         ),
         alive=ALIVE_SECONDS,
     )[0]
+    set_back = None
+    if row["set_back_age"] is not None:
+        by, age = float(row["set_back_by"]), float(row["set_back_age"])
+        set_back = ClockSetBack(by, age) if 0 <= age <= max(by, SET_BACK_SHOWN_SECONDS) else None
     return Replicas(
-        row["alive"], row["drains"], {work: None if row[work] is None else float(row[work]) for work in WORK}
+        row["alive"],
+        row["drains"],
+        {work: None if row[work] is None else float(row[work]) for work in WORK},
+        set_back,
     )

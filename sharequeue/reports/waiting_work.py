@@ -91,13 +91,16 @@ class GroupWork:
         return max(times, default=None)
 
     def service_silent_for(self) -> timedelta:
-        """Return the time since a replica of the service last ran; zero if there never was one."""
-        return timedelta() if self.service_heard_at is None else self.at - self.service_heard_at
+        """Return the time since a replica of the service last ran; zero if there never was one.
+
+        A time in the future, from before the clock was set back, counts as past by as much as it is ahead.
+        """
+        return timedelta() if self.service_heard_at is None else abs(self.at - self.service_heard_at)
 
     def broker_silent_for(self) -> timedelta:
         """Return the time since the running service last saw the logs; zero if there is no service."""
         seen = [each.observed_at for each in self.share_partitions if each.observed_at]
-        return timedelta() if self.service_heard_at is None or not seen else self.at - max(seen)
+        return timedelta() if self.service_heard_at is None or not seen else abs(self.at - max(seen))
 
 
 @contextmanager

@@ -88,6 +88,7 @@ class ReplayedLease:
     token: UUID
     lock_duration_ms: int
     acquired_at: datetime
+    locked_at: datetime
     expires_at: datetime
     fan_out: bool
     own_lock_duration: bool

@@ -271,6 +271,8 @@ create table sharequeue.leases (
     token uuid not null default gen_random_uuid(),
     lock_duration_ms integer not null,
     acquired_at timestamptz not null,
+    -- When it was acquired or last renewed. If that is in the future, the clock was set back since.
+    locked_at timestamptz not null,
     expires_at timestamptz not null,
     -- How records that lapse come back: divided (fan_out), or together under Kafka's throttle.
     fan_out boolean not null default true,
@@ -614,7 +616,10 @@ create table sharequeue.service_beat (
     -- Start of the Postgres server at the beat: another one means a crash or restart in between.
     server_started_at timestamptz not null,
     outage_from timestamptz,
-    outage_until timestamptz
+    outage_until timestamptz,
+    -- When a beat last found that the clock was set back, and by how much.
+    set_back_at timestamptz,
+    set_back_by interval
 ) with (fillfactor = 50);
 
 -- One row as long as Postgres has not recovered from a crash; the service's beats write it. An unlogged table is empty after
@@ -631,6 +636,8 @@ create table sharequeue.service_leases (
     holder text not null,
     -- A new one each time the lease is taken: the holder before learns from it that it was overtaken.
     token uuid not null,
+    -- When it was last taken or kept. If that is in the future, the clock was set back since.
+    taken_at timestamptz not null,
     expires_at timestamptz not null
 );
 
@@ -673,6 +680,7 @@ create table sharequeue.journal (
     isolate bigint,
     not_before timestamptz,
     acquired_at timestamptz,
+    locked_at timestamptz,
     expires_at timestamptz,
     spso bigint,
     speo bigint,

@@ -57,6 +57,7 @@ class History:
         for group, chosen in configs.items():
             self.memory.configure(group, chosen)
         self.known = pick((True, False))
+        self.set_back = False
         self.logs: dict[SharePartition, list[LogBatch]] = {}
         self.ends: dict[SharePartition, int] = {}
         self.starts: dict[SharePartition, int] = {}

@@ -39,7 +39,9 @@ cross join lateral (
 cross join lateral (
     select sp.status = 'active' and t.topic is null and coalesce(sp.paused_reason, g.paused_reason) is null
         and (g.breaker_percent = 0 or c.state is null or c.state = 'closed'
-            or c.state = 'open' and c.retry_at <= seen.at or c.state = 'probing' and not w.probed)
+            or c.state = 'open' and (c.retry_at <= seen.at
+                or c.retry_at > seen.at + g.breaker_open_ms * interval '1 millisecond')
+            or c.state = 'probing' and not w.probed)
         and (w.again or readable.past > sp.speo and g.max_record_locks
             > sp.speo - case when sp.advance_due then w.unfinished else sp.spso end - w.waiting) as lease
 ) as can

@@ -55,6 +55,7 @@ MET = {
     "a pause",
     "a refund",
     "something left out",
+    "a clock that was set back",
     "closed to open",
     "open to probing",
     "probing to open",

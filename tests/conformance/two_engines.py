@@ -32,6 +32,8 @@ from tests.oracle import AcknowledgementBatch, Acquired, RecordState, Redelivery
 from tests.oracle.acknowledging import validate
 
 REDELIVERIES: tuple[Redelivery, ...] = ("kafka", "fan_out")
+SET_BACK = 7200.0
+"""By how many seconds the clock is set back: more than any lock lasts."""
 DID = ("spso", "lag", "accepted", "released", "rejected", "gaps", "exhausted")
 
 
@@ -196,12 +198,18 @@ class MemberSteps:
         self.history.both("renew", memory, sql)
 
     def pass_time(self) -> None:
-        """The clock moves on; who notices first differs."""
-        self.history.seconds += self.random.choice((1.0, 4.0, 10.0, 15.0, 30.0, 31.0))
+        """The clock moves on; who notices first differs. Or it is set back by two hours, and later on again."""
+        step = self.random.choice((1.0, 4.0, 10.0, 15.0, 30.0, 31.0))
+        if self.random.random() < (0.3 if self.history.set_back else 0.06):
+            step = SET_BACK if self.history.set_back else -SET_BACK
+            self.history.set_back = not self.history.set_back
+            self.tally.met["a clock that was set back"] += self.history.set_back
+            self.history.sent = []  # results are kept for an hour
+        self.history.seconds += step
         self.memory.advance(self.history.seconds - (self.memory.now() - self.sql.start).total_seconds())
         self.sql.move_clock(self.history.seconds)
         self.operators.resume_some()
-        if self.random.random() < 0.4:
+        if step < 0 or self.random.random() < 0.4:
             self.history.settle()
 
     def move_log(self) -> None:

@@ -177,6 +177,7 @@ class Acknowledgement:
         """A full lock duration from now; the count stays (R-RN-1)."""
         for record in [self.at.records[offset] for offset in offsets]:
             own = self.at.leases[record.lease_id].lock_seconds if record.lease_id is not None else None
+            record.locked_at = self.now
             record.expires_at = self.now + (self.policy.lock_seconds if own is None else own)
         self.at.split_leases(offsets)
 

@@ -204,7 +204,8 @@ class Acquisition:
         counted = not self._spent(record)
         self.at.move(record, ACQUIRED)
         record.delivery_count += counted
-        record.lease_id, record.expires_at = self.lease.lease_id, self.expires_at
+        record.lease_id = self.lease.lease_id
+        record.locked_at, record.expires_at = self.fetch.now, self.expires_at
 
     def _move_gap_window(self) -> None:
         """What of a loaded state's holes is still to be acquired (R-AQ-15)."""

@@ -40,7 +40,9 @@ class CircuitBreaker:
         """How many records may be leased now, and whether they are a probe. ``held`` is what anybody holds."""
         if self.state == "closed":
             return most, False
-        due = self.state == "open" and self.retry_at is not None and now >= self.retry_at
+        # Later than an open breaker waits, if the clock was set back after it opened.
+        waits = self.retry_at is not None and now < self.retry_at <= now + policy.open_seconds
+        due = self.state == "open" and not waits
         left = self.state == "probing" and not self.probe & set(
             held
         )  # nobody is left who could acknowledge it

@@ -44,12 +44,14 @@ class Record:
     """One offset between SPSO and SPEO.
 
     ``part`` is set on a suspect: how many may share its next lease. ``not_before`` is set on what was released with
-    a time: before that second of the engine's clock it is AVAILABLE and not delivered.
+    a time: before that second of the engine's clock it is AVAILABLE and not delivered. ``locked_at`` is when its lock
+    was taken or renewed.
     """
 
     state: RecordState = RecordState.AVAILABLE
     delivery_count: int = 0
     lease_id: int | None = None
+    locked_at: float | None = None
     expires_at: float | None = None
     cause: str | None = None
     part: int | None = None

@@ -52,7 +52,14 @@ class InMemorySharePartition(InFlightWindow):
     # Deliveries that end without an acknowledgement
 
     def settle(self, now: float, policy: Policy) -> tuple[int, int]:
-        """What the lapsed locks leave behind, the oldest lapse first (R-LT); return how many leases and records."""
+        """What the lapsed locks leave behind, the oldest lapse first (R-LT); return how many leases and records.
+
+        Locks from the future, before the clock was set back, count as taken now.
+        """
+        for record in self.records.values():
+            if record.locked_at is not None and record.expires_at is not None and record.locked_at > now:
+                record.expires_at -= record.locked_at - now
+                record.locked_at = now
         expiries = {
             record.lease_id: record.expires_at
             for record in self.records.values()
@@ -108,7 +115,7 @@ class InMemorySharePartition(InFlightWindow):
         for offset in self.held(member_id, token):
             record = self.records[offset]
             own = self.leases[record.lease_id].lock_seconds if record.lease_id is not None else None
-            record.expires_at = now + (policy.lock_seconds if own is None else own)
+            record.locked_at, record.expires_at = now, now + (policy.lock_seconds if own is None else own)
             expiries.append(record.expires_at)
         return min(expiries, default=None)
 

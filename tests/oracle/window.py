@@ -171,7 +171,7 @@ class InFlightWindow:
         record.state = state
         record.part = record.not_before = None
         if state is not ACQUIRED:
-            record.lease_id = record.expires_at = None
+            record.lease_id = record.locked_at = record.expires_at = None
 
     def give_up(self, record: Record, cause: str, policy: Policy) -> None:
         """ARCHIVING where the group has a DLQ, else ARCHIVED (R-ST-4, R-AK-12)."""

@@ -22,6 +22,7 @@ __all__ = ["KINDS", "Fault", "Faults", "Kind", "recorded_faults"]
 Kind = Literal[
     "database",
     "broker",
+    "clock",
     "watch",
     "sweep",
     "journal",
@@ -110,8 +111,8 @@ class Faults:
 def recorded_faults(replicas: Replicas, held: Iterable[tuple[HeldDeadLetters, float]]) -> list[Fault]:
     """Return the faults that the database shows.
 
-    These are work that no replica has done for long, unless none has ever done it, and dead letters that cannot be
-    written, each with its waiting time in seconds.
+    These are work that no replica has done for long, unless none has ever done it, a clock of the database that was
+    set back, and dead letters that cannot be written, each with its waiting time in seconds.
     """
     late = [
         Fault(_LATE[work], f"No replica has done this for {age:.0f} s: {WORK[work]}.", age)
@@ -129,4 +130,15 @@ def recorded_faults(replicas: Replicas, held: Iterable[tuple[HeldDeadLetters, fl
         )
         for each, age in held
     ]
-    return late + waiting
+    clock = []
+    if replicas.set_back is not None:
+        clock.append(
+            Fault(
+                "clock",
+                f"The database's clock was set back by {replicas.set_back.seconds:.0f} s. Times that were stored "
+                "before count as now: locks and sessions may last longer once. Check how the database's machine "
+                "sets its clock.",
+                replicas.set_back.age,
+            )
+        )
+    return late + clock + waiting

@@ -9,6 +9,24 @@ begin
 end
 $$;
 
+-- Returns whether a stored time is in the future: the clock was set back since. Calls read the clock at slightly different times,
+-- so a second does not count.
+create or replace function sharequeue_internal.is_ahead(p_time timestamptz, p_now timestamptz) returns boolean
+language sql immutable parallel safe as $$ select p_time > p_now + interval '1 second' $$;
+
+-- Returns the seconds since a time. The clock may have been set back since: a time in the future counts as now.
+create or replace function sharequeue_internal.seconds_since(p_time timestamptz, p_now timestamptz) returns double precision
+language sql immutable parallel safe as $$
+    select case when p_time < p_now then extract(epoch from p_now - p_time) when p_time >= p_now then 0 end::double precision
+$$;
+
+-- Returns the seconds since a replica or a broker was last heard. A time in the future proves nothing about the present: by as
+-- much as it is ahead, it counts as past. What is alive writes the present time a moment later.
+create or replace function sharequeue_internal.seconds_unheard(p_time timestamptz, p_now timestamptz) returns double precision
+language sql immutable parallel safe as $$
+    select abs(extract(epoch from p_now - p_time))::double precision
+$$;
+
 -- Sets how far the clock is ahead of real time. For tests; only the owner of the schema can write the table.
 create or replace function sharequeue.set_clock_offset(p_amount interval) returns void
 language plpgsql volatile set search_path = pg_catalog as $$

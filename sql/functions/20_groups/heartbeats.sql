@@ -79,12 +79,14 @@ $$;
 create or replace function sharequeue_internal.due_assignment(p_group_id text, p_interval_ms integer) returns jsonb
 language plpgsql volatile as $$
 declare
+    v_at timestamptz := sharequeue.clock();
     v_epoch integer;
     v_partitions jsonb;
 begin
     select g.group_epoch into v_epoch from sharequeue.share_groups g
     where g.group_id = p_group_id and g.assignment_epoch < g.group_epoch and (g.assigned_at is null
-        or sharequeue.clock() - g.assigned_at >= p_interval_ms * interval '1 millisecond');
+        -- A time in the future was stored before the clock was set back.
+        or v_at - g.assigned_at >= p_interval_ms * interval '1 millisecond' or sharequeue_internal.is_ahead(g.assigned_at, v_at));
     if not found then
         return null;
     end if;
@@ -336,12 +338,14 @@ begin
 end
 $$;
 
--- Removes the members of a group whose session has expired, releases their records, and returns their ids. Raises
--- COORDINATOR_NOT_AVAILABLE (SQ015) while another transaction has locked the group.
+-- Removes the members of a group whose session has expired, releases their records, and returns their ids. A heartbeat in the
+-- future, from before the clock was set back, counts as one of now. Raises COORDINATOR_NOT_AVAILABLE (SQ015) while another
+-- transaction has locked the group.
 create or replace function sharequeue.expire_members(p_group_id text) returns text[]
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_gone text[];
+    v_at timestamptz;
 begin
     perform sharequeue_internal.authorise_cluster();
     perform from sharequeue.share_groups g where g.group_id = p_group_id for no key update skip locked;
@@ -349,8 +353,12 @@ begin
         raise exception 'Group % is locked by another transaction. Try again in a moment.', p_group_id
             using errcode = 'SQ015';
     end if;
+    v_at := sharequeue.clock();
+    update sharequeue.members m
+    set session_expires_at = m.session_expires_at - (m.heartbeat_at - v_at), heartbeat_at = v_at
+    where m.group_id = p_group_id and m.heartbeat_at > v_at;
     with gone as (
-        delete from sharequeue.members m where m.group_id = p_group_id and m.session_expires_at <= sharequeue.clock()
+        delete from sharequeue.members m where m.group_id = p_group_id and m.session_expires_at <= v_at
         returning m.member_id)
     select coalesce(array_agg(gone.member_id order by gone.member_id), '{}') into v_gone from gone;
     perform sharequeue_internal.release_held(p_group_id, v_gone);

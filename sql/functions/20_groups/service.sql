@@ -1,10 +1,13 @@
 -- Replicas of the service: tasks that only one of them does at a time, and the time during which none of them was active.
 
--- Takes a task for p_seconds, or keeps it if the token already has it. Returns false while another replica has it.
+-- Takes a task for p_seconds, or keeps it if the token already has it. Returns false while another replica has it. A task that
+-- was taken in the future, before the clock was set back, can be taken: its holder may be dead, and one that is not is fenced.
 create or replace function sharequeue.take_service_lease(
     p_task text, p_holder text, p_token uuid, p_seconds double precision
 ) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_at timestamptz;
 begin
     perform sharequeue_internal.authorise_cluster();
     perform sharequeue_internal.check_text('the task', p_task, 600);
@@ -14,11 +17,13 @@ begin
         raise exception 'the lease of a task must be 1 to 3600 seconds, not %', coalesce(p_seconds::text, 'null')
             using errcode = 'SQ042';
     end if;
-    insert into sharequeue.service_leases as l (task, holder, token, expires_at)
-    values (p_task, p_holder, p_token, sharequeue.clock() + make_interval(secs => p_seconds))
+    perform from sharequeue.service_leases where task = p_task for update;
+    v_at := sharequeue.clock();
+    insert into sharequeue.service_leases as l (task, holder, token, taken_at, expires_at)
+    values (p_task, p_holder, p_token, v_at, v_at + make_interval(secs => p_seconds))
     on conflict on constraint service_leases_pkey do update
-        set holder = excluded.holder, token = excluded.token, expires_at = excluded.expires_at
-        where l.token = p_token or l.expires_at <= sharequeue.clock();
+        set holder = excluded.holder, token = excluded.token, taken_at = excluded.taken_at, expires_at = excluded.expires_at
+        where l.token = p_token or l.expires_at <= v_at or sharequeue_internal.is_ahead(l.taken_at, v_at);
     return found;
 end
 $$;
@@ -68,7 +73,7 @@ begin
         -- Two that start together must not both lengthen the sessions.
         perform pg_advisory_xact_lock(7264519032119);
         v_at := sharequeue.clock();
-        select max(heard_at) into v_heard from sharequeue.service_replicas;
+        select max(least(heard_at, v_at)) into v_heard from sharequeue.service_replicas;
         if v_heard is null or v_at - v_heard > p_silence then
             v_silence := v_at - v_heard;
             update sharequeue.members m
@@ -82,9 +87,14 @@ begin
         delete from sharequeue.service_replicas where heard_at < v_at - interval '1 day';
         delete from sharequeue.service_leases where expires_at < v_at - interval '1 day';
     end if;
+    v_at := sharequeue.clock();
     insert into sharequeue.service_replicas as r (replica_id, heard_at, drains)
-    values (p_replica_id, sharequeue.clock(), p_drains)
+    values (p_replica_id, v_at, p_drains)
     on conflict on constraint service_replicas_pkey do update set heard_at = excluded.heard_at, drains = excluded.drains;
+    -- Times from before the clock was set back: otherwise a dead replica would count as the one that was last heard.
+    update sharequeue.service_replicas set heard_at = v_at where replica_id = any (array(
+        select r.replica_id from sharequeue.service_replicas r where sharequeue_internal.is_ahead(r.heard_at, v_at)
+        order by r.replica_id for update skip locked));
     return v_silence;
 end
 $$;
@@ -94,7 +104,8 @@ $$;
 create or replace function sharequeue.service_drains() returns boolean
 language sql stable set search_path = pg_catalog as $$
     select exists (
-        select from sharequeue.service_replicas where drains and heard_at > sharequeue.clock() - interval '15 s')
+        select from sharequeue.service_replicas
+        where drains and sharequeue_internal.seconds_unheard(heard_at, sharequeue.clock()) < 15)
 $$;
 
 -- Records how many seconds ago a replica last checked the broker's topics, swept, maintained the journal and looked for dead

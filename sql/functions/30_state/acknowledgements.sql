@@ -95,12 +95,12 @@ begin
         v_renewed := v_renewed + v_lease.records;
         v_soonest := least(v_soonest, v_lease.expires_at);
         if v_lease.whole then
-            update sharequeue.leases set expires_at = v_lease.expires_at where lease_id = v_lease.lease_id;
+            update sharequeue.leases set locked_at = p_at, expires_at = v_lease.expires_at where lease_id = v_lease.lease_id;
             continue;
         end if;
         insert into sharequeue.leases (share_partition_id, member_id, member_epoch, token, lock_duration_ms,
-            acquired_at, expires_at, fan_out, own_lock_duration, read_committed)
-        select share_partition_id, member_id, member_epoch, token, lock_duration_ms, acquired_at, v_lease.expires_at,
+            acquired_at, locked_at, expires_at, fan_out, own_lock_duration, read_committed)
+        select share_partition_id, member_id, member_epoch, token, lock_duration_ms, acquired_at, p_at, v_lease.expires_at,
             fan_out, own_lock_duration, read_committed
         from sharequeue.leases where lease_id = v_lease.lease_id
         returning lease_id into v_lease_id;

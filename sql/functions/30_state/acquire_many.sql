@@ -34,6 +34,8 @@ declare
     v_sp sharequeue.share_partitions;
     v_settings sharequeue.group_settings;
     v_at timestamptz;
+    -- If the first lock of a share-partition ends later, the clock may have been set back (lapses.sql, locked_ahead).
+    v_latest timestamptz;
     v_lock_ms integer;
     v_call record;
     v_fault record;
@@ -82,12 +84,13 @@ begin
         v_sets := '{}';
     end if;
     v_at := sharequeue.clock();
+    v_latest := v_at + v_settings.lock_duration_ms * interval '1 millisecond';
     v_lock_ms := coalesce(p_lock_duration_ms, v_settings.lock_duration_ms);
     v_call := sharequeue_internal.check_acquire(v_settings, v_holder, v_options);
     if p_redelivery = 'fan_out' and p_last_attempt and v_call.error_code = 0 then
         for v_place in 1 .. cardinality(p_topics) loop
             if (v_sps[v_place]).redeliverable or (v_sps[v_place]).next_expiry <= v_at then
-                v_sps[v_place] := sharequeue_internal.settled(v_sps[v_place], v_at);
+                v_sps[v_place] := sharequeue_internal.settled(v_sps[v_place], v_at, v_latest);
                 select case when n.last_attempt then v_place end into v_alone
                 from sharequeue_internal.next_suspects(
                     v_sps[v_place], v_settings, v_at, coalesce(p_leave_outs[v_place], '{}')) as n;
@@ -134,8 +137,8 @@ begin
                     exit;
                 end if;
             end if;
-            if v_sp.next_expiry <= v_at then
-                v_sp := sharequeue_internal.settled(v_sp, v_at);
+            if v_sp.next_expiry <= v_at or v_sp.next_expiry > v_latest then
+                v_sp := sharequeue_internal.settled(v_sp, v_at, v_latest);
             end if;
             exit when v_sp.paused_reason is not null or v_settings.paused_reason is not null;
             v_read_end := case when v_settings.read_committed then v_sp.last_stable_offset else v_sp.log_end end;
@@ -226,8 +229,8 @@ begin
         select id, first, past - 1, 1, 1, lease_id from fresh
     ), leases as (
         insert into sharequeue.leases (lease_id, share_partition_id, member_id, member_epoch, token, lock_duration_ms,
-            acquired_at, expires_at, fan_out, own_lock_duration, read_committed)
-        select lease_id, id, p_holder.member_id, coalesce(p_holder.member_epoch, -1), token, p_lock_ms, p_at, expires_at,
+            acquired_at, locked_at, expires_at, fan_out, own_lock_duration, read_committed)
+        select lease_id, id, p_holder.member_id, coalesce(p_holder.member_epoch, -1), token, p_lock_ms, p_at, p_at, expires_at,
             p_redelivery = 'fan_out', p_own_lock_duration, p_settings.read_committed
         from fresh
     )
@@ -325,9 +328,9 @@ begin
     -- Read from the table, and not from v_taken: aborted records may have been taken and archived, with nothing to return.
     if exists (select from sharequeue.in_flight_batches where lease_id = v_lease_id) then
         insert into sharequeue.leases (lease_id, share_partition_id, member_id, member_epoch, token, lock_duration_ms,
-            acquired_at, expires_at, fan_out, own_lock_duration, read_committed)
+            acquired_at, locked_at, expires_at, fan_out, own_lock_duration, read_committed)
         values (v_lease_id, v_sp.share_partition_id, p_holder.member_id, coalesce(p_holder.member_epoch, -1), v_token,
-            v_lock_ms, p_at, v_expires_at, p_options.redelivery = 'fan_out', p_options.lock_duration_ms is not null,
+            v_lock_ms, p_at, p_at, v_expires_at, p_options.redelivery = 'fan_out', p_options.lock_duration_ms is not null,
             p_settings.read_committed);
         update sharequeue.share_partitions set next_expiry = v_expires_at
         where share_partition_id = v_sp.share_partition_id and (next_expiry is null or next_expiry > v_expires_at);

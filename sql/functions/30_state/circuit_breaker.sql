@@ -4,6 +4,16 @@
 -- it opens again. A record that returns from a probe gets its delivery back and is not in the next probe, so that one bad
 -- record does not keep the breaker open. Every function here expects the share-partition row to be locked.
 
+-- Returns whether an open breaker may give a probe. A probe that is due later than the breaker stays open was planned before
+-- the clock was set back, or before the config was lowered: it is due now.
+create or replace function sharequeue_internal.probe_due(
+    p_circuit sharequeue.circuit_breakers, p_settings sharequeue.group_settings, p_at timestamptz
+) returns boolean
+language sql immutable parallel safe as $$
+    select p_at >= p_circuit.retry_at
+        or sharequeue_internal.is_ahead(p_circuit.retry_at, p_at + p_settings.breaker_open_ms * interval '1 millisecond')
+$$;
+
 -- Returns how many records may be leased now, and whether they are a probe.
 create or replace function sharequeue_internal.circuit_allows(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_most bigint, p_at timestamptz,
@@ -20,7 +30,7 @@ begin
         return;
     end if;
     -- A probe without a holder (released by an operator, removed by retention) will not be acknowledged.
-    if (v_circuit.state = 'open' and p_at >= v_circuit.retry_at) or (v_circuit.state = 'probing' and not exists (
+    if (v_circuit.state = 'open' and sharequeue_internal.probe_due(v_circuit, p_settings, p_at)) or (v_circuit.state = 'probing' and not exists (
             select from sharequeue.in_flight_batches f
             where f.share_partition_id = p_sp.share_partition_id and f.state = 1
                 and sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) && v_circuit.probe)) then

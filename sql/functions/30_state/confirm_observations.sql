@@ -26,7 +26,7 @@ begin
             when 'topic_recreated' then sp.topic_id <> n.topic_id
             else coalesce((sp.log_start, sp.log_end, sp.last_stable_offset, sp.topic_id)
                 = (n.log_start, n.log_end, least(n.stable, n.log_end), n.topic_id)
-                and sp.observed_at is not null and n.log_start <= sp.spso, false) end) as same
+                and not sharequeue_internal.is_ahead(sp.observed_at, v_at) and n.log_start <= sp.spso, false) end) as same
         from sharequeue.share_partitions sp
         left join unnest(p_topics, p_partitions, p_topic_ids, p_log_starts, p_log_ends, p_last_stable_offsets)
             as n (topic, partition, topic_id, log_start, log_end, stable)
@@ -38,7 +38,7 @@ begin
     where o.ctid = any (array(
         select s.ctid from sharequeue.observations s
         join unnest(v_new.groups, v_new.topics) as c (group_id, topic) using (group_id, topic)
-        where s.observed_at < v_at - interval '5 seconds' order by s.group_id, s.topic for update of s skip locked));
+        where s.observed_at < v_at - interval '5 seconds' or sharequeue_internal.is_ahead(s.observed_at, v_at) order by s.group_id, s.topic for update of s skip locked));
     return v_new.due;
 end
 $$;

@@ -136,6 +136,15 @@ language sql volatile as $$
     select e.held, e.completed from sharequeue_internal.end_leases(p_share_partition_id, array[p_lease_id]) as e
 $$;
 
+-- Returns whether a share-partition has a lock that was taken in the future: the clock was set back since. Such a lock counts as
+-- taken now. Only the lock that ends last is read, because a lock from the future ends after the others.
+create or replace function sharequeue_internal.locked_ahead(p_share_partition_id bigint, p_at timestamptz) returns boolean
+language sql stable as $$
+    select coalesce((
+        select sharequeue_internal.is_ahead(l.locked_at, p_at) from sharequeue.leases l where l.share_partition_id = p_share_partition_id
+        order by l.share_partition_id desc, l.expires_at desc limit 1), false)
+$$;
+
 -- Ends leases whose lock has lapsed, oldest first, at most p_limit of them, and moves SPSO. Every operation does this before it
 -- reads the state, and without a limit: otherwise it could acknowledge records whose lock has lapsed. sweep keeps the number of
 -- such leases small.
@@ -150,6 +159,11 @@ begin
     leases := 0;
     records := 0;
     perform sharequeue_internal.outlast_outage(p_share_partition_id, p_at);
+    if sharequeue_internal.locked_ahead(p_share_partition_id, p_at) then
+        update sharequeue.leases
+        set expires_at = expires_at - (locked_at - p_at), locked_at = p_at, acquired_at = least(acquired_at, p_at)
+        where share_partition_id = p_share_partition_id and locked_at > p_at;
+    end if;
     v_lease_ids := array(
         select l.lease_id from sharequeue.leases l
         where l.share_partition_id = p_share_partition_id and l.expires_at <= p_at
@@ -165,14 +179,17 @@ begin
 end
 $$;
 
--- Returns a locked share-partition after its lapsed locks have ended.
-create or replace function sharequeue_internal.settled(p_sp sharequeue.share_partitions, p_at timestamptz)
-returns sharequeue.share_partitions
+-- Returns a locked share-partition after its lapsed locks have ended. If its first lock ends after p_latest, it may be from the
+-- future.
+create or replace function sharequeue_internal.settled(
+    p_sp sharequeue.share_partitions, p_at timestamptz, p_latest timestamptz default null
+) returns sharequeue.share_partitions
 language plpgsql volatile as $$
 declare
     v_sp sharequeue.share_partitions := p_sp;
 begin
-    if p_sp.next_expiry <= p_at then
+    if p_sp.next_expiry <= p_at
+            or (p_sp.next_expiry > p_latest and sharequeue_internal.locked_ahead(p_sp.share_partition_id, p_at)) then
         perform sharequeue_internal.settle_lapsed(p_sp.share_partition_id, p_at);
         select * into v_sp from sharequeue.share_partitions where share_partition_id = p_sp.share_partition_id;
     end if;

@@ -32,7 +32,8 @@ begin
         select 'paused', 'paused: ' || v_paused, null, null
         into blocked_by, blocked_reason, blocked_until, blocked_offset;
         return;
-    elsif p_settings.breaker_percent > 0 and p_circuit.state = 'open' and v_at < p_circuit.retry_at then
+    elsif p_settings.breaker_percent > 0 and p_circuit.state = 'open'
+            and not sharequeue_internal.probe_due(p_circuit, p_settings, v_at) then
         select 'breaker', 'circuit breaker open: ' || p_circuit.reason, p_circuit.retry_at, null
         into blocked_by, blocked_reason, blocked_until, blocked_offset;
         return;

@@ -40,10 +40,10 @@ begin
         where sp.group_id = p_group_id and not (sp.status = 'topic_recreated' and sp.topic_id <> n.topic_id)
             and ((sp.log_start, sp.log_end, sp.last_stable_offset, sp.topic_id, sp.status)
                     is distinct from (n.log_start, n.log_end, n.stable, n.topic_id, 'active')
-                or sp.observed_at is null or n.log_start > sp.spso
-                or (sp.topic <> all (v_whole) and v_at - interval '10 seconds' > greatest(sp.observed_at, (
+                or sp.observed_at is null or sharequeue_internal.is_ahead(sp.observed_at, v_at) or n.log_start > sp.spso
+                or (sp.topic <> all (v_whole) and greatest(sp.observed_at, (
                     select o.observed_at from sharequeue.observations o
-                    where o.group_id = p_group_id and o.topic = sp.topic))))
+                    where o.group_id = p_group_id and o.topic = sp.topic)) not between v_at - interval '10 seconds' and v_at + interval '1 second'))
         order by sp.share_partition_id for no key update of sp);
     -- Almost always only the end of the log has moved: one statement. observe_log handles log starts that move SPSO, topics that
     -- were created again, and invalid logs.
@@ -76,7 +76,7 @@ begin
     insert into sharequeue.observations as o (group_id, topic, observed_at)
     select p_group_id, w.topic, v_at from unnest(v_whole) as w (topic) order by w.topic
     on conflict on constraint observations_pkey do update set observed_at = excluded.observed_at
-    where o.observed_at < excluded.observed_at;
+    where o.observed_at < excluded.observed_at or sharequeue_internal.is_ahead(o.observed_at, v_at);
 end
 $$;
 

@@ -48,6 +48,29 @@ language sql stable as $$
     select p_beat.server_started_at <> pg_postmaster_start_time() or not exists (select from sharequeue.service_run)
 $$;
 
+-- Corrects a beat in the future: the clock was set back since. It counts as one of now, and an outage in the future is no
+-- longer one. A step of more than a second is recorded, as a fault of the service.
+create or replace function sharequeue_internal.note_set_back(p_beat sharequeue.service_beat, p_at timestamptz)
+returns sharequeue.service_beat
+language plpgsql volatile as $$
+declare
+    v_beat sharequeue.service_beat := p_beat;
+begin
+    if sharequeue_internal.is_ahead(p_beat.beat_at, p_at) then
+        v_beat.set_back_at := p_at;
+        v_beat.set_back_by := p_beat.beat_at - p_at;
+    end if;
+    if p_beat.outage_until > p_at + sharequeue_internal.outage_margin() then
+        v_beat.outage_from := null;
+        v_beat.outage_until := null;
+    end if;
+    v_beat.beat_at := p_at;
+    update sharequeue.service_beat set beat_at = v_beat.beat_at, outage_from = v_beat.outage_from,
+        outage_until = v_beat.outage_until, set_back_at = v_beat.set_back_at, set_back_by = v_beat.set_back_by;
+    return v_beat;
+end
+$$;
+
 -- Records an outage if there was one since the last beat: Postgres was down, or beats were missing for longer than the argument.
 create or replace function sharequeue_internal.note_outage(p_longer_than interval, p_beat boolean) returns interval
 language plpgsql volatile as $$
@@ -57,6 +80,9 @@ declare
 begin
     select * into v_beat from sharequeue.service_beat for no key update;
     v_at := sharequeue.clock();
+    if v_beat.beat_at > v_at then
+        v_beat := sharequeue_internal.note_set_back(v_beat, v_at);
+    end if;
     if sharequeue_internal.was_away(v_beat) or v_at - v_beat.beat_at > p_longer_than then
         insert into sharequeue.service_run default values on conflict on constraint service_run_pkey do nothing;
         update sharequeue.service_beat
@@ -95,7 +121,7 @@ begin
         end if;
         select * into v_beat from sharequeue.service_beat;
         if sharequeue_internal.was_away(v_beat) or sharequeue_internal.was_silent(v_beat) then
-            v_beat.outage_from := v_beat.beat_at;
+            v_beat.outage_from := least(v_beat.beat_at, sharequeue.clock());
             v_beat.outage_until := sharequeue.clock() + sharequeue_internal.outage_margin();
         end if;
     end if;
@@ -103,8 +129,7 @@ begin
         update sharequeue.leases set expires_at = expires_at + (v_beat.outage_until - v_beat.outage_from)
         where share_partition_id = p_share_partition_id and expires_at <= p_at
             and expires_at > v_beat.outage_from and expires_at <= v_beat.outage_until
-            and expires_at - lock_duration_ms * interval '1 millisecond'
-                <= v_beat.outage_from + sharequeue_internal.outage_margin();
+            and locked_at <= v_beat.outage_from + sharequeue_internal.outage_margin();
     end if;
 end
 $$;

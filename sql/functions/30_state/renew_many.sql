@@ -32,7 +32,7 @@ begin
             v_sp := sharequeue_internal.settled(v_sp, v_at);
             with renewed as (
                 update sharequeue.leases l
-                set expires_at = v_at + interval '1 millisecond'
+                set locked_at = v_at, expires_at = v_at + interval '1 millisecond'
                     * case when l.own_lock_duration then l.lock_duration_ms else v_settings.lock_duration_ms end
                 where l.token = p_tokens[v_place] and l.share_partition_id = v_sp.share_partition_id
                     and l.member_id = p_member_id

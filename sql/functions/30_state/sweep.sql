@@ -11,15 +11,27 @@ declare
     v_id bigint;
     v_group_id text;
     v_settled record;
+    v_ahead boolean;
 begin
     perform sharequeue.require_read_committed();
     perform sharequeue_internal.check_between('the limit of leases', p_limit, 1, 2147483647);
     leases := 0;
     records := 0;
     stuck := '{}';
+    -- Whether there are locks from before the clock was set back. Only the share-partitions whose locks end last are checked, not
+    -- only one: next_expiry is a lower bound, and stays when a lease ends.
+    v_ahead := exists (
+        select from (
+            select share_partition_id from sharequeue.share_partitions where next_expiry > v_at + interval '1 minute'
+            order by next_expiry desc limit 100) as sp
+        where sharequeue_internal.locked_ahead(sp.share_partition_id, v_at));
     for v_id in
         (select sp.share_partition_id from sharequeue.share_partitions sp
             where sp.next_expiry <= v_at order by sp.next_expiry limit p_limit)
+        union
+        (select sp.share_partition_id from sharequeue.share_partitions sp
+            where v_ahead and sp.next_expiry > v_at
+                and sharequeue_internal.locked_ahead(sp.share_partition_id, v_at) limit p_limit)
         union
         (select sp.share_partition_id from sharequeue.share_partitions sp where sp.advance_due limit p_limit)
         order by 1

@@ -31,7 +31,8 @@ begin
         end if;
         -- From the clock: a database that was restored from a copy must not reuse a number that the table has accepted.
         v_open.number := greatest(v_open.number + 1, floor(extract(epoch from v_at) * 1000)::bigint);
-    elsif v_open.claimed_until > v_at then
+    -- A claim of longer than that was made before the clock was set back.
+    elsif v_open.claimed_until > v_at and not sharequeue_internal.is_ahead(v_open.claimed_until, v_at + p_claim) then
         return query select v_open.number, v_open.locations, v_open.records, true;
         return;
     end if;

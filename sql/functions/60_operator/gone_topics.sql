@@ -32,9 +32,11 @@ begin
     from unnest(p_topics, p_topic_ids) as n (topic, topic_id) join sharequeue.share_partitions sp on sp.topic = n.topic
     where n.topic_id is distinct from sp.topic_id order by sp.topic, sp.topic_id
     on conflict on constraint gone_topics_pkey do update
-        set gone_since = case when g.said_at < v_at - sharequeue_internal.gone_topic_silence() then v_at else g.gone_since end,
+        -- A report in the future was stored before the clock was set back: how long the topic is gone is not known.
+        set gone_since = case when g.said_at >= v_at - sharequeue_internal.gone_topic_silence()
+                    and not sharequeue_internal.is_ahead(g.said_at, v_at) then g.gone_since else v_at end,
             said_at = v_at
-        where g.said_at < v_at - interval '10 seconds';
+        where g.said_at < v_at - interval '10 seconds' or sharequeue_internal.is_ahead(g.said_at, v_at);
 end
 $$;
 
@@ -47,7 +49,7 @@ language sql stable as $$
     from sharequeue.gone_topics g
     join sharequeue.share_partitions sp on sp.topic = g.topic and sp.topic_id = g.topic_id
     where (p_group_id is null or sp.group_id = p_group_id) and g.gone_since <= p_at - p_gone_for
-        and g.said_at >= p_at - sharequeue_internal.gone_topic_silence()
+        and g.said_at >= p_at - sharequeue_internal.gone_topic_silence() and not sharequeue_internal.is_ahead(g.said_at, p_at)
 $$;
 
 -- Removes the state of topic ids that the broker has reported as gone for p_gone_for and still does, of one group or

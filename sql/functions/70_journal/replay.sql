@@ -50,19 +50,20 @@ $$;
 create or replace function sharequeue.replay_leases(
     p_share_partition_id bigint, p_snapshot_id bigint, p_until bigint default null
 ) returns table (lease_id bigint, member_id text, member_epoch integer, token uuid, lock_duration_ms integer,
-    acquired_at timestamptz, expires_at timestamptz, fan_out boolean, own_lock_duration boolean,
+    acquired_at timestamptz, locked_at timestamptz, expires_at timestamptz, fan_out boolean, own_lock_duration boolean,
     read_committed boolean)
 language sql stable set search_path = pg_catalog as $$
     with changes as (
         select j.journal_id, j.kind = 'lease' as there, j.lease_id, j.member_id, j.member_epoch, j.token,
-            j.lock_duration_ms, j.acquired_at, j.expires_at, j.fan_out, j.own_lock_duration, j.read_committed
+            j.lock_duration_ms, j.acquired_at, j.locked_at, j.expires_at, j.fan_out, j.own_lock_duration, j.read_committed
         from sharequeue.journal j
         where j.share_partition_id = p_share_partition_id and j.journal_id >= p_snapshot_id
             and (p_until is null or j.journal_id <= p_until) and j.kind in ('lease', 'lease_gone')
     ), last as (
         select distinct on (c.lease_id) c.* from changes c order by c.lease_id, c.journal_id desc
     )
-    select l.lease_id, l.member_id, l.member_epoch, l.token, l.lock_duration_ms, l.acquired_at, l.expires_at, l.fan_out,
+    select l.lease_id, l.member_id, l.member_epoch, l.token, l.lock_duration_ms, l.acquired_at, l.locked_at, l.expires_at,
+        l.fan_out,
         l.own_lock_duration, l.read_committed
     from last l where l.there
 $$;

@@ -26,9 +26,9 @@ begin
     get diagnostics v_rows = row_count;
     v_written := v_written + v_rows;
     insert into sharequeue.journal (share_partition_id, at, kind, lease_id, member_id, member_epoch, token,
-        lock_duration_ms, acquired_at, expires_at, fan_out, own_lock_duration, read_committed)
+        lock_duration_ms, acquired_at, locked_at, expires_at, fan_out, own_lock_duration, read_committed)
     select l.share_partition_id, v_at, 'lease', l.lease_id, l.member_id, l.member_epoch, l.token, l.lock_duration_ms,
-        l.acquired_at, l.expires_at, l.fan_out, l.own_lock_duration, l.read_committed
+        l.acquired_at, l.locked_at, l.expires_at, l.fan_out, l.own_lock_duration, l.read_committed
     from sharequeue.leases l where l.share_partition_id = p_share_partition_id;
     get diagnostics v_rows = row_count;
     v_written := v_written + v_rows;

@@ -68,9 +68,9 @@ declare
     v_at timestamptz := sharequeue.clock();
 begin
     insert into sharequeue.journal (share_partition_id, at, kind, lease_id, member_id, member_epoch, token,
-        lock_duration_ms, acquired_at, expires_at, fan_out, own_lock_duration, read_committed)
+        lock_duration_ms, acquired_at, locked_at, expires_at, fan_out, own_lock_duration, read_committed)
     select share_partition_id, v_at, 'lease', lease_id, member_id, member_epoch, token, lock_duration_ms, acquired_at,
-        expires_at, fan_out, own_lock_duration, read_committed
+        locked_at, expires_at, fan_out, own_lock_duration, read_committed
     from changed;
     return null;
 end

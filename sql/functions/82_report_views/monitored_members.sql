@@ -2,7 +2,7 @@
 -- members at once.
 create or replace view sharequeue.monitored_members as
 select sp.group_id, l.member_id, count(distinct l.lease_id) as leases, coalesce(sum(b.records), 0)::bigint as records,
-    extract(epoch from c.now - min(l.acquired_at))::double precision as oldest_lock_seconds
+    sharequeue_internal.seconds_since(min(l.acquired_at), c.now) as oldest_lock_seconds
 from (select sharequeue.clock() as now) as c
 cross join sharequeue.leases l
 join sharequeue.share_partitions sp using (share_partition_id)

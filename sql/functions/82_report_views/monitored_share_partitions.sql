@@ -17,11 +17,10 @@ select sp.share_partition_id, sp.group_id, sp.topic, sp.partition, sp.spso, sp.s
     coalesce(d.batches, 0) as letter_batches,
     case when k.reason is not null and b.archiving > 0 then b.archiving else 0 end::bigint as held_letters,
     case when k.reason is not null and b.archiving > 0
-        then extract(epoch from at.now - k.since)::double precision end as held_seconds,
+        then sharequeue_internal.seconds_since(k.since, at.now) end as held_seconds,
     h.oldest_offset,
-    extract(epoch from at.now - least(w.since, r.reported_at))::double precision as oldest_waits_seconds,
-    extract(epoch from at.now - greatest(sp.observed_at, seen.observed_at))::double precision
-        as observed_seconds,
+    sharequeue_internal.seconds_since(least(w.since, r.reported_at), at.now) as oldest_waits_seconds,
+    sharequeue_internal.seconds_unheard(greatest(sp.observed_at, seen.observed_at), at.now) as observed_seconds,
     case when sp.status <> 'active' then 'topic_recreated' when t.topic is not null then 'topic_deleted'
         when coalesce(sp.paused_reason, g.paused_reason) is not null then 'paused'
         when c.state <> 'closed' and g.breaker_percent > 0 then 'breaker_open'

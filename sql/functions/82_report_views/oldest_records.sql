@@ -3,7 +3,7 @@
 -- yet. Its timestamp in the topic is not known here.
 create or replace view sharequeue.oldest_records as
 select s.group_id, s.topic, s.partition, s.oldest_offset, s.oldest_state, w.waits_since,
-    extract(epoch from sharequeue.clock() - w.waits_since)::double precision as age_seconds
+    sharequeue_internal.seconds_since(w.waits_since, sharequeue.clock()) as age_seconds
 from sharequeue.share_partition_status s
 left join lateral (
     select h.reported_at from sharequeue.share_partition_history h

@@ -39,8 +39,8 @@ language sql stable set search_path = pg_catalog as $$
         union all
         select 'leases' where s.journal_id is not null and exists (
             select from (
-                select l.lease_id, l.member_id, l.member_epoch, l.token, l.lock_duration_ms, l.acquired_at, l.expires_at,
-                    l.fan_out, l.own_lock_duration, l.read_committed
+                select l.lease_id, l.member_id, l.member_epoch, l.token, l.lock_duration_ms, l.acquired_at, l.locked_at,
+                    l.expires_at, l.fan_out, l.own_lock_duration, l.read_committed
                 from sharequeue.leases l where l.share_partition_id = s.id
             ) as l full join sharequeue.replay_leases(s.id, s.journal_id) as r on r.lease_id = l.lease_id
             where l is distinct from r)

@@ -70,7 +70,7 @@ BREAKS = [
     ),
     (
         "insert into sharequeue.leases (share_partition_id, member_id, member_epoch, lock_duration_ms, acquired_at,"
-        " expires_at) select share_partition_id, 'x', 0, 1, now(), now() + interval '1 day'"
+        " locked_at, expires_at) select share_partition_id, 'x', 0, 1, now(), now(), now() + interval '1 day'"
         " from sharequeue.share_partitions",
         "a lease holds no record",
     ),

@@ -37,9 +37,9 @@ select 'group-' || i / 10, 'topic', mod(i, 10), 'id', 1, 0, 1000, 1000000, 10000
     clock_timestamp() + interval '1 hour'
 from generate_series(0, 9999) i;
 insert into sharequeue.leases (lease_id, share_partition_id, member_id, member_epoch, token, lock_duration_ms,
-    acquired_at, expires_at, fan_out)
+    acquired_at, locked_at, expires_at, fan_out)
 select nextval('sharequeue.leases_lease_id_seq'), share_partition_id, 'member-' || b, -1,
-    cast(md5(group_id || partition || '/' || b) as uuid), 3600000, clock_timestamp(),
+    cast(md5(group_id || partition || '/' || b) as uuid), 3600000, clock_timestamp(), clock_timestamp(),
     clock_timestamp() + interval '1 hour', false
 from sharequeue.share_partitions, unnest(array[0, 4, 5, 6, 7, 8, 9]) b;
 insert into sharequeue.in_flight_batches (share_partition_id, first_offset, last_offset, state, delivery_count,
