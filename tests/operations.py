@@ -535,6 +535,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "roll_up_due_days": operation(),
     "give_back_room": operation(),
     "roll_up_journal": operation(*WORKER),
+    "journal_days": operation(*WORKER),
     "journal_partitions": operation(*WORKER),
     # Readers.
     "needed_outputs": operation(*READER),

@@ -398,7 +398,9 @@ class Actor:
             start_grown(self.database, group)
 
     def journal(self) -> None:
-        Journal(self.database).keep(updates_per_snapshot=self.roll.choice((1, 50)))
+        Journal(self.database).keep(
+            retention=timedelta(days=7), updates_per_snapshot=self.roll.choice((1, 50))
+        )
 
 
 def run_at_once(database: Database, seed: int, seconds: float, actors: int = 8) -> Tally:

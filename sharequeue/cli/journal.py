@@ -15,10 +15,11 @@ from sharequeue.cli.options import (
     parse_share_partition,
     settings_options,
 )
-from sharequeue.cli.output import Output, answers, moment, nested, number, row_of, text
+from sharequeue.cli.output import Output, answers, moment, nested, number, row_of, span, text
 from sharequeue.database import Database
+from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.state import State
-from sharequeue.state.journal import RETENTION, UPDATES_PER_SNAPSHOT, Journal
+from sharequeue.state.journal import Journal
 from sharequeue.words.errors import UnknownTopicOrPartition
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import SharePartition
@@ -85,31 +86,37 @@ def verify(settings: Settings, output: Output, named: GroupsNamed) -> None:
 
 @journal.command()
 @settings_options
-@answers(text("ACT"), text("DAY"), number("SNAPSHOTS"), text("REASON"))
+@answers(text("ACT"), text("DAY"), number("ROWS"), number("SNAPSHOTS"), text("REASON"))
 @click.option(
     "--retention-days",
     type=Finite(min=0, max=36_500, min_open=True),
-    default=RETENTION / timedelta(days=1),
-    show_default=True,
-    help="Days older than this are dropped.",
+    help="Days older than this are dropped. Default: `journal.retention.minutes` of the service that started last.",
 )
 @click.option(
     "--updates",
     type=click.IntRange(min=1),
-    default=UPDATES_PER_SNAPSHOT,
-    show_default=True,
-    help="Changes after which a share-partition gets a snapshot.",
+    help="Changes after which a share-partition gets a snapshot. Default: "
+    "`share.coordinator.snapshot.update.records.per.snapshot` of the service that started last.",
 )
 @execute_option
-def keep(settings: Settings, output: Output, retention_days: float, updates: int, execute: bool) -> None:
+def keep(
+    settings: Settings, output: Output, retention_days: float | None, updates: int | None, execute: bool
+) -> None:
     """Do one maintenance round, as the coordinator does automatically: snapshots, partitions, rollups, dropping."""
-    retention = timedelta(days=retention_days)
     with Database.open(settings) as database:
+        configs = ServiceConfigs.stored(database)
+        retention = configs.journal_retention if retention_days is None else timedelta(days=retention_days)
         if not execute:
-            before = (State(database).now() - retention).date()
-            output.rows([{"act": "would drop days before", "day": before}], ("ACT", "DAY"))
+            due = Journal(database).due(retention)
+            output.rows(
+                [{"act": "would drop", "day": each.day, "rows": each.rows} for each in due],
+                ("ACT", "DAY", "ROWS"),
+            )
+            output.note(f"the journal is kept for {span(retention)}: {len(due)} days are older")
             return
-        kept = Journal(database).keep(retention=retention, updates_per_snapshot=updates)
+        kept = Journal(database).keep(
+            retention=retention, updates_per_snapshot=updates or configs.updates_per_snapshot
+        )
     rows: list[dict[str, object]] = [{"act": "took snapshots", "snapshots": kept.snapshots}]
     for act, which in (("made", kept.made), ("rolled up", kept.rolled_up), ("dropped", kept.dropped)):
         rows += [{"act": act, "day": day} for day in which]

@@ -25,6 +25,7 @@ from sharequeue.cli.options import (
 )
 from sharequeue.cli.output import Output, age, answers, moment, number, row_of, text
 from sharequeue.database import Database
+from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.reports.drawing import divided, window_text
 from sharequeue.reports.read import Window, read_windows
 from sharequeue.state import State
@@ -267,18 +268,21 @@ def raise_epochs(settings: Settings, output: Output, execute: bool) -> None:
 )
 @click.option(
     "--gone-for",
-    default="PT15M",
-    show_default=True,
     callback=duration,
-    help="The least time since the topic was deleted: an ISO-8601 duration.",
+    help="The least time since the topic was deleted: an ISO-8601 duration. Default: `deleted.topics.retention.ms` "
+    "of the service that started last.",
 )
 @execute_option
-def remove_deleted_topics(settings: Settings, output: Output, gone_for: timedelta, execute: bool) -> None:
+def remove_deleted_topics(
+    settings: Settings, output: Output, gone_for: timedelta | None, execute: bool
+) -> None:
     """Remove the state of groups for topics that were deleted at least --gone-for ago.
 
     The service asks the broker, and does the same automatically after `deleted.topics.retention.ms`.
     """
     with Database.open(settings) as database:
+        if gone_for is None:
+            gone_for = ServiceConfigs.stored(database).deleted_topics_retention
         found = State(database).administration.remove_deleted_topics(gone_for, execute=execute)
     if not output.text:
         output.rows(

@@ -28,6 +28,7 @@ __all__ = [
     "Change",
     "Day",
     "DayOutcome",
+    "DueDay",
     "Journal",
     "JournalPartition",
     "Kept",
@@ -39,9 +40,6 @@ __all__ = [
 
 UPDATES_PER_SNAPSHOT = 500
 """Kafka's default of ``share.coordinator.snapshot.update.records.per.snapshot``."""
-
-RETENTION = timedelta(days=7)
-"""The default retention of the journal: the same as Kafka's default for a topic's log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +153,14 @@ class DayOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class DueDay:
+    """A day (UTC) of the journal that is older than the retention, and its number of rows."""
+
+    day: date
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Kept:
     """The result of one maintenance round of the journal."""
 
@@ -187,12 +193,26 @@ _REPLAYED_OUTCOMES = sa.text(
 _DAYS_WITH_FIGURES = sa.text(
     "select day from sharequeue.daily_rollups where group_id = :group_id"
     " union"
-    " select p.day from sharequeue.journal_partitions() p"
-    " where p.day < cast(sharequeue.clock() at time zone 'UTC' as date) and exists ("
+    " select d.day from sharequeue.journal_days() as d (day)"
+    " where d.day < cast(sharequeue.clock() at time zone 'UTC' as date) and exists ("
     "  select from sharequeue.share_partitions sp join sharequeue.journal j using (share_partition_id)"
-    "  where sp.group_id = :group_id and j.at >= cast(p.day as timestamp) at time zone 'UTC'"
-    "  and j.at < cast(p.day + 1 as timestamp) at time zone 'UTC')"
+    "  where sp.group_id = :group_id and j.at >= cast(d.day as timestamp) at time zone 'UTC'"
+    "  and j.at < cast(d.day + 1 as timestamp) at time zone 'UTC')"
     " order by day"
+)
+
+
+_MAKE_PARTITIONS = sa.text("select sharequeue.make_journal_partitions(:ahead) as result")
+_ROLL_UP = sa.text("select sharequeue.roll_up_due_days() as result")
+_DROP_PARTITION = sa.text("select sharequeue.drop_journal_partition(:retention) as result")
+_CLEAR_OTHER = sa.text("select sharequeue.clear_other_journal(:retention) as result")
+_DUE_DAYS = sa.text(
+    "select d.day, (select count(*) from sharequeue.journal j"
+    "  where j.at >= cast(d.day as timestamp) at time zone 'UTC'"
+    "  and j.at < cast(d.day + 1 as timestamp) at time zone 'UTC') as rows"
+    " from sharequeue.journal_days() as d (day)"
+    " where cast(d.day + 1 as timestamp) at time zone 'UTC' <= sharequeue.clock() - cast(:retention as interval)"
+    " order by d.day"
 )
 
 
@@ -343,58 +363,49 @@ class Journal:
         return int(rows[0]["counted"])
 
     def keep(
-        self,
-        *,
-        retention: timedelta = RETENTION,
-        updates_per_snapshot: int = UPDATES_PER_SNAPSHOT,
-        ahead: int = 2,
+        self, *, retention: timedelta, updates_per_snapshot: int = UPDATES_PER_SNAPSHOT, ahead: int = 2
     ) -> Kept:
         """Do one maintenance round: take due snapshots, create partitions for the days ahead, roll up days that are
-        over, drop days older than ``retention``. Each step is a transaction of its own.
+        over, remove days older than ``retention``. Each step is a transaction of its own.
 
-        Several callers at the same time are harmless. Dropping waits a quarter of a second for a lock, then gives way
-        to the operations until the next round.
+        Several callers at the same time are harmless. Creating and dropping wait a quarter of a second for a lock,
+        then give way to the operations until the next round. A step that waits does not hold up the others.
         """
+        waiting: list[str] = []
         taken = self._database.rows(
             sa.text("select sharequeue.take_snapshots(:updates) as taken"), updates=updates_per_snapshot
         )[0]["taken"]
-        made: list[date] = []
+        made: list[date] = self._unless_locked(waiting, _MAKE_PARTITIONS, ahead=ahead) or []
         rolled_up: list[date] = []
         dropped: list[date] = []
-        waiting: str | None = None
+        # One day a call, so that no transaction is long after days without the service.
+        while days := self._unless_locked(waiting, _ROLL_UP):
+            rolled_up += days
+        while day := self._unless_locked(waiting, _DROP_PARTITION, retention=retention):
+            dropped.append(day)
+        while self._unless_locked(waiting, _CLEAR_OTHER, retention=retention):
+            pass
+        return Kept(taken, tuple(made), tuple(rolled_up), tuple(dropped), next(iter(waiting), None))
+
+    def due(self, retention: timedelta) -> list[DueDay]:
+        """Return the days that a maintenance round with this retention would remove, with the rows of each."""
+        rows = self._database.rows(_DUE_DAYS, retention=retention)
+        return [DueDay(**row) for row in rows]
+
+    def _unless_locked(self, waiting: list[str], call: sa.TextClause, **values: object) -> Any:
+        """Return the result of a step; None, and its reason in `waiting`, if it has to wait for a lock."""
         try:
-            made = self._database.rows(
-                sa.text("select sharequeue.make_journal_partitions(:ahead) as made"), ahead=ahead
-            )[0]["made"]
-            while days := self._roll_up_due():
-                rolled_up += days
-            while (day := self._drop(retention)) is not None:
-                dropped.append(day)
-            self._database.rows(
-                sa.text("select sharequeue.clear_other_journal(:retention)"), retention=retention
-            )
+            rows = self._database.rows(call, **values)
         except DBAPIError as error:
             if sqlstate(error) != LOCK_NOT_AVAILABLE:
                 raise
-            waiting = first_line(error.orig or error)
-        return Kept(taken, tuple(made), tuple(rolled_up), tuple(dropped), waiting)
+            waiting.append(first_line(error.orig or error))
+            return None
+        return rows[0]["result"]
 
     def _id(self, at: SharePartition) -> int | None:
         rows = self._database.rows(_ID, **share_partition_name(at))
         return int(rows[0]["share_partition_id"]) if rows else None
-
-    def _roll_up_due(self) -> list[date]:
-        # One day a call, so that no transaction is long after days without the service.
-        days: list[date] = self._database.rows(sa.text("select sharequeue.roll_up_due_days() as days"))[0][
-            "days"
-        ]
-        return days
-
-    def _drop(self, retention: timedelta) -> date | None:
-        dropped: date | None = self._database.rows(
-            sa.text("select sharequeue.drop_journal_partition(:retention) as day"), retention=retention
-        )[0]["day"]
-        return dropped
 
 
 def _batch(row: sa.RowMapping) -> ReplayedBatch:

@@ -34,7 +34,7 @@ declare
         'begin_compaction', 'commit_compaction', 'commit_replacement', 'forget_compaction', 'removable_outputs',
         'begin_transfer', 'end_transfer', 'keep_sink_columns',
         'begin_publication', 'end_publication', 'forget_publication',
-        'journal_partitions', 'roll_up_journal'];
+        'journal_days', 'journal_partitions', 'roll_up_journal'];
     v_service constant text[] := array[
         'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'begin_redrive', 'clear_other_journal', 'close_redrive', 'confirm_observations', 'create_token',
         'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'make_journal_partitions',

@@ -719,8 +719,10 @@ create index journal_by_share_partition on sharequeue.journal (share_partition_i
 -- What was written since updates were last counted. A BRIN index adds nothing to an insert.
 create index journal_by_age on sharequeue.journal using brin (journal_id) with (pages_per_range = 16);
 
--- Days that have no partition, and times to which tests have moved the clock.
+-- Days that have no partition, because no maintenance was there to make it, and times of clocks that were wrong. The index
+-- finds its days; rows are written here only while maintenance is away.
 create table sharequeue.journal_other partition of sharequeue.journal default;
+create index journal_other_by_time on sharequeue.journal_other (at);
 alter table sharequeue.journal_other replica identity full;
 
 -- Where replay may begin: the journal_id of each row of kind initialized or snapshot.
@@ -783,8 +785,11 @@ create table sharequeue.journal_daily_outcomes (
     constraint journal_daily_outcomes_pkey primary key (share_partition_id, day, outcome, delivery_count)
 );
 
--- The days that have been rolled up.
-create table sharequeue.journal_rolled_up (day date constraint journal_rolled_up_pkey primary key);
+-- The days that have been rolled up. A closed day is not counted again: its rows are being removed.
+create table sharequeue.journal_rolled_up (
+    day date constraint journal_rolled_up_pkey primary key,
+    closed boolean not null default false
+);
 
 -- Reports ---------------------------------------------------------------------------------------------------------------
 

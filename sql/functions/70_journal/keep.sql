@@ -73,15 +73,30 @@ language sql stable set search_path = pg_catalog as $$
     order by 1
 $$;
 
+-- Returns the days (UTC) of which the journal has a partition or rows, oldest first. Each day in the partition for all other times
+-- is found by one lookup in its index.
+create or replace function sharequeue.journal_days() returns setof date
+language sql stable set search_path = pg_catalog set timezone = 'UTC' as $$
+    with recursive others (day) as (
+        (select o.at::date from sharequeue.journal_other o order by o.at limit 1)
+        union all
+        select (select n.at::date from sharequeue.journal_other n where n.at >= (o.day + 1)::timestamptz order by n.at limit 1)
+        from others o where o.day is not null
+    )
+    select p.day from sharequeue.journal_partitions() as p
+    union
+    select o.day from others o where o.day >= date '2000-01-01'
+    order by 1
+$$;
+
 -- Creates the partitions of today and the next p_ahead days (UTC). Each is created separately and then attached, so that no call
--- has to wait. Rows of the day in the partition for all other times are moved. Returns the days that were created: none while
--- another call creates them.
+-- has to wait. No rows are moved: a day that already has rows in the partition for all other times stays there, where they are
+-- counted and removed like those of other days. Returns the days that were created: none while another call creates them.
 create or replace function sharequeue.make_journal_partitions(p_ahead integer default 2) returns date[]
 language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' set lock_timeout = '250ms' as $$
 declare
     v_today date := sharequeue.clock()::date;
     v_day date;
-    v_name text;
     v_made date[] := '{}';
 begin
     perform sharequeue.require_read_committed();
@@ -89,18 +104,77 @@ begin
     if not pg_try_advisory_xact_lock(7264519032120) then
         return v_made;
     end if;
-    for v_day in select d::date from generate_series(v_today, v_today + p_ahead, interval '1 day') as d loop
-        v_name := 'journal_' || to_char(v_day, 'YYYYMMDD');
-        continue when to_regclass('sharequeue.' || v_name) is not null;
-        execute format('create table sharequeue.%I (like sharequeue.journal including defaults including indexes including storage)', v_name);
-        execute format('alter table sharequeue.%I replica identity full', v_name);
-        execute format('with moved as (delete from sharequeue.journal_other where at >= %L and at < %L returning *)'
-            ' insert into sharequeue.%I select * from moved', v_day::timestamptz, (v_day + 1)::timestamptz, v_name);
-        execute format('alter table sharequeue.journal attach partition sharequeue.%I for values from (%L) to (%L)',
-            v_name, v_day::timestamptz, (v_day + 1)::timestamptz);
-        v_made := v_made || v_day;
+    -- Today last: calls may write rows of it at this moment, and without a partition it goes on in the one for all other times.
+    for v_day in select d::date from generate_series(v_today, v_today + p_ahead, interval '1 day') as d order by d desc loop
+        continue when to_regclass('sharequeue.journal_' || to_char(v_day, 'YYYYMMDD')) is not null;
+        begin
+            if sharequeue_internal.make_journal_partition(v_day) then
+                v_made := v_day || v_made;
+            end if;
+        exception when lock_not_available then
+            if v_day > v_today then
+                raise;
+            end if;
+        end;
     end loop;
     return v_made;
+end
+$$;
+
+-- Creates the partition of one day. Returns false, without one, if the partition for all other times has rows of the day.
+create or replace function sharequeue_internal.make_journal_partition(p_day date) returns boolean
+language plpgsql volatile as $$
+declare
+    v_name text := 'journal_' || to_char(p_day, 'YYYYMMDD');
+    v_from timestamptz := p_day::timestamptz;
+    v_to timestamptz := (p_day + 1)::timestamptz;
+begin
+    if exists (select from sharequeue.journal_other where at >= v_from and at < v_to) then
+        return false;
+    end if;
+    execute format('create table sharequeue.%I (like sharequeue.journal including defaults including indexes including storage)', v_name);
+    execute format('alter table sharequeue.%I replica identity full', v_name);
+    if v_from < sharequeue.clock() + interval '1 minute' then
+        -- A call that has chosen the partition for all other times for a row of this day would fail after the attach. So calls
+        -- that write end first, and new ones wait before they choose.
+        lock table sharequeue.journal in share row exclusive mode;
+    end if;
+    execute format('alter table sharequeue.journal attach partition sharequeue.%I for values from (%L) to (%L)', v_name, v_from, v_to);
+    return true;
+exception when check_violation then
+    return false;  -- a row of the day was written in between
+end
+$$;
+
+-- Takes a snapshot of each share-partition that has none after a journal id, p_limit at most. Returns whether all have one now:
+-- then no replay needs the rows up to that id.
+create or replace function sharequeue_internal.take_snapshots_after(p_journal_id bigint, p_limit integer) returns boolean
+language plpgsql volatile as $$
+declare
+    v_id bigint;
+begin
+    foreach v_id in array sharequeue_internal.lock_for_snapshots(array(
+        select sp.share_partition_id from sharequeue.share_partitions sp
+        where not exists (select from sharequeue.journal_snapshots s
+            where s.share_partition_id = sp.share_partition_id and s.journal_id > p_journal_id)
+        order by sp.share_partition_id limit p_limit))
+    loop
+        perform sharequeue.take_snapshot(v_id);
+    end loop;
+    return not exists (
+        select from sharequeue.share_partitions sp where not exists (select from sharequeue.journal_snapshots s
+            where s.share_partition_id = sp.share_partition_id and s.journal_id > p_journal_id));
+end
+$$;
+
+-- Counts a day for the last time, before its rows are removed.
+create or replace function sharequeue_internal.close_journal_day(p_day date) returns void
+language plpgsql volatile as $$
+begin
+    if p_day >= date '2000-01-01' then
+        perform sharequeue.roll_up_journal(p_day);
+        update sharequeue.journal_rolled_up set closed = true where day = p_day;
+    end if;
 end
 $$;
 
@@ -117,7 +191,6 @@ declare
     v_name text;
     v_end timestamptz;
     v_last bigint;
-    v_id bigint;
 begin
     perform sharequeue.require_read_committed();
     perform sharequeue_internal.check_span('the retention', p_retention),
@@ -130,56 +203,60 @@ begin
     if v_day is null or v_end > sharequeue.clock() - p_retention then
         return null;
     end if;
-    execute format('select max(journal_id) from sharequeue.%I', v_name) into v_last;
-    foreach v_id in array sharequeue_internal.lock_for_snapshots(array(
-        select sp.share_partition_id from sharequeue.share_partitions sp
-        where not exists (select from sharequeue.journal_snapshots s
-            where s.share_partition_id = sp.share_partition_id and s.journal_id > coalesce(v_last, 0))
-        order by sp.share_partition_id limit p_limit))
-    loop
-        perform sharequeue.take_snapshot(v_id);
-    end loop;
-    if exists (
-        select from sharequeue.share_partitions sp where not exists (select from sharequeue.journal_snapshots s
-            where s.share_partition_id = sp.share_partition_id and s.journal_id > coalesce(v_last, 0))
-    ) then
+    execute format('select coalesce(max(journal_id), 0) from sharequeue.%I', v_name) into v_last;
+    if not sharequeue_internal.take_snapshots_after(v_last, p_limit) then
         return null;
     end if;
     -- After this lock no call can write to the day any more, so that the roll-up is complete.
     execute format('lock table sharequeue.%I in access exclusive mode', v_name);
-    perform sharequeue.roll_up_journal(v_day);
-    delete from sharequeue.journal_snapshots where journal_id <= coalesce(v_last, 0);
+    perform sharequeue_internal.close_journal_day(v_day);
+    delete from sharequeue.journal_snapshots where journal_id <= v_last;
     execute format('drop table sharequeue.%I', v_name);
     return v_day;
 end
 $$;
 
--- Removes rows that tests and wrong clocks left in the partition for all other times, after the same retention.
-create or replace function sharequeue.clear_other_journal(p_retention interval, p_limit integer default 10000)
+-- Removes rows of the oldest day in the partition for all other times, p_limit at most, if its journal is older than p_retention:
+-- rows of days without maintenance, and of clocks that were wrong. As for a partition, the day is counted and replays get their
+-- snapshots before. Returns the number of removed rows.
+create or replace function sharequeue.clear_other_journal(p_retention interval, p_limit integer default 100000)
 returns bigint
-language plpgsql volatile set search_path = pg_catalog as $$
+language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' as $$
 declare
+    v_day date;
+    v_from timestamptz;
+    v_to timestamptz;
+    v_last bigint;
     v_gone bigint;
 begin
     perform sharequeue.require_read_committed();
     perform sharequeue_internal.check_span('the retention', p_retention),
         sharequeue_internal.check_between('the limit of rows', p_limit, 1, 2147483647);
-    delete from sharequeue.journal_other where ctid in (
-        select o.ctid from sharequeue.journal_other o
-        where o.at < sharequeue.clock() - p_retention and exists (
-            select from sharequeue.journal_snapshots s
-            where s.share_partition_id = o.share_partition_id and s.journal_id > o.journal_id
-            union all
-            select where not exists (select from sharequeue.share_partitions sp
-                where sp.share_partition_id = o.share_partition_id))
-        limit p_limit);
+    if not pg_try_advisory_xact_lock(7264519032120) then
+        return 0;
+    end if;
+    select o.at::date into v_day from sharequeue.journal_other o order by o.at limit 1;
+    v_from := v_day::timestamptz;
+    v_to := (v_day + 1)::timestamptz;
+    if v_day is null or v_to > sharequeue.clock() - p_retention then
+        return 0;
+    end if;
+    select max(o.journal_id) into v_last from sharequeue.journal_other o where o.at >= v_from and o.at < v_to;
+    if not sharequeue_internal.take_snapshots_after(v_last, 1000) then
+        return 0;
+    end if;
+    perform sharequeue_internal.close_journal_day(v_day);
+    delete from sharequeue.journal_snapshots where journal_id <= v_last;
+    delete from sharequeue.journal_other where ctid = any (array(
+        select o.ctid from sharequeue.journal_other o where o.at >= v_from and o.at < v_to limit p_limit));
     get diagnostics v_gone = row_count;
     return v_gone;
 end
 $$;
 
 -- Rolls up one day (UTC) of the journal: one row per share-partition, and one per bar of the histogram of delivery counts. A
--- second call counts again, so the current day may be rolled up any number of times. Returns the number of share-partitions.
+-- second call counts again, so the current day may be rolled up any number of times; a day whose rows are being removed is not
+-- counted again. Returns the number of share-partitions.
 create or replace function sharequeue.roll_up_journal(p_day date) returns integer
 language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' as $$
 declare
@@ -188,6 +265,9 @@ begin
     perform sharequeue.require_read_committed();
     if not coalesce(p_day between date '2000-01-01' and date '9999-12-31', false) then
         raise exception 'day % is out of range: expected a day from 2000-01-01 to 9999-12-31', p_day using errcode = 'SQ042';
+    end if;
+    if exists (select from sharequeue.journal_rolled_up r where r.day = p_day and r.closed) then
+        return 0;
     end if;
     with changes as (
         select j.share_partition_id as id, j.journal_id, j.kind, j.delivery_complete_count, j.state_epoch,
@@ -207,9 +287,11 @@ begin
             from sharequeue.journal_daily d where d.share_partition_id = c.id and d.day < p_day
             order by d.day desc limit 1) as d on true
     ), steps as (
+        -- Records also pass SPEO because retention removed them, or because the offsets were reset: these did not enter. The
+        -- number of lost records falls when a holder accepts some of them later, so it is compared with the row before.
         select c.id, c.journal_id, c.speo - coalesce(lag(c.speo) over w, b.speo) as entered,
-            coalesce(c.lost_records, 0) - coalesce(max(c.lost_records) over (w rows between unbounded preceding
-                and 1 preceding), b.lost_records) as lost
+            coalesce(c.lost_records, 0) - coalesce(lag(c.lost_records) over w, b.lost_records) as lost,
+            c.state_epoch is distinct from coalesce(lag(c.state_epoch) over w, b.state_epoch, c.state_epoch) as reset
         from changes c join before b using (id) where c.speo is not null
         window w as (partition by c.id order by c.journal_id)
     ), days as (
@@ -226,8 +308,11 @@ begin
             max(c.group_id) as group_id, max(c.topic) as topic, max(c.partition) as partition
         from changes c group by c.id
     ), granted as (
-        select j.share_partition_id as id, count(distinct j.lease_id) as leases from sharequeue.journal j
-        where j.at >= p_day::timestamptz and j.at < (p_day + 1)::timestamptz and j.kind = 'lease'
+        -- By the time of the acquire: renewals and snapshots journal a lease again, on any later day, and a part that was renewed
+        -- alone has the same token. The row of an acquire at midnight may be one of the next day.
+        select j.share_partition_id as id, count(distinct j.token) as leases from sharequeue.journal j
+        where j.at >= p_day::timestamptz and j.at < (p_day + 1)::timestamptz + interval '1 minute' and j.kind = 'lease'
+            and j.acquired_at >= p_day::timestamptz and j.acquired_at < (p_day + 1)::timestamptz
         group by j.share_partition_id
     )
     insert into sharequeue.journal_daily as d (day, share_partition_id, group_id, topic, partition, updates, snapshots,
@@ -235,7 +320,7 @@ begin
         state_epoch, total_accepted_first, total_lost_records)
     select p_day, y.id, coalesce(sp.group_id, y.group_id, '?'), coalesce(sp.topic, y.topic, '?'),
         coalesce(sp.partition, y.partition, -1), y.updates, y.snapshots, coalesce(g.leases, 0),
-        coalesce((select sum(s.entered) from steps s where s.id = y.id and s.entered > 0 and s.lost <= 0), 0),
+        coalesce((select sum(s.entered) from steps s where s.id = y.id and s.entered > 0 and s.lost <= 0 and not s.reset), 0),
         coalesce(y.accepted_first - b.accepted_first, 0), coalesce(y.lost_records - b.lost_records, 0),
         coalesce(y.highest, 0), y.spso, y.speo, coalesce(y.complete, b.delivery_complete_count, 0),
         coalesce(y.epoch, b.state_epoch, 0), y.accepted_first, coalesce(y.lost_records, b.lost_records, 0)
@@ -266,13 +351,15 @@ $$;
 create or replace function sharequeue.roll_up_due_days() returns date[]
 language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' as $$
 declare
+    v_today date := sharequeue.clock()::date;
     v_day date;
 begin
     perform sharequeue.require_read_committed();
-    select p.day into v_day from sharequeue.journal_partitions() as p
-    where p.day < sharequeue.clock()::date
-        and not exists (select from sharequeue.journal_rolled_up r where r.day = p.day)
-    order by p.day limit 1;
+    -- Days that were counted before the clock was set back are not over.
+    delete from sharequeue.journal_rolled_up where day >= v_today and not closed;
+    select d.day into v_day from sharequeue.journal_days() as d (day)
+    where d.day < v_today and not exists (select from sharequeue.journal_rolled_up r where r.day = d.day)
+    order by d.day limit 1;
     if v_day is null then
         return '{}';
     end if;

@@ -50,7 +50,7 @@ def test_days_without_a_service_are_counted_by_a_backfill(
     today = now.date()
     days = [today - timedelta(days=back) for back in (2, 1)]
     set_clock(private_database, noon - timedelta(days=2))
-    journal.keep()
+    journal.keep(retention=timedelta(days=7))
     ensure_group(private_database, AT.group_id)
     state.initialize(AT, "id", 0, 1)
     single.observe(state, AT, "id", 0, 1000, 1000)

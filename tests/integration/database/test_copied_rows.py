@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,7 @@ def test_a_subscriber_of_a_publication_takes_over(stack_home: Path, monkeypatch:
             pass_time(source, days * 86400)
             single.acquire(state, at, "m", None, 10)
             state.sweep()
-            Journal(source).keep()
+            Journal(source).keep(retention=timedelta(days=7))
             single.acquire(state, at, "m", None, 10)
             wait_until(same)
         _run(copy, "alter subscription copying disable")

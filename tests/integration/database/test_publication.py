@@ -29,7 +29,7 @@ def published(database: Database) -> None:
 
 def test_every_table_has_a_replica_identity(private_database: Database) -> None:
     """A primary key, or the whole row; the journal's partitions of days to come too."""
-    Journal(private_database).keep(ahead=5)
+    Journal(private_database).keep(retention=timedelta(days=7), ahead=5)
     assert [row["name"] for row in private_database.rows(WITHOUT_IDENTITY)] == []
 
 
@@ -57,7 +57,7 @@ def test_every_operation_works_under_a_publication_for_all_tables(
     pass_time(state.database, 3 * 86400)
     state.sweep()
     single.acquire(state, at, "m", None, 10)
-    made = journal.keep(updates_per_snapshot=1).made
+    made = journal.keep(retention=timedelta(days=7), updates_per_snapshot=1).made
     assert made
     pass_time(state.database, 30 * 86400)
     single.acquire(state, at, "other", None, 10)

@@ -225,9 +225,9 @@ def test_a_snapshot_is_taken_after_so_many_updates(journal: Journal, private_dat
         held = fetch(state, held)
     for _ in range(40):
         assert single.acquire(state, AT, "m2", None, 10) is not None
-    assert journal.keep(updates_per_snapshot=500).snapshots == 0
-    assert journal.keep(updates_per_snapshot=30).snapshots == 1
-    assert journal.keep(updates_per_snapshot=30).snapshots == 0
+    assert journal.keep(retention=timedelta(days=7), updates_per_snapshot=500).snapshots == 0
+    assert journal.keep(retention=timedelta(days=7), updates_per_snapshot=30).snapshots == 1
+    assert journal.keep(retention=timedelta(days=7), updates_per_snapshot=30).snapshots == 0
     assert len(journal.snapshots(AT)) == 2
     assert journal.verify("g", snapshots=2) == []
 
@@ -253,7 +253,7 @@ def test_old_days_are_dropped_once_nothing_leans_on_them_and_their_figures_stay(
     assert today in [p.day for p in journal.partitions()]
     assert journal.days("g") == []
     pass_time(private_database, 86_400)
-    assert journal.keep().rolled_up[-1] == today
+    assert journal.keep(retention=timedelta(days=7)).rolled_up[-1] == today
     (day,) = journal.days("g")
     assert (day.day, day.entered, day.accepted_first, day.leases) == (today, 2500, 2000, 7)
     assert (day.spso, day.speo, day.highest_delivery_count) == (2200, 2500, 2)
@@ -348,7 +348,7 @@ def test_the_command_shows_changes_and_days_and_fails_where_replay_differs(
     shown = json.loads(run("changes", "--group", "g", "--topic", "t:0", "-o", "json").output)
     assert [row["kind"] for row in shown] == kinds(journal, 0)
     assert run("changes", "--group", "g", "--topic", "t:9").exit_code != 0
-    assert "would drop days before" in run("keep").output
+    assert "0 days are older" in run("keep").output
     assert "took snapshots" in run("keep", "--execute", "--yes").output
     journal.roll_up(State(private_database).now().astimezone(UTC).date())
     (day,) = json.loads(run("days", "--group", "g", "-o", "json").output)

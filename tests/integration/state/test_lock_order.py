@@ -149,7 +149,7 @@ def test_who_skips_locked_rows_keeps_the_order_of_locks(private_database: Databa
         assert lease is not None
         single.release(state, lease)
     before = _last_of_journal(private_database)
-    assert journal.keep(updates_per_snapshot=1).snapshots == 2
+    assert journal.keep(retention=timedelta(days=7), updates_per_snapshot=1).snapshots == 2
     assert _in_order(private_database, before) == [1, 2]
 
 
