@@ -15,7 +15,9 @@ begin
 end
 $$;
 
--- Stores a call's result under its key, for a repeated call. p_sets are sets of offsets that are not in the result.
+-- Stores a call's result under its key, for a repeated call. p_sets are sets of offsets that are not in the result. Two calls of
+-- one key wait for each other at their share-partitions. Only if all of these were deleted in between do both come here, and then
+-- neither has done anything.
 create or replace function sharequeue_internal.remember(
     p_request_key uuid, p_operation text, p_result jsonb, p_sets int8multirange[] default null
 ) returns void
@@ -23,7 +25,8 @@ language plpgsql volatile as $$
 begin
     if p_request_key is not null then
         insert into sharequeue.requests (request_key, operation, result, sets, finished_at)
-        values (p_request_key, p_operation, p_result, p_sets, sharequeue.clock());
+        values (p_request_key, p_operation, p_result, p_sets, sharequeue.clock())
+        on conflict on constraint requests_pkey do nothing;
     end if;
 end
 $$;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from uuid import UUID, uuid4
 
@@ -12,9 +13,10 @@ from sharequeue.database import Database
 from sharequeue.groups.acls import Acl, Acls, on_behalf_of
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.state import State
-from sharequeue.words.errors import InvalidRecordState
+from sharequeue.words.errors import InvalidRecordState, UnknownTopicOrPartition
 from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
 from tests import single
+from tests.waiting import wait_for_locks
 
 ACCEPT = AcknowledgeType.ACCEPT
 AT, BESIDE, ELSEWHERE = (
@@ -69,6 +71,23 @@ def test_another_member_that_guesses_an_id_gets_no_token(state: State) -> None:
         single.acknowledge(
             state, replace(held, member_id="guesser"), {ACCEPT: held.offsets}, request_id=guessed
         )
+
+
+def test_one_id_twice_at_once_beside_a_deletion(state: State, private_database: Database) -> None:
+    """Both calls wait for the deletion of their share-partition, and both say that it is gone."""
+    lease, same = taken(state, AT, "m", uuid4()), uuid4()
+
+    def acknowledge() -> object:
+        return single.acknowledge(state, lease, {ACCEPT: lease.offsets}, request_id=same)
+
+    with ThreadPoolExecutor(2) as pool:
+        with private_database.transaction() as deletion:
+            deletion.execute(sa.text("select sharequeue.delete_offsets('g', 't')"))
+            calls = [pool.submit(acknowledge) for _ in range(2)]
+            wait_for_locks(private_database, 2)
+        for call in calls:
+            with pytest.raises(UnknownTopicOrPartition):
+                call.result(60)
 
 
 def test_a_stored_result_is_not_for_whom_the_acls_refuse(state: State, private_database: Database) -> None:
