@@ -70,6 +70,16 @@ def test_a_delivery_after_the_limit_was_lowered_counts(engine: str, redelivery: 
     assert "A3" in table.row()[2]
 
 
+@on_every_engine
+def test_a_last_attempt_after_the_limit_was_lowered_is_alone(engine: str) -> None:
+    """Suspects whose part was made for five deliveries come one by one when the limit leaves them one."""
+    table = batch_table(engine, 81)
+    table.fetch_size("run", redelivery="fan_out")
+    table.engine.advance(31)
+    table.engine.configure("g", {"share.delivery.count.limit": 2})
+    assert [table.fetch_size("run", redelivery="fan_out") for _ in range(3)] == [1, 1, 1]
+
+
 @pytest.mark.parametrize("redelivery", ["kafka", "fan_out"])
 @on_every_engine
 def test_nothing_past_the_last_stable_offset_comes_again(engine: str, redelivery: Redelivery) -> None:

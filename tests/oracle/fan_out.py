@@ -36,6 +36,8 @@ class FanOutAcquisition(Acquisition):
                 for offset in available
                 if (at.records[offset].part, at.records[offset].delivery_count) == (part, head.delivery_count)
             ]
+            if head.delivery_count >= self.policy.delivery_count_limit - 1:
+                part = 1  # its last attempt, also where the limit was lowered since
             self._redeliver(alike[: min(part, self.fetch.max_records)])
         else:
             self._redeliver([o for o in available if at.records[o].part is None][: self.fetch.max_records])

@@ -35,7 +35,9 @@ begin
             where share_partition_id = v_id and not exists (
                 select from sharequeue.in_flight_batches where share_partition_id = v_id and state = 0);
         elsif v_head.isolate is not null then
-            v_budget := least(v_budget, v_head.isolate);
+            -- The last attempt is leased alone, also if the limit was lowered after the part was made.
+            v_budget := least(v_budget, case when v_head.delivery_count >= p_settings.delivery_count_limit - 1 then 1
+                else v_head.isolate end);
         end if;
         while v_first is not null and v_budget > 0 loop
             select sharequeue_internal.first_records(
