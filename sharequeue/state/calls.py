@@ -7,18 +7,24 @@ in further calls (``in_calls``). Kafka's requests name many partitions too (KIP-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import pairwise
 from typing import Any, TypeVar
 
+import numpy as np
+
 from sharequeue.words.errors import ShareError
-from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.offsets import MAX_OFFSET, OffsetSet
 from sharequeue.words.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
 
 A_CALL = 200
 """Share-partitions in one call: their rows are locked for about 0.1 s. The functions refuse more than 1,000."""
 DELAYS = 100
 """Times of its own that the released records of one acknowledgement may have."""
+RANGES = 200_000
+"""Ranges of offsets in one statement of an acknowledgement: it takes some seconds, and longer on a busy server. The
+function refuses more than a million for a lease."""
 OBSERVED_AT_ONCE = 10_000
 """For ``observe``, which locks only the rows whose log offsets have changed."""
 
@@ -38,6 +44,24 @@ class LeaseAcknowledgement:
     not_before: datetime | None = None
     backoff: bool = False
     delays: Mapping[datetime, OffsetSet] = field(default_factory=dict)
+
+    @property
+    def range_count(self) -> int:
+        """The number of ranges of offsets in all sets."""
+        return sum(chosen.range_count for chosen in self.outcomes.values())
+
+    def parts(self, most: int) -> Iterator[LeaseAcknowledgement]:
+        """Yield the acknowledgement in parts of at most ``most`` ranges, by offset; the first has the outputs."""
+        firsts = np.sort(np.concatenate([chosen.bounds[:, 0] for chosen in self.outcomes.values()]))
+        edges = [0, *(int(first) for first in firsts[most::most]), MAX_OFFSET + 1]
+        for first, end in pairwise(edges):
+            part = OffsetSet.of((first, end))
+            yield replace(
+                self,
+                outcomes={kind: chosen & part for kind, chosen in self.outcomes.items()},
+                outputs=self.outputs if first == 0 else (),
+                delays={at: some for at, chosen in self.delays.items() if (some := chosen & part)},
+            )
 
 
 @dataclass(frozen=True, slots=True)

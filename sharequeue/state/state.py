@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from itertools import groupby
 from typing import Self
-from uuid import UUID, uuid4
+from uuid import UUID, uuid4, uuid5
 
 import sqlalchemy as sa
 
@@ -25,6 +25,7 @@ from sharequeue.database.pool import Joined
 from sharequeue.state.administration import Administration
 from sharequeue.state.calls import (
     OBSERVED_AT_ONCE,
+    RANGES,
     AcquiredLeases,
     LeaseAcknowledgement,
     holders_of,
@@ -235,14 +236,43 @@ class State:
         The outputs of leases that were not refused count from this commit on. Offsets in no set stay leased.
         A refusal is InvalidRecordState if an offset is not held under the lease, and FencedStateEpoch,
         UnknownMemberId or FencedMemberEpoch if its holder has been fenced.
+
+        A lease with more than ``RANGES`` ranges of offsets is acknowledged in several statements of one transaction.
         """
         if not acknowledgements:
             return []
         if any(AcknowledgeType.RENEW in each.outcomes for each in acknowledgements):
             raise ValueError("acknowledge() acknowledges records; to keep a lock, call renew()")
-        backoffs = {each.backoff for each in acknowledgements}
-        if len(backoffs) != 1:
+        if len({each.backoff for each in acknowledgements}) != 1:
             raise ValueError("backoff must be the same for all leases of one call")
+        request_id = request_id or uuid4()
+        if sum(each.range_count for each in acknowledgements) <= RANGES:
+            return self._acknowledge(acknowledgements, request_id)
+        return [
+            self._acknowledge_in_parts(each, uuid5(request_id, str(place)))
+            for place, each in enumerate(acknowledgements)
+        ]
+
+    def _acknowledge_in_parts(
+        self, acknowledgement: LeaseAcknowledgement, request_id: UUID
+    ) -> Acknowledged | ShareError:
+        """Acknowledge one lease with so many ranges that no single statement would end in time."""
+        done: list[Acknowledged] = []
+        try:
+            with self.transaction() as (connection, both), connection.begin_nested():
+                for part in acknowledgement.parts(RANGES):
+                    (result,) = both._acknowledge([part], uuid5(request_id, str(len(done))))
+                    if isinstance(result, ShareError):
+                        raise result
+                    done.append(result)
+        except ShareError as refused:
+            return refused
+        counts = ("accepted", "released", "rejected", "gaps", "exhausted")
+        return replace(done[-1], **{name: sum(getattr(each, name) for each in done) for name in counts})
+
+    def _acknowledge(
+        self, acknowledgements: Sequence[LeaseAcknowledgement], request_id: UUID
+    ) -> list[Acknowledged | ShareError]:
         sets = Parameters()
         accepts, releases, rejects, gaps = (
             sets.offset_sets(kind.name, [each.outcomes.get(kind, EMPTY) for each in acknowledgements])
@@ -258,10 +288,10 @@ class State:
             ),
             **holders_of([each.lease for each in acknowledgements]),
             **sets,
-            request_id=str(request_id or uuid4()),
+            request_id=str(request_id),
             outputs=json.dumps([[asdict(output) for output in each.outputs] for each in acknowledgements]),
             not_befores=[each.not_before for each in acknowledgements],
-            backoff=backoffs.pop(),
+            backoff=acknowledgements[0].backoff,
             delays=_delays_of(acknowledgements),
         )
         return [refusal(row) or acknowledged_of(row) for row in rows]

@@ -47,9 +47,10 @@ begin
 end
 $$;
 
--- Returns the maximum number of batches in one call.
+-- Returns the maximum number of batches or ranges in one call. In a window with as many fragments it takes about 40 s, and
+-- clients give up after 60 s.
 create or replace function sharequeue_internal.max_runs() returns integer
-language sql immutable parallel safe as $$ select 2000000 $$;
+language sql immutable parallel safe as $$ select 1000000 $$;
 
 -- Returns every run of a call: its number, its offsets (with an exclusive end), and its type. A list of types gives one run per
 -- offset, with the number of its batch.
@@ -91,7 +92,8 @@ begin
     if p_batches.firsts is null or p_batches.lasts is null or p_batches.types is null then
         wrong := 'the batches are not valid: expected first offsets, last offsets and types';
     elsif v_batches > sharequeue_internal.max_runs() then
-        wrong := format('one call has %s batches: expected at most %s', v_batches, sharequeue_internal.max_runs());
+        wrong := format('one call has %s batches: expected at most %s. Send them in several calls', v_batches,
+            sharequeue_internal.max_runs());
     elsif coalesce(array_length(p_batches.lasts, 1), 0) <> v_batches
             or coalesce(array_length(coalesce(p_batches.type_counts, p_batches.types), 1), 0) <> v_batches then
         wrong := 'every batch needs a first offset, a last offset and at least one type';

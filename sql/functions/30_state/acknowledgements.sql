@@ -152,7 +152,8 @@ begin
     elsif pg_column_size(p_acknowledgements) > 21 * sharequeue_internal.max_runs() and (
             select sum((select count(*) from (select unnest(s)) as ranges))
             from unnest(array[v_accept, v_release, v_reject, v_gap, v_renew]) as s) > sharequeue_internal.max_runs() then
-        return format('one call has too many runs of offsets: expected at most %s', sharequeue_internal.max_runs());
+        return format('one call has too many runs of offsets: expected at most %s. Send the acknowledgement in several calls',
+            sharequeue_internal.max_runs());
     elsif v_accept && v_release or v_accept && v_reject or v_accept && v_gap or v_accept && v_renew
             or v_release && v_reject or v_release && v_gap or v_release && v_renew or v_reject && v_gap
             or v_reject && v_renew or v_gap && v_renew then

@@ -14,6 +14,7 @@ from sharequeue.database import Database
 from sharequeue.spark.leasing.budget import Budget
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.state import State, locks
+from sharequeue.state import state as state_module
 from sharequeue.state.calls import LeaseAcknowledgement
 from sharequeue.state.locks import lock_clock
 from sharequeue.words.errors import InvalidRecordState, InvalidRequest, UnknownTopicOrPartition
@@ -374,3 +375,34 @@ def test_scattered_offsets_come_and_go(private_database: Database) -> None:
     with pytest.raises(InvalidRecordState, match="offset 5 "):
         single.acknowledge(state, rest, {ACCEPT: again})
     assert single.acknowledge(state, rest, {ACCEPT: leave_out}).spso == 4 * SINGLES
+
+
+def test_an_acknowledgement_of_many_ranges_takes_several_statements(
+    state: State, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease whose records ended by turns is acknowledged in parts: as a whole or not at all, and only once."""
+    monkeypatch.setattr(state_module, "RANGES", 7)
+    (at,) = started(state, group, 1)
+    state.observe(logs([at]))
+    lease = single.acquire(state, at, "m", None, 100)
+    assert lease is not None
+    even = OffsetSet.from_offsets(range(0, 100, 2))
+    outcomes = {ACCEPT: even, RELEASE: lease.offsets - even}
+    wrong = {**outcomes, RELEASE: lease.offsets - even | OffsetSet.of((100, 101))}
+    output = LeaseOutput("files", f"file:/{group}", 50)
+    (refused,) = state.acknowledge([LeaseAcknowledgement(lease, wrong, [output])])
+    assert isinstance(refused, InvalidRecordState)
+    assert state.figures.describe(group)[0].acquired == 100
+    request_id = uuid4()
+    asked = LeaseAcknowledgement(
+        lease, outcomes, [output], delays={state.now() + timedelta(hours=1): outcomes[RELEASE]}
+    )
+    with statements(state.database, "acknowledge_many") as sent:
+        (done,) = state.acknowledge([asked], request_id=request_id)
+    assert len(sent) == 15
+    assert isinstance(done, Acknowledged)
+    assert (done.accepted, done.released, done.spso) == (50, 50, 1)
+    assert state.acknowledge([asked], request_id=request_id) == [done]
+    status = state.figures.describe(group)[0]
+    assert (status.available, status.waiting, status.acquired) == (50, 50, 0)
+    assert [row.records for row in state.outputs.counted(group, "files")] == [50]
