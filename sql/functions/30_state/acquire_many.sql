@@ -89,6 +89,8 @@ begin
     v_call := sharequeue_internal.check_acquire(v_settings, v_holder, v_options);
     if p_redelivery = 'fan_out' and p_last_attempt and v_call.error_code = 0 then
         for v_place in 1 .. cardinality(p_topics) loop
+            -- A call that is refused below changes nothing, not even lapsed locks.
+            continue when (v_sps[v_place]).status <> 'active' or p_state_epoch <> (v_sps[v_place]).state_epoch;
             if (v_sps[v_place]).redeliverable or (v_sps[v_place]).next_expiry <= v_at then
                 v_sps[v_place] := sharequeue_internal.settled(v_sps[v_place], v_at, v_latest);
                 select case when n.last_attempt then v_place end into v_alone
