@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
@@ -223,13 +223,13 @@ class StandIn:
         return dict.fromkeys(range(self.partitions), LogOffsets(0, 1000, 1000))
 
     def offsets_of(
-        self, partitions: Mapping[str, int], refused: Any = None
+        self, partitions: Mapping[str, Iterable[int]], refused: Any = None
     ) -> dict[tuple[str, int], LogOffsets]:
         """Return new values each time, as from a broker."""
         return {
             (name, partition): LogOffsets(0, 1000, 1000)
-            for name, count in sorted(partitions.items())
-            for partition in range(count)
+            for name, some in sorted(partitions.items())
+            for partition in some
         }
 
 

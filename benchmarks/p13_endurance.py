@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -56,7 +56,7 @@ class Growing(StandIn):
         return TopicsFound({name: TopicInfo("id", self.partitions) for name in names}, {})
 
     def offsets_of(
-        self, partitions: Mapping[str, int], refused: Any = None
+        self, partitions: Mapping[str, Iterable[int]], refused: Any = None
     ) -> dict[tuple[str, int], LogOffsets]:
         """Let each log grow at every fifth check."""
         self.looks += 1

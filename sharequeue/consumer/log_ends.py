@@ -92,14 +92,14 @@ class LogEnds:
 
     def observe(self, share_partitions: Mapping[SharePartition, str], reader: Reader) -> bool:
         """Report these logs' ends to the state, and have the reader wait there; return whether all are known."""
-        sizes: dict[str, int] = {}
+        partitions: dict[str, list[int]] = {}
         for at in share_partitions:
-            sizes[at.topic] = max(sizes.get(at.topic, 0), at.partition + 1)
+            partitions.setdefault(at.topic, []).append(at.partition)
         refused: dict[str, ShareError] = {}
         try:
-            before = self._ids if sizes.keys() <= self._ids.keys() else self._ask(sizes)
-            logs = self._topics.offsets_of(sizes, refused)
-            after = self._ask(sizes)
+            before = self._ids if partitions.keys() <= self._ids.keys() else self._ask(partitions)
+            logs = self._topics.offsets_of(partitions, refused)
+            after = self._ask(partitions)
         except ShareError as error:
             _log.warning("the ends of the logs could not be read: %s", error)
             before, logs, after = {}, {}, {}

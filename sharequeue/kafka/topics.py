@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from confluent_kafka import (
@@ -35,6 +35,7 @@ from sharequeue.kafka.broker_client import BrokerClient
 from sharequeue.words.errors import (
     BrokerNotAvailable,
     InvalidTopic,
+    LeaderNotAvailable,
     ShareError,
     UnknownTopicOrPartition,
     UnsupportedVersion,
@@ -46,6 +47,7 @@ _log = logging.getLogger(__name__)
 SETTLE_SECONDS = 2.0
 """How long to wait, after writing in transactions, until the records are visible."""
 _SETTLED_SECONDS = 0.01
+_LED_SECONDS = 0.05
 ASKED_AT_ONCE = 1_000
 """Names in one request. Kafka's client takes 60 ms for this many unknown names, but 40 s for a hundred thousand; and
 no other thread runs while it returns the result."""
@@ -61,7 +63,6 @@ _NO_TOPIC_IDS = (
 _SPEC: Any = OffsetSpec  # has no types
 _EARLIEST, _LATEST = _SPEC.earliest(), _SPEC.latest()
 
-_Key = TypeVar("_Key", bound=Hashable)
 _Answer = TypeVar("_Answer")
 
 
@@ -71,6 +72,14 @@ class TopicInfo:
 
     topic_id: str
     partitions: int
+    leaderless: frozenset[int] = field(default=frozenset(), compare=False)
+    """The partitions without a leader at that moment. A request for their offsets would wait for one until its time
+    limit."""
+
+    @property
+    def led(self) -> list[int]:
+        """The partitions that had a leader."""
+        return [partition for partition in range(self.partitions) if partition not in self.leaderless]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +185,8 @@ class Topics(BrokerClient):
                 if topic_id == _WITHOUT_ID:
                     refused[name] = UnsupportedVersion(_NO_TOPIC_IDS)
                 else:
-                    known[name] = TopicInfo(topic_id, len(described.partitions))
+                    leaderless = (each.id for each in described.partitions if not _is_led(each))
+                    known[name] = TopicInfo(topic_id, len(described.partitions), frozenset(leaderless))
         return silent
 
     def names(self) -> list[str]:
@@ -212,22 +222,23 @@ class Topics(BrokerClient):
         """Return log start, log end and last stable offset of every partition of a topic.
 
         Partitions without a leader are waited for `patience` seconds (the client's own time limit), then left out.
-        Raises `UnknownTopicOrPartition` without such a topic, `BrokerNotAvailable` if the broker does not respond.
+        Raises `UnknownTopicOrPartition` without such a topic, `LeaderNotAvailable` if none of its partitions has a
+        leader, `BrokerNotAvailable` if the broker does not respond.
         """
-        info = self.info(name)
-        found = self._until_led(lambda: self.offsets_of({name: info.partitions}), info.partitions, patience)
+        found = self._until_led(name, self.offsets_of, patience)
         return {partition: offsets for (_, partition), offsets in found.items()}
 
     def offsets_of(
-        self, partitions: Mapping[str, int], refused: dict[str, ShareError] | None = None
+        self, partitions: Mapping[str, Iterable[int]], refused: dict[str, ShareError] | None = None
     ) -> dict[tuple[str, int], LogOffsets]:
-        """Return the log offsets of many topics at once, given their numbers of partitions.
+        """Return the log offsets of partitions of many topics at once.
 
-        Makes three requests for any number of topics. Partitions without a leader are left out. Raises
+        Makes three requests for any number of topics. Partitions without a leader are left out; for one that is
+        asked for (`TopicInfo.led` has the others), the client waits until its time limit. Raises
         `BrokerNotAvailable` if no broker responds, and the error of one partition if all have one, unless `refused`
         is given: it receives errors by topic.
         """
-        asked = [TopicPartition(name, p) for name, count in sorted(partitions.items()) for p in range(count)]
+        asked = [TopicPartition(name, p) for name, some in sorted(partitions.items()) for p in some]
         if not asked:
             return {}
         earliest = self._list(asked, _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
@@ -253,9 +264,8 @@ class Topics(BrokerClient):
         # With `offsets`, which waits for partitions without a leader: a broker that has just started has some.
         logs_of = {name: self.offsets(name) for name in names}
         ends = {(name, at): log.log_end for name, logs in logs_of.items() for at, log in logs.items()}
-        sizes = {name: len(logs) for name, logs in logs_of.items()}
         while time.monotonic() < deadline:
-            logs = self.offsets_of(sizes)
+            logs = self.offsets_of(logs_of)
             if all(at in logs and logs[at].last_stable_offset >= end for at, end in ends.items()):
                 return
             time.sleep(_SETTLED_SECONDS)
@@ -268,14 +278,13 @@ class Topics(BrokerClient):
         None if there is no such record. `patience` and errors as `offsets`. A time before 1970 counts as 1970: the
         broker does not accept negative times.
         """
-        info = self.info(name)
-        asked = [TopicPartition(name, partition) for partition in range(info.partitions)]
         spec = _SPEC.for_timestamp(max(timestamp_ms, 0))
-        found = self._until_led(
-            lambda: self._collect(self._list(asked, spec, IsolationLevel.READ_UNCOMMITTED)),
-            info.partitions,
-            patience,
-        )
+
+        def ask(partitions: Mapping[str, Iterable[int]]) -> dict[tuple[str, int], int]:
+            asked = [TopicPartition(topic, p) for topic, some in partitions.items() for p in some]
+            return self._collect(self._list(asked, spec, IsolationLevel.READ_UNCOMMITTED)) if asked else {}
+
+        found = self._until_led(name, ask, patience)
         return {partition: None if offset < 0 else offset for (_, partition), offset in found.items()}
 
     def committed_offsets(self, group_id: str) -> dict[tuple[str, int], int]:
@@ -353,14 +362,18 @@ class Topics(BrokerClient):
         return info
 
     def _until_led(
-        self, ask: Callable[[], dict[_Key, _Answer]], partitions: int, patience: float | None
-    ) -> dict[_Key, _Answer]:
+        self,
+        name: str,
+        ask: Callable[[Mapping[str, Iterable[int]]], dict[tuple[str, int], _Answer]],
+        patience: float | None,
+    ) -> dict[tuple[str, int], _Answer]:
         # A new topic has partitions whose broker does not know yet that it leads them. Partitions without a leader
         # after the time-out are left out; if none has a leader, that is the error.
         deadline = time.monotonic() + (self._timeout if patience is None else patience)
         while True:
+            info = self.info(name)
             try:
-                found = ask()
+                found = ask({name: info.led})
             except ShareError as error:
                 if (
                     isinstance(error, BrokerNotAvailable)
@@ -369,9 +382,13 @@ class Topics(BrokerClient):
                 ):
                     raise
             else:
-                if len(found) == partitions or time.monotonic() > deadline:
+                if len(found) == info.partitions or (found and time.monotonic() > deadline):
                     return found
-            time.sleep(0.05)
+                if time.monotonic() > deadline:
+                    raise LeaderNotAvailable(
+                        f"No partition of topic {name!r} has a leader: its brokers are down. Try again when they run."
+                    )
+            time.sleep(_LED_SECONDS)
 
     def _list(
         self, asked: Iterable[TopicPartition], spec: Any, isolation: IsolationLevel
@@ -398,6 +415,11 @@ class Topics(BrokerClient):
         if failure is not None and not found:
             raise failure
         return found
+
+
+def _is_led(partition: Any) -> bool:
+    """Return whether a described partition has a leader; librdkafka's number for none is -1."""
+    return partition.leader is not None and partition.leader.id >= 0
 
 
 def _uuid_text(uuid: object) -> str:

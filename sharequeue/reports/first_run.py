@@ -44,7 +44,7 @@ def first_run(
         known = asked.known
         if not known and asked.refused:
             raise next(iter(asked.refused.values()))
-        logs = broker.offsets_of({topic: info.partitions for topic, info in known.items()}, refused={})
+        logs = broker.offsets_of({topic: info.led for topic, info in known.items()}, refused={})
         for topic, info in sorted(known.items()):
             of_topic = {partition: log for (name, partition), log in logs.items() if name == topic}
             if back is None:

@@ -35,7 +35,7 @@ from sharequeue.spark.outcomes.outcomes import acknowledgements
 from sharequeue.spark.outcomes.written_by_program import WrittenOutcomes, write_outcomes, written_outcomes
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.options import ReaderOptions
-from sharequeue.spark.reading.source import Source
+from sharequeue.spark.reading.source import Source, words_of_leaderless
 from sharequeue.spark.report import AcknowledgedRecords, counted
 from sharequeue.spark.spark_jobs import cancellable
 from sharequeue.spark.table import Shown, Table
@@ -336,11 +336,17 @@ def lease(
         cancel = stack.enter_context(cancellable(at.spark))
         keeper = stack.enter_context(LeaseKeeper(at.state, member, cancel))
         share_partitions = in_turn(member, names)
-        infos = source.observe(share_partitions)
-        leases = keeper.acquire_within(Budget(max_records), share_partitions)
+        observed = source.observe(share_partitions, names)
+        leases = keeper.acquire_within(Budget(max_records), observed.led)
+        stack.enter_context(source.outages_are_named(leases))
         lost = report_losses(at.state, group, names)
         why = None if leases else _why_nothing(at, configs, names, share_partitions)
-        found = _Opened(source, keeper, own, infos, tuple(leases), lost, why)
+        if observed.leaderless:
+            about = words_of_leaderless(observed.leaderless)
+            why = None if leases else "; ".join(filter(None, (about, why)))
+            if leases:
+                _log.warning("%s", about)
+        found = _Opened(source, keeper, own, observed.infos, tuple(leases), lost, why)
         return found
 
     return LeasedRecords(group, begin, dropped)

@@ -43,7 +43,8 @@ class Counts(Shown):
     lost: int = 0
     """Records that retention removed between lease and read."""
     unacknowledged: int = 0
-    """Records given back, as suspects, because their own Spark job failed while others of its round did not."""
+    """Records given back because their own Spark job failed while others of its round did not: as suspects, or
+    without a delivery if a partition has lost its leader."""
 
     def shown(self, title: str) -> Table:
         """Return a table of the counts."""
@@ -107,6 +108,8 @@ class RunReport(Counts):
     """Whether nothing was left to lease when the run ended; other members may hold records. False if nothing was
     assigned.
     """
+    leaderless: tuple[str, ...] = ()
+    """The partitions of the topics that had no leader. Nothing was leased from them, and their lag is not known."""
     seconds: float = 0.0
     remark: str | None = None
     """Remarks for the user: why there was nothing more to lease although records remain, dead letters that are held,
@@ -135,6 +138,8 @@ class RunReport(Counts):
         """Return one row for each round, and the remarks of the run."""
         letters = self.dead_letters
         state = "drained" if self.drained and not self.lag else f"lag {self.lag:,}"
+        if self.leaderless:
+            state = f"lag {self.lag:,} or more"
         return _rounds(
             f"run of group {self.group}: {plural(self.leased, 'record')} leased in {self.seconds:,.1f} s "
             f"({self.rate:,.0f}/s), {self.accepted:,} accepted, {state}",

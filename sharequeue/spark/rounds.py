@@ -19,6 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
@@ -51,11 +53,12 @@ from sharequeue.spark.output.lease_files import (
 )
 from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.progress import Progress, ProgressCallback
+from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.report import RoundReport, counted
 from sharequeue.spark.sinks.interface import Accepted, OpenSink, Refused, SinkContext, WrittenRound
 from sharequeue.spark.spark_jobs import uncache
-from sharequeue.words.errors import InvalidRequest
+from sharequeue.words.errors import BrokerNotAvailable, InvalidRequest
 from sharequeue.words.offsets import EMPTY, OffsetSet
 from sharequeue.words.values import (
     Acknowledged,
@@ -158,6 +161,10 @@ class Run:
     files: Files = field(init=False)
     """The file system of the output, created once because that takes longer than most calls to it."""
     releases: Releases = field(init=False)
+    leaderless: frozenset[TopicPartition] = field(init=False, default=frozenset())
+    """The partitions of the topics that had no leader when a round was last leased."""
+    lost_leader: frozenset[SharePartition] = field(init=False, default=frozenset())
+    """The share-partitions that have lost it during a round: the run leases nothing more from them, so it ends."""
     began_at: float = field(init=False, default_factory=time.monotonic)
     records_done: int = field(init=False, default=0)
     failure: str | None = field(init=False, default=None)
@@ -193,6 +200,7 @@ class Run:
             lambda handled, leases: write_leases(
                 self.files, source.settings, source.state, names, handled, leases
             ),
+            source.unread,
             stop_alike=self.job.failed_share is not None,
         )
 
@@ -222,8 +230,12 @@ class Round:
         """
         run = self.run
         with self._stage("observe"):
-            share_partitions = in_turn(run.member, run.job.topics)
-            self.infos = run.source.observe(share_partitions)
+            assigned = in_turn(run.member, run.job.topics)
+            observed = run.source.observe(
+                [each for each in assigned if each not in run.lost_leader], run.job.topics
+            )
+            self.infos, share_partitions = observed.infos, observed.led
+            run.leaderless = observed.leaderless
         with self._stage("acquire"), run.leasing:
             self.leases = self._acquire(share_partitions, ahead)
         if not self.leases:
@@ -255,7 +267,9 @@ class Round:
         """Read, handle and write the records with Spark."""
         topics = {lease.share_partition.topic for lease in self.leases}
         with self._stage("write"), self.run.source.changed_topics_are_named(topics, self.infos):
-            return self.isolation.write(self.planned)
+            ended = self.isolation.write(self.planned)
+        self.run.lost_leader |= ended.leaderless
+        return ended
 
     def finish(self, ended: Ended) -> RoundReport:
         """Read back the written output, and acknowledge each lease accordingly; return the round's figures.
@@ -266,9 +280,14 @@ class Round:
         left, written, seen = ended.leases, ended.written, dict[int, Seen]()
         acknowledged: list[Acknowledged] = []
         sent: list[Acknowledgement] = []
+        given_back = list(ended.failed)
         while left:
             summaries = self._summarise(written, left)
             wanted = self._read_back(written, left, seen)
+            given_back += [lease for lease in left if lease.lease_id not in wanted]
+            left = [lease for lease in left if lease.lease_id in wanted]
+            if not left:
+                break
             if run.job.failed_share is not None:
                 refuse_most_failed(run.source.spark, run.job.failed_share, written, ended.leases, seen, left)
             if written.folders:
@@ -294,13 +313,17 @@ class Round:
             **counted(acknowledged, sent),
             lag=lag,
             stage_seconds=self.seconds,
-            unacknowledged=sum(lease.offsets.count for lease in ended.failed),
+            unacknowledged=sum(lease.offsets.count for lease in given_back),
         )
 
     def _read_back(
         self, written: Written, leases: Sequence[Lease], seen: dict[int, Seen]
     ) -> dict[int, Acknowledgement]:
-        """Return the acknowledgements of these leases by what their files have, and add that to `seen`."""
+        """Return the acknowledgements of these leases by what their files have, and add that to `seen`.
+
+        Leases of partitions that have lost their leader are given back without a delivery if a record may be missing:
+        whether it is a gap is not known. They have no acknowledgement.
+        """
         run, job = self.run, self.run.job
         with self._stage("read back"), intact(run.files, written, leases), durable(run.files, written):
             found = read_back(
@@ -311,11 +334,25 @@ class Round:
             )
             all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in found.values()))
             refuse_other_partitions(leases, found)
-            wanted = acknowledgements(run.source, leases, found, self.infos, job.dropped)
+            wanted = self._to_acknowledge(leases, found)
             if run.failure is None:
                 run.failure = first_failure(run.source.spark, run.files, written.exceptions.values())
         seen.update({lease.lease_id: found.get(lease.lease_id, UNSEEN) for lease in leases})
         return wanted
+
+    def _to_acknowledge(
+        self, leases: Sequence[Lease], seen: Mapping[int, Seen]
+    ) -> dict[int, Acknowledgement]:
+        run = self.run
+        try:
+            return acknowledgements(run.source, leases, seen, self.infos, run.job.dropped)
+        except (BrokerNotAvailable, PySparkException, Py4JError) as error:
+            away = run.source.unread([error], (lease.share_partition for lease in leases))
+            if not away:
+                raise
+        run.lost_leader |= away
+        self.keeper.give_back([lease for lease in leases if lease.share_partition in away], refund=True)
+        return self._to_acknowledge([lease for lease in leases if lease.share_partition not in away], seen)
 
     def _rejected(
         self, written: Written, leases: Sequence[Lease], refused: Mapping[int, Mapping[int, str]]

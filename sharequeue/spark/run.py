@@ -47,7 +47,7 @@ from sharequeue.spark.output.shared_folder import refuse_unusable
 from sharequeue.spark.progress import ProgressCallback
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.options import ReaderOptions
-from sharequeue.spark.reading.source import Source
+from sharequeue.spark.reading.source import Source, words_of_leaderless
 from sharequeue.spark.report import RoundReport, RunReport, total
 from sharequeue.spark.rounds import Round, Run, Stopped
 from sharequeue.spark.signals import deferred, forget_interrupted_call
@@ -55,6 +55,7 @@ from sharequeue.spark.sinks.interface import SinkContext, SinkRefused
 from sharequeue.spark.sinks.parquet import ParquetByLease
 from sharequeue.spark.spark_jobs import JVM_GONE, Jobs, cancellable, ended_session_is_named, uncache
 from sharequeue.state import State
+from sharequeue.words.errors import BrokerNotAvailable
 from sharequeue.words.names import finite, whole_number
 from sharequeue.words.settings import Settings
 
@@ -116,6 +117,7 @@ def run_rounds(
                 raise
     seconds = time.monotonic() - run.began_at
     # A member without an assignment does not know the partitions.
+    leaderless = run.leaderless | {(sp.topic, sp.partition) for sp in run.lost_leader}
     drained, lost = ended and bool(run.assigned()), state.figures.lost_topics(job.group, job.topics)
     why: str | None = None
     if ended and not drained:
@@ -126,6 +128,8 @@ def run_rounds(
     elif ended and (there := [topic for topic in job.topics if topic not in lost]):
         why = why_nothing(state, configs, there, run.assigned())
     why = " ".join(filter(None, (why, *map(str, lost.values()))))
+    if leaderless:
+        why = "; ".join(filter(None, (words_of_leaderless(leaderless), why)))
     if why and not reports:
         _log.warning("nothing was leased: %s", why)
     letters, about = drain_at_end(settings, state, configs), None
@@ -141,7 +145,8 @@ def run_rounds(
         group=job.group,
         rounds=tuple(reports),
         lag=lag,
-        drained=drained,
+        drained=drained and not leaderless,
+        leaderless=tuple(f"{topic}-{partition}" for topic, partition in sorted(leaderless)),
         seconds=seconds,
         remark="; ".join(filter(None, (limited, why, about, context.written.remark))) or None,
         dead_letters=letters,
@@ -175,6 +180,7 @@ STOP_SECONDS = 30.0
 accepts no acknowledgement after that.
 """
 NO_RECORDS_FAULT = (
+    BrokerNotAvailable,
     HandlerError,
     MostFailed,
     OutputNotReachable,

@@ -41,7 +41,7 @@ class RecordedTopics(Topics):
         return found
 
     def offsets_of(
-        self, partitions: Mapping[str, int], refused: dict[str, ShareError] | None = None
+        self, partitions: Mapping[str, Iterable[int]], refused: dict[str, ShareError] | None = None
     ) -> dict[tuple[str, int], LogOffsets]:
         """The ends. A moved log start is left to the fetch that finds it, as the recorded broker left it."""
         return {

@@ -40,10 +40,10 @@ _IVY_SETTINGS = """<ivysettings>
 </ivysettings>
 """
 _SETTINGS = """\
-process.roles=broker,controller
-node.id=1
+process.roles={roles}
+node.id={node}
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners={listeners},CONTROLLER://127.0.0.1:{controller}
+listeners={listeners}{of_controller}
 advertised.listeners={listeners}
 listener.security.protocol.map={protocols},CONTROLLER:PLAINTEXT
 inter.broker.listener.name=INSIDE
@@ -66,6 +66,10 @@ class OwnBroker:
 
     ports: dict[str, int]
     log: Path
+    controller: int
+    """The port of the controller of its cluster."""
+    cluster_id: str
+    process: subprocess.Popen[bytes]
 
     def address(self, listener: str = "INSIDE") -> str:
         """Where a listener is."""
@@ -111,16 +115,22 @@ def own_broker(
     listeners: dict[str, str] | None = None,
     properties: str = "",
     options: Sequence[str] = (),
+    beside: OwnBroker | None = None,
 ) -> Iterator[OwnBroker]:
-    """Have a broker run. `listeners` are further ones, with their security protocol; `options` are the JVM's."""
+    """Have a broker run, the only one of its cluster or one more `beside` another. `listeners` are further ones, with
+    their security protocol; `options` are the JVM's."""
     protocols = {"INSIDE": "PLAINTEXT", **(listeners or {})}
     free = (port for port in random.sample(range(10_000, 20_000), 500) if ports.is_free(port))
     chosen = {name: next(free) for name in protocols}
+    controller = beside.controller if beside else next(free)
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / "server.properties"
     settings.write_text(
         _SETTINGS.format(
-            controller=next(free),
+            roles="broker" if beside else "broker,controller",
+            node=2 if beside else 1,
+            controller=controller,
+            of_controller="" if beside else f",CONTROLLER://127.0.0.1:{controller}",
             listeners=",".join(f"{name}://127.0.0.1:{port}" for name, port in chosen.items()),
             protocols=",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
             data=folder / "data",
@@ -136,19 +146,21 @@ def own_broker(
         f"{jars}/*",
     ]
     identifier = "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+    identifier = beside.cluster_id if beside else identifier
     storage = [*run, "kafka.tools.StorageTool", "format", "-t", identifier, "-c", str(settings)]
     made = subprocess.run(storage, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stdout[-1000:] + made.stderr[-2000:]
-    broker = OwnBroker(chosen, folder / "kafka.log")
-    with broker.log.open("ab") as log:
+    log_file = folder / "kafka.log"
+    with log_file.open("ab") as log:
         process = subprocess.Popen(
             [run[0], "-Xmx512m", "-Xms128m", *run[1:], "kafka.Kafka", str(settings)],
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=folder,
         )
+    broker = OwnBroker(chosen, log_file, controller, identifier, process)
     try:
-        wait_until(lambda: _serves(broker, process), 90, lambda: broker.log.read_text()[-3000:])
+        wait_until(lambda: _serves(broker, 2 if beside else 1), 90, lambda: broker.log.read_text()[-3000:])
         yield broker
     finally:
         process.terminate()
@@ -160,12 +172,12 @@ def own_broker(
         shutil.rmtree(folder / "data", ignore_errors=True)
 
 
-def _serves(broker: OwnBroker, process: subprocess.Popen[bytes]) -> bool:
-    assert process.poll() is None, broker.log.read_text()[-3000:]
+def _serves(broker: OwnBroker, brokers: int) -> bool:
+    assert broker.process.poll() is None, broker.log.read_text()[-3000:]
     if not all(ports.accepts(port) for port in broker.ports.values()):
         return False
     try:
         with Topics(Settings({"bootstrap_servers": broker.address()}), timeout=3) as topics:
-            return topics.cluster()[1] == 1
+            return topics.cluster()[1] == brokers
     except BrokerNotAvailable:
         return False

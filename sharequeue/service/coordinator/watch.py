@@ -61,6 +61,10 @@ Starts = dict[tuple[str, str], Mapping[int, int | None]]
 _NO_LOG = LogOffsets(0, 0, 0)
 _DELETED = "deleted topics of the broker cannot be processed"
 _TOPIC_HELD = "The topic's row is locked by another transaction. The next check tries again."
+_LEADERLESS = (
+    "Partitions without a leader cannot start: nothing is known of their logs. Start the brokers that have them; the "
+    "group then starts them by itself."
+)
 _MADE_ANEW = (
     "The group's state belongs to the old topic; a new topic with the same name is another one. Stop the "
     "group's members, delete its offsets of the topic (`sharequeue offsets delete`), and start them again: "
@@ -308,14 +312,17 @@ class Watch:
                     *(group.group_id, topic, partition, starts[partition]),
                     extra={"group": group.group_id, "topic": topic, "partition": partition},
                 )
-        without = [str(partition) for partition in missing if starts.get(partition) is None]
-        if without:
-            if all(partition in starts for partition in missing):
-                # The broker has responded: no record is young enough. A partition without a leader is requested
-                # again.
-                self._retry_at[key] = self._now() + self._configs.initialize_retry_ms / 1000
-            return started, f"{explanation(OffsetNotAvailable)} Partitions: {', '.join(without)}."
-        return started, None
+        leaderless = [str(partition) for partition in missing if partition not in starts]
+        too_old = [str(partition) for partition in missing if starts.get(partition, 0) is None]
+        if too_old and not leaderless:
+            # The broker has responded: no record is young enough. A partition without a leader is requested again.
+            self._retry_at[key] = self._now() + self._configs.initialize_retry_ms / 1000
+        reasons = []
+        if too_old:
+            reasons.append(f"{explanation(OffsetNotAvailable)} Partitions: {', '.join(too_old)}.")
+        if leaderless:
+            reasons.append(f"{_LEADERLESS} Partitions: {', '.join(leaderless)}.")
+        return started, " ".join(reasons) or None
 
     def _start_offsets(self, group_id: str, topic: str, known: Starts) -> Mapping[int, int | None]:
         """Return the start offset of each partition of a topic new to the group, by the group's reset policy
@@ -350,7 +357,7 @@ class Watch:
     ) -> int:
         topics = {topic for group in groups for topic in group.initialized}
         self._still_watching()
-        logs = self._topics.offsets_of({t: known[t].partitions for t in topics if t in known}, refused)
+        logs = self._topics.offsets_of({t: known[t].led for t in topics if t in known}, refused)
         seen = [(group.group_id, group.initialized, group.topic_ids) for group in groups], logs
         # Unchanged logs, up to ten thousand, are found here and not sent to the database at every turn.
         if seen == self._seen and time.monotonic() - self._confirmed_at < CONFIRM_SECONDS:

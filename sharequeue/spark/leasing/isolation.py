@@ -12,13 +12,16 @@ A mistake in the handler fails every job alike. The first job that fails may be 
 redelivered in parts. When every part fails with the same error, and no job of that run has succeeded, no record is
 the cause: the run stops, and the parts get their delivery back. So restarting such a run does not bring records
 closer to the dead-letter topic.
+
+A job that fails because a partition has lost its leader shows nothing about records or handler: its leases are given
+back without a delivery, and the round goes on with the other jobs.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -31,7 +34,7 @@ from sharequeue.spark.handler import MostFailed
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.output.lease_files import Written
 from sharequeue.words.names import plural
-from sharequeue.words.values import Lease
+from sharequeue.words.values import Lease, SharePartition
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +68,10 @@ class SparkJob:
     leases: list[Lease]
     handled: DataFrame
 
+    def reads(self, share_partitions: Collection[SharePartition]) -> bool:
+        """Return whether the job reads one of these."""
+        return any(lease.share_partition in share_partitions for lease in self.leases)
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -73,9 +80,13 @@ class Ended:
     leases: list[Lease]
     written: Written
     failed: list[Lease]
+    leaderless: frozenset[SharePartition] = frozenset()
+    """The partitions that have lost their leader meanwhile."""
 
 
 Write = Callable[[DataFrame, Sequence[Lease]], Written]
+Unread = Callable[[Sequence[Exception], Iterable[SharePartition]], frozenset[SharePartition]]
+"""Returns which partitions have no leader, after errors of jobs that read them (`Source.unread`)."""
 
 
 class Isolation:
@@ -86,36 +97,47 @@ class Isolation:
     """
 
     def __init__(
-        self, spark: SparkSession, keeper: LeaseKeeper, write: Write, *, stop_alike: bool = True
+        self,
+        spark: SparkSession,
+        keeper: LeaseKeeper,
+        write: Write,
+        unread: Unread,
+        *,
+        stop_alike: bool = True,
     ) -> None:
         self._spark = spark
         self._keeper = keeper
         self._write = write
+        self._unread = unread
         self._stop_alike = stop_alike
         self._failed_alone = 0
         self._worked = False
 
     def write(self, planned: Sequence[SparkJob]) -> Ended:
-        """Run the jobs in parallel; the leases of a failed job are given back at once, as suspects.
+        """Run the jobs in parallel; the leases of a failed job are given back at once, as suspects. If one of its
+        partitions has lost its leader, they are no suspects, and the delivery does not count.
 
         Raises the first job's error when all of them failed: the leases are given back when the run ends. Raises
         MostFailed when there were several, all failed alike, and no job of the run has succeeded. A last attempt,
         which is alone in its round, may fail: its record is then given up. Three last attempts that fail one after
-        the other end the run too. Raises LockLost.
+        the other end the run too. Raises LockLost, and BrokerNotAvailable if no broker responds.
         """
         results = self._side_by_side(planned)
         self._keeper.check()
-        errors = [result for result in results if isinstance(result, Exception)]
-        succeeded = [
-            (job, result) for job, result in zip(planned, results, strict=True) if isinstance(result, Written)
-        ]
-        failed = [job for job, result in zip(planned, results, strict=True) if isinstance(result, Exception)]
+        ended_jobs = list(zip(planned, results, strict=True))
+        succeeded = [(job, result) for job, result in ended_jobs if isinstance(result, Written)]
+        unsuccessful = [(job, result) for job, result in ended_jobs if isinstance(result, Exception)]
         self._worked |= bool(succeeded)
+        leaderless = self._leaderless(unsuccessful)
+        not_read = [job for job, _ in unsuccessful if job.reads(leaderless)]
+        failed = [job for job, _ in unsuccessful if not job.reads(leaderless)]
+        errors = [error for job, error in unsuccessful if not job.reads(leaderless)]
         if self._stop_alike and not self._worked:
             _refuse_alike(errors)
         last_attempt = bool(failed) and all(lease.last_attempt for job in failed for lease in job.leases)
         self._failed_alone = self._failed_alone + 1 if last_attempt and not succeeded else 0
-        if errors and not succeeded and (not last_attempt or self._failed_alone >= LAST_ATTEMPTS_FAILED):
+        may_go_on = succeeded or not_read or (last_attempt and self._failed_alone < LAST_ATTEMPTS_FAILED)
+        if errors and not may_go_on:
             raise errors[0]
         ended = [lease for job in failed for lease in job.leases]
         for job, error in zip(failed, errors, strict=True):
@@ -127,6 +149,8 @@ class Isolation:
                 _cause(error),
             )
         self._keeper.give_back(ended)
+        given_back = [lease for job in not_read for lease in job.leases]
+        self._keeper.give_back(given_back, refund=True)
         return Ended(
             [lease for job, _ in succeeded for lease in job.leases],
             Written(
@@ -134,8 +158,15 @@ class Isolation:
                 {at: folder for _, written in succeeded for at, folder in written.exceptions.items()},
                 sum(written.rows for _, written in succeeded),
             ),
-            ended,
+            [*ended, *given_back],
+            leaderless,
         )
+
+    def _leaderless(self, unsuccessful: Sequence[tuple[SparkJob, Exception]]) -> frozenset[SharePartition]:
+        if not unsuccessful:
+            return frozenset()
+        leases = (lease for job, _ in unsuccessful for lease in job.leases)
+        return self._unread([error for _, error in unsuccessful], (lease.share_partition for lease in leases))
 
     def _side_by_side(self, planned: Sequence[SparkJob]) -> list[Written | Exception]:
         if len(planned) == 1:

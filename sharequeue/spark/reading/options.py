@@ -31,6 +31,8 @@ READER_OPTIONS: Mapping[str, str] = {
     # How long a task waits for an expected offset that is missing (the log was truncated, the topic recreated, the
     # broker unavailable). The connector's default of two minutes is twice a long lock.
     "kafkaConsumer.pollTimeoutMs": "30000",
+    # The same for its position in a partition without a leader. Java's client would wait twice as long.
+    "kafka.default.api.timeout.ms": "30000",
 }
 """Our own options."""
 

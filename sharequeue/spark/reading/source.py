@@ -7,10 +7,13 @@ their outcome).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.kafka.clients import spark_options
@@ -20,10 +23,44 @@ from sharequeue.spark.reading.options import ISOLATION, READER_OPTIONS, ReaderOp
 from sharequeue.spark.reading.plan import Scan, TopicPartition
 from sharequeue.spark.session import refuse_without_connector
 from sharequeue.state import State
-from sharequeue.words.errors import BrokerNotAvailable, OffsetOutOfRange, UnknownTopicId
+from sharequeue.words.errors import BrokerNotAvailable, OffsetOutOfRange, ShareError, UnknownTopicId
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import READ_COMMITTED, Lease, LogSeen, SharePartition
+
+_TIMED_OUT = re.compile(
+    # Of the connector, of Java's client, and of the tasks that seek (`offset_reader.py`).
+    r"Cannot fetch record for offset \d+ in \d+ milliseconds"
+    r"|org\.apache\.kafka\.common\.errors\.(TimeoutException|DisconnectException)[^\n]*"
+    r"|no record of \S+ from offset -?\d+ on arrived within [\d.]+ s"
+)
+MOST_NAMED = 5
+"""The most partitions that a message names."""
+
+
+def words_of_leaderless(partitions: Iterable[TopicPartition]) -> str:
+    """Return the message on partitions without a leader."""
+    found = sorted(partitions)
+    named = ", ".join(f"{topic}-{partition}" for topic, partition in found[:MOST_NAMED])
+    more = ", …" if len(found) > MOST_NAMED else ""
+    one = len(found) == 1
+    return (
+        f"{named}{more} {'has' if one else 'have'} no leader, so {'its' if one else 'their'} records cannot be read "
+        f"and {'its' if one else 'their'} lag is not known: nothing was leased from {'it' if one else 'them'}, or it "
+        "was given back without a delivery. The other partitions are not affected. Start the brokers that have "
+        f"{'it' if one else 'them'}; the next run continues"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The topics of some share-partitions, and which of these can be read."""
+
+    infos: Mapping[str, TopicInfo]
+    led: list[SharePartition]
+    """The share-partitions to lease from, in the order in which they were given."""
+    leaderless: frozenset[TopicPartition]
+    """The partitions of the topics, assigned or not, that have no leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +84,47 @@ class Source:
         refuse_without_connector(self.spark)
         spark_options(self.settings)
 
-    def observe(self, share_partitions: Sequence[SharePartition]) -> dict[str, TopicInfo]:
-        """Write the current log ends to the state, which leases nothing beyond them. Return the topics that exist."""
-        infos = self.topics.describe({sp.topic for sp in share_partitions})
-        offsets = self.topics.offsets_of({topic: info.partitions for topic, info in infos.items()})
-        self._observed(infos, {sp: offsets.get(_at(sp)) for sp in share_partitions})
-        return infos
+    def observe(self, share_partitions: Sequence[SharePartition], topics: Iterable[str] = ()) -> Observed:
+        """Write the current log ends to the state, which leases nothing beyond them. Return the topics that exist,
+        `topics` included, and what may be leased from: a partition without a leader cannot be read.
+        """
+        infos, logs = self._logs({*topics, *(sp.topic for sp in share_partitions)})
+        self._observed(infos, {sp: logs.get(_at(sp)) for sp in share_partitions})
+        led = [sp for sp in share_partitions if sp.topic not in infos or _at(sp) in logs]
+        every = {(topic, partition) for topic, info in infos.items() for partition in range(info.partitions)}
+        return Observed(infos, led, frozenset(every.difference(logs)))
+
+    def unread(
+        self, errors: Sequence[Exception], share_partitions: Iterable[SharePartition]
+    ) -> frozenset[SharePartition]:
+        """Return the partitions among these that have no leader now, after errors of Spark jobs that read them.
+
+        Raises BrokerNotAvailable if no broker responds, and if an error is a timeout of Kafka's client although all
+        have leaders.
+        """
+        wanted = frozenset(share_partitions)
+        infos, logs = self._logs({sp.topic for sp in wanted})
+        if away := frozenset(sp for sp in wanted if sp.topic in infos and _at(sp) not in logs):
+            return away
+        for error in errors:
+            if late := _TIMED_OUT.search(str(error)):
+                raise BrokerNotAvailable(
+                    f"Leased records did not arrive from Kafka in time ({late[0]}), although their partitions have "
+                    "leaders. They were given back without a delivery. Check that the driver and the executors of "
+                    "Spark reach every broker; the next run leases them again."
+                ) from error
+        return frozenset()
+
+    @contextmanager
+    def outages_are_named(self, leases: Sequence[Lease]) -> Iterator[None]:
+        """Raise BrokerNotAvailable in place of Spark's error of the block if leased partitions cannot be read."""
+        try:
+            yield
+        except (PySparkException, Py4JError) as error:
+            away = self.unread([error], (lease.share_partition for lease in leases))
+            if not away:
+                raise
+            raise BrokerNotAvailable(words_of_leaderless(map(_at, away))) from error
 
     def records(self, leases: Sequence[Lease]) -> DataFrame:
         """Return the records of these leases, with delivery count and lease id (`frame.leased_records`)."""
@@ -105,7 +177,7 @@ class Source:
         missing = list(missing)
         names = {lease.share_partition.topic for lease, _ in missing}
         now = self.same_topics(names, infos)
-        offsets = self.topics.offsets_of({name: now[name].partitions for name in names})
+        offsets = self._offsets(now)
         logs: dict[SharePartition, LogOffsets] = {}
         for lease, absent in missing:
             sp = lease.share_partition
@@ -154,6 +226,20 @@ class Source:
             with suppress(BrokerNotAvailable):
                 self.same_topics(names, infos)
             raise
+
+    def _logs(self, names: Iterable[str]) -> tuple[dict[str, TopicInfo], dict[TopicPartition, LogOffsets]]:
+        infos = self.topics.describe(names)
+        return infos, self._offsets(infos)
+
+    def _offsets(self, infos: Mapping[str, TopicInfo]) -> dict[TopicPartition, LogOffsets]:
+        """Return the log offsets of the partitions that have a leader. Raises the error of the first topic that the
+        broker refuses.
+        """
+        refused: dict[str, ShareError] = {}
+        found = self.topics.offsets_of({topic: info.led for topic, info in infos.items()}, refused)
+        for error in refused.values():
+            raise error
+        return found
 
     def _observed(
         self, infos: Mapping[str, TopicInfo], logs: Mapping[SharePartition, LogOffsets | None]

@@ -85,7 +85,7 @@ def leases_of(settings: Settings, names: tuple[str, str], chance: random.Random)
     """Leases of offsets anywhere between the first and the last: singles, runs, some twice delivered."""
     leases = []
     with Topics(settings) as topics:
-        ends = topics.offsets_of(dict.fromkeys(names, 1))
+        ends = topics.offsets_of({name: [0] for name in names})
     for number, name in enumerate(names):
         end = ends[name, 0].log_end
         singles = OffsetSet.from_offsets(chance.sample(range(end), chance.randrange(1, 25)))
