@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike, fspath
 from types import TracebackType
 from typing import Self
@@ -30,8 +30,8 @@ from sharequeue.spark.handler import HandlerError, check_dropped
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
 from sharequeue.spark.leasing.group import Opened, joined, opened, report_losses, why_nothing, words_of_losses
 from sharequeue.spark.leasing.renewal import LeaseKeeper, Member, in_turn, release_held
-from sharequeue.spark.outcomes.acknowledging import acknowledge_all, to_send
-from sharequeue.spark.outcomes.outcomes import acknowledgements
+from sharequeue.spark.outcomes.acknowledging import Sending, to_send
+from sharequeue.spark.outcomes.outcomes import Acknowledgement, acknowledgements
 from sharequeue.spark.outcomes.written_by_program import WrittenOutcomes, write_outcomes, written_outcomes
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.options import ReaderOptions
@@ -66,6 +66,9 @@ class _Opened:
     leases: tuple[Lease, ...]
     lost: int
     why_nothing: str | None
+    sending: Sending
+    wanted: dict[int, Acknowledgement] = field(default_factory=dict)
+    """The acknowledgements that were to be sent, by lease id."""
     dead_letters: Drained | None = None
 
 
@@ -88,7 +91,6 @@ class LeasedRecords(Shown):
         self._opened: _Opened | None = None
         self._ends: ExitStack | None = None
         self._process = 0
-        self._acknowledged = False
         self._written: WrittenOutcomes | None = None
 
     def open(self) -> Self:
@@ -102,7 +104,7 @@ class LeasedRecords(Shown):
                 self._opened = found = self._begin(stack)
                 self._process = os.getpid()
                 self.leases, self.lost, self.why_nothing = found.leases, found.lost, found.why_nothing
-                self._acknowledged, self._written = False, None
+                self._written = None
                 self._ends = stack.pop_all()
             if self.why_nothing is not None:
                 _log.warning("nothing was leased: %s", self.why_nothing)
@@ -129,10 +131,10 @@ class LeasedRecords(Shown):
         if os.getpid() != self._process:
             ends.pop_all()  # a forked child: these resources are its parent's
             return
-        if error is None and self and not self._acknowledged:
+        if error is None and self._left:
             try:
                 warnings.warn(
-                    f"lease({self._group!r}) ended without an acknowledgement: {plural(self.count, 'record')} will "
+                    f"lease({self._group!r}) ended without an acknowledgement: {_records(self._left)} will "
                     "be given back and delivered again, in parts, as suspects. Write the outcomes and call "
                     "acknowledge()",
                     Unacknowledged,
@@ -153,9 +155,9 @@ class LeasedRecords(Shown):
         opened.keeper.abandon()
         if opened.joined is not None:
             opened.joined.abandon()
-        waiting = bool(self.leases) and not self._acknowledged
+        waiting = bool(self._left)
         what = (
-            f"{plural(self.count, 'record')} will be delivered again when the locks lapse"
+            f"{_records(self._left)} will be delivered again when the locks lapse"
             if waiting
             else "nothing is locked"
         )
@@ -182,11 +184,17 @@ class LeasedRecords(Shown):
                 "nothing is leased yet: use `with lease(…) as leased`, or `leased = lease(…).open()`"
             )
         self._opened.keeper.check()
-        if waiting and self._acknowledged:
+        if waiting and self.leases and not self._left:
             raise HandlerError("these records were already acknowledged, which is possible only once")
         if waiting and self._ends is None:
             raise HandlerError("the lease has ended, and its records were given back: lease them again")
         return self._opened
+
+    @property
+    def _left(self) -> list[Lease]:
+        """The leases that are not acknowledged."""
+        done = self._opened.sending.done if self._opened is not None else {}
+        return [lease for lease in self.leases if lease.lease_id not in done]
 
     def __bool__(self) -> bool:
         return bool(self.leases)
@@ -239,7 +247,8 @@ class LeasedRecords(Shown):
         return self._written.folder
 
     def acknowledge(self, outcomes: DataFrame | str | PathLike[str] | None = None) -> AcknowledgedRecords:
-        """Acknowledge all leased records by their written outcomes. This can be done once and cannot be undone.
+        """Acknowledge all leased records by their written outcomes. This can be done once and cannot be undone. After
+        an error it can be called again, for what is not acknowledged yet.
 
         `outcomes` is the folder of Parquet files that the block wrote, or a DataFrame that reads what it wrote;
         without it, what `write` wrote. It has `topic, partition, offset` as they were leased, `outcome` (accept,
@@ -263,13 +272,9 @@ class LeasedRecords(Shown):
             )
         source = work.source
         seen = written_outcomes(source, self.leases, written)
-        wanted = acknowledgements(source, self.leases, seen, work.infos, self._dropped)
-        self._acknowledged = True
-        acknowledged = acknowledge_all(
-            source.state,
-            work.keeper,
-            [to_send(lease, wanted[lease.lease_id]) for lease in self.leases],
-        )
+        wanted = work.wanted
+        wanted |= acknowledgements(source, self._left, seen, work.infos, self._dropped)
+        acknowledged = work.sending.send([to_send(lease, wanted[lease.lease_id]) for lease in self.leases])
         # Offsets below the log start can no longer be acknowledged; such a lease ends without an acknowledgement.
         release_held(source.state, [lease for lease in self.leases if wanted[lease.lease_id].lost])
         return AcknowledgedRecords(
@@ -346,10 +351,15 @@ def lease(
             why = None if leases else "; ".join(filter(None, (about, why)))
             if leases:
                 _log.warning("%s", about)
-        found = _Opened(source, keeper, own, observed.infos, tuple(leases), lost, why)
+        sending = Sending(at.state, keeper, leases)
+        found = _Opened(source, keeper, own, observed.infos, tuple(leases), lost, why, sending)
         return found
 
     return LeasedRecords(group, begin, dropped)
+
+
+def _records(leases: Sequence[Lease]) -> str:
+    return plural(sum(lease.offsets.count for lease in leases), "record")
 
 
 def _why_nothing(

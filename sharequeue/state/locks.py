@@ -142,19 +142,17 @@ class LockKeeper:
         """Give the leases as they are now to a block that acknowledges them in one call, and that drops those that it
         has acknowledged.
 
-        A renewal that is refused meanwhile means nothing: the acknowledgement came first, or is refused itself.
-        Raises `lost_error`.
+        A renewal that is refused meanwhile means nothing: the acknowledgement came first, or is refused itself. Nor
+        does it after an error of the block: the acknowledgement may have committed. Raises `lost_error`.
         """
         self.check()
         with self._lock:
             held = [each for each in map(self._held.get, (lease.lease_id for lease in leases)) if each]
             for each in held:
                 each.acknowledging = True
-        try:
-            yield self._currents(leases)
-        finally:
-            for each in held:
-                each.acknowledging = False
+        yield self._currents(leases)
+        for each in held:
+            each.acknowledging = False
 
     def drop(self, lease: Lease) -> None:
         """Hold it no longer: it was acknowledged or given back."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
@@ -89,37 +89,68 @@ def acknowledge_all(
 
     Raises LockLost, and the first error after all other leases have been acknowledged.
     """
-    if not given:
-        return []
-    # Divided evenly, so that the parallel calls end together.
-    turns = -(-len(given) // (A_CALL * CALLS_AT_ONCE))
-    size = -(-len(given) // (turns * CALLS_AT_ONCE))
-    results: dict[int, Acknowledged | ShareError] = {}
-    if len(given) <= size:
-        results |= _in_one_call(state, keeper, given)
-    else:
-        with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
-            for some in pool.map(lambda some: _in_one_call(state, keeper, some), in_calls(given, size)):
-                results |= some
-    acknowledged: list[Acknowledged] = []
-    for each in given:
-        result = results[each.lease.lease_id]
-        if isinstance(result, ShareError):
-            raise result
-        acknowledged.append(result)
-    return acknowledged
+    return Sending(state, keeper, [each.lease for each in given]).send(given)
 
 
-def _in_one_call(
-    state: State, keeper: LeaseKeeper, given: Sequence[LeaseAcknowledgement]
-) -> dict[int, Acknowledged | ShareError]:
-    with keeper.acknowledging([each.lease for each in given]) as leases:
-        wanted = [replace(each, lease=lease) for lease, each in zip(leases, given, strict=True)]
-        results = dict(zip([lease.lease_id for lease in leases], state.acknowledge(wanted), strict=True))
-        for lease in leases:
-            if not isinstance(results[lease.lease_id], ShareError):
-                keeper.drop(lease)
-    return results
+@dataclass(slots=True)
+class _Call:
+    """One call for some leases, by their ids. It has the same request id as long as its content is the same."""
+
+    leases: frozenset[int]
+    request_id: UUID = field(default_factory=uuid4)
+    content: Sequence[LeaseAcknowledgement] = ()
+
+
+class Sending:
+    """The acknowledgement of some leases, in a few parallel calls. After an error it may be sent again.
+
+    A lease that was acknowledged is not sent again. A call whose end is not known, because its reply was lost, is
+    repeated with its request id: if it has committed, the state returns the same reply.
+    """
+
+    def __init__(self, state: State, keeper: LeaseKeeper, leases: Sequence[Lease]) -> None:
+        self._state, self._keeper = state, keeper
+        # Divided evenly, so that the parallel calls end together.
+        turns = -(-len(leases) // (A_CALL * CALLS_AT_ONCE))
+        size = max(1, -(-len(leases) // max(1, turns * CALLS_AT_ONCE)))
+        self._calls = [_Call(frozenset(lease.lease_id for lease in some)) for some in in_calls(leases, size)]
+        self.done: dict[int, Acknowledged] = {}
+        """The replies, by lease id."""
+
+    def send(self, given: Sequence[LeaseAcknowledgement]) -> list[Acknowledged]:
+        """Acknowledge these leases, except those that are done; return the replies to all of them.
+
+        Raises LockLost, and the first error after all other leases have been acknowledged.
+        """
+        left = {each.lease.lease_id: each for each in given if each.lease.lease_id not in self.done}
+        work = [(call, [left[at] for at in left if at in call.leases]) for call in self._calls]
+        work = [(call, some) for call, some in work if some]
+        refusals: dict[int, ShareError] = {}
+        if len(work) == 1:
+            refusals |= self._in_one_call(*work[0])
+        elif work:
+            with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
+                for refused in pool.map(self._in_one_call, *zip(*work, strict=True)):
+                    refusals |= refused
+        for at in left:
+            if at in refusals:
+                raise refusals[at]
+        return [self.done[each.lease.lease_id] for each in given]
+
+    def _in_one_call(self, call: _Call, some: Sequence[LeaseAcknowledgement]) -> dict[int, ShareError]:
+        if call.content != some:
+            call.content, call.request_id = some, uuid4()
+        refusals: dict[int, ShareError] = {}
+        with self._keeper.acknowledging([each.lease for each in some]) as leases:
+            wanted = [replace(each, lease=lease) for lease, each in zip(leases, some, strict=True)]
+            results = self._state.acknowledge(wanted, request_id=call.request_id)
+            for lease, result in zip(leases, results, strict=True):
+                if isinstance(result, ShareError):
+                    refusals[lease.lease_id] = result
+                else:
+                    self._keeper.drop(lease)
+                    self.done[lease.lease_id] = result
+        return refusals
 
 
 def rounded(delays: Mapping[int, OffsetSet], most: int = MOST_DELAYS) -> dict[int, OffsetSet]:
