@@ -247,7 +247,7 @@ class Topics(BrokerClient):
         # All three were sent before the first result is waited for.
         starts, ends, stables = (self._collect(futures, refused) for futures in (earliest, latest, stable))
         return {
-            key: LogOffsets(starts[key], max(ends[key], starts[key]), stables[key])
+            key: _of_one_moment(starts[key], ends[key], stables[key])
             for key in starts
             # Below 0 is the client's "no offset": the partition had no leader.
             if min(starts[key], ends.get(key, -1), stables.get(key, -1)) >= 0
@@ -415,6 +415,14 @@ class Topics(BrokerClient):
         if failure is not None and not found:
             raise failure
         return found
+
+
+def _of_one_moment(start: int, end: int, stable: int) -> LogOffsets:
+    """Return offsets that were read at three moments as those of one: the last stable offset lies between the others,
+    although records may have come, or retention may have removed some, meanwhile.
+    """
+    end = max(start, end)
+    return LogOffsets(start, end, min(max(start, stable), end))
 
 
 def _is_led(partition: Any) -> bool:

@@ -24,6 +24,13 @@ begin
     perform sharequeue_internal.check_many(10000, p_topics, p_partitions, coalesce(cardinality(p_topic_ids), 0),
         coalesce(cardinality(p_log_starts), 0), coalesce(cardinality(p_log_ends), 0),
         coalesce(cardinality(p_last_stable_offsets), 0));
+    -- The broker was asked for the three at three moments. The last stable offset lies between the start and the end: past the
+    -- end, a read_committed reader would lease records that nobody has seen.
+    p_last_stable_offsets := array(
+        select case when n.stable >= 0 then least(greatest(n.stable, n.log_start), n.log_end) else n.stable end
+        from unnest(p_log_starts, p_log_ends, p_last_stable_offsets) with ordinality
+            as n (log_start, log_end, stable, place)
+        order by n.place);
     v_at := sharequeue.clock();
     v_whole := array(
         select sp.topic from sharequeue.share_partitions sp
@@ -111,8 +118,7 @@ begin
         perform sharequeue_internal.advance_log_start(v_sp, p_log_start);
     end if;
     update sharequeue.share_partitions
-    set log_start = p_log_start, log_end = p_log_end,
-        last_stable_offset = least(p_last_stable_offset, p_log_end),
+    set log_start = p_log_start, log_end = p_log_end, last_stable_offset = p_last_stable_offset,
         observed_at = sharequeue.clock()
     where share_partition_id = v_sp.share_partition_id;
     return 'active';

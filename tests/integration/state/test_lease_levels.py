@@ -6,6 +6,7 @@ from collections.abc import Callable
 from uuid import UUID, uuid4
 
 import pytest
+import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
@@ -103,3 +104,30 @@ def test_a_suspect_past_the_last_stable_offset_holds_up_no_other(
     single.observe(state, at, "id", 0, 1000, 1000)
     (alone,) = state.acquire([at, *others], "m2", None, 100).leases
     assert (alone.offsets, alone.last_attempt) == (OffsetSet.of((0, 1)), True)
+
+
+@pytest.mark.rule("R-IL-1")
+@pytest.mark.parametrize("by_sql", [False, True])
+def test_a_last_stable_offset_outside_the_log_is_stored_inside(
+    by_sql: bool, private_database: Database, at: SharePartition, set_level: SetLevel
+) -> None:
+    """A broker is asked for it at another moment than for the log end. Nothing past the end is leased, so the log
+    does not look truncated."""
+    state = State(private_database)
+    set_level(READ_COMMITTED)
+    for log_start, stable, stored in ((0, 1_005, 1_000), (0, 900, 900), (500, 400, 500)):
+        if by_sql:
+            private_database.rows(
+                sa.text("select sharequeue.observe('g', 't', 0, 'id', :start, 1000, :stable)"),
+                start=log_start,
+                stable=stable,
+            )
+        else:
+            single.observe(state, at, "id", log_start, 1_000, stable)
+        (status,) = state.figures.describe(at.group_id)
+        assert (status.log_start, status.log_end, status.last_stable_offset) == (log_start, 1_000, stored)
+    single.observe(state, at, "id", 500, 1_000, 1_005)
+    lease = single.acquire(state, at, "m1", None, 10_000)
+    assert lease is not None
+    assert lease.offsets.end == 1_000
+    assert state.figures.describe(at.group_id)[0].fault is None

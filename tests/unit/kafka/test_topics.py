@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Uuid
 
 from sharequeue.kafka import broker_client
-from sharequeue.kafka.topics import ASKED_AT_ONCE, Topics
+from sharequeue.kafka.topics import ASKED_AT_ONCE, LogOffsets, Topics
 from sharequeue.words.errors import BrokerNotAvailable, UnsupportedVersion
 from sharequeue.words.settings import Settings
 
@@ -73,3 +73,35 @@ def test_a_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
             ),
         ):
             ask(topics)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "stable", "expected"),
+    [
+        (0, 10, 7, LogOffsets(0, 10, 7)),
+        (0, 10, 12, LogOffsets(0, 10, 10)),  # records came between the requests
+        (8, 10, 5, LogOffsets(8, 10, 8)),  # retention removed some
+        (12, 10, 11, LogOffsets(12, 12, 12)),
+    ],
+)
+def test_the_offsets_of_a_log_are_those_of_one_moment(
+    start: int, end: int, stable: int, expected: LogOffsets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The three are asked for at three moments, between which records come and go."""
+
+    class Busy:
+        def __init__(self) -> None:
+            self.answers = iter((start, end, stable))
+
+        def poll(self, timeout: float) -> None:
+            """Report nothing."""
+
+        def list_offsets(self, asked: dict[Any, Any], **_: object) -> dict[Any, Future[Any]]:
+            """Return the next of the three."""
+            found: Future[Any] = Future()
+            found.set_result(SimpleNamespace(offset=next(self.answers)))
+            return dict.fromkeys(asked, found)
+
+    monkeypatch.setattr(broker_client, "AdminClient", lambda *_, **__: Busy())
+    with Topics(Settings({"bootstrap_servers": "127.0.0.1:1"})) as topics:
+        assert topics.offsets_of({"t": [0]}) == {("t", 0): expected}
