@@ -126,8 +126,9 @@ def run(
     has started, it survives an outage of a server. With `-o json`, stdout then has a line for each run that did
     something.
 
-    Exit codes: 0 drained; 3 records are left for a later run; 1 failed; 130 stopped by Ctrl-C, 143 by SIGTERM; 2 the
-    command line is wrong. Without `--follow`, `-o json` writes only one line of figures to stdout.
+    Exit codes: 0 drained; 3 records are left for a later run, or a partition has no leader; 1 failed; 130 stopped by
+    Ctrl-C, 143 by SIGTERM; 2 the command line is wrong. Without `--follow`, `-o json` writes only one line of figures
+    to stdout.
     """
     # Imported here: other commands do not need Spark.
     from sharequeue.spark.leasing.budget import MAX_RECORDS
@@ -165,8 +166,13 @@ def run(
         return
     left = _left(settings, found, report)
     output.one_row({**asdict(report), "left": left}, str(report))
-    if left or not (report.drained or report.rounds):  # without an assignment, it is not known what is left
+    if left or not _is_known(report):
         context.exit(WORK_LEFT)
+
+
+def _is_known(report: RunReport) -> bool:
+    """Return whether it is known what is left: not without an assignment, and not of partitions without a leader."""
+    return bool(report.drained or report.rounds) and not report.leaderless
 
 
 def _print_report(output: Output, report: RunReport) -> None:
