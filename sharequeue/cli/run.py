@@ -122,8 +122,8 @@ def run(
     Modules in the working directory can be imported, as with `python -m`. Ctrl-C ends the run as cancelled: its
     records are given back together, and none becomes a suspect.
 
-    With `--follow` it keeps its Spark session and its membership, and waits for notifications of records; once it
-    has started, it survives an outage of a server. With `-o json`, stdout then has a line for each run that did
+    With `--follow` it keeps its Spark session and its membership, and waits for notifications of records. It waits
+    for a server that is away, also at the start. With `-o json`, stdout then has a line for each run that did
     something.
 
     Exit codes: 0 drained; 3 records are left for a later run, or a partition has no leader; 1 failed; 130 stopped by

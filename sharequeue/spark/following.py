@@ -5,8 +5,9 @@ polled meanwhile: the service checks it every two seconds and writes the log end
 its listeners (`sharequeue.state.listening`). Then one query of Postgres shows whether a run would lease anything;
 only then does Spark work. A check every half minute covers lost notifications.
 
-An outage does not end it: it waits for a database, broker, service or output that does not respond. An error that
-needs a user's action ends it, as it ends a run.
+An outage does not end it: it waits for a database, broker, service or output that does not respond, also at the
+start, because after a reboot everything starts at once. An error that needs a user's action ends it, as it ends a
+run; at the start also wrong settings (`starting`), because waiting would hide them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
@@ -36,6 +39,7 @@ from sharequeue.spark.progress import Progress, ProgressCallback
 from sharequeue.spark.report import FollowReport, RunReport
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.signals import interruptible
+from sharequeue.spark.starting import is_mistake
 from sharequeue.state.listening import Listener
 from sharequeue.words.errors import (
     FencedMemberEpoch,
@@ -46,6 +50,7 @@ from sharequeue.words.errors import (
     first_line,
 )
 from sharequeue.words.names import finite
+from sharequeue.words.settings import Settings
 
 __all__ = ["follow_rounds"]
 
@@ -70,47 +75,49 @@ OnRun = Callable[[RunReport], None]
 
 
 def follow_rounds(
-    at: Opened,
+    begin: Callable[[], Opened],
+    settings: Settings,
     job: ShareGroupJob,
     membership: Membership,
     bounds: Bounds,
     progress: ProgressCallback,
     on_run: OnRun,
 ) -> FollowReport:
-    """Run `job` whenever there is something to lease; return the sums.
+    """Join, and run `job` whenever there is something to lease; return the sums. `begin` opens what runs need.
 
     It ends after `max_rounds` rounds or `max_seconds`, otherwise only by a signal or an error. It waits for the end
-    of an outage, and continues after a Spark job that failed while the session lives: the records are redelivered.
-    Raises the other errors of a run, such as HandlerError, MostFailed and SinkRefused, and SparkNotReady when the
-    session has ended.
+    of an outage, also at the start, and continues after a Spark job that failed while the session lives: the records
+    are redelivered. At the start, raises errors for which `is_mistake` is true. Raises the other errors of a run,
+    such as HandlerError, MostFailed and SinkRefused, and SparkNotReady when the session has ended.
     """
-    woken, database = threading.Event(), at.state.database
-    listener = Listener(database, job.group, woken.set)
+    woken = threading.Event()
+    with interruptible(), ExitStack() as stack:
+        follower = Follower(job, membership, woken=woken, progress=progress, on_run=on_run)
 
-    follower = Follower(
-        job,
-        membership,
-        partial(
-            run_rounds,
-            at.settings,
-            membership=membership,
-            state=at.state,
-            topics=at.topics,
-            spark=at.spark,
-        ),
-        look=lambda: work_of(database, job.group),
-        woken=woken,
-        hears=lambda: listener.active,
-        lost=lambda: at.state.figures.lost_topics(job.group, job.topics),
-        progress=progress,
-        on_run=on_run,
-    )
-    with interruptible():
-        listener.start()
-        try:
-            return follower.go(bounds)
-        finally:
-            listener.stop()
+        def opened() -> None:
+            at = begin()
+            listener = Listener(at.state.database, job.group, woken.set)
+            listener.start()
+            stack.callback(listener.stop)
+            follower.run = partial(
+                run_rounds,
+                at.settings,
+                membership=membership,
+                state=at.state,
+                topics=at.topics,
+                spark=at.spark,
+            )
+            follower.look = lambda: work_of(at.state.database, job.group)
+            follower.hears = lambda: listener.active
+            follower.lost = lambda: at.state.figures.lost_topics(job.group, job.topics)
+
+        follower.begin = opened
+        follower.mistaken = lambda error: is_mistake(error, settings)
+        return follower.go(bounds)
+
+
+def _not_begun(*_: object, **__: object) -> Any:
+    raise RuntimeError("following has not begun")
 
 
 @dataclass(slots=True)
@@ -119,19 +126,26 @@ class Follower:
 
     job: ShareGroupJob
     membership: Membership
-    run: Callable[..., RunReport]
+    run: Callable[..., RunReport] = _not_begun
     """Called with the job, the remaining bounds and `progress`."""
-    look: Callable[[], GroupWork]
-    woken: threading.Event
-    hears: Callable[[], bool]
+    look: Callable[[], GroupWork] = _not_begun
+    woken: threading.Event = field(default_factory=threading.Event)
+    hears: Callable[[], bool] = lambda: False
     """True while notifications arrive."""
+    begin: Callable[[], None] = lambda: None
+    """A function that opens what runs need, before the member joins. It is called until it succeeds."""
+    mistaken: Callable[[Exception], bool] = lambda error: False
+    """Whether an error before the member has joined is raised at once, although it may pass."""
     lost: Callable[[], Mapping[str, ShareError]] = dict
     """A function that returns the topics that were deleted or recreated, with their errors."""
     progress: ProgressCallback = lambda progress: None
     on_run: OnRun = lambda report: None
     _done: FollowReport = field(init=False)
     _lag: int | None = field(init=False, default=None)
-    _joined: bool = field(init=False, default=True)
+    _opened: bool = field(init=False, default=False)
+    _begun: bool = field(init=False, default=False)
+    """Whether the member has joined once."""
+    _joined: bool = field(init=False, default=False)
     _lost: Mapping[str, ShareError] = field(init=False, default_factory=dict)
     _ran: bool = field(init=False, default=False)
     _in_vain: tuple[object, float] | None = field(init=False, default=None)
@@ -162,7 +176,7 @@ class Follower:
                     # It has claimed the group; it does not reclaim it from a pipeline that claims it later.
                     left["replaces"] = None
             except Exception as error:
-                if not _can_wait(error):
+                if not _can_wait(error) or (not self._begun and self.mistaken(error)):
                     raise
                 self._wait_out(error, seconds)
                 continue
@@ -231,13 +245,17 @@ class Follower:
                 return
 
     def _stay_member(self) -> None:
-        """Rejoin if the group no longer has this member. Raises the error of a refusal."""
+        """Join, also again if the group no longer has this member. Raises the error of a refusal."""
         if self._joined and not self.membership.lost.is_set():
             return
         self._joined = False  # `join` clears the lost state, even when it fails
+        if not self._opened:
+            self.begin()
+            self._opened = True
         self.membership.join(timeout=JOIN_SECONDS)
-        _log.warning("group %s: member %s has joined again", self.job.group, self.membership.member_id)
-        self._joined = True
+        if self._begun:
+            _log.warning("group %s: member %s has joined again", self.job.group, self.membership.member_id)
+        self._begun = self._joined = True
 
     def _wait_out(self, error: Exception, seconds: float | None) -> None:
         reason = first_line(error)

@@ -8,6 +8,7 @@ belongs to the process, as with `lease`, and a DataFrame of the output needs it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Unpack
@@ -16,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sharequeue.groups.membership import Membership
-from sharequeue.spark.following import JOIN_SECONDS, OnRun, follow_rounds
+from sharequeue.spark.following import OnRun, follow_rounds
 from sharequeue.spark.handler import Handler
 from sharequeue.spark.job import Bounds, ShareGroupJob, Summary
-from sharequeue.spark.leasing.group import joined, opened
+from sharequeue.spark.leasing.group import Opened, joined, opened
 from sharequeue.spark.leasing.renewal import Member
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.progress import ProgressCallback, shown_progress
@@ -98,19 +99,23 @@ class Pipeline(ShareGroupJob):
         """Run, wait for records, and run again, with one Spark session and one membership, until a signal ends it.
 
         A new record is leased about two seconds after it was produced. `max_rounds` and `max_seconds` bound the
-        total, the other arguments are those of `run`. `on_run` gets the report of each run that did something. Once
-        it has started, it waits for the end of outages of Postgres, the broker, the service and the output.
+        total, the other arguments are those of `run`. `on_run` gets the report of each run that did something. It
+        waits for the end of outages of Postgres, the broker, the service and the output, also at the start.
 
-        Raises the errors of `run` when it starts, later those that need a user's action, and SparkNotReady if the
-        Spark session has ended.
+        Raises the errors of `run` that need a user's action, at the start also those of wrong settings
+        (`is_mistake`), and SparkNotReady if the Spark session has ended.
         """
+        loaded = settings or Settings.load()
         with (
-            opened(settings, spark, None, self.group, self.topics) as place,
-            Membership(place.settings.service, self.group, self.topics) as member,
+            ExitStack() as stack,
+            Membership(loaded.service, self.group, self.topics) as member,
             shown_progress(progress) as shown,
         ):
-            member.join(JOIN_SECONDS)
-            return follow_rounds(place, self, member, bounds, shown, on_run)
+
+            def begin() -> Opened:
+                return stack.enter_context(opened(loaded, spark, None, self.group, self.topics))
+
+            return follow_rounds(begin, loaded, self, member, bounds, shown, on_run)
 
     def try_on(
         self,

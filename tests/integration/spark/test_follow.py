@@ -19,6 +19,7 @@ from sharequeue.state import State
 from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Produce, all_accepted
 from tests.fixtures.stack import MakeTopic
+from tests.servers.ports import free_port
 
 
 @pytest.fixture
@@ -72,6 +73,15 @@ def test_a_record_is_worked_on_when_it_comes(
     assert job.output().count() == 3
     assert state.figures.describe(job.group)[0].lag == 0
     assert not state.figures.leases(job.group)
+
+
+def test_a_service_that_is_not_there_yet_is_waited_for(
+    job: Pipeline, settings: Settings, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a reboot, when everything starts at once: it ends at its limit, and not with an error."""
+    monkeypatch.setattr(following, "JOIN_SECONDS", 0.1)
+    away = settings.replace(service_url=f"http://127.0.0.1:{free_port()}")
+    assert job.follow(away, spark=spark, max_seconds=1.0).rounds == 0
 
 
 def test_the_command_follows(job: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

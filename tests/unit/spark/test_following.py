@@ -223,6 +223,44 @@ def test_who_was_forgotten_joins_again(world: World) -> None:
     assert (world.member.joined, world.looks) == (3, 1)
 
 
+def test_servers_that_are_away_are_waited_for_at_the_start(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a reboot: nothing is opened twice, a service that comes last is waited for too, and one line says
+    what is away."""
+    outages: list[Exception] = [BrokerNotAvailable("no broker"), BrokerNotAvailable("no broker")]
+    begun: list[int] = []
+
+    def begin() -> None:
+        begun.append(1)
+        if outages:
+            raise outages.pop()
+
+    world.follower.begin = begin
+    world.member.joins = [CoordinatorNotAvailable("no service"), CoordinatorNotAvailable("no service")]
+    world.waits = [READY]
+    with caplog.at_level(logging.WARNING):
+        assert world.follower.go({"max_rounds": 1, "max_seconds": 3600}).rounds == 1
+    said = [record.getMessage() for record in caplog.records if record.name == following.__name__]
+    assert said == [
+        "group g: no broker; trying again until it works",
+        "group g: no service; trying again until it works",
+        "group g: works again",
+    ]
+    assert (len(begun), world.member.joined, len(world.ran)) == (3, 3, 1)
+
+
+def test_a_mistake_ends_it_only_at_the_start(world: World) -> None:
+    """Later the same error is an outage: the name server may be away."""
+    world.follower.mistaken = lambda error: "host" in str(error)
+    world.member.joins = [CoordinatorNotAvailable("no such host")]
+    with pytest.raises(CoordinatorNotAvailable):
+        world.follower.go({"max_rounds": 1, "max_seconds": 3600})
+    world.runs = [BrokerNotAvailable("no such host"), report(ROUND)]
+    world.waits = [READY, READY]
+    assert world.follower.go({"max_rounds": 1, "max_seconds": 3600}).rounds == 1
+
+
 @pytest.mark.parametrize(
     "error",
     [
