@@ -96,8 +96,8 @@ class RoundReport(Counts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport(Counts):
-    """All rounds of a run, and their sums. `lag` and `drained` are as of the last acknowledgement; records in flight
-    are lag. `lost` are the records of the group that retention removed before they were processed, since the last
+    """All rounds of a run, and their sums. `lag` and `drained` are as of the end of the run; records in flight are
+    lag. `lost` are the records of the group that retention removed before they were processed, since the last
     report of a run, including those that were never leased or were lost between two runs.
     """
 
@@ -105,8 +105,8 @@ class RunReport(Counts):
     rounds: tuple[RoundReport, ...] = ()
     lag: int = 0
     drained: bool = False
-    """Whether nothing was left to lease when the run ended; other members may hold records. False if nothing was
-    assigned.
+    """Whether nothing was left to lease when the run ended; other members may hold records, and records that this run
+    has released are left to a later one. False if nothing was assigned, and if further records came meanwhile.
     """
     leaderless: tuple[str, ...] = ()
     """The partitions of the topics that had no leader. Nothing was leased from them, and their lag is not known."""

@@ -26,6 +26,7 @@ from pyspark.sql import functions as fn
 
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import TopicInfo
+from sharequeue.reports.waiting_work import work_of
 from sharequeue.spark.handler import MostFailed, call_handler
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.budget import Budget, RecordSizes
@@ -185,6 +186,21 @@ class Run:
         """Return the lag of the group in this job's topics."""
         statuses = self.source.state.figures.describe(self.job.group)
         return sum(status.lag for status in statuses if status.topic in self.job.topics)
+
+    def left(self) -> tuple[int, bool]:
+        """Return the lag, and whether records that nobody has leased yet wait for this member: as of one moment."""
+        parts = [
+            each
+            for each in work_of(self.source.state.database, self.job.group).share_partitions
+            if each.topic in self.job.topics
+        ]
+        mine = {(each.topic, each.partition) for each in self.assigned()}
+        new = (
+            each.ready_records and each.log_end > each.speo
+            for each in parts
+            if (each.topic, each.partition) in mine
+        )
+        return sum(each.lag for each in parts), any(new)
 
     def fitting(self, handled: DataFrame) -> DataFrame:
         """Return the handler's result in the form that the sink accepts. Raises SinkRefused."""

@@ -137,10 +137,13 @@ def run_rounds(
     if letters is None or letters.warning is None:
         given_up = sum(each.rejected + each.exhausted for each in reports)
         about = about_letters(settings, state, configs, job.topics, given_up)
-    lag = run.lag()
+    lag, new = run.left()
+    drained = drained and not new
     limited = (
         f"the run ended at its limit with lag {lag:,}: the next run continues" if lag and not ended else None
     )
+    if ended and new:
+        limited = f"records came at the end of the run, and the lag is {lag:,}: the next run continues"
     return RunReport(
         group=job.group,
         rounds=tuple(reports),

@@ -4,16 +4,20 @@ once."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.kafka.topics import Topics
 from sharequeue.spark.job import ShareGroupJob, Summary
 from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.progress import Progress
 from sharequeue.state import State
+from sharequeue.words.values import SharePartition
+from tests import single
 from tests.fixtures.pipelines import (
     Assigned,
     Produce,
@@ -149,3 +153,31 @@ def test_no_round_begins_when_the_time_is_up(
     report = run_job(job_of(group, topic, all_accepted), assigned(topic), max_seconds=0.0)
     assert report.rounds == ()
     assert not report.drained
+
+
+def test_a_run_at_whose_end_records_come_is_not_drained(
+    job: ShareGroupJob,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    topics: Topics,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Lag and `drained` are of one moment, so no report has both."""
+    (topic,) = job.topics
+    produce(topic, 0, ["accept a"])
+    holder = assigned(topic)
+
+    def late(*_: object) -> None:
+        produce(topic, 0, ["accept b"] * 3)
+        at = SharePartition(job.group, topic, 0)
+        single.observe(state, at, topics.info(topic).topic_id, 0, 4, 4)
+
+    with monkeypatch.context() as at_its_end:
+        at_its_end.setattr(import_module("sharequeue.spark.run"), "drain_at_end", late)
+        report = run_job(job, holder)
+    assert (report.accepted, report.lag, report.drained) == (1, 3, False)
+    assert "records came at the end of the run, and the lag is 3" in str(report.remark)
+    again = run_job(job, holder)
+    assert (again.accepted, again.lag, again.drained) == (3, 0, True)
