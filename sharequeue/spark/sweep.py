@@ -7,11 +7,14 @@ the folders are no longer needed. What a sink has prepared outside the files is 
 from __future__ import annotations
 
 import re
+from datetime import timedelta
+from itertools import chain
 
 from pyspark.sql import SparkSession
 
 from sharequeue.spark.handler import LEASE
 from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.output.compaction import sweep_compactions
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import (
     SinkNames,
@@ -25,15 +28,26 @@ from sharequeue.spark.table import Removed
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
 
+A_DAY = timedelta(days=1)
+"""Longer than a compaction or a publication takes: every run sweeps, and would end those that take longer."""
+
 
 def sweep_outputs(
-    spark: SparkSession, settings: Settings, state: State, job: ShareGroupJob, *, dry_run: bool = False
+    spark: SparkSession,
+    settings: Settings,
+    state: State,
+    job: ShareGroupJob,
+    *,
+    grace: timedelta = A_DAY,
+    dry_run: bool = False,
 ) -> Removed:
     """Remove the output of leases that are no longer held and whose files do not count. Return what was removed.
 
-    These are folders of leases that were never acknowledged, and folders of leases whose rows count elsewhere.
-    Folders of another state database are not touched. With `dry_run` nothing is removed. Raises SinkTaken if another
-    group or state database owns the sink, and OutputNotReachable if the output cannot be reached.
+    These are folders of leases that were never acknowledged, and folders of leases whose rows count elsewhere. After
+    the grace period, these are also the folders that compactions and publications have replaced, and the new folders
+    of those that were killed before they counted. Folders of another state database are not touched. With `dry_run`
+    nothing is removed. Raises SinkTaken if another group or state database owns the sink, and OutputNotReachable if
+    the output cannot be reached.
     """
     files = Files(spark, settings.output)
     files.reach(settings.output)
@@ -42,7 +56,11 @@ def sweep_outputs(
     if not dry_run:
         for path in orphans:
             remove_lease(files, path)
-    return Removed(orphans, dry_run=dry_run)
+    replaced = [
+        sweep_compactions(spark, settings, state, job.group, sink, grace=grace, dry_run=dry_run)
+        for sink in job.names.all
+    ]
+    return Removed([*orphans, *chain(*replaced)], dry_run=dry_run)
 
 
 def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -> list[str]:

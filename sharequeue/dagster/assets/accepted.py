@@ -127,7 +127,7 @@ def process(run: Processing) -> "dg.MaterializeResult[None]":
     history.record()
     removed = job.sweep(settings, spark=run.spark.session(group.name), state=state)
     for path in removed:
-        context.log.info(f"removed {path}: its lease ended without an acknowledgement")
+        context.log.info(f"removed {path}: it does not count")
     files = {"path": dg.MetadataValue.path(sink_root(settings, job.sink))} if job.destination is None else {}
     return dg.MaterializeResult(
         metadata={

@@ -152,7 +152,8 @@ def test_killed_at_a_step_the_content_is_the_same_and_the_sweep_cleans(
         sweep_compactions(spark, output_settings, state, group, sink, grace=AT_ONCE, on_step=die_removing)
     assert content(spark, state, group, sink) == seen
     compact(spark, output_settings, state, group, sink)
-    sweep_compactions(spark, output_settings, state, group, sink, grace=AT_ONCE)
+    # As at the end of a run.
+    sweep_outputs(spark, output_settings, state, job_of(group, "any", all_accepted), grace=AT_ONCE)
     assert content(spark, state, group, sink) == seen
     assert folders(output_settings, sink) == set(read_manifest(state, group, sink))
     assert len(folders(output_settings, sink)) == 1
