@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
@@ -27,7 +26,8 @@ from sharequeue.cli.output import Output, answers, moment, nested, number, text
 from sharequeue.database import Database
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.group_names import awaited_share_partitions, require_group
-from sharequeue.kafka.headers import PROBLEM, REMARK, headers_of
+from sharequeue.kafka.damage import is_damaged
+from sharequeue.kafka.headers import PROBLEM, REMARK, Headers, headers_of
 from sharequeue.kafka.reading import offset_of, place_of, scan
 from sharequeue.kafka.topics import Topics
 from sharequeue.reports.read import read_windows
@@ -141,6 +141,8 @@ def consume(
             printed += 1
             if row["problem"] is not None:
                 output.warn(f"{row['topic']}-{row['partition']} at offset {row['offset']}: {row['problem']}")
+            if row["is_damaged"]:
+                continue
             if output.text:
                 click.echo(_line(row, properties), nl=False)
             elif output.format == "jsonl":
@@ -206,6 +208,8 @@ def _consumed(
             finally:
                 for index, message in enumerate(messages):
                     done = index < taken - before
+                    if done and is_damaged(message):
+                        continue  # it is rejected unless it is acknowledged otherwise
                     consumer.acknowledge(message, kind if done else AcknowledgeType.RELEASE)
                 if messages:
                     consumer.commit_sync()
@@ -244,18 +248,28 @@ def _state(states: Mapping[str, OffsetSet], offset: int) -> str:
 def _row(message: Message, deliveries: int | None) -> dict[str, Any]:
     kind, milliseconds = message.timestamp()
     headers = headers_of(message)
+    value = None if is_damaged(message) else message.value()  # it would be the error's text
     return {
         "topic": message.topic(),
         "partition": message.partition(),
         "offset": message.offset(),
-        "timestamp": datetime.fromtimestamp(milliseconds / 1000, UTC) if kind else None,
+        "timestamp": milliseconds if kind else None,
         "timestamp_type": "LogAppendTime" if kind == TIMESTAMP_LOG_APPEND_TIME else "CreateTime",
         "delivery_count": deliveries,
         "headers": [[name, text_of(value, escaped=True)] for name, value in headers],
         "key": text_of(message.key(), escaped=True),
-        "value": text_of(message.value(), escaped=True),
-        "problem": PROBLEM if headers == REMARK else None,
+        "value": text_of(value, escaped=True),
+        "problem": _problem(message, headers),
+        "is_damaged": is_damaged(message),
     }
+
+
+def _problem(message: Message, headers: Headers) -> str | None:
+    """Return why a record could not be read whole; None if it could."""
+    if headers == REMARK:
+        return PROBLEM
+    error = message.error()
+    return None if error is None else error.str()
 
 
 def _line(row: Mapping[str, Any], properties: Mapping[str, str]) -> str:
@@ -265,9 +279,7 @@ def _line(row: Mapping[str, Any], properties: Mapping[str, str]) -> str:
     headers = properties["headers.separator"].join(pairs)
     stamp, deliveries = row["timestamp"], row["delivery_count"]
     parts = {
-        "print.timestamp": f"{row['timestamp_type']}:{round(stamp.timestamp() * 1000)}"
-        if stamp
-        else "NO_TIMESTAMP",
+        "print.timestamp": "NO_TIMESTAMP" if stamp is None else f"{row['timestamp_type']}:{stamp}",
         "print.partition": f"Partition:{row['partition']}",
         "print.offset": f"Offset:{row['offset']}",
         "print.delivery": f"Delivery:{'NOT_PRESENT' if deliveries is None else deliveries}",

@@ -173,7 +173,7 @@ def _row(letter: DeadLetter, as_base64: bool) -> dict[str, Any]:
 
     return row_of(
         letter,
-        written_at=letter.timestamp,
+        written_at=letter.written_ms,
         deliveries=letter.delivery_count,
         headers=[[name, content(value)] for name, value in letter.headers],
         key=content(letter.key),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from sharequeue.words.moments import moment_of
 from sharequeue.words.names import printable
 
 if TYPE_CHECKING:
@@ -64,12 +65,17 @@ class Column:
             return value.total_seconds()
         if self.kind == "moment" and isinstance(value, datetime):
             return round(value.timestamp() * 1000)
-        return value if value is None or self.kind in ("number", "flag", "age", "nested") else str(value)
+        plain = ("number", "flag", "age", "nested", "moment")
+        return value if value is None or self.kind in plain else str(value)
 
     def shown(self, value: object, now: datetime, *, exact: bool) -> str:
         """Return the value for a person; `-` if it is missing, as in Kafka's tools."""
         if value is None:
             return "-"
+        if self.kind == "moment" and isinstance(value, int):
+            # One of Kafka's times, in milliseconds.
+            at = moment_of(value)
+            return f"{value} ms" if at is None else self.shown(at, now, exact=exact)
         if isinstance(value, datetime):
             return value.astimezone(UTC).isoformat(timespec="seconds") if exact else _ago(value, now)
         if isinstance(value, timedelta):

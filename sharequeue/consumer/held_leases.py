@@ -190,7 +190,8 @@ def _of_error(error: KafkaError) -> AcknowledgeType:
 
     Corrupt records are rejected. A record that could not be decoded, and was renewed, is released as before.
     """
-    return AcknowledgeType.REJECT if error.code() == KafkaError._BAD_MSG else AcknowledgeType.RELEASE
+    damaged = error.code() in (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION)
+    return AcknowledgeType.REJECT if damaged else AcknowledgeType.RELEASE
 
 
 offset_of: Callable[[Message], int] = Message.offset  # type: ignore[assignment]

@@ -19,7 +19,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from sharequeue.kafka.clients import client_config, credentials
-from sharequeue.kafka.reading import READING, open_consumer, passes
+from sharequeue.kafka.damage import is_damaged
+from sharequeue.kafka.reading import READING, damaged_records, open_consumer, passes
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 
@@ -28,8 +29,6 @@ _log = logging.getLogger(__name__)
 Key = tuple[str, int]
 """Topic and partition."""
 
-_BAD_RECORD = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION})
-"""Errors of a record, not of its partition."""
 AT_ONCE = 1000
 PARTITION_BYTES = 1 << 18
 """Bytes of one partition in one fetch. Records of the others are kept until they are leased, and keeping many is
@@ -99,8 +98,11 @@ class Reader:
         self._settings, self._credentials = settings, credentials(settings)
         self.isolation_level = isolation_level
         self._ahead_bytes = ahead_bytes
+        self._config = config
         self._consumer = open_consumer(config)
         self._logs: dict[Key, _Log] = {}
+        self._fetched_again: set[Key] = set()
+        """Partitions with a damaged batch in the current poll: what follows it in the poll is fetched again."""
         self.mean_bytes: dict[str, float] = {}
         """Mean size of the recent records of each topic."""
 
@@ -110,6 +112,7 @@ class Reader:
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Set new credentials for the next time that the reader authenticates."""
+        self._config = {**self._config, "sasl.username": username, "sasl.password": password}
         self._consumer.set_sasl_credentials(username, password)
 
     @property
@@ -239,11 +242,13 @@ class Reader:
 
     def _pump(self, most: int, seconds: float, wanted: Key | None = None) -> None:
         """Add the messages that the client has read; pause partitions that have enough and are not wanted now."""
+        self._fetched_again.clear()
         # Grouped by partition, then by topic, so that no line of Python runs for each record.
         for partition, of_partitions in groupby(self._consumer.consume(most, seconds), Message.partition):
             for topic, messages in groupby(of_partitions, Message.topic):
-                log = self._logs.get((topic, partition))  # type: ignore[arg-type]
-                if log is not None:
+                key: Any = topic, partition
+                log = self._logs.get(key)
+                if log is not None and key not in self._fetched_again:
                     self._take_in(str(topic), log, list(messages))
         for key, log in self._logs.items():
             if key != wanted and not log.paused and len(log.ahead) >= self._ahead_bound(key[0]):
@@ -253,11 +258,14 @@ class Reader:
     def _take_in(self, topic: str, log: _Log, messages: list[Message]) -> None:
         """Add messages of one partition to those read ahead, and note what the broker reports of its log."""
         if any(map(Message.error, messages)):
-            records = []
+            records: list[Message] = []
             for message in messages:
                 error = message.error()
-                if error is None or error.code() in _BAD_RECORD:
+                if error is None:
                     records.append(message)
+                elif is_damaged(message):
+                    records += self._damaged(message, log, [*log.ahead[-1:], *records])
+                    break
                 elif error.code() == KafkaError._PARTITION_EOF:
                     log.end = max(log.end, _offset(message))
                 else:
@@ -270,6 +278,17 @@ class Reader:
             mean = sum(map(len, messages)) / len(messages)
             weight = 0.95 ** len(messages)
             self.mean_bytes[topic] = max(1.0, weight * self.mean_bytes.get(topic, mean) + (1 - weight) * mean)
+
+    def _damaged(self, report: Message, log: _Log, before: Sequence[Message]) -> list[Message]:
+        """Return a message for each record of a damaged batch, and read on behind it."""
+        position = _offset(before[-1]) + 1 if before else log.position
+        records = damaged_records(self._config, report, position)
+        key: Key = report.topic(), report.partition()  # type: ignore[assignment]
+        self._consumer.incremental_unassign([TopicPartition(*key)])
+        self._consumer.incremental_assign([TopicPartition(*key, _offset(records[-1]) + 1)])
+        log.paused = False
+        self._fetched_again.add(key)
+        return records
 
     def _ahead_bound(self, topic: str) -> int:
         most = min(AHEAD_RECORDS, int(self._ahead_bytes / self.mean_bytes.get(topic, 1024.0)))

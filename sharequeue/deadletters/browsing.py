@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from threading import BoundedSemaphore, Thread
 from types import MappingProxyType
 
@@ -25,7 +24,7 @@ KEPT_BYTES, KEPT_BYTES_OF_ONE = 4_096, 65_536
 _MOST_HEADERS = 100
 _FIRST, _TIMES, _LARGEST = 5, 4, 5_000
 """The number of offsets of each partition in the first step, and the factor for each next step."""
-_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+_LATEST = 2**63
 
 _LATE = "Reading the topic took longer than {:g} s."
 
@@ -180,11 +179,11 @@ def _newest(found: Mapping[int, list[Seen]]) -> list[Seen]:
 
     Within a partition they are ordered by offset, because the clocks of its writers may differ.
     """
-    ordered: list[tuple[datetime, int, Seen]] = []
+    ordered: list[tuple[int, int, Seen]] = []
     for each in found.values():
-        at = datetime.max.replace(tzinfo=UTC)
+        at = _LATEST
         for place, seen in enumerate(each):
-            at = min(at, seen.letter.timestamp or _LONG_AGO)
+            at = min(at, -1 if seen.letter.written_ms is None else seen.letter.written_ms)
             ordered.append((at, -place, seen))
     ordered.sort(key=lambda each: each[:2], reverse=True)
     return [seen for _, _, seen in ordered]

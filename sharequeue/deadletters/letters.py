@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
@@ -46,6 +45,8 @@ ORIGINAL_HEADER = "sharequeue.original.header."
 """The prefix of the copied headers of the original, which are in their order, with duplicates."""
 RECORD_MISSING = "sharequeue.record.missing"
 """``true``: a copy was requested, but the original was no longer in the log."""
+RECORD_DAMAGED = "sharequeue.record.damaged"
+"""``true``: a copy was requested, but the checksum of the original's log batch is wrong."""
 RECORD_OVERSIZED = "sharequeue.record.oversized"
 """``true``: a copy was requested, but it would have exceeded the topic's size limit."""
 
@@ -80,16 +81,18 @@ class DeadLetter:
     key: bytes | None
     value: bytes | None
     headers: Headers
-    timestamp: datetime | None
-    """When the letter was written (CreateTime), UTC."""
+    written_ms: int | None
+    """When the letter was written (CreateTime), in milliseconds since 1970; a producer may write any number."""
     problem: str | None = None
     """Why the record could not be read whole; None if it could."""
 
     @classmethod
     def of(cls, message: Message) -> Self:
-        """Return the letter in a consumed message."""
-        _, milliseconds = message.timestamp()
+        """Return the letter in a consumed message; only its place and the problem if it could not be read."""
         _, partition = place_of(message)
+        if (error := message.error()) is not None:
+            return cls(partition, offset_of(message), None, None, (), None, error.str())
+        _, milliseconds = message.timestamp()
         headers = headers_of(message)
         return cls(
             partition=partition,
@@ -97,7 +100,7 @@ class DeadLetter:
             key=_bytes(message.key()),
             value=_bytes(message.value()),
             headers=headers,
-            timestamp=datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds >= 0 else None,
+            written_ms=milliseconds if milliseconds >= 0 else None,
             problem=PROBLEM if headers == REMARK else None,
         )
 
@@ -256,9 +259,15 @@ MISSING = RecordCopy(headers=((RECORD_MISSING, b"true"),))
 """For an original that is no longer in the log."""
 
 
+DAMAGED = RecordCopy(headers=((RECORD_DAMAGED, b"true"),))
+"""For an original in a damaged log batch: no byte of it is copied."""
+
+
 def copy_of(original: Message) -> RecordCopy:
     """Return key and value unchanged, the timestamp, and the headers with our prefix, or a remark if they cannot be
     read."""
+    if original.error() is not None:
+        return DAMAGED
     _, milliseconds = original.timestamp()
     headers = headers_of(original)
     if headers != REMARK:

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.damage import CHECKED, is_damaged, records_of_damaged
 from sharequeue.words.errors import BrokerNotAvailable
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
@@ -30,6 +31,7 @@ Place = tuple[str, int]
 """Topic and partition."""
 
 READING = {
+    **CHECKED,
     # librdkafka requires a group, although none is joined and nothing is committed.
     "group.id": "sharequeue.reader",
     "enable.auto.commit": False,
@@ -46,6 +48,8 @@ SEEKING = {
     "queued.min.messages": 1,
     "fetch.queue.backoff.ms": 0,
     "fetch.wait.max.ms": 10,
+    # The end of a damaged batch is searched with reads that fail.
+    "fetch.error.backoff.ms": 20,
 }
 """The config for wanted records that are far apart."""
 NEAR = 1000
@@ -105,8 +109,8 @@ class RecordReader:
     def read(self, topic: str, partition: int, offsets: OffsetSet) -> Iterator[Message]:
         """Yield the records at these offsets that are in the log, ascending; missing ones no longer exist.
 
-        For read_uncommitted. Raises `BrokerNotAvailable` if the broker is silent for 30 s, KafkaException if it
-        refuses.
+        Records of a damaged batch have an error and no content. For read_uncommitted. Raises `BrokerNotAvailable` if
+        the broker is silent for 30 s, KafkaException if it refuses.
         """
         at = client().TopicPartition(topic, partition)
         start, end = self._connected.get_watermark_offsets(at, timeout=TIMEOUT_SECONDS)
@@ -146,14 +150,15 @@ def scan(
     """Yield the records of some partitions from a start to an end offset, each partition in its order.
 
     A partition ends before the offset in `ends`, or where the broker reports the end of its log. A start below the
-    log is moved to its start. Raises `BrokerNotAvailable` if the broker is silent for 30 s, KafkaException if it
-    refuses.
+    log is moved to its start. Records of a damaged batch have an error and no content. Raises `BrokerNotAvailable` if
+    the broker is silent for 30 s, KafkaException if it refuses.
     """
     kafka = client()
     config = client_config(
         settings, isolation_level=isolation_level, auto_offset_reset="earliest", log_level=3
     )
     left = {at for at, start in starts.items() if ends is None or start < ends[at]}
+    reached = dict(starts)
     consumer = open_consumer(config)
     try:
         consumer.assign([kafka.TopicPartition(*at, starts[at]) for at in sorted(left)])
@@ -167,9 +172,19 @@ def scan(
                 raise BrokerNotAvailable(
                     f"no record of {names} arrived within {TIMEOUT_SECONDS:.0f} s; try again."
                 )
+            damaged = set[Place]()
             for message in messages:
                 at, error = place_of(message), message.error()
-                if at not in left:
+                if at not in left or at in damaged:
+                    continue
+                if is_damaged(message):
+                    damaged.add(at)
+                    lost = damaged_records(config, message, reached[at])
+                    reached[at] = offset_of(lost[-1]) + 1
+                    yield from (each for each in lost if ends is None or offset_of(each) < ends[at])
+                    consumer.incremental_unassign([kafka.TopicPartition(*at)])
+                    consumer.incremental_assign([kafka.TopicPartition(*at, reached[at])])
+                    heard_at = time.monotonic()
                     continue
                 if error is not None and error.code() != kafka.KafkaError._PARTITION_EOF:
                     raise kafka.KafkaException(error)
@@ -179,7 +194,22 @@ def scan(
                     left.discard(at)
                     consumer.incremental_unassign([kafka.TopicPartition(*at)])
                     continue
+                reached[at] = offset_of(message) + 1
                 yield message
+    finally:
+        consumer.close()
+
+
+def damaged_records(config: Mapping[str, Any], report: Message, position: int) -> list[Message]:
+    """Return a message with the error for each record of a damaged batch from `position` on, by a client of its own.
+
+    Raises `BrokerNotAvailable` if the broker does not respond for 30 s.
+    """
+    consumer = open_consumer({**config, **SEEKING})
+    try:
+        return records_of_damaged(consumer, report, position)
+    except TimeoutError as error:
+        raise BrokerNotAvailable(f"{error}; try again.") from error
     finally:
         consumer.close()
 
@@ -242,7 +272,8 @@ class PartitionReader:
     """Reads one partition forward, as the only user of its consumer.
 
     An offset at most `near` away is reached by reading on, others by a seek. `at_once` messages are taken from the
-    client at a time. Raises TimeoutError if the broker is silent for `seconds`, KafkaException if it refuses.
+    client at a time. Records of a damaged batch have an error and no content. Raises TimeoutError if the broker is
+    silent for `seconds`, KafkaException if it refuses.
     """
 
     def __init__(
@@ -261,6 +292,8 @@ class PartitionReader:
         self._position = -1
         """The position of the consumer, once it has one. The log has nothing between it and the first of `_came`."""
         self._came: deque[Message] = deque()
+        self._damaged_end = 0
+        """Messages with an error below this offset stand for records of a damaged batch."""
 
     def read(self, first: int, end: int) -> Iterator[Message]:
         """Yield the records of [first, end) that the log has."""
@@ -289,7 +322,7 @@ class PartitionReader:
             if self._position <= offset <= max(known, self._position + self._near):
                 return
         self._consumer.assign([client().TopicPartition(self.topic, self.partition, offset)])
-        self._position = offset
+        self._position, self._damaged_end = offset, 0
         self._came.clear()
 
     def _next(self, end: int) -> Message | None:
@@ -302,8 +335,14 @@ class PartitionReader:
                 continue
             message = self._came[0]
             error = message.error()
-            if error is None:
+            if error is None or (is_damaged(message) and offset_of(message) < self._damaged_end):
                 return message
+            if is_damaged(message):
+                self._came.clear()
+                self._came += records_of_damaged(self._consumer, message, self._position, self._seconds)
+                self._damaged_end = offset_of(self._came[-1]) + 1
+                self._consumer.assign([kafka.TopicPartition(self.topic, self.partition, self._damaged_end)])
+                continue
             self._came.popleft()
             if error.code() == kafka.KafkaError._PARTITION_EOF:
                 # Reported once. An end before the wanted one is ignored: records follow soon, or silence is an error.

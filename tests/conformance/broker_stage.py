@@ -161,7 +161,7 @@ class BrokerReplay(Replay):
         """A letter in the trace's words; its offset is not compared, because markers of transactions take some."""
         kafkas = len(KAFKA_HEADERS)
         assert all(name.startswith("sharequeue.") for name, _ in letter.headers[kafkas:])
-        written = letter.timestamp.timestamp() if letter.timestamp else 0.0
+        written = (letter.written_ms or 0) / 1000
         return {
             "partition": letter.partition,
             "key": _text(letter.key),

@@ -15,6 +15,7 @@ from sharequeue.dagster.quality.judging import Judged
 from sharequeue.deadletters.letters import (
     ORIGINAL_HEADER,
     ORIGINAL_TIMESTAMP,
+    RECORD_DAMAGED,
     RECORD_MISSING,
     RECORD_OVERSIZED,
     RecordCopy,
@@ -48,11 +49,13 @@ class Compared:
 
 
 def copied(headers: Mapping[str, str | None]) -> str:
-    """Return the state of a letter's copy: `whole`, `missing`, `oversized`, or `none` if no copy was requested."""
+    """Return the state of a letter's copy: `whole`, `missing`, `oversized`, `damaged`; `none` without a copy."""
     if headers.get(RECORD_MISSING) is not None:
         return "missing"
     if headers.get(RECORD_OVERSIZED) is not None:
         return "oversized"
+    if headers.get(RECORD_DAMAGED) is not None:
+        return "damaged"
     return "none" if headers.get(ORIGINAL_TIMESTAMP) is None else "whole"
 
 
@@ -65,7 +68,7 @@ class Comparison:
     seconds: float = 0.0
     """The time that reading originals has taken."""
     not_compared: int = 0
-    """Copies whose originals no longer exist."""
+    """Copies whose originals no longer exist, or cannot be read any more."""
     _infos: dict[str, TopicInfo | None] = field(default_factory=dict)
 
     def compare(self, judged: Sequence[Judged]) -> list[Compared]:
@@ -79,7 +82,8 @@ class Comparison:
         with RecordReader(self.settings) as reader:
             for source, offsets in sorted(wanted.items()):
                 for message in reader.read(source.topic, source.partition, OffsetSet.from_offsets(offsets)):
-                    originals[source, offset_of(message)] = copy_of(message)
+                    if message.error() is None:
+                        originals[source, offset_of(message)] = copy_of(message)
         self.seconds += time.monotonic() - began
         return [
             self._one(each, originals.get((each.source, each.offset)) if self._comparable(each) else None)

@@ -27,6 +27,7 @@ from sharequeue.deadletters.letters import (
     PARTITION,
     SEQUENCE,
 )
+from sharequeue.words.moments import moment_of
 from sharequeue.words.record_bytes import text_of
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def _row(judged: Judged, compared: Compared, dlq_partitions: int) -> Mapping[str
         "batch": headers.get(BATCH),
         "dlq_partition": letter.partition,
         "dlq_offset": letter.offset,
-        "written_at": letter.timestamp,
+        "written_at": None if letter.written_ms is None else moment_of(letter.written_ms),
         "header_problems": problems or None,
         "expected_partition": None if source is None else _expected(source, letter.partition, dlq_partitions),
         "deliveries": _number(headers.get(DELIVERY_COUNT)),

@@ -14,6 +14,7 @@ from typing import Literal
 
 from sharequeue.dagster.quality.archived import ArchivedBatch, ArchivedLetters, ArchivedSpan
 from sharequeue.deadletters.letters import BATCH, GROUP, OFFSET, PARTITION, SEQUENCE, TOPIC, DeadLetter
+from sharequeue.words.moments import milliseconds_of
 from sharequeue.words.offsets import MAX_OFFSET
 from sharequeue.words.values import DeadLetterRun, SharePartition
 
@@ -108,8 +109,8 @@ class Judge:
             return _before(read, batch)
         if read.sequence is not None and read.sequence <= span.last_sequence:
             return True  # a reset of the group dropped the batch while it was open
-        written_at = read.letter.timestamp
-        return written_at is not None and written_at < span.first_opened_at
+        at = read.letter.written_ms
+        return at is not None and at < milliseconds_of(span.first_opened_at)
 
 
 def _before(read: Judged, batch: ArchivedBatch) -> bool:
@@ -117,10 +118,9 @@ def _before(read: Judged, batch: ArchivedBatch) -> bool:
 
     A letter with the batch's identity belongs to it, whatever the clocks are.
     """
-    written_at = read.letter.timestamp
-    return (
-        read.headers.get(BATCH) != batch.identity and written_at is not None and written_at < batch.opened_at
-    )
+    at = read.letter.written_ms
+    named = read.headers.get(BATCH) == batch.identity
+    return not named and at is not None and at < milliseconds_of(batch.opened_at)
 
 
 def header_texts(letter: DeadLetter) -> dict[str, str | None]:

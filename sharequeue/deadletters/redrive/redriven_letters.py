@@ -138,6 +138,7 @@ class RedrivenLetters:
             for (topic, partition), offsets in wanted.items()
             if is_source(topic)
             for message in self._reader.read(topic, partition, OffsetSet.from_offsets(offsets))
+            if message.error() is None  # of a damaged batch there is nothing to send
             for record in [DeadLetter.of(message)]
         }
 

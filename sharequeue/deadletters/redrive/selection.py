@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self
 from sharequeue.deadletters.letters import ORIGINAL_HEADER, DeadLetter
 from sharequeue.kafka.headers import UNDECODABLE, Header, Headers
 from sharequeue.kafka.topics import LogOffsets, Topics
+from sharequeue.words.moments import milliseconds_of
 from sharequeue.words.names import is_topic_name, nearest, plural
 from sharequeue.words.offsets import MAX_OFFSET, OffsetSet
 
@@ -58,11 +59,12 @@ class Selection:
 
     def takes(self, letter: DeadLetter) -> bool:
         """Return whether this letter is selected."""
+        at = letter.written_ms
         return all(
             (
                 self.cause is None or letter.cause == self.cause,
-                self.since is None or (letter.timestamp is not None and letter.timestamp >= self.since),
-                self.until is None or (letter.timestamp is not None and letter.timestamp < self.until),
+                self.since is None or (at is not None and at >= milliseconds_of(self.since)),
+                self.until is None or (at is not None and at < milliseconds_of(self.until)),
                 self.group is None or letter.group == self.group,
                 self.source_topic is None or letter.source_topic == self.source_topic,
                 self.source_partition is None or letter.source_partition == self.source_partition,

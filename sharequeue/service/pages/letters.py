@@ -20,6 +20,7 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.reports.html import Content, Html, address, element, joined, short_moment, table
 from sharequeue.service.pages.layout import link
 from sharequeue.service.pages.requests import PageRequest
+from sharequeue.words.moments import moment_of
 from sharequeue.words.record_bytes import text_of
 
 _MOST = 20
@@ -78,7 +79,7 @@ def _table(request: PageRequest, group_id: str, topic: str, found: Browsed) -> H
                     f"{letter.partition}:{letter.offset}",
                     address("/dead-letters", group_id, partition=letter.partition, offset=letter.offset),
                 ),
-                None if letter.timestamp is None else short_moment(letter.timestamp),
+                _written(letter),
                 letter.cause,
                 _source(letter),
                 letter.delivery_count,
@@ -102,6 +103,13 @@ def _redrive(topic: str, group_id: str, *more: str) -> str:
 
 def _source(letter: DeadLetter) -> str:
     return f"{letter.source_topic}-{letter.source_partition} at {letter.source_offset}"
+
+
+def _written(letter: DeadLetter) -> str | None:
+    if letter.written_ms is None:
+        return None
+    at = moment_of(letter.written_ms)
+    return f"{letter.written_ms} ms" if at is None else short_moment(at)
 
 
 def _one(request: PageRequest, group_id: str, topic: str) -> Response:
@@ -131,7 +139,7 @@ def _whole(seen: Seen) -> Html:
         ("cause", letter.cause or letter.message),
         ("source", _source(letter)),
         ("deliveries", letter.delivery_count),
-        ("written (UTC)", None if letter.timestamp is None else short_moment(letter.timestamp)),
+        ("written (UTC)", _written(letter)),
         ("error", letter.error),
     ]
     headers = [(name, text_of(content, most=_HEADER_BYTES)) for name, content in letter.headers]

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.cloudpickle import register_pickle_by_value
 
-from sharequeue.kafka import headers, reading
+from sharequeue.kafka import damage, headers, reading
 from sharequeue.kafka.headers import headers_of
 from sharequeue.kafka.reading import SEEKING, PartitionReader, client, open_consumer
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
+LATEST = 2**63 - 1
+"""The largest time of a column, in microseconds since 1970: a producer may write nanoseconds as milliseconds."""
 ROWS = 1000
 BYTES = 8 * 2**20
 """The most rows and bytes of a batch that a task passes on; its last record may exceed the bytes."""
@@ -32,7 +34,7 @@ class Seeker:
 
     It is called with batches of task numbers, out of `tasks` in total. `config` is confluent-kafka's, `schema` the
     one of the records. Gaps of up to `near` offsets are read over, not sought. Raises TimeoutError if the broker does
-    not respond for `seconds`, KafkaException if it refuses.
+    not respond for `seconds`, KafkaException if it refuses, and for a damaged batch, as the connector does.
     """
 
     def __init__(
@@ -75,6 +77,8 @@ class Seeker:
                 if reader is None or (reader.topic, reader.partition) != (topic, partition):
                     reader = PartitionReader(consumer, topic, partition, near=self.near, seconds=self.seconds)
                 for message in reader.read(first, last + 1):
+                    if message.error() is not None:
+                        raise client().KafkaException(message.error())
                     rows.append((*self._of_record(message), count, lease_id))
                     size += len(message.value() or b"") + len(message.key() or b"")
                     if len(rows) >= ROWS or size >= BYTES:
@@ -98,7 +102,7 @@ class Seeker:
             message.partition(),
             message.offset(),
             # Java's client returns -1 for both if there is none, and counts the types from 0.
-            -1000 if kind == client().TIMESTAMP_NOT_AVAILABLE else milliseconds * 1000,
+            -1000 if kind == client().TIMESTAMP_NOT_AVAILABLE else min(milliseconds * 1000, LATEST),
             kind - 1,
             message.key(),
             message.value(),
@@ -111,5 +115,5 @@ class Seeker:
 
 
 # These modules are sent to the executors by value: they need PyArrow and confluent-kafka, but not this package.
-for _module in (sys.modules[__name__], headers, reading):
+for _module in (sys.modules[__name__], damage, headers, reading):
     register_pickle_by_value(_module)  # type: ignore[no-untyped-call]

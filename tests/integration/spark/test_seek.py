@@ -16,15 +16,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
 from sharequeue.kafka.clients import client_config, portable_config
 from sharequeue.kafka.headers import UNDECODABLE
 from sharequeue.kafka.topics import Topics
 from sharequeue.local.stack import StackInfo
-from sharequeue.spark.arrow_types import arrow_schema
 from sharequeue.spark.reading import seeking
-from sharequeue.spark.reading.frame import RECORD_SCHEMA, leased_records
+from sharequeue.spark.reading.frame import leased_records
 from sharequeue.spark.reading.offset_reader import Seeker
 from sharequeue.spark.reading.options import ISOLATION, SEEK
 from sharequeue.spark.reading.plan import Segment
@@ -217,7 +215,15 @@ def test_a_seek_reads_a_header_whose_name_is_not_utf8(settings: Settings, make_t
     wanted = pa.table(
         {"topic": [topic], "partition": [0], "first": [0], "last": [1], "count": [1], "lease": [1]}
     )
-    schema = arrow_schema(StructType.fromDDL(RECORD_SCHEMA))  # type: ignore[arg-type]
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    schema = pa.schema(
+        [
+            *(("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())),
+            *(("timestamp", pa.timestamp("us", "UTC")), ("timestamp_type", pa.int32())),
+            *(("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(header))),
+            *(("delivery_count", pa.int32()), ("lease_id", pa.int64())),
+        ]
+    )
     seeker = Seeker(portable_config(settings), wanted, 1, schema)
     [batch] = seeker([pa.record_batch({"task": [0]})])
     assert [(each["value"], each["headers"]) for each in batch.to_pylist()] == [

@@ -75,7 +75,7 @@ def letter(
         offset=offset,
         key=None,
         value=None,
-        timestamp=None,
+        written_ms=None,
         headers=tuple((name, text.encode()) for name, text in headers.items() if text),
     )
 

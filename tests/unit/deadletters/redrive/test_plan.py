@@ -98,7 +98,7 @@ def letter(at: int, topic: str, offset: int, copy: bool = False) -> DeadLetter:
         key=None,
         value=b"v" if copy else None,
         headers=headers,
-        timestamp=None,
+        written_ms=None,
     )
 
 

@@ -16,6 +16,7 @@ from sharequeue.deadletters.redrive.selection import (
     redriven_headers,
 )
 from sharequeue.kafka.headers import Headers
+from sharequeue.words.moments import milliseconds_of
 from sharequeue.words.offsets import OffsetSet
 
 WRITTEN = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -30,7 +31,7 @@ HEADERS: Headers = (
     ("sharequeue.original.header.kind", b"refund"),
     ("sharequeue.original.header.sharequeue.redrive.count", b"2"),
 )
-LETTER = DeadLetter(1, 7, b"key", b"value", HEADERS, WRITTEN)
+LETTER = DeadLetter(1, 7, b"key", b"value", HEADERS, milliseconds_of(WRITTEN))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_letters_go_in_the_order_of_their_sources() -> None:
         *((0, [89, 90]), (0, [87, 88]), (0, [0, 86])),
         *((2, [1]), (0, [2]), (1, [0, 1])),
     ]
-    nowhere = DeadLetter(1, 7, None, None, HEADERS[:1], WRITTEN)
+    nowhere = DeadLetter(1, 7, None, None, HEADERS[:1], milliseconds_of(WRITTEN))
     assert Place.of(nowhere) == ("orders", -1, -1, 1, 7)
     assert list(in_order([Place.of(LETTER), Place.of(nowhere)], 9)) == [(1, OffsetSet.of((7, 8)))]
 
