@@ -99,7 +99,8 @@ def test_a_subscriber_of_a_publication_takes_over(stack_home: Path, monkeypatch:
             counted = sa.text("select count(*), max(journal_id) from sharequeue.journal")
             return bool(source.rows(counted) == copy.rows(counted))
 
-        wait_until(same)
+        copying = sa.text("select count(*) as n from pg_subscription_rel where srsubstate <> 'r'")
+        wait_until(lambda: copy.rows(copying)[0]["n"] == 0, 120)
         for days in (1, 5):  # the day has a partition; it has none yet
             pass_time(source, days * 86400)
             single.acquire(state, at, "m", None, 10)
@@ -107,6 +108,7 @@ def test_a_subscriber_of_a_publication_takes_over(stack_home: Path, monkeypatch:
             Journal(source).keep(retention=timedelta(days=7))
             single.acquire(state, at, "m", None, 10)
             wait_until(same)
+        wait_until(lambda: _counts(source) == _counts(copy))
         _run(copy, "alter subscription copying disable")
         _run(copy, "alter subscription copying set (slot_name = none)")
         _run(copy, "drop subscription copying")
@@ -114,6 +116,23 @@ def test_a_subscriber_of_a_publication_takes_over(stack_home: Path, monkeypatch:
         copied.administration.raise_state_epochs()
         assert copied.figures.verify() == []
         assert single.acquire(copied, at, "m", None, 10) is not None
+
+
+def _counts(database: Database) -> dict[str, int]:
+    """Return the number of rows of each published table."""
+    names = database.rows(
+        sa.text(
+            "select c.relname as name from pg_class c where c.relnamespace = to_regnamespace('sharequeue')"
+            " and c.relkind in ('r', 'p') and not c.relispartition and c.relpersistence = 'p' order by 1"
+        )
+    )
+    with database.transaction() as connection:
+        return {
+            row["name"]: connection.exec_driver_sql(
+                f'select count(*) from sharequeue."{row["name"]}"'
+            ).scalar_one()
+            for row in names
+        }
 
 
 def _empty(database: Database) -> None:
