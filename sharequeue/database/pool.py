@@ -34,6 +34,9 @@ from sharequeue.words.settings import DatabaseOptions, Settings
 
 __all__ = ["Database", "Joined"]
 
+ENCODING = "utf8"
+"""The only encoding that has all texts; a default of the database, the role or PGCLIENTENCODING may be another."""
+
 CONNECTION_DEFAULTS = {
     "application_name": "sharequeue",
     "connect_timeout": 10,
@@ -41,14 +44,12 @@ CONNECTION_DEFAULTS = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
+    "client_encoding": ENCODING,
 }
 """libpq's connection parameters, unless the URL sets them. A server that vanished without closing its connections (a
 cable, a firewall) is noticed after half a minute; with the system's defaults after a quarter of an hour for a reply,
 and two hours when idle. Seconds, the last one milliseconds.
 """
-
-_ENCODING = "utf8"
-"""The only encoding that has all texts; a default of the database, the role or PGCLIENTENCODING may be another."""
 
 _SESSION = (
     "set local role to default; set local search_path to default; set local datestyle to 'ISO'; "
@@ -108,7 +109,7 @@ class Database:
             max_overflow=size,
             # The connection used last: it needs no test, and surplus ones stay idle.
             pool_use_lifo=True,
-            connect_args={**connection_defaults(url), "client_encoding": _ENCODING},
+            connect_args={**connection_defaults(url), "client_encoding": ENCODING},
         )
         self._preamble = (
             # Without JIT: it compiles queries on views for seconds, because of estimates that are far too high.

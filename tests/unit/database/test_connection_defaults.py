@@ -12,6 +12,9 @@ def test_a_vanished_server_is_noticed_and_the_url_wins() -> None:
     """By the driver and by the executors alike."""
     assert connection_defaults(URL) == CONNECTION_DEFAULTS
     assert {"keepalives_idle", "tcp_user_timeout", "connect_timeout"} <= CONNECTION_DEFAULTS.keys()
+    assert (
+        connection_of(URL + "?client_encoding=latin1")["client_encoding"] == "utf8"
+    )  # for every text, and COPY
     own = URL + "?tcp_user_timeout=5000&application_name=mine"
     assert connection_defaults(own).keys() == CONNECTION_DEFAULTS.keys() - {
         "tcp_user_timeout",
