@@ -118,7 +118,7 @@ def test_a_subscriber_of_a_publication_takes_over(stack_home: Path, monkeypatch:
         assert single.acquire(copied, at, "m", None, 10) is not None
 
 
-def _counts(database: Database) -> dict[str, int]:
+def _counts(database: Database) -> dict[str, int | None]:
     """Return the number of rows of each published table."""
     names = database.rows(
         sa.text(
