@@ -128,10 +128,10 @@ def _counts(database: Database) -> dict[str, int | None]:
     )
     with database.transaction() as connection:
         return {
-            row["name"]: connection.exec_driver_sql(
-                f'select count(*) from sharequeue."{row["name"]}"'
-            ).scalar_one()
-            for row in names
+            name: connection.scalar(
+                sa.select(sa.func.count()).select_from(sa.table(name, schema="sharequeue"))
+            )
+            for name in [row["name"] for row in names]
         }
 
 
