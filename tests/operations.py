@@ -370,6 +370,7 @@ OPERATIONS: Mapping[str, Operation] = {
         target_topics=["t"],
         by_key=False,
         selection='{"cause": "rejected"}',
+        target_logs='{"t": {"topic_id": "t-id", "ends": {"0": 5}}}',
         meant={
             "p_topic": meant(("quotes",), AS_GIVEN),
             "p_target_topic": meant(("null", "quotes"), f"null: each record's own; {AS_GIVEN}"),
@@ -377,6 +378,7 @@ OPERATIONS: Mapping[str, Operation] = {
             "p_target_topics": meant(("no elements", "one more", "of quotes"), AS_GIVEN),
             "p_by_key": meant(EITHER, "either"),
             "p_selection": meant(("an object",), "all letters"),
+            "p_target_logs": meant(("an object",), "the whole logs"),
         },
     ),
     "plan_redrive": operation(

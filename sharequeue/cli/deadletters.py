@@ -18,8 +18,10 @@ from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import Finite, Moment, execute_option, group_option, settings_options
 from sharequeue.cli.output import Output, answers, moment, nested, number, row_of, text
 from sharequeue.database import Database
+from sharequeue.deadletters.hidden import hidden_records
 from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
-from sharequeue.deadletters.redrive.redrive import MAX_REDRIVES, MIN_RATE, Redrive, RedrivePlan
+from sharequeue.deadletters.redrive.redrive import MAX_REDRIVES, MIN_RATE, Redrive, RedrivePlan, RedriveReport
+from sharequeue.deadletters.redrive.redriven_letters import refused_by_reason
 from sharequeue.deadletters.redrive.selection import (
     LettersSeen,
     RedriveRefused,
@@ -33,6 +35,7 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.group_names import group_names, require_group
 from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.state import State
+from sharequeue.words.names import plural
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.record_bytes import text_of
 from sharequeue.words.settings import Settings
@@ -159,6 +162,8 @@ def list_letters(
     output.rows(_row(each, as_base64) for each in chain(filter(None, [first]), letters))
     if (note := seen.unreadable_note(topic)) is not None:
         output.warn(note)
+    for hidden in hidden_records(settings, topic, logs):
+        output.warn(str(hidden))
     if seen.others:
         output.warn(
             f"{seen.others:,} records of {topic} are not dead letters (they lack the headers), and are not listed"
@@ -193,6 +198,9 @@ def show(settings: Settings, output: Output, topic: str, partition: int, offset:
     only = {partition: logs[partition]}
     letters = read_dead_letters(settings, topic, {partition: offset}, only, {partition: offset + 1})
     letter = next((each for each in letters if each.offset == offset), None)
+    if letter is None and offset >= logs[partition].last_stable_offset:
+        (hidden,) = hidden_records(settings, topic, only)
+        raise Refused(f"{hidden}.", "BEHIND_OPEN_TRANSACTION")
     if letter is None:
         raise Refused(
             f"{topic}-{partition} has no dead letter at offset {offset}: see `dlq list`.", "NO_SUCH_LETTER"
@@ -230,6 +238,7 @@ def _logs(settings: Settings, topic: str, offsets: Mapping[int, OffsetSet]) -> d
     number("SENT"),
     number("RESUMED"),
     number("GONE"),
+    number("REFUSED"),
 )
 @_choosing
 @click.option("--to", "target", help="Send to this topic; default: each record's source.")
@@ -282,7 +291,8 @@ def redrive(
     if plan.unreadable is not None:
         output.warn(plan.unreadable)
     if not (plan.groups or plan.letters or plan.sent_before or plan.looping or plan.gone or plan.published):
-        output.warn(f"{topic} has no dead letters: check the topic's name")
+        if not plan.hidden:
+            output.warn(f"{topic} has no dead letters: check the topic's name")
     elif not (plan.letters or plan.sent_before or plan.looping or plan.gone or plan.published):
         output.warn(f"{topic} has dead letters, but none of this selection: {selection}")
     if gone := plan.gone if report is None else report.gone:
@@ -296,11 +306,19 @@ def redrive(
             f"{plan.published:,} dead letters are left out: a replay with their records was published, so the group "
             "would have them twice"
         )
+    for hidden in plan.hidden:
+        output.warn(str(hidden))
     if report is not None:
-        row = {"sent": report.sent, "resumed": report.resumed, "gone": report.gone}
-        output.rows([row], ("SENT", "RESUMED", "GONE"))
-        if not report.sent:
-            _note_held_back(output, plan)
+        _warn_of_refused(output, topic, report)
+        row = {
+            "sent": report.sent,
+            "resumed": report.resumed,
+            "gone": report.gone,
+            "refused": len(report.refused),
+        }
+        output.rows([row], ("SENT", "RESUMED", "GONE", "REFUSED"))
+        if not report.sent or report.looping:
+            _note_held_back(output, plan, report.looping)
         return
     rows = [
         {"target": name, "letters": count, "other_groups": ", ".join(plan.other_groups.get(name, ())) or None}
@@ -316,9 +334,21 @@ def redrive(
     _note_held_back(output, plan)
 
 
-def _note_held_back(output: Output, plan: RedrivePlan) -> None:
+def _warn_of_refused(output: Output, topic: str, report: RedriveReport) -> None:
+    """Name the letters that could not be sent, as `--offsets` takes them, by the reason."""
+    if not report.refused:
+        return
+    output.warn(
+        f"{plural(len(report.refused), 'dead letter')} could not be sent, and stay in {topic}; the next redrive "
+        "tries them again:"
+    )
+    for reason, letters in refused_by_reason(report.refused).items():
+        output.warn(f"{', '.join(letters)}: {reason}")
+
+
+def _note_held_back(output: Output, plan: RedrivePlan, looping: int = 0) -> None:
     output.note(
-        f"{plan.sent_before} were sent before, {plan.looping} were sent back too often (--max-redrives)"
+        f"{plan.sent_before} were sent before, {plan.looping + looping} were sent back too often (--max-redrives)"
     )
 
 

@@ -19,6 +19,7 @@ from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import table
 from sharequeue.deadletters.redrive.redrive import MAX_REDRIVES, MIN_RATE, Redrive, RedrivePlan, RedriveReport
+from sharequeue.deadletters.redrive.redriven_letters import refused_by_reason
 from sharequeue.deadletters.redrive.selection import RedriveRefused, Selection, parse_header, parse_offsets
 from sharequeue.groups.configs import GroupConfigs
 
@@ -115,6 +116,10 @@ def redrive_job(group: ShareGroup, asset: dg.AssetKey) -> dg.JobDefinition:
             # An immediate retry would not help, and what was sent is recorded.
             raise dg.Failure(str(error), allow_retries=False) from error
         shown = metadata(topic, selection, plan, report)
+        for hidden in plan.hidden:
+            context.log.warning(str(hidden))
+        for reason, letters in refused_by_reason(report.refused if report else ()).items():
+            context.log.warning(f"not sent: {', '.join(letters)}: {reason}")
         if report is None:
             context.log.info(f"a dry run: {plan.letters:,} letters would be sent; set execute to send them")
             context.log_event(dg.AssetObservation(asset, metadata=shown))
@@ -145,6 +150,9 @@ def metadata(
         "sent_records": report.sent if report else 0,
         "resumed_records": report.resumed if report else 0,
         "gone_records": report.gone if report else plan.gone,
+        "refused_records": len(report.refused) if report else 0,
+        "refused": refused_by_reason(report.refused) if report else {},
+        "hidden": [str(hidden) for hidden in plan.hidden],
         "sent_before_records": plan.sent_before,
         "held_by_loop_guard_records": plan.looping,
         "published_records": plan.published,

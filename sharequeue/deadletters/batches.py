@@ -10,7 +10,7 @@ read and only the missing ones are written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import repeat
 from typing import Any
@@ -19,6 +19,7 @@ from urllib.parse import quote
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from sharequeue.deadletters.attempts import Explanations, without_explanation
+from sharequeue.deadletters.hidden import read_settled
 from sharequeue.deadletters.letters import (
     BATCH,
     MISSING,
@@ -28,7 +29,6 @@ from sharequeue.deadletters.letters import (
     RecordCopy,
     copy_of,
     letters_of,
-    read_dead_letters,
     record_bytes,
     without_content,
 )
@@ -40,7 +40,7 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.kafka.transactions import FENCED, LARGEST_MESSAGE_BYTES
 from sharequeue.state import State
 from sharequeue.words.errors import ShareError
-from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import DeadLetterBatch, SharePartition
 
@@ -96,8 +96,6 @@ class LetterBatches:
             "message_max_bytes": min(max(topic.max_message_bytes, 1000), LARGEST_MESSAGE_BYTES),
             # A batch never exceeds the topic's limit.
             "batch_size": max(1, min(1_000_000, topic.max_message_bytes)),
-            # Large source records wait on the broker's disk, not in memory here.
-            "queue_buffering_max_kbytes": 64 * 1024,
         }
 
     def open(self) -> DeadLetterBatch | None:
@@ -114,21 +112,26 @@ class LetterBatches:
             return None
         return Marker(batch.sequence, batch.identity, self._topic.name, self._topic.topic_id)
 
-    def written(self, batch: DeadLetterBatch, found: Marker | None) -> OffsetSet:
-        """Return the offsets of a batch that are in the topic: none if the marker is older, else read the letters."""
-        markable = self._source_topic_id is not None
-        if markable and (batch.sequence == 1 if found is None else found.sequence < batch.sequence):
-            return EMPTY
+    def written(self, batch: DeadLetterBatch) -> OffsetSet:
+        """Return the offsets of a batch whose letters are in the topic."""
         identity = batch.identity
         try:
             offsets = {
                 letter.source_offset
-                for letter in read_dead_letters(self._settings, self._topic.name)
+                for letter in read_settled(self._settings, self._topic.name, batch.opened_at)
                 if letter.source_offset is not None and letter.header(BATCH) == identity
             }
         except ShareError as error:
             raise unanswered(error, f"grant READ on topic `{self._topic.name}`") from error
         return OffsetSet.from_offsets(offsets)
+
+    def part(self, batch: DeadLetterBatch, written: OffsetSet) -> DeadLetterBatch:
+        """Return the whole batch: letters are written in the order of offsets, so the marker shows how far."""
+        return batch
+
+    def refused(self, batch: DeadLetterBatch, reasons: Mapping[int, KafkaError]) -> None:
+        """Raise why the letters are held: each fits into its topic as it was, and none is left out."""
+        raise self.failure(KafkaException(next(iter(reasons.values()))))
 
     def records(self, batch: DeadLetterBatch, wanted: OffsetSet) -> Iterator[Record]:
         """Yield the letters of these offsets, ascending, each within the topic's size limit."""
@@ -137,15 +140,18 @@ class LetterBatches:
         partition = self._topic.partition_for(self._at.partition)
         if not self._copying and limit >= LARGEST_LETTER_BYTES:
             # Nothing is copied, and every letter fits.
+            measured, size = None, 0
             for offset, headers in zip(wanted.iter_offsets(), writing.without_copies(wanted), strict=True):
-                yield offset, name, partition, None, None, headers, 0
+                if headers is not measured:
+                    measured, size = headers, record_bytes(None, None, headers.items())
+                yield offset, name, partition, None, None, headers, size
             return
         for letter, copy in self._copies(batch, wanted):
             whole = writing.headers(letter, copy.headers)
             size = record_bytes(copy.key, copy.value, whole)
             if size > limit:
                 copy, whole = _fitting(writing, letter, copy, limit)
-                size = 0
+                size = record_bytes(copy.key, copy.value, whole)
             yield letter.offset, name, partition, copy.key, copy.value, whole, size
 
     def failure(self, error: KafkaException) -> Exception:

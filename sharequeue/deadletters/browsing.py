@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from threading import BoundedSemaphore, Thread
 from types import MappingProxyType
 
+from sharequeue.deadletters.hidden import hidden_records
 from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
 from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.words.errors import ShareError, UnknownTopicOrPartition
@@ -147,6 +148,10 @@ def _browse(
     older = {at: left[at][0].letter.offset + 1 if left[at] else reached[at] for at in logs}
     if all(older[at] <= logs[at].log_start for at in logs):
         older = {}
+    if not before:
+        remark = " ".join(
+            filter(None, (remark, *(f"{each}." for each in hidden_records(settings, topic, logs))))
+        )
     return Browsed(chosen, older, sum(ends[at] - reached[at] for at in logs), remark)
 
 

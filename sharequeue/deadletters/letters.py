@@ -146,8 +146,12 @@ class DeadLetter:
 
     @property
     def is_copy(self) -> bool:
-        """Whether it contains the record: our copies have the original's timestamp, a broker's have content."""
-        return self.value is not None or self.header(ORIGINAL_TIMESTAMP) is not None
+        """Whether it contains the record: our copies have the original's timestamp, a broker's have content.
+
+        One that was too large for the topic has neither key nor value of the record.
+        """
+        has_it = self.value is not None or self.header(ORIGINAL_TIMESTAMP) is not None
+        return has_it and self.header(RECORD_OVERSIZED) is None
 
     @property
     def exception_class(self) -> str | None:

@@ -4,34 +4,36 @@ Dead letters and redrives use it. Kafka's producer alone guarantees at least onc
 
 1. Open the producer. The broker fences an older one of the same transactional id and aborts its open transaction.
 2. Open a batch: its number and its offsets are durable in Postgres before anything is produced.
-3. Read the marker to see whether an earlier writer has written the batch. Produce what is missing, and the marker, in
-   one Kafka transaction: they become visible together or not at all.
-4. Close the batch in Postgres, and open the next.
+3. If an earlier writer has opened the batch: read the marker to see whether it has written it; where the marker is
+   gone, look into the target itself.
+4. Produce what is missing, and the marker, in one Kafka transaction: they become visible together or not at all. What
+   does not fit into one, by bytes and by time, goes into the next.
+5. Close the batch in Postgres, and open the next.
 
 A writer that dies leaves an open batch, and the next one starts at step 1. The order matters: read the state only
 after fencing. The marker is an offset committed for a consumer group that has no other use: its offset is the number
 of the batch, its metadata the batch's identity, the topic, and how far it was written. A `Source` defines what is
-read, how a record is built and where it goes.
+read, how a record is built, where it goes, and what happens to a record that cannot be written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from sharequeue.kafka.headers import Header
-from sharequeue.kafka.transactions import MarkedProducer, MarkerGroup
+from sharequeue.kafka.transactions import MarkedProducer, MarkerGroup, RecordsRefused
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 
 PRODUCED_STEP = 1_000
 """The step `producing` is called after this many records; in a smaller batch, after its half."""
 TRANSACTION_BYTES = 64 * 1024 * 1024
-"""A transaction is committed at this size, and the batch goes on in another one, so that each ends within its
-timeout."""
+"""A transaction is committed at this size, or when it is late (`MarkedProducer.is_late`), and what is left goes into
+another one, so that each ends within its timeout."""
 
 Step = Literal["initialised", "opened", "begun", "producing", "marked", "committed", "closed"]
 
@@ -55,6 +57,10 @@ class Batch(Protocol):
     def offsets(self) -> OffsetSet:
         """The offsets of its records."""
 
+    @property
+    def is_new(self) -> bool:
+        """Whether it was opened just now, so that nothing of it can be written yet."""
+
 
 B = TypeVar("B", bound=Batch)
 
@@ -62,8 +68,8 @@ B = TypeVar("B", bound=Batch)
 Record: TypeAlias = tuple[
     int, str, int, bytes | None, bytes | None, list[Header] | dict[str, bytes | None], int
 ]
-"""One record to write: its offset in the batch, topic, partition, key, value, headers, and its size in bytes (0
-unless transactions are limited by size). A plain tuple, because making a named one takes a quarter of the time of
+"""One record to write: its offset in the batch, topic, partition, key, value, headers, and its size in bytes, about.
+A plain tuple, because making a named one takes a quarter of the time of
 producing a letter."""
 
 
@@ -127,11 +133,18 @@ class Source(Protocol[B]):
     def marker(self, batch: B) -> Marker | None:
         """Return the marker of a batch before any record is written; None if it cannot be committed."""
 
-    def written(self, batch: B, found: Marker | None) -> OffsetSet:
-        """Return the offsets of a batch that are already written, if the marker found is not that of the batch."""
+    def written(self, batch: B) -> OffsetSet:
+        """Return the offsets of a batch that are in the target: the marker that would show it may be gone."""
 
     def records(self, batch: B, wanted: OffsetSet) -> Iterable[Record]:
-        """Yield the records for these offsets of a batch: ascending, unless all fit into one transaction."""
+        """Yield the records for these offsets of a batch, ascending unless `part` cuts batches."""
+
+    def part(self, batch: B, written: OffsetSet) -> B:
+        """Return the batch before the commit of a part of it: whole, or cut to what is written, so that the rest
+        comes with the next."""
+
+    def refused(self, batch: B, reasons: Mapping[int, KafkaError]) -> None:
+        """Leave records out of a batch, durably: they cannot be written. Or raise what ends the writing."""
 
     def close(self, batch: B) -> int:
         """Close a batch that the broker has confirmed; return its records, 0 if it was closed before."""
@@ -163,27 +176,38 @@ class Outbox(Generic[B]):
         self._source = source
         self._markers = markers
         self._on_step = on_step
+        self._known: tuple[str, OffsetSet] = "", OffsetSet()
+        """The last batch of this writer, and what was absent of it before this writer began."""
 
     def write(self) -> Iterator[BatchDone]:
         """Write all waiting batches, one after the other; yield each when it is closed.
 
-        Raises the exception of the source's `failure`; the current batch is then still open, and a transaction is
-        visible completely or not at all.
+        Raises the exceptions of the source's `failure` and `refused`; the current batch is then still open, and a
+        transaction is visible completely or not at all.
         """
-        with self._producer() as producer:
-            self._on_step("initialised")
-            asked = False
-            while (batch := self._source.open()) is not None:
-                self._on_step("opened")
-                marker = self._source.marker(batch)
-                # Once this writer has written a batch, no other writer can have written the next one.
-                absent = batch.offsets if asked else self._absent(batch, marker)
-                asked = True
-                self._send(producer, batch, absent, marker)
-                closed = self._source.close(batch)
-                self._on_step("closed")
-                written = min(absent.count, closed)
-                yield BatchDone(batch.sequence, written, closed - written)
+        ended = False
+        while not ended:
+            with self._producer() as producer:
+                self._on_step("initialised")
+                ended = yield from self._write_with(producer)
+
+    def _write_with(self, producer: MarkedProducer) -> Generator[BatchDone, None, bool]:
+        """Write batches; return False if another producer has to go on, because some records were refused."""
+        while (batch := self._source.open()) is not None:
+            self._on_step("opened")
+            marker = self._source.marker(batch)
+            absent = batch.offsets if batch.is_new else self._absent(batch, marker) & batch.offsets
+            self._known = batch.identity, absent
+            try:
+                batch = self._send(producer, batch, absent, marker)
+            except RecordsRefused as refused:
+                self._source.refused(batch, refused.reasons)
+                return False
+            closed = self._source.close(batch)
+            self._on_step("closed")
+            written = min((absent & batch.offsets).count, closed)
+            yield BatchDone(batch.sequence, written, closed - written)
+        return True
 
     def take_over(self) -> Marker | None:
         """Fence an active writer, abort the open transaction of a dead one, and return the last batch's marker."""
@@ -203,33 +227,44 @@ class Outbox(Generic[B]):
             raise self._source.failure(error) from error
 
     def _absent(self, batch: B, marker: Marker | None) -> OffsetSet:
-        """Return the offsets of a batch that are not written yet."""
+        """Return the offsets of a batch that are not written yet; another writer may have written it."""
         found = None if marker is None else self._found()
-        if marker is None or found is None or not found.is_of(batch):
-            return batch.offsets - self._source.written(batch, found)
-        # A topic that was deleted and created again has lost the records. A topic with another name still has them.
-        lost = found.topic == marker.topic and found.topic_id != marker.topic_id
-        return batch.offsets if lost else batch.offsets - OffsetSet.of((0, found.through + 1))
+        if marker is not None and found is not None and found.is_of(batch):
+            # A topic that was deleted and created again has lost the records; one with another name still has them.
+            lost = found.topic == marker.topic and found.topic_id != marker.topic_id
+            return batch.offsets if lost else batch.offsets - OffsetSet.of((0, found.through + 1))
+        if found is not None and found.sequence < batch.sequence:
+            return batch.offsets
+        identity, absent = self._known
+        return absent if identity == batch.identity else batch.offsets - self._source.written(batch)
 
-    def _send(self, producer: MarkedProducer, batch: B, absent: OffsetSet, marker: Marker | None) -> None:
+    def _send(self, producer: MarkedProducer, batch: B, absent: OffsetSet, marker: Marker | None) -> B:
+        """Write the absent records; return the batch as it is then, because it may have been cut."""
         if not absent:
-            return
+            return batch
         every = max(1, min(PRODUCED_STEP, absent.count // 2))
-        size = 0
+        size, sent = 0, list[int]()
         for number, record in enumerate(self._source.records(batch, absent), start=1):
             offset, topic, partition, key, value, headers, record_size = record
             if not producer.in_transaction:
                 producer.begin()
                 self._on_step("begun")
-            producer.produce(topic, partition, key, value, headers)
+            producer.produce(topic, partition, key, value, headers, offset, record_size)
+            sent.append(offset)
             if number % every == 0:
                 self._on_step("producing")
             size += record_size
-            if size >= TRANSACTION_BYTES:
-                self._commit(producer, marker, offset)
+            if size >= TRANSACTION_BYTES or producer.is_late:
+                done = (batch.offsets - absent) | OffsetSet.from_offsets(sent)
+                batch = self._source.part(batch, done)
+                ended = batch.offsets == done
+                self._commit(producer, marker, batch.offsets.end - 1 if ended else offset)
+                if ended:
+                    return batch
                 size = 0
         if producer.in_transaction:
             self._commit(producer, marker, batch.offsets.end - 1)
+        return batch
 
     def _commit(self, producer: MarkedProducer, marker: Marker | None, through: int) -> None:
         if marker is not None:

@@ -253,21 +253,23 @@ class Topics(BrokerClient):
             if min(starts[key], ends.get(key, -1), stables.get(key, -1)) >= 0
         }
 
-    def settle(self, names: Iterable[str], seconds: float = SETTLE_SECONDS) -> None:
-        """Wait until readers of committed records see everything in these topics, for `seconds` at most.
+    def settle(self, names: Iterable[str], seconds: float = SETTLE_SECONDS) -> bool:
+        """Wait until readers of committed records see everything in these topics; return whether they do.
 
         A broker confirms a commit before the partitions have its markers: a moment before, longer if it has just
-        started. An open transaction of another writer also delays readers; then the wait ends after `seconds`.
+        started. An open transaction of another writer also delays readers; the wait ends after `seconds`.
         Errors as `offsets`.
         """
         deadline = time.monotonic() + seconds
         # With `offsets`, which waits for partitions without a leader: a broker that has just started has some.
         logs_of = {name: self.offsets(name) for name in names}
         ends = {(name, at): log.log_end for name, logs in logs_of.items() for at, log in logs.items()}
-        while time.monotonic() < deadline:
+        while True:
             logs = self.offsets_of(logs_of)
             if all(at in logs and logs[at].last_stable_offset >= end for at, end in ends.items()):
-                return
+                return True
+            if time.monotonic() >= deadline:
+                return False
             time.sleep(_SETTLED_SECONDS)
 
     def offsets_for_times(

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,8 +27,17 @@ TRANSACTION_TIMEOUT_MS = 60_000
 TIMEOUT_SECONDS = 30.0
 ABORT_TIMEOUT_SECONDS = 10.0
 ASK_AGAIN_SECONDS = 0.1
+FILLING_SECONDS = 20.0
+"""A transaction takes records for this long, so that it ends within its timeout on a slow connection, too."""
+UNSENT_BYTES = 1024 * 1024
+"""The bytes of a transaction that may wait for the broker: after `FILLING_SECONDS` they must still be sent."""
 LARGEST_MESSAGE_BYTES = 1_000_000_000
 """The highest limit that the client knows. The broker checks the topic's limit, after compression."""
+DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
+"""A broker's default for `max.message.bytes`."""
+MOST_BATCH_BYTES = 1_000_000
+_REPORTED_WITHIN_SECONDS = 2.0
+_FULL_SECONDS, _FLUSH_SECONDS = 0.01, 0.2
 
 _log = logging.getLogger(__name__)
 FENCED = frozenset(
@@ -54,16 +65,60 @@ _PASSING = frozenset(
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.NETWORK_EXCEPTION,
         KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError._MSG_TIMED_OUT,
         # An error without a code in the broker. One is known: a commit between another producer's fence and the
         # abort that follows it. The broker then logs `Preparing transaction state transition`.
         KafkaError.UNKNOWN,
     }
 )
+_OF_ANOTHER_RECORD = frozenset(
+    {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._INVALID_DIFFERENT_RECORD}
+)
+"""Reports of records that were not written because another one was refused."""
+_OF_THE_TOPIC = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART})
+"""Refusals of all records of a topic, for which there may be no reports."""
+
+
+def producer_limits(targets: Collection[Mapping[str, str]]) -> dict[str, Any]:
+    """Return a producer's configuration for topics with these configs: it takes their limits and their compression.
+
+    Only the broker knows whether a record fits, because its limit holds after compression. Where the topic keeps what
+    a producer chooses, that is gzip, which all clients can read.
+    """
+    smallest = min(
+        (int(each.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES)) for each in targets), default=0
+    )
+    codecs = {each.get("compression.type", "producer") for each in targets}
+    named = codecs - {"producer", "uncompressed"}
+    return {
+        "message_max_bytes": LARGEST_MESSAGE_BYTES,
+        # Records that share a batch fit into every topic; a larger record is alone in its batch.
+        "batch_size": max(1, min(MOST_BATCH_BYTES, smallest)),
+        "compression_type": "none"
+        if codecs == {"uncompressed"}
+        else named.pop()
+        if len(named) == 1
+        else "gzip",
+    }
 
 
 def is_passing(cause: KafkaError) -> bool:
     """Return whether the same request may succeed in a moment without any change."""
     return bool(cause.code() in _PASSING or cause.retriable())
+
+
+class RecordsRefused(Exception):
+    """The broker or the client refuses some records of a transaction, which was aborted; others may be written.
+
+    The reasons are by the number that each record was given in `produce`.
+    """
+
+    def __init__(self, reasons: Mapping[int, KafkaError]) -> None:
+        super().__init__(next(iter(reasons.values())).str())
+        self.reasons = reasons
 
 
 class MarkerGroup:
@@ -106,11 +161,20 @@ class MarkerGroup:
             time.sleep(ASK_AGAIN_SECONDS)
 
 
+def _note_refusal(refused: dict[int, KafkaError], number: int, error: KafkaError | None, _: Any) -> None:
+    """Note that a record was refused, unless that will pass or is for the sake of another record."""
+    if error is not None and not (
+        error.code() in _OF_ANOTHER_RECORD or error.code() in FENCED or error.fatal() or is_passing(error)
+    ):
+        refused[number] = error
+
+
 class MarkedProducer:
     """A transactional producer whose transactions commit a marker.
 
     A context manager: leaving it aborts an open transaction. The broker fences an older producer with the same
-    `transactional_id`. `failure` makes the exception for an error of the broker.
+    `transactional_id`. `failure` makes the exception for an error of the broker. An error that concerns single
+    records is `RecordsRefused`; then the others need a new producer, because the aborted numbers are not used again.
     """
 
     def __init__(
@@ -122,11 +186,19 @@ class MarkedProducer:
         **config: Any,
     ) -> None:
         self._id, self._markers, self._failure, self._open = transactional_id, markers, failure, False
+        self._began_at = 0.0
+        self._numbers: list[int] = []
+        self._sizes: list[int] = []
+        """The bytes of the transaction up to and including each of its records."""
+        self._confirmed = 0
+        self._refused: dict[int, KafkaError] = {}
         self._producer = Producer(
             client_config(
                 settings,
                 transactional_id=transactional_id,
                 transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+                # The client keeps a callback for each record, and calls only those of errors.
+                delivery_report_only_error=True,
                 **config,
             ),
         )
@@ -146,26 +218,63 @@ class MarkedProducer:
         """Whether a transaction is open."""
         return self._open
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the transaction has to end, because it has taken records for `FILLING_SECONDS`."""
+        return time.monotonic() - self._began_at >= FILLING_SECONDS
+
     def begin(self) -> None:
         """Open the transaction."""
         self._asked(self._producer.begin_transaction)
-        self._open = True
+        self._open, self._began_at = True, time.monotonic()
+        self._numbers, self._sizes, self._confirmed = [], [], 0
 
     def produce(
-        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Any
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Any,
+        number: int = 0,
+        size: int = 0,
     ) -> None:
-        """Add one record; wait while the client's queue is full."""
+        """Add one record of about `size` bytes; wait while too much is unsent, but not longer than `is_late`.
+
+        Raises `RecordsRefused` with the `number` of a record that cannot be written.
+        """
+        self._numbers.append(number)
+        self._sizes.append((self._sizes[-1] if self._sizes else 0) + size)
+        # Without a reference to this producer: the client holds it as long as it has the record.
+        report = partial(_note_refusal, self._refused, number)
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, headers=headers)
-                return
+                self._producer.produce(topic, value, key, partition, report, headers=headers)
+                break
             except BufferError:
-                self._producer.poll(0.1)
+                self._serve(self._producer.poll, _FULL_SECONDS)
             except KafkaException as error:
+                if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                    self._refused[number] = error.args[0]
                 raise self._refusal(error) from error
+            except (TypeError, ValueError) as error:
+                # A header that the client cannot encode, for example.
+                raise RecordsRefused({number: KafkaError(KafkaError._INVALID_ARG, str(error))}) from error
+        self._wait_for_room()
+
+    def _wait_for_room(self) -> None:
+        while self._sizes[-1] - self._confirmed >= UNSENT_BYTES and not self.is_late:
+            self._serve(self._producer.poll, 0)
+            # Records are confirmed about in their order.
+            confirmed = len(self._sizes) - len(self._producer)
+            if confirmed > 0 and self._sizes[confirmed - 1] > self._confirmed:
+                self._confirmed = self._sizes[confirmed - 1]
+            else:
+                self._serve(self._producer.poll, _FULL_SECONDS)
 
     def mark(self, marker: TopicPartition) -> None:
         """Add the marker to the transaction."""
+        self._deliver()
         self._asked(
             self._producer.send_offsets_to_transaction, [marker], self._markers.membership, TIMEOUT_SECONDS
         )
@@ -175,8 +284,29 @@ class MarkedProducer:
 
         The commit may have succeeded despite an error here. Nothing is lost: the next attempt reads the marker.
         """
+        self._deliver()
         self._asked(self._producer.commit_transaction, TIMEOUT_SECONDS)
         self._open = False
+
+    def _deliver(self) -> None:
+        """Send what is unsent, while it makes progress. Raises `RecordsRefused` as soon as a record is refused: in a
+        commit, the client would wait in vain for the others."""
+        left, moved_at = len(self._producer), time.monotonic()
+        while left and time.monotonic() - moved_at < _REPORTED_WITHIN_SECONDS:
+            now = self._serve(self._producer.flush, _FLUSH_SECONDS)
+            if now < left:
+                left, moved_at = now, time.monotonic()
+
+    def _serve(self, call: Callable[[float], int], seconds: float) -> int:
+        """Let the client report what it has sent; raise what it reports."""
+        try:
+            left = call(seconds)
+        except KafkaException as error:
+            # The client reports a fatal error so.
+            raise self._refusal(error) from error
+        if self._refused:
+            raise RecordsRefused(dict(self._refused))
+        return left
 
     def _asked(self, request: Callable[..., Any], *arguments: Any) -> None:
         try:
@@ -185,22 +315,45 @@ class MarkedProducer:
             raise self._refusal(error) from error
 
     def _refusal(self, error: KafkaException) -> Exception:
-        """Return the exception to raise for an error.
+        """Return the exception to raise for an error: `RecordsRefused` if it concerns single records."""
+        cause = self._cause(error)
+        code = cause.args[0].code()
+        if code in FENCED or cause.args[0].fatal() or (is_passing(cause.args[0]) and not self._refused):
+            return self._failure(cause)
+        self._wait_for_reports()
+        if not self._refused and code in _OF_THE_TOPIC:
+            self._refused.update(dict.fromkeys(self._numbers, cause.args[0]))
+        return RecordsRefused(dict(self._refused)) if self._refused else self._failure(cause)
 
-        For a producer that cannot continue, for example a fenced one, the client reports only a fatal error; a call
-        on its transaction returns the cause.
+    def _wait_for_reports(self) -> None:
+        """Wait for the first report of a refused record: it may come just after the error of its transaction."""
+        until = time.monotonic() + _REPORTED_WITHIN_SECONDS
+        with suppress(KafkaException):
+            while self._open and self._numbers and not self._refused and time.monotonic() < until:
+                self._producer.poll(_FULL_SECONDS)
+
+    def _cause(self, error: KafkaException) -> KafkaException:
+        """Return the cause of an error.
+
+        For a producer that cannot continue, for example a fenced one, the client reports only a fatal error, and for
+        a transaction that has failed only its state; a call on the transaction returns the cause.
         """
-        if error.args[0].code() == KafkaError._FATAL:
+        ask = {
+            KafkaError._FATAL: self._producer.abort_transaction,
+            KafkaError._STATE: self._producer.commit_transaction,
+        }
+        if (call := ask.get(error.args[0].code())) is not None and self._open:
             try:
-                self._producer.abort_transaction(ABORT_TIMEOUT_SECONDS)
+                call(ABORT_TIMEOUT_SECONDS)
             except KafkaException as cause:
-                return self._failure(cause)
-        return self._failure(error)
+                return cause
+        return error
 
     def _abort(self) -> None:
         self._open = False
         try:
             self._producer.abort_transaction(ABORT_TIMEOUT_SECONDS)
+            self._producer.poll(0)
         except KafkaException as error:
             # Fenced, or the broker is away: the next producer aborts it with init_transactions, or its time-out does.
             _log.debug("transaction of %s not aborted: %s", self._id, error)

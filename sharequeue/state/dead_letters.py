@@ -95,7 +95,13 @@ class DeadLetters:
             for attempt in first["attempts"]
         )
         return DeadLetterBatch(
-            at, first["sequence"], first["topic_id"], letters, first["opened_at"], attempts
+            at,
+            first["sequence"],
+            first["topic_id"],
+            letters,
+            first["opened_at"],
+            attempts,
+            first["is_new"],
         )
 
     def close(self, at: SharePartition, sequence: int, *, dropped: bool = False) -> int:

@@ -232,6 +232,8 @@ class DeadLetterBatch:
     opened_at: datetime | None = None
     attempts: tuple[Attempt, ...] = ()
     """The deliveries of its records that failed, oldest first."""
+    is_new: bool = False
+    """Whether it was opened just now, so that none of its letters can be written yet."""
 
     @property
     def count(self) -> int:

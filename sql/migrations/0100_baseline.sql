@@ -462,6 +462,8 @@ create table sharequeue.redrives (
     -- Other groups pass over the records; the topics are known before any record is sent.
     only_group text,
     target_topics text[] not null default '{}',
+    -- Their ids and the ends of their logs at that time, by topic and partition: records of this redrive are behind them.
+    target_logs jsonb not null default '{}',
     -- Records go to partitions by their keys, and not to the partition from which they came.
     by_key boolean not null default false
 );

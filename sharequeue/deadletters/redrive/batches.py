@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -18,6 +19,14 @@ from sharequeue.database import Database
 from sharequeue.deadletters.redrive.selection import Place, Selection
 from sharequeue.groups.group_names import group_names
 from sharequeue.words.offsets import OffsetSet
+
+
+@dataclass(frozen=True, slots=True)
+class TargetLog:
+    """A target topic when a redrive began: the records of the redrive are behind these ends."""
+
+    topic_id: str
+    ends: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +41,10 @@ class RedriveBatch:
     only_group: str | None
     by_key: bool
     offsets: OffsetSet
+    targets: Mapping[str, TargetLog]
+    """The topics to which its redrive sends, as they were when it began."""
+    is_new: bool
+    """Whether it was opened just now, so that none of its records can be sent yet."""
 
     @property
     def identity(self) -> str:
@@ -71,15 +84,16 @@ class RedriveBatches:
         selection: Selection,
         target: str | None,
         only_group: str | None,
-        targets: Iterable[str],
+        targets: Mapping[str, TargetLog],
         *,
         by_key: bool = False,
     ) -> uuid.UUID:
         """Record that the current database role requested a redrive to these topics; return its id."""
+        logs = {name: {"topic_id": log.topic_id, "ends": log.ends} for name, log in targets.items()}
         rows = self._database.call(
             sa.text(
                 "select sharequeue.begin_redrive(:topic, :topic_id, :target, :only_group, cast(:targets as text[]),"
-                " :by_key, cast(:selection as jsonb)) as redrive_id"
+                " :by_key, cast(:selection as jsonb), cast(:logs as jsonb)) as redrive_id"
             ),
             **self._name,
             target=target,
@@ -87,6 +101,7 @@ class RedriveBatches:
             targets=sorted(targets),
             by_key=by_key,
             selection=json.dumps(selection.columns()),
+            logs=json.dumps(logs),
         )
         return rows[0]["redrive_id"]  # type: ignore[no-any-return]
 
@@ -144,14 +159,23 @@ class RedriveBatches:
 
     def open_partitions(self) -> list[int]:
         """Return the partitions with an open batch."""
+        return sorted(self._open_batches())
+
+    def open_targets(self) -> set[str]:
+        """Return the target topics of the redrives with an open batch."""
+        return {topic for topics in self._open_batches().values() for topic in topics}
+
+    def _open_batches(self) -> dict[int, list[str]]:
+        """Return the target topics of each open batch's redrive, by partition."""
         rows = self._database.rows(
             sa.text(
-                "select partition from sharequeue.redrive_batches where dead_letter_topic = :topic"
-                " and topic_id = :topic_id and sent_at is null"
+                "select b.partition, r.target_topics from sharequeue.redrive_batches b"
+                " join sharequeue.redrives r using (redrive_id) where b.dead_letter_topic = :topic"
+                " and b.topic_id = :topic_id and b.sent_at is null"
             ),
             **self._name,
         )
-        return [row["partition"] for row in rows]
+        return {row["partition"]: row["target_topics"] for row in rows}
 
     def open(
         self, partition: int, redrive_id: uuid.UUID, wanted: OffsetSet, max_records: int
@@ -159,8 +183,8 @@ class RedriveBatches:
         """Return the next batch to send: the open one, else the lowest wanted letters that were never sent."""
         rows = self._database.call(
             sa.text(
-                "select sequence, redrive_id, target_topic, only_group, by_key, cast(offsets as text) as offsets"
-                " from sharequeue.open_redrive(:topic, :topic_id, :partition, :redrive_id,"
+                "select sequence, redrive_id, target_topic, only_group, by_key, cast(offsets as text) as offsets,"
+                " target_logs, is_new from sharequeue.open_redrive(:topic, :topic_id, :partition, :redrive_id,"
                 " cast(:wanted as int8multirange), :max_records)"
             ),
             **self._name,
@@ -180,10 +204,12 @@ class RedriveBatches:
             row["only_group"],
             row["by_key"],
             OffsetSet.parse(row["offsets"]),
+            {name: _target_log(log) for name, log in row["target_logs"].items()},
+            row["is_new"],
         )
 
-    def trim(self, batch: RedriveBatch, offsets: OffsetSet) -> None:
-        """Reduce the batch to these letters: the others have no record to send."""
+    def trim(self, batch: RedriveBatch, offsets: OffsetSet) -> RedriveBatch:
+        """Reduce the batch to these letters: the others cannot be sent, or come with a later batch."""
         self._database.call(
             sa.text(
                 "select sharequeue.trim_redrive(:topic, :topic_id, :partition, :sequence,"
@@ -194,6 +220,7 @@ class RedriveBatches:
             sequence=batch.sequence,
             offsets=str(offsets),
         )
+        return replace(batch, offsets=batch.offsets & offsets)
 
     def close(self, batch: RedriveBatch) -> int:
         """Close a batch that was sent; return its number of letters, 0 if it was already closed."""
@@ -234,3 +261,7 @@ class RedriveBatches:
             source_id=topic_id,
         )
         return not rows
+
+
+def _target_log(stored: Mapping[str, Any]) -> TargetLog:
+    return TargetLog(stored["topic_id"], {int(at): end for at, end in stored["ends"].items()})

@@ -15,15 +15,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 
 from confluent_kafka import KafkaException
 
 from sharequeue.database import Database
+from sharequeue.deadletters.hidden import Hidden, hidden_records
 from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.outbox import Outbox, Step
-from sharequeue.deadletters.redrive.batches import RedriveBatches
+from sharequeue.deadletters.redrive.batches import RedriveBatches, TargetLog
+from sharequeue.deadletters.redrive.originals import source_check
 from sharequeue.deadletters.redrive.published_records import PublishedRecords
-from sharequeue.deadletters.redrive.redriven_letters import RedrivenLetters, source_check
+from sharequeue.deadletters.redrive.redriven_letters import RedrivenLetters, RefusedLetter
 from sharequeue.deadletters.redrive.selection import (
     LettersSeen,
     Place,
@@ -31,11 +34,12 @@ from sharequeue.deadletters.redrive.selection import (
     Selection,
     check_offsets,
     in_order,
+    original_headers,
     redrive_count,
 )
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import Topics
-from sharequeue.kafka.transactions import MarkerGroup
+from sharequeue.kafka.transactions import MarkerGroup, producer_limits
 from sharequeue.state import State
 from sharequeue.words.errors import InvalidRequest, ShareError
 from sharequeue.words.names import finite, nearest, plural
@@ -75,6 +79,8 @@ class RedrivePlan:
     """By target topic: other share groups, which also get the records."""
     unreadable: str | None = None
     """Which records of the topic could not be read, and why; they are left out."""
+    hidden: tuple[Hidden, ...] = ()
+    """Records that an open transaction hides: they may be letters."""
 
     @property
     def chosen(self) -> dict[int, OffsetSet]:
@@ -100,6 +106,10 @@ class RedriveReport:
     """Letters sent by an earlier redrive that died before it closed the batch; only closed by this one."""
     gone: int = 0
     """Letters without a copy whose record is no longer in the source topic: there was nothing to send."""
+    looping: int = 0
+    """Letters without a copy whose record was redriven too often, which is only seen when it is read."""
+    refused: list[RefusedLetter] = field(default_factory=list)
+    """Letters that could not be sent. Another redrive tries them again."""
     seconds: float = 0.0
 
 
@@ -165,6 +175,7 @@ class Redrive:
         targets, causes = Counter[str](), Counter[str]()
         sent_before = looping = in_output = 0
         without_copy: dict[Place, str] = {}
+        content = dict[Place, int]()
         letters = LettersSeen()
         chosen_groups: set[str] = set()
         for letter in letters.of(read_dead_letters(self._settings, self._topic, logs=logs)):
@@ -172,7 +183,7 @@ class Redrive:
                 continue
             if letter.offset in sent.get(letter.partition, EMPTY):
                 sent_before += 1
-            elif redrive_count(letter.headers) >= self._max_redrives:
+            elif redrive_count(original_headers(letter)) >= self._max_redrives:
                 looping += 1
             elif published.has(letter):
                 in_output += 1
@@ -183,6 +194,7 @@ class Redrive:
                 targets[self._target or letter.source_topic] += 1
                 chosen_groups.add(letter.group or "")
                 causes[cause] += 1
+                content[at] = len(letter.key or b"") + len(letter.value or b"")
                 if not letter.is_copy:
                     without_copy[at] = cause
         letters.check(self._selection, self._topic, self._batches.group_names, self._topics)
@@ -194,7 +206,7 @@ class Redrive:
         away = (not 0 <= at.source_partition < sizes[self._target or at.topic] for at in chosen)
         readers = self._batches.groups_of({at.topic for at in chosen if at.is_known})
         return RedrivePlan(
-            tuple(in_order(chosen, self._batch_records)),
+            tuple(in_order(chosen, self._batch_records, content)),
             targets,
             causes,
             0 if self._by_key else sum(away),
@@ -208,6 +220,7 @@ class Redrive:
             frozenset(letters.groups),
             self._other_groups(targets, chosen_groups),
             letters.unreadable_note(self._topic),
+            tuple(hidden_records(self._settings, self._topic, logs)),
         )
 
     def _gone(self, without_copy: Collection[Place]) -> set[Place]:
@@ -263,11 +276,12 @@ class Redrive:
         after them.
         """
         began = time.monotonic()
+        targets = self._targets(plan.targets)
         redrive_id = self._batches.begin(
-            self._selection, self._target, self._only_group, plan.targets, by_key=self._by_key
+            self._selection, self._target, self._only_group, targets, by_key=self._by_key
         )
         try:
-            report = self._sent(redrive_id, plan, progress)
+            report = self._sent(redrive_id, plan, targets, progress)
         finally:
             # Also of one that fails: it sends nothing more, so that a publication need not wait for it.
             self._batches.end(redrive_id)
@@ -278,7 +292,11 @@ class Redrive:
         return report
 
     def _sent(
-        self, redrive_id: uuid.UUID, plan: RedrivePlan, progress: Callable[[str], None]
+        self,
+        redrive_id: uuid.UUID,
+        plan: RedrivePlan,
+        targets: Iterable[str],
+        progress: Callable[[str], None],
     ) -> RedriveReport:
         try:
             self._batches.plan(redrive_id, plan.places)
@@ -286,22 +304,47 @@ class Redrive:
             raise RedriveRefused(str(error)) from error
         report = RedriveReport(redrive_id, gone=plan.gone)
         # The open batches of a killed redrive come first, because they were chosen earlier.
-        left = [(partition, EMPTY) for partition in sorted(self._batches.open_partitions())]
+        left = [(partition, EMPTY) for partition in self._batches.open_partitions()]
+        producer = self._producer({*targets, *(self._batches.open_targets() if left else ())})
         for partition, wanted in groupby((*left, *plan.batches), key=lambda batch: batch[0]):
-            for line in self._partition(partition, [offsets for _, offsets in wanted], report):
+            for line in self._partition(partition, [offsets for _, offsets in wanted], report, producer):
                 progress(line)
         return report
 
-    def _partition(self, partition: int, wanted: Iterable[OffsetSet], report: RedriveReport) -> Iterator[str]:
+    def _targets(self, names: Iterable[str]) -> dict[str, TargetLog]:
+        """Return the target topics with the ends of their logs."""
+        return {
+            name: TargetLog(
+                info.topic_id, {at: log.log_end for at, log in self._topics.offsets(name).items()}
+            )
+            for name, info in self._topics.describe(names).items()
+        }
+
+    def _producer(self, targets: Iterable[str]) -> dict[str, Any]:
+        """Return the configuration of a producer for these topics; configs that cannot be read are the defaults."""
+        configs: list[dict[str, str]] = []
+        for name in targets:
+            found: dict[str, str] = {}
+            with suppress(ShareError):
+                found = self._topics.configs(name)
+            configs.append(found)
+        return producer_limits(configs)
+
+    def _partition(
+        self, partition: int, wanted: Iterable[OffsetSet], report: RedriveReport, producer: Mapping[str, Any]
+    ) -> Iterator[str]:
         with RecordReader(self._settings) as reader:
             letters = RedrivenLetters(
+                self._settings,
                 self._batches,
                 partition,
                 report.redrive_id,
                 wanted,
                 self._batch_records,
+                max_redrives=self._max_redrives,
                 topics=self._topics,
                 reader=reader,
+                producer=producer,
             )
             try:
                 with MarkerGroup(self._settings, f"sharequeue.redrive.{self._topic}") as markers:
@@ -316,6 +359,8 @@ class Redrive:
                 raise letters.failure(error) from error
             finally:
                 report.gone += letters.gone
+                report.looping += letters.looping
+                report.refused += letters.refused_letters
 
     def _wait(self, sent: int) -> None:
         if self._rate is not None:

@@ -8,77 +8,161 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
-from sharequeue.deadletters.letters import DeadLetter
+from sharequeue.deadletters.hidden import read_settled
+from sharequeue.deadletters.letters import DeadLetter, record_bytes
 from sharequeue.deadletters.outbox import Marker, Record
 from sharequeue.deadletters.redrive.batches import RedriveBatch, RedriveBatches
-from sharequeue.deadletters.redrive.selection import Place, RedriveRefused, original_headers, redriven_headers
+from sharequeue.deadletters.redrive.originals import with_originals
+from sharequeue.deadletters.redrive.selection import (
+    REDRIVE_BATCH,
+    REDRIVE_FROM,
+    Place,
+    RedriveRefused,
+    original_headers,
+    redrive_count,
+    redriven_headers,
+)
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import Topics
 from sharequeue.kafka.transactions import FENCED
 from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.settings import Settings
 
 PARTITION_UA = -1
 """librdkafka's value for a partition that the client chooses."""
+_TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedLetter:
+    """A letter that could not be sent. It stays a letter, and the next redrive of it tries again."""
+
+    partition: int
+    offset: int
+    reason: str
+    """Why, and what to do."""
+
+
+def refused_by_reason(letters: Iterable[RefusedLetter]) -> dict[str, list[str]]:
+    """Return the letters by their reason, as texts that `parse_offsets` takes."""
+    found: dict[str, dict[int, list[int]]] = {}
+    for each in letters:
+        found.setdefault(each.reason, {}).setdefault(each.partition, []).append(each.offset)
+    return {
+        reason: [
+            f"{partition}:{first}" if first == last else f"{partition}:{first}-{last}"
+            for partition, offsets in sorted(by_partition.items())
+            for first, last in OffsetSet.from_offsets(offsets).runs()
+        ]
+        for reason, by_partition in found.items()
+    }
 
 
 class RedrivenLetters:
     """Letters of one partition that are redriven in batches: a `Source` of the outbox.
 
     `wanted` has the letters to send together, in order. An open batch of a killed redrive comes first, because it was
-    chosen earlier.
+    chosen earlier. A letter that cannot be sent is left out of its batch: `gone`, `looping`, `refused_letters`.
     """
 
     def __init__(
         self,
+        settings: Settings,
         batches: RedriveBatches,
         partition: int,
         redrive_id: uuid.UUID,
         wanted: Iterable[OffsetSet],
         max_records: int,
         *,
+        max_redrives: int,
         topics: Topics,
         reader: RecordReader,
+        producer: Mapping[str, Any],
     ) -> None:
+        self._settings = settings
         self._batches = batches
+        self._wanted = deque((redrive_id, offsets) for offsets in wanted)
         self._redrive_id = redrive_id
-        self._wanted = deque(wanted)
         self._max_records = max_records
+        self._max_redrives = max_redrives
         self._topics = topics
         self._reader = reader
         self.gone = 0
         """Letters without a record to send."""
+        self.looping = 0
+        """Letters without a copy, whose record was redriven too often."""
+        self._refused: dict[int, str] = {}
+        """Why letters could not be sent, by offset."""
+        self._left_out: set[int] = set()
+        self._targets: dict[int, str] = {}
+        """The target of each letter of the batch that was built."""
         self.place = batches.topic, partition
         self.transactional_id = f"sharequeue.redrive.{batches.topic}.{partition}"
         # The partitioner of Kafka's own producers, for records without a given partition.
-        self.producer: dict[str, Any] = {"partitioner": "murmur2_random"}
+        self.producer: dict[str, Any] = {"partitioner": "murmur2_random", **producer}
+
+    @property
+    def refused_letters(self) -> list[RefusedLetter]:
+        """The letters that could not be sent."""
+        return [
+            RefusedLetter(self.place[1], offset, reason) for offset, reason in sorted(self._refused.items())
+        ]
 
     def open(self) -> RedriveBatch | None:
         """Return the open batch, or a new one of the next wanted letters that were never sent."""
-        _, partition = self.place
-        while self._wanted:
-            batch = self._batches.open(partition, self._redrive_id, self._wanted[0], self._max_records)
-            self._wanted[0] -= EMPTY if batch is None else batch.offsets
-            if batch is None or not self._wanted[0]:
+        while True:
+            redrive_id, wanted = self._wanted[0] if self._wanted else (self._redrive_id, EMPTY)
+            batch = self._batches.open(self.place[1], redrive_id, wanted, self._max_records)
+            left = wanted - (EMPTY if batch is None else batch.offsets)
+            if self._wanted:
                 self._wanted.popleft()
-            if batch is not None:
+            if batch is not None and left:
+                self._wanted.appendleft((redrive_id, left))
+            if batch is not None or not self._wanted:
                 return batch
-        return None
 
     def marker(self, batch: RedriveBatch) -> Marker:
         """Return the batch's marker."""
         return Marker(batch.sequence, batch.identity)
 
-    def written(self, batch: RedriveBatch, found: Marker | None) -> OffsetSet:
-        """Return nothing: without its marker, no record of a batch was sent."""
-        return EMPTY
+    def written(self, batch: RedriveBatch) -> OffsetSet:
+        """Return the letters of a batch whose records are in one of the targets."""
+        sent = set[int]()
+        for topic, info in self._topics.describe(batch.targets).items():
+            known = batch.targets[topic]
+            first = known.ends if known.topic_id == info.topic_id else {}
+            for record in read_settled(self._settings, topic, first):
+                offset = (record.header(REDRIVE_FROM) or "").rpartition(":")[2]
+                if record.header(REDRIVE_BATCH) == batch.identity and offset.isdecimal():
+                    sent.add(int(offset))
+        return OffsetSet.from_offsets(sent)
+
+    def part(self, batch: RedriveBatch, written: OffsetSet) -> RedriveBatch:
+        """Return the batch cut to what is written; the rest is the next batch of the same redrive.
+
+        Letters are not sent in the order of their offsets, so that no offset shows how far a batch is written.
+        """
+        left = batch.offsets - written - OffsetSet.from_offsets(self._left_out)
+        if left:
+            self._wanted.appendleft((batch.redrive_id, left))
+        return self._batches.trim(batch, written)
+
+    def refused(self, batch: RedriveBatch, reasons: Mapping[int, KafkaError]) -> None:
+        """Leave these letters out of the batch, and remember why."""
+        for offset, error in sorted(reasons.items()):
+            self._refuse(offset, _reason(self._targets[offset], error))
+        self._batches.trim(batch, batch.offsets - OffsetSet.from_offsets(self._left_out))
 
     def close(self, batch: RedriveBatch) -> int:
-        """Close a batch: its letters were sent."""
+        """Close a batch: its letters were sent, also those that an earlier redrive could not send elsewhere."""
+        for offset in (batch.offsets - OffsetSet.from_offsets(self._left_out)).iter_offsets():
+            self._refused.pop(offset, None)
         return self._batches.close(batch)
 
     def failure(self, error: KafkaException) -> RedriveRefused:
@@ -92,62 +176,76 @@ class RedrivenLetters:
             )
         return RedriveRefused(f"the broker does not accept the records ({cause.str()}): try again.")
 
-    def records(self, batch: RedriveBatch, wanted: OffsetSet) -> list[Record]:
-        """Return the record to send for each letter that has one, in the order of their sources.
+    def records(self, batch: RedriveBatch, wanted: OffsetSet) -> Iterator[Record]:
+        """Yield the record to send for each letter that has one, in the order of their sources.
 
-        The batch is reduced by the letters without a record.
+        Then the batch is reduced by the letters that are left out.
         """
         found = [DeadLetter.of(message) for message in self._reader.read(*self.place, wanted)]
         letters = sorted(found, key=Place.of)
-        targets = {name for each in letters if (name := batch.target_topic or each.source_topic)}
-        sizes = {name: info.partitions for name, info in self._topics.describe(targets).items()}
-        originals = self._originals(letter for letter in letters if not letter.is_copy)
-        records: list[Record] = []
-        for letter in letters:
-            target, source = batch.target_topic or letter.source_topic, Place.of(letter)
-            original = letter if letter.is_copy else originals.get(source[:3])
-            if target is None or original is None:
-                continue
-            own = original_headers(letter) if letter.is_copy else original.headers
-            known = 0 <= source.source_partition < sizes.get(target, 0) and not batch.by_key
-            records.append(
-                (
-                    letter.offset,
-                    target,
-                    source.source_partition if known else PARTITION_UA,
-                    original.key,
-                    original.value,
-                    redriven_headers(letter, self._batches.topic, own, batch.only_group),
-                    0,
-                )
-            )
-        if lost := wanted.count - len(records):
-            self.gone += lost
-            self._batches.trim(batch, OffsetSet.from_offsets(offset for offset, *_ in records))
-        return records
+        gone = wanted - OffsetSet.from_offsets(each.offset for each in letters)
+        self.gone += gone.count
+        self._left_out = set(gone.iter_offsets())
+        self._targets = {each.offset: batch.target_topic or each.source_topic or "" for each in letters}
+        sizes, refusals = self._sizes(set(self._targets.values()) - {""})
+        for letter, original in with_originals(letters, self._batches, self._topics, self._reader):
+            target = self._targets[letter.offset]
+            if refusal := original if isinstance(original, str) else refusals.get(target):
+                self._refuse(letter.offset, refusal)
+            elif original is None or isinstance(original, str) or not target:
+                self.gone += 1
+                self._left_out.add(letter.offset)
+            elif original is not letter and redrive_count(original.headers) >= self._max_redrives:
+                self.looping += 1
+                self._left_out.add(letter.offset)
+            else:
+                yield self._record(batch, letter, original, target, sizes[target])
+        if self._left_out:
+            self._batches.trim(batch, batch.offsets - OffsetSet.from_offsets(self._left_out))
 
-    def _originals(self, letters: Iterable[DeadLetter]) -> dict[tuple[str, int, int], DeadLetter]:
-        """Return the source records of letters without a copy, if the source still has them."""
-        wanted: dict[tuple[str, int], list[int]] = {}
-        for source in map(Place.of, letters):
-            if source.topic and source.source_partition >= 0 and source.source_offset >= 0:
-                wanted.setdefault(source[:2], []).append(source.source_offset)
-        is_source = source_check(self._batches, self._topics, {topic for topic, _ in wanted})
-        return {
-            (topic, partition, record.offset): record
-            for (topic, partition), offsets in wanted.items()
-            if is_source(topic)
-            for message in self._reader.read(topic, partition, OffsetSet.from_offsets(offsets))
-            if message.error() is None  # of a damaged batch there is nothing to send
-            for record in [DeadLetter.of(message)]
+    def _record(
+        self, batch: RedriveBatch, letter: DeadLetter, original: DeadLetter, target: str, partitions: int
+    ) -> Record:
+        """Return the record to send for a letter, whose content is in `original`."""
+        own = original_headers(letter) if letter.is_copy else original.headers
+        headers = redriven_headers(letter, self._batches.topic, own, batch.only_group, batch.identity)
+        partition = Place.of(letter).source_partition
+        return (
+            letter.offset,
+            target,
+            partition if 0 <= partition < partitions and not batch.by_key else PARTITION_UA,
+            original.key,
+            original.value,
+            headers,
+            record_bytes(original.key, original.value, headers),
+        )
+
+    def _refuse(self, offset: int, reason: str) -> None:
+        """Leave a letter out of its batch, and remember why."""
+        self._left_out.add(offset)
+        self._refused[offset] = reason
+
+    def _sizes(self, targets: Collection[str]) -> tuple[dict[str, int], dict[str, str]]:
+        """Return the number of partitions of the targets, and why others take no records."""
+        found = self._topics.ask(targets)
+        refusals = {
+            topic: found.refused[topic].message
+            if topic in found.refused
+            else f"there is no topic {topic} any more"
+            for topic in targets
+            if topic not in found.known
         }
+        return {topic: info.partitions for topic, info in found.known.items()}, refusals
 
 
-def source_check(batches: RedriveBatches, topics: Topics, names: Iterable[str]) -> Callable[[str], bool]:
-    """Return a function that checks whether one of these topics is still the one that letters name.
-
-    It is not if it was deleted or created again since: then it holds other records.
-    """
-    there = topics.describe(names)
-    found = {name for name, info in there.items() if batches.is_source(name, info.topic_id)}
-    return lambda topic: topic in found
+def _reason(topic: str, error: KafkaError) -> str:
+    """Return why a topic does not take a record, and what to do."""
+    if error.code() in _TOO_LARGE:
+        remedy = f"raise max.message.bytes of {topic}, or send it to a topic that takes it (--to)"
+    elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        remedy = f"grant WRITE on topic {topic}"
+    elif error.code() == KafkaError.INVALID_RECORD:
+        remedy = "a compacted topic takes no record without a key; else see the broker's log"
+    else:
+        remedy = "see the broker's log"
+    return f"{topic} refuses the record ({error.str()}): {remedy}"

@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import groupby, islice
+from itertools import groupby
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from sharequeue.deadletters.letters import ORIGINAL_HEADER, DeadLetter
@@ -25,12 +26,16 @@ REDRIVE_COUNT = "sharequeue.redrive.count"
 """The number of times the record was redriven from a dead-letter topic."""
 REDRIVE_FROM = "sharequeue.redrive.from"
 """The letter from which it was redriven: topic, partition and offset, joined by colons."""
-
+REDRIVE_BATCH = "sharequeue.redrive.batch"
+"""The identity of the batch that sent it. It shows what a killed redrive has sent."""
 REDRIVE_GROUP = "sharequeue.redrive.group"
 """The one share group for which the record was redriven; readers of other groups skip it."""
+_OURS = frozenset({REDRIVE_COUNT, REDRIVE_FROM, REDRIVE_BATCH, REDRIVE_GROUP})
+
+BATCH_BYTES = 16 * 1024 * 1024
+"""The largest letters of a batch are in memory at the same time; a single one may be larger."""
 
 _OFFSETS = re.compile(r"(\d+):(\d+)(?:-(\d+))?")
-_OURS = ("__dlq.", "sharequeue.")
 _MOST_NAMED = 5
 
 
@@ -241,17 +246,31 @@ def check_offsets(
             )
 
 
-def in_order(letters: Iterable[Place], most: int) -> Iterator[tuple[int, OffsetSet]]:
+def in_order(
+    letters: Iterable[Place],
+    most: int,
+    sizes: Mapping[Place, int] = MappingProxyType({}),
+    most_bytes: int = BATCH_BYTES,
+) -> Iterator[tuple[int, OffsetSet]]:
     """Yield the letters in batches of one partition of their topic, those of each source partition in source order,
-    also if they are in several partitions because the dead-letter topic has grown."""
+    also if they are in several partitions because the dead-letter topic has grown.
+
+    A batch has `most` letters, and `most_bytes` by the known sizes, at most; a larger letter is a batch of its own.
+    """
     ordered = sorted(letters)
     home: dict[tuple[str, int], int] = {}
     for place in ordered:
         home.setdefault(place[:2], place.partition)
     ordered.sort(key=lambda place: home[place[:2]])
     for partition, places in groupby(ordered, key=lambda place: place.partition):
-        while batch := list(islice(places, most)):
-            yield partition, OffsetSet.from_offsets(place.offset for place in batch)
+        batch, size = list[int](), 0
+        for place in places:
+            size += sizes.get(place, 0)
+            if batch and (len(batch) == most or size > most_bytes):
+                yield partition, OffsetSet.from_offsets(batch)
+                batch, size = [], sizes.get(place, 0)
+            batch.append(place.offset)
+        yield partition, OffsetSet.from_offsets(batch)
 
 
 def parse_offsets(texts: Iterable[str]) -> dict[int, OffsetSet]:
@@ -277,11 +296,12 @@ def parse_header(text: str) -> tuple[str, str]:
 
 
 def redrive_count(headers: Headers) -> int:
-    """Return how often the record with these headers, or the source record of a letter, was redriven already."""
+    """Return how often the record with these headers was redriven already. Those of a letter's record are its
+    `original_headers`: the letter may itself be a record that was redriven, from a further dead-letter topic."""
     counts = [
         int(value)
         for name, value in headers
-        if name in (REDRIVE_COUNT, ORIGINAL_HEADER + REDRIVE_COUNT) and value is not None and value.isdigit()
+        if name == REDRIVE_COUNT and value is not None and value.isdigit()
     ]
     return max(counts, default=0)
 
@@ -296,14 +316,17 @@ def original_headers(letter: DeadLetter) -> Headers:
 
 
 def redriven_headers(
-    letter: DeadLetter, topic: str, own: Headers, only_group: str | None = None
+    letter: DeadLetter, topic: str, own: Headers, only_group: str | None = None, batch: str | None = None
 ) -> list[Header]:
-    """Return the headers of the redriven record: its own without our earlier ones, then count, origin and target. The
-    remark that its own could not be read stays."""
-    kept = [each for each in own if each[0] == UNDECODABLE or not each[0].startswith(_OURS)]
-    count = max(redrive_count(own), redrive_count(letter.headers)) + 1
+    """Return the headers of the redriven record: its own, with our count, origin, batch and group instead of those of
+    an earlier redrive. A record that is a letter itself, of another topic, keeps what makes it one."""
+    kept = [header for header in own if header[0] not in _OURS]
     origin = f"{topic}:{letter.partition}:{letter.offset}"
-    ours: list[Header] = [(REDRIVE_COUNT, b"%d" % count), (REDRIVE_FROM, origin.encode())]
+    ours: list[Header] = [
+        (REDRIVE_COUNT, b"%d" % (redrive_count(own) + 1)),
+        (REDRIVE_FROM, origin.encode()),
+        *([(REDRIVE_BATCH, batch.encode())] if batch else []),
+    ]
     return [*kept, *ours, *([(REDRIVE_GROUP, only_group.encode())] if only_group else [])]
 
 

@@ -1,16 +1,17 @@
 -- The two phases of a dead letter (KIP-1191) as batches with a number, so that it is written to its topic exactly once.
 
 -- Returns the batch to write next: the open one if there is one, else a new one with the lowest ARCHIVING offsets and the next
--- number. One row per cause and delivery count, each with the failed deliveries of the whole batch (attempts_at); no row if
--- nothing waits.
+-- number; is_new is true for that one, of which nothing can be in the dead-letter topic yet. One row per cause and delivery count,
+-- each with the failed deliveries of the whole batch (attempts_at); no row if nothing waits.
 create or replace function sharequeue.open_dead_letters(
     p_group_id text, p_topic text, p_partition integer, p_max_records bigint
 ) returns table (sequence bigint, opened_at timestamptz, topic_id text, cause text, delivery_count smallint, offsets int8multirange,
-    attempts jsonb)
+    attempts jsonb, is_new boolean)
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_sp sharequeue.share_partitions;
     v_taken int8multirange;
+    v_is_new boolean;
 begin
     perform sharequeue_internal.authorise(p_group_id, 'READ');
     perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_present('the topic', p_topic),
@@ -18,10 +19,10 @@ begin
     perform sharequeue_internal.check_between('the number of records', p_max_records, 1, 4611686018427387904);
     select * into v_sp from sharequeue.share_partitions sp
     where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition for update;
-    if not exists (
+    v_is_new := not exists (
         select from sharequeue.dead_letter_batches b
-        where b.share_partition_id = v_sp.share_partition_id and b.written_at is null
-    ) then
+        where b.share_partition_id = v_sp.share_partition_id and b.written_at is null);
+    if v_is_new then
         select sharequeue_internal.first_records(
             range_agg(sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets)), p_max_records) into v_taken
         from sharequeue.in_flight_batches f where f.share_partition_id = v_sp.share_partition_id and f.state = 3;
@@ -48,7 +49,7 @@ begin
             join sharequeue.dead_letter_batches b using (share_partition_id, sequence)
             where b.share_partition_id = v_sp.share_partition_id and b.written_at is null)
         select b.sequence, b.opened_at, v_sp.topic_id, b.cause, b.delivery_count, b.offsets,
-            (select sharequeue_internal.attempts_at(v_sp.share_partition_id, range_agg(a.offsets)) from batch a)
+            (select sharequeue_internal.attempts_at(v_sp.share_partition_id, range_agg(a.offsets)) from batch a), v_is_new
         from batch b order by b.cause, b.delivery_count;
 end
 $$;

@@ -1,10 +1,11 @@
 -- Sends dead letters back in numbered batches, so that each is sent once, also if a process dies.
 
 -- Records that the role that is logged in requests a redrive, before anything of it is sent. Returns its id. p_selection
--- chooses the letters, by the names of the columns of sharequeue.redrives; a condition that is absent holds for all.
+-- chooses the letters, by the names of the columns of sharequeue.redrives; a condition that is absent holds for all. p_target_logs
+-- has the topic_id of each target topic and the ends of its partitions, so that what is sent can be found.
 create or replace function sharequeue.begin_redrive(
     p_topic text, p_topic_id text, p_target_topic text, p_only_group text, p_target_topics text[], p_by_key boolean,
-    p_selection jsonb
+    p_selection jsonb, p_target_logs jsonb
 ) returns uuid
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -22,6 +23,20 @@ begin
     if p_only_group is not null then
         perform sharequeue_internal.check_group_id(p_only_group);
     end if;
+    if jsonb_typeof(p_target_logs) is distinct from 'object' then
+        raise exception 'the target logs are %: expected an object', coalesce(p_target_logs::text, 'missing')
+            using errcode = 'SQ042';
+    end if;
+    select t.name into v_unknown from jsonb_each(p_target_logs) as t (name, log)
+    where case
+        when jsonb_typeof(t.log -> 'topic_id') = 'string' and jsonb_typeof(t.log -> 'ends') = 'object' then exists (
+            select from jsonb_each_text(t.log -> 'ends') as e (at, log_end)
+            where e.at !~ '^[0-9]{1,9}$' or coalesce(e.log_end, '') !~ '^[0-9]{1,18}$')
+        else true end;
+    if found then
+        raise exception 'the target log of "%" is not known: expected its topic_id, and its ends by partition', v_unknown
+            using errcode = 'SQ042';
+    end if;
     if jsonb_typeof(p_selection) is distinct from 'object' then
         raise exception 'the selection is %: expected an object', coalesce(p_selection::text, 'missing') using errcode = 'SQ042';
     end if;
@@ -33,10 +48,10 @@ begin
             using errcode = 'SQ042';
     end if;
     insert into sharequeue.redrives (
-        redrive_id, dead_letter_topic, topic_id, target_topic, only_group, target_topics, by_key, requested_at, requested_by,
+        redrive_id, dead_letter_topic, topic_id, target_topic, only_group, target_topics, target_logs, by_key, requested_at, requested_by,
         cause, since, until, group_id, source_topic, source_partition, header_name, header_value, offsets)
-    select v_redrive_id, p_topic, p_topic_id, p_target_topic, p_only_group, p_target_topics, p_by_key, sharequeue.clock(),
-        session_user, s.*
+    select v_redrive_id, p_topic, p_topic_id, p_target_topic, p_only_group, p_target_topics, p_target_logs, p_by_key,
+        sharequeue.clock(), session_user, s.*
     from jsonb_to_record(p_selection) as s (
         cause text, since timestamptz, until timestamptz, group_id text, source_topic text, source_partition integer,
         header_name text, header_value text, offsets jsonb);
@@ -123,17 +138,20 @@ end
 $$;
 
 -- Returns the batch to send next: the open one if there is one, also of another caller, else the lowest of the wanted letters
--- that were never sent. No row if none is left. A caller that needs another order requests a few at a time.
+-- that were never sent; is_new is true for that one, of which nothing can be in its target topics yet. No row if none is left. A
+-- caller that needs another order requests a few at a time.
 create or replace function sharequeue.open_redrive(
     p_topic text, p_topic_id text, p_partition integer, p_redrive_id uuid, p_wanted int8multirange, p_max_records bigint
 ) returns table (
-    sequence bigint, redrive_id uuid, target_topic text, only_group text, by_key boolean, offsets int8multirange
+    sequence bigint, redrive_id uuid, target_topic text, only_group text, by_key boolean, offsets int8multirange,
+    target_logs jsonb, is_new boolean
 )
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_is_ended boolean;
     v_redriven sharequeue.redriven;
     v_taken int8multirange;
+    v_is_new boolean;
 begin
     perform sharequeue.require_read_committed();
     perform sharequeue_internal.check_name('the topic', p_topic), sharequeue_internal.check_name('the topic id', p_topic_id),
@@ -150,8 +168,9 @@ begin
     on conflict on constraint redriven_pkey do nothing;
     select r.* into v_redriven from sharequeue.redriven r
     where r.dead_letter_topic = p_topic and r.topic_id = p_topic_id and r.partition = p_partition for update;
-    if not exists (select from sharequeue.redrive_batches b where b.dead_letter_topic = p_topic
-            and b.topic_id = p_topic_id and b.partition = p_partition and b.sent_at is null) then
+    v_is_new := not exists (select from sharequeue.redrive_batches b where b.dead_letter_topic = p_topic
+        and b.topic_id = p_topic_id and b.partition = p_partition and b.sent_at is null);
+    if v_is_new then
         v_taken := sharequeue_internal.first_records(p_wanted - v_redriven.offsets, p_max_records);
         if isempty(v_taken) then
             return;
@@ -163,15 +182,14 @@ begin
         values (p_topic, p_topic_id, p_partition, v_redriven.sequence + 1, p_redrive_id, v_taken, sharequeue.clock());
     end if;
     return query
-        select b.sequence, b.redrive_id, r.target_topic, r.only_group, r.by_key, b.offsets
+        select b.sequence, b.redrive_id, r.target_topic, r.only_group, r.by_key, b.offsets, r.target_logs, v_is_new
         from sharequeue.redrive_batches b join sharequeue.redrives r using (redrive_id)
         where b.dead_letter_topic = p_topic and b.topic_id = p_topic_id and b.partition = p_partition
             and b.sent_at is null;
 end
 $$;
 
--- Removes letters of the open batch that cannot be sent, because their source records are gone; the batch continues
--- with the rest.
+-- Reduces the open batch to these letters, before they are sent. The others cannot be sent, or come with a later batch.
 create or replace function sharequeue.trim_redrive(
     p_topic text, p_topic_id text, p_partition integer, p_sequence bigint, p_offsets int8multirange
 ) returns void

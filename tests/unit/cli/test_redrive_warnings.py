@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from sharequeue.cli import command
 from sharequeue.deadletters.redrive.redrive import RedrivePlan, RedriveReport
+from sharequeue.deadletters.redrive.redriven_letters import RefusedLetter
 from sharequeue.words.offsets import OffsetSet
 
 SENDS = RedrivePlan(
@@ -46,7 +47,7 @@ def test_records_that_are_gone_are_a_warning(run: Run) -> None:
     )
     done = run(SENDS, *EXECUTE, sent=38, gone=22)
     assert done.exit_code == 0, done.output
-    assert ["38", "0", "22"] in [line.split() for line in done.stdout.splitlines()]
+    assert ["38", "0", "22", "0"] in [line.split() for line in done.stdout.splitlines()]
     assert "warning: 22 dead letters have no copy of their record" in done.stderr
     assert "errors.deadletterqueue.copy.record.enable=true" in done.stderr
     assert "warning" not in run(SENDS, *EXECUTE, sent=40).stderr
@@ -60,6 +61,19 @@ def test_a_topic_without_letters_is_a_warning(run: Run) -> None:
         assert "warning: dlq.t has no dead letters: check the topic's name" in nothing.stderr
         before = run(RedrivePlan(sent_before=3, groups=frozenset({"g"})), *words)
         assert "warning" not in before.stderr
+
+
+def test_letters_that_could_not_be_sent_are_named_by_their_reason(run: Run) -> None:
+    """As `--offsets` takes them, and they are counted; nothing is said if there are none."""
+    refused = [RefusedLetter(0, offset, "too large") for offset in (3, 4, 9)] + [
+        RefusedLetter(1, 0, "no key")
+    ]
+    done = run(SENDS, *EXECUTE, sent=36, refused=refused)
+    assert done.exit_code == 0, done.output
+    assert ["36", "0", "0", "4"] in [line.split() for line in done.stdout.splitlines()]
+    assert "4 dead letters could not be sent, and stay in dlq.t" in done.stderr
+    assert "warning: 0:3-4, 0:9: too large" in done.stderr
+    assert "warning: 1:0: no key" in done.stderr
 
 
 def test_a_redrive_that_sends_nothing_says_why(run: Run) -> None:

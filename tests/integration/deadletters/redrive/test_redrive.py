@@ -6,17 +6,24 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import get_args
 
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from sharequeue.cli import command
 from sharequeue.deadletters.outbox import Step
 from sharequeue.deadletters.redrive.redrive import Redrive
-from sharequeue.deadletters.redrive.selection import REDRIVE_COUNT, REDRIVE_FROM, RedriveRefused, Selection
+from sharequeue.deadletters.redrive.selection import (
+    REDRIVE_BATCH,
+    REDRIVE_COUNT,
+    REDRIVE_FROM,
+    RedriveRefused,
+    Selection,
+)
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.headers import headers_of
 from sharequeue.words.offsets import OffsetSet
@@ -228,6 +235,70 @@ def test_what_cannot_be_sent_is_a_warning(given_up: Make, monkeypatch: pytest.Mo
         result = CliRunner().invoke(command, ["dlq", "redrive", case.topic, *options])
         assert result.exit_code == 0, result.output
         assert f"warning: {case.topic} has no dead letters: check the topic's name" in result.stderr
+
+
+def test_letters_behind_an_open_transaction_are_said_to_be_there(
+    given_up: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """List, show and redrive name since when it is open, and whose it is, and do not doubt the topic's name."""
+    case = given_up()
+    case.produce(2)
+    case.reject()
+    other = Producer(client_config(case.settings, transactional_id=f"other-{case.topic}"))
+    other.init_transactions(30)
+    other.begin_transaction()
+    other.produce(case.dead_letter_topic, b"open", b"key", 0)
+    other.flush(30)
+    case.writer().drain()
+    monkeypatch.setenv("SHAREQUEUE_HOME", str(case.settings.home))
+    name = case.dead_letter_topic
+    for arguments in (("list", name), ("show", name, "0", "1"), ("redrive", name)):
+        result = CliRunner().invoke(command, ["dlq", *arguments])
+        assert f"offsets of {name}-0 from 0 on are behind a transaction that another program has open" in (
+            result.stderr
+        ), arguments
+        assert f"open since {datetime.now(UTC):%Y-}" in result.stderr
+        assert "check the topic's name" not in result.stderr
+    other.abort_transaction(30)
+    case.topics.settle([name], 60)
+    listed = CliRunner().invoke(command, ["dlq", "list", name, "-o", "json"])
+    assert len(json.loads(listed.stdout)) == 2
+    assert "transaction" not in listed.stderr
+
+
+def test_a_letter_that_comes_back_from_a_further_dead_letter_topic_is_a_letter(
+    given_up: Make, make_topic: MakeTopic
+) -> None:
+    """A second group reads the first one's letters and gives one up. Sent back, it has all headers of a letter, and
+    from there the record goes to its own topic."""
+    first = given_up(copy=True)
+    first.produce(1, headers=[("kind", b"refund")])
+    first.reject()
+    first.writer().drain()
+    further = make_topic(1, name=f"dlq.{first.dead_letter_topic}", errors_deadletterqueue_group_enable="true")
+    second = GivenUp(first.settings, first.database, f"{first.group}-2", first.dead_letter_topic, further)
+    second.configure(
+        errors_deadletterqueue_topic_name=further,
+        errors_deadletterqueue_copy_record_enable="true",
+        share_auto_offset_reset="earliest",
+    )
+    second.reject({0: OffsetSet.of((0, 1))})
+    second.writer().drain()
+    assert execute(redrive(second)).sent == 1
+    letter, returned = first.letters()
+    assert returned.headers[: len(letter.headers)] == letter.headers
+    assert [name for name, _ in returned.headers[len(letter.headers) :]] == [
+        REDRIVE_COUNT,
+        REDRIVE_FROM,
+        REDRIVE_BATCH,
+    ]
+    again = redrive(
+        first, Selection(offsets={returned.partition: OffsetSet.of((returned.offset, returned.offset + 1))})
+    )
+    assert execute(again).sent == 1
+    (back,) = [message for message in committed(first, first.topic) if len(headers_of(message)) > 1]
+    assert (back.key(), back.value()) == (b"key 0", b"value 0")
+    assert headers_of(back)[:2] == (("kind", b"refund"), (REDRIVE_COUNT, b"1"))
 
 
 def test_another_target_and_a_topic_that_is_not_there(given_up: Make, make_topic: MakeTopic) -> None:

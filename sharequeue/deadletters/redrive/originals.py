@@ -1,0 +1,79 @@
+"""Read the source records of letters that have no copy of them.
+
+A letter has none if its group makes no copies, or if the copy was too large for the dead-letter topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from typing import TypeAlias
+
+from confluent_kafka import KafkaException, Message
+
+from sharequeue.deadletters.letters import DeadLetter
+from sharequeue.deadletters.redrive.batches import RedriveBatches
+from sharequeue.deadletters.redrive.selection import Place
+from sharequeue.kafka.reading import RecordReader
+from sharequeue.kafka.topics import Topics
+from sharequeue.kafka.transactions import is_passing
+from sharequeue.words.offsets import OffsetSet
+
+Original: TypeAlias = DeadLetter | str | None
+"""What has a letter's record: the letter itself if it is a copy, else the record in its source. Or the reason why
+that cannot be read; None if it is no longer there."""
+
+
+def with_originals(
+    letters: Iterable[DeadLetter], batches: RedriveBatches, topics: Topics, reader: RecordReader
+) -> Iterator[tuple[DeadLetter, Original]]:
+    """Yield each letter with its original; the letters are in the order of their sources.
+
+    A source is read as its letters are taken, so that few large records are in memory. Raises KafkaException and
+    `BrokerNotAvailable` for what may pass.
+    """
+    for (topic, partition), some in groupby(letters, key=lambda letter: Place.of(letter)[:2]):
+        of_source = list(some)
+        offsets = {
+            at.source_offset for each in of_source if not each.is_copy and (at := Place.of(each)).topic
+        }
+        wanted = OffsetSet.from_offsets(offset for offset in offsets if offset >= 0)
+        records: Iterator[Message] = iter(())
+        if wanted and partition >= 0 and source_check(batches, topics, {topic})(topic):
+            records = reader.read(topic, partition, wanted)
+        yield from _paired(of_source, records)
+
+
+def _paired(letters: list[DeadLetter], records: Iterator[Message]) -> Iterator[tuple[DeadLetter, Original]]:
+    """Yield the letters of one source partition with their records, both ascending."""
+    original, refusal = None, None
+    for letter in letters:
+        if letter.is_copy:
+            yield letter, letter
+            continue
+        wanted = Place.of(letter).source_offset
+        try:
+            while refusal is None and (original is None or original.offset < wanted):
+                if (message := next(records, None)) is None:
+                    break
+                original = DeadLetter.of(message)
+        except KafkaException as error:
+            if is_passing(error.args[0]):
+                raise
+            refusal = f"its record in {letter.source_topic} cannot be read ({error.args[0].str()}): grant READ on it"
+        if original is not None and original.offset == wanted:
+            # A record of a damaged batch has a problem, and nothing else.
+            damaged = original.problem is not None and not original.headers
+            yield letter, f"its record cannot be read: {original.problem}" if damaged else original
+        else:
+            yield letter, refusal
+
+
+def source_check(batches: RedriveBatches, topics: Topics, names: Iterable[str]) -> Callable[[str], bool]:
+    """Return a function that checks whether one of these topics is still the one that letters name.
+
+    It is not if it was deleted or created again since: then it holds other records.
+    """
+    there = topics.describe(names)
+    found = {name for name, info in there.items() if batches.is_source(name, info.topic_id)}
+    return lambda topic: topic in found
