@@ -16,7 +16,7 @@ from sharequeue.words.settings.jar_sets import JarSetMissing, set_name
 
 __all__ = ["MEGABYTES", "NOT_FOR_THIS_SPARK", "ensure", "jar_set", "state"]
 
-MEGABYTES = {"s3a": 10, "delta": 8, "iceberg": 47, "avro": 1}
+MEGABYTES = {"s3a": 10, "delta": 10, "iceberg": 47, "avro": 1}
 """The download size, rounded up."""
 NOT_FOR_THIS_SPARK = "not for this Spark"
 

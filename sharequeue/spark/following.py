@@ -39,6 +39,7 @@ from sharequeue.spark.progress import Progress, ProgressCallback
 from sharequeue.spark.report import FollowReport, RunReport
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.signals import interruptible
+from sharequeue.spark.spark_jobs import reason_of
 from sharequeue.spark.starting import is_mistake
 from sharequeue.state.listening import Listener
 from sharequeue.words.errors import (
@@ -47,7 +48,6 @@ from sharequeue.words.errors import (
     InvalidRecordState,
     ShareError,
     UnknownMemberId,
-    first_line,
 )
 from sharequeue.words.names import finite
 from sharequeue.words.settings import Settings
@@ -258,7 +258,7 @@ class Follower:
         self._begun = self._joined = True
 
     def _wait_out(self, error: Exception, seconds: float | None) -> None:
-        reason = first_line(error)
+        reason = reason_of(error)
         if isinstance(error, OperationalError | InterfaceError) and error.orig is not None:
             reason = outage_reason(error)
         news = _NUMBERS.sub("", reason)  # numbers of attempts and seconds differ each time

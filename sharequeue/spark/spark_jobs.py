@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from sharequeue.spark.session import SparkNotReady
+from sharequeue.spark.session import JarsDoNotFit, SparkNotReady
 from sharequeue.spark.signals import interruptible
 from sharequeue.words import traces
+from sharequeue.words.errors import first_line
 
 TRACE_TAG = "traceparent-"
 """The beginning of a tag of a run's Spark jobs; the run's trace follows it."""
 
 JVM_GONE = (Py4JError, ConnectionError)
 """The errors of a call to a JVM that has ended. A JVM that runs may also raise Py4JError."""
+
+MOST_CAUSES = 10
+_NOT_LINKED = re.compile(
+    r"java\.lang\.(?:NoSuchMethod|NoSuchField|NoClassDefFound|AbstractMethod|IncompatibleClassChange|"
+    r"UnsupportedClassVersion|IllegalAccess|Verify)Error[^\n]*"
+)
 
 
 def session_lives(spark: SparkSession) -> bool:
@@ -32,14 +40,46 @@ def session_lives(spark: SparkSession) -> bool:
         return False
 
 
+def missing_in_jars(error: BaseException) -> str | None:
+    """Return the JVM's error if a class or method is missing that a jar was compiled with, else None."""
+    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    texts = [str(error)]
+    try:
+        for _ in range(MOST_CAUSES):
+            if java is None:
+                break
+            texts.append(str(java.toString()))
+            java = java.getCause()
+    except JVM_GONE:
+        pass  # what is known is enough
+    found = (_NOT_LINKED.search(text) for text in texts)
+    return next((each[0].strip() for each in found if each), None)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the first line of an error that names what happened: Py4J's own first line names only a call."""
+    _, _, java = str(error).partition("\n")
+    if isinstance(error, Py4JJavaError) and java.startswith(":"):
+        return java.partition("\n")[0].removeprefix(":").strip()
+    return first_line(error)
+
+
 @contextmanager
 def ended_session_is_named(spark: SparkSession, whose: str) -> Iterator[None]:
-    """Raise SparkNotReady in place of an error of Spark that the block raised because the session has ended."""
+    """Raise SparkNotReady in place of an error of Spark that the block raised because the session has ended, and
+    JarsDoNotFit because its jars do not fit together: time cures neither.
+    """
     try:
         yield
     except (PySparkException, *JVM_GONE) as error:
         if session_lives(spark):
-            raise
+            if (missing := missing_in_jars(error)) is None:
+                raise
+            raise JarsDoNotFit(
+                f"the jars of the Spark session of {whose} do not fit together ({missing}): one was made for another "
+                f"version of Spark (this is {spark.version}) or of another jar. Use the sets of `sharequeue jars "
+                "fetch`, or the versions that the makers of your jars name. Leased records are given back."
+            ) from error
         raise SparkNotReady(
             f"the Spark session of {whose} has ended during its work, and cannot be created again in this process: "
             "its JVM was stopped, killed or out of memory. Start it again. Leased records are given back, or "

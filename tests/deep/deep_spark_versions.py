@@ -37,3 +37,12 @@ def test_the_leased_job_sinks_and_dead_letters(series: str, tmp_path: Path, told
     count = passed(TESTS, PYTHONPATH=with_packages(folder, f"pyspark=={series}.*"))
     installed = next(folder.glob("pyspark-*.dist-info")).name.split("-")[1].removesuffix(".dist")
     told.append(f"PySpark {installed}: {count} tests passed")
+
+
+@pytest.mark.parametrize("series", sorted({*SERIES["delta"]} & {*SERIES["iceberg"]}))
+def test_lakes_of_any_age(series: str, tmp_path: Path) -> None:
+    """The jars of a series work with its newest Spark through all that a table does by age."""
+    passed(
+        ["tests/deep/deep_lake_ages.py"],
+        PYTHONPATH=with_packages(tmp_path / "pyspark", f"pyspark=={series}.*"),
+    )

@@ -9,12 +9,14 @@ number.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
@@ -29,6 +31,11 @@ from sharequeue.words.settings import Settings
 from sharequeue.words.settings.addresses import is_uri
 from sharequeue.words.settings.jar_sets import fetch_command
 
+_READS_CHECKPOINTS = (4, 3)
+"""The first Delta that reads checkpoints with every Spark of its series; an older one calls a constructor that Spark
+4.1.2 has changed.
+"""
+_SINCE_SPARK = (4, 1, 2)
 _FORGETS = "delta.setTransactionRetentionDuration"
 _CHECK = "delta.constraints."
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -84,6 +91,7 @@ class _Table:
                 "SHAREQUEUE_SPARK_JARS=delta. A session of your own needs Delta's jars, its extension "
                 f"(spark.sql.extensions={EXTENSIONS['delta']}) and its catalog."
             )
+        _refuse_old(spark)
         names = context.names
         application = f"sharequeue-{context.state.outputs.state_id()}-{names.group}-{names.sink}"
         return cls(spark, str(_detail(spark, table)["location"]), application, f"delta:{table}")
@@ -113,6 +121,33 @@ class _Table:
             return
         once = {"txnAppId": self.application, "txnVersion": str(number)}
         rows(self.spark).write.format("delta").mode("append").options(**once).save(self.path)
+
+
+def _refuse_old(spark: SparkSession) -> None:
+    """Raise SinkRefused for a Delta that cannot read the checkpoints that it writes: a table would stand still after
+    its first ten commits.
+    """
+    jvm: Any = spark._jvm
+    try:
+        delta = str(getattr(getattr(jvm.io.delta, "package$"), "MODULE$").VERSION())
+    except (Py4JError, TypeError):
+        return  # a build of somebody's own
+    if not reads_checkpoints(delta, spark.version):
+        raise SinkRefused(
+            f"Delta {delta} cannot read its own checkpoints with Spark {spark.version} (NoSuchMethodError), and a "
+            "table has one after ten commits: nothing could be written from then on. Run "
+            f"{fetch_command('delta')}, which fetches a version that can, or put Delta "
+            f"{'.'.join(map(str, _READS_CHECKPOINTS))} or newer into a session of your own."
+        )
+
+
+def reads_checkpoints(delta: str, spark: str) -> bool:
+    """Return whether this version of Delta reads checkpoints with this version of Spark."""
+    return _numbers(delta) >= _READS_CHECKPOINTS or _numbers(spark) < _SINCE_SPARK
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))
 
 
 def _detail(spark: SparkSession, table: str) -> Row:
