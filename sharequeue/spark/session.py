@@ -47,6 +47,14 @@ EXTENSIONS = {
     "iceberg": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
 }
 """The configuration of a session for a set of jars."""
+AVRO_LIMITS = {
+    "org.apache.avro.limits.bytes.maxLength": 64 * 2**20,
+    "org.apache.avro.limits.string.maxLength": 64 * 2**20,
+    "org.apache.avro.limits.collectionItems.maxLength": 10_000_000,
+}
+"""Properties of a JVM that decodes Avro. Ten bytes may claim a text of 2 GiB, or billions of items without
+bytes: the decoder reserves memory for a length before it reads.
+"""
 RUNS_DEFAULTS = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
 """Environment variables that a local session sets if they are not set. Without them, workers would run `python3`
 regardless of Spark's settings, and on a host whose own name does not resolve the JVM, which reads its address from
@@ -60,6 +68,12 @@ class SparkNotReady(PipelineError):
     """Spark cannot be started; the message has what is missing and what to do."""
 
     retriable = True  # for example, there was not enough memory
+
+
+class JarsDoNotFit(SparkNotReady):
+    """The jars of this session were made for different versions; the message has what is missing and what to do."""
+
+    retriable = False
 
 
 def spark_session(settings: Settings, app_name: str, conf: Mapping[str, str] | None = None) -> SparkSession:
@@ -165,11 +179,12 @@ def configuration(settings: Settings, app_name: str) -> dict[str, str]:
     cores = os.cpu_count() or 2
     optional = optional_jars(settings)
     jars = [*connector_jars(settings), *(jar for of_set in optional.values() for jar in of_set)]
+    limits = "".join(f" -D{name}={most}" for name, most in AVRO_LIMITS.items()) if "avro" in optional else ""
     conf = {
         "spark.app.name": app_name,
         "spark.master": settings.spark_master,
         "spark.jars": ",".join(map(str, jars)),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j2}{_collector()}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j2}{_collector()}{limits}",
         "spark.driver.memory": _driver_memory(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -180,6 +195,7 @@ def configuration(settings: Settings, app_name: str) -> dict[str, str]:
         "spark.sql.maxConcurrentOutputFileWriters": "256",
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         **(ON_S3 if optional.get("s3a") else {}),
+        **({"spark.executor.extraJavaOptions": limits.strip()} if limits else {}),
     }
     extensions = [EXTENSIONS[name] for name in optional if name in EXTENSIONS]
     if extensions:

@@ -256,3 +256,26 @@ def test_what_cannot_be_decoded_at_all_is_refused(
     )
     with pytest.raises(HandlerError, match="more than 1,000 schema ids"):
         avro(many, registry, schema='"string"')
+
+
+def test_a_length_that_a_record_claims_is_refused(spark: SparkSession) -> None:
+    """A text and bytes of 2 GiB, and billions of items without bytes, are rejects; the next record is read."""
+    fields = [
+        {"name": "text", "type": "string"},
+        {"name": "raw", "type": "bytes"},
+        {"name": "nothing", "type": {"type": "array", "items": "null"}},
+    ]
+    schema = json.dumps({"type": "record", "name": "Claims", "fields": fields})
+    claim = number(2**31 - 10)
+    values = [
+        claim,
+        text("a") + claim,
+        text("a") + number(0) + claim + number(0),
+        text("a") + number(0) + number(0),
+    ]
+    records = spark.createDataFrame(
+        [("t", 0, offset, 7, bytearray(value)) for offset, value in enumerate(values)],
+        "topic string, partition int, offset long, lease_id long, value binary",
+    )
+    rows = avro(records, schema=schema).orderBy("offset").collect()
+    assert [row["outcome"] for row in rows] == ["reject"] * 3 + ["accept"]

@@ -21,7 +21,7 @@ from pyspark.sql.avro.functions import from_avro
 from sharequeue.spark.formats.decoded_column import DECODED, decided, of_registry, shown
 from sharequeue.spark.formats.registry import Registry
 from sharequeue.spark.handler import HandlerError
-from sharequeue.spark.session import SparkNotReady
+from sharequeue.spark.session import AVRO_LIMITS, SparkNotReady
 from sharequeue.words.settings.jar_sets import fetch_command
 
 MOST_IDS = 1_000
@@ -56,6 +56,7 @@ def avro(
             "avro() needs the reader's schema: `schema`, or with a registry `subject`; not both"
         )
     _refuse_without_avro(records)
+    _limit_lengths(records)
     raw = fn.col(column)
     if registry is None:
         assert schema is not None  # noqa: S101 - see above
@@ -148,6 +149,17 @@ def _checked(records: DataFrame, schema: str, what: str) -> str:
         return str(jvm.org.apache.avro.Schema.Parser().parse(schema).toString())
     except Py4JJavaError as error:
         raise HandlerError(f"{what} is not an Avro schema: {error.java_exception.getMessage()}") from None
+
+
+def _limit_lengths(records: DataFrame) -> None:
+    """Limit the lengths that a record may claim, in the driver's JVM, unless it has limits of its own.
+
+    The executors of a cluster have them from `spark_session`; Avro reads them once.
+    """
+    jvm: Any = records.sparkSession._jvm
+    for name, most in AVRO_LIMITS.items():
+        if jvm.java.lang.System.getProperty(name) is None:
+            jvm.java.lang.System.setProperty(name, str(most))
 
 
 def _refuse_without_avro(records: DataFrame) -> None:

@@ -5,6 +5,7 @@ Avro is in `tests/deep/deep_avro.py`: its jar is a set of its own.
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -103,6 +104,41 @@ def test_json_is_one_object_and_nothing_else(spark: SparkSession) -> None:
     found = rows_of(json(records_of(spark, *wrong, *right), "id string"))
     assert [row["outcome"] for row in found] == ["reject"] * len(wrong) + ["accept"] * len(right)
     assert [row["value"]["id"] for row in found[len(wrong) :]] == ["a", "\u00e9", None]
+
+
+def test_no_number_keeps_the_parser_busy_for_ever(spark: SparkSession) -> None:
+    """A decimal with an exponent of four digits, or of more than a thousand characters, is refused before it is
+    parsed, wherever it is and however it is written; texts that look like one, and other numbers, are read."""
+    refused = (
+        b'{"a": 1e100000000}',
+        b'{"a": -1.5E-100000000}',
+        b'{"a": "1e100000000"}',
+        b'{"a": "1,e,1,0,0,0,0,0,0,0,0"}',
+        b'{"a": "1\\u0065100000000"}',
+        b'{"a": "%s"}' % (b"1" * 2_000_000),
+        b'{"b": [1, 1e00100000000]}',
+        b'{"c": {"x": {"d": "1e100000000"}}}',
+        b'{"a": 1, "unknown": 1e100000000}',
+    )
+    read = (
+        b'{"a": 1.50e1, "t": "12e45678", "x": 1e5}',
+        b'{"a": "12", "t": "\\u0031e100000000"}',
+        b'{"b": [%s]}' % b",".join([b"1"] * 2_000),
+    )
+    schema = "a decimal(10, 2), b array<decimal(5, 1)>, c map<string, struct<d: decimal(38, 0)>>, t string, x double"
+    *others, first, second, third = rows_of(json(records_of(spark, *refused, *read), schema))
+    too_long = "a number with an exponent of four digits, or more than 1,000 characters"
+    assert [row["error"] for row in others] == [too_long] * len(refused)
+    assert (first["value"]["a"], first["value"]["t"], first["value"]["x"]) == (
+        Decimal("15.00"),
+        "12e45678",
+        1e5,
+    )
+    assert (second["value"]["a"], second["value"]["t"]) == (Decimal(12), "1e100000000")
+    assert len(third["value"]["b"]) == 2_000
+    values = (b'{"a": 1e100000000}', b'{"a": %s}' % (b"1" * 2_000_000), b'{"a": %s}' % (b"[" * 1_000_000))
+    for kind in ("string", "double", "bigint", "timestamp", "map<string,string>"):
+        assert len(rows_of(json(records_of(spark, *values), f"a {kind}"))) == len(values)
 
 
 def test_a_time_is_cut_to_microseconds(spark: SparkSession) -> None:
