@@ -105,6 +105,14 @@ _TYPES: Mapping[str, DataType] = {
 }
 
 
+# The state takes a hundred years by its own clock, which may differ from that of Spark; times are rounded up.
+MOST_YEARS = 99
+_TOO_LATE = f"coalesce(not_before > current_timestamp() + make_ym_interval({MOST_YEARS}), false)"
+_WHY_TOO_LATE = (
+    "concat('not_before is ', cast(not_before as string), ': expected a time at most "
+    f"{MOST_YEARS} years ahead (not milliseconds that are read as seconds); reject a record to stop its delivery')"
+)
+
 _NOT_PLANNED = (AnalysisException, PySparkAttributeError, PySparkTypeError, PySparkValueError)
 _LOGS_OF_SPARK = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Loggers that write each error of a plan to stderr, with the stack of the JVM as JSON."""
@@ -142,7 +150,9 @@ def _nothing(record: logging.LogRecord) -> bool:
 def with_outcomes(handled: DataFrame) -> DataFrame:
     """Return a handler's result with checked columns `outcome` and `error`.
 
-    An unknown outcome is kept, null as text: `outcomes.acknowledgements` refuses both. Raises HandlerError when the
+    An unknown outcome is kept, null as text: `outcomes.acknowledgements` refuses both. Texts that are not UTF-8 are
+    made so, because Python could not read them. A record that would have to wait longer than the state allows is
+    rejected, with the reason. Raises HandlerError when the
     result is not a DataFrame, when `outcome` or a column that identifies the record is missing or of another type,
     when `not_before` is not a timestamp, and for columns that cannot be written to files.
     """
@@ -175,9 +185,15 @@ def with_outcomes(handled: DataFrame) -> DataFrame:
     _refuse_unwritable(handled.schema)
     # In SQL: one JVM call for each column instead of a dozen.
     given = "error" if "error" in columns else "null"
-    return handled.withColumns(
-        {"outcome": fn.expr("coalesce(outcome, 'null')"), "error": fn.expr(f"cast({given} as string)")}
-    )
+    outcome, error = "coalesce(make_valid_utf8(outcome), 'null')", f"make_valid_utf8(cast({given} as string))"
+    more = {}
+    if "not_before" in columns:
+        never = f"(outcome = '{RELEASE}' and {_TOO_LATE})"
+        outcome = f"if({never}, '{REJECT}', {outcome})"
+        error = f"if({never}, concat_ws('; ', {_WHY_TOO_LATE}, {error}), {error})"
+        # Python could not read it from the files.
+        more["not_before"] = fn.expr(f"if({never}, null, not_before)")
+    return handled.withColumns({"outcome": fn.expr(outcome), "error": fn.expr(error), **more})
 
 
 def _refuse_unwritable(schema: StructType) -> None:

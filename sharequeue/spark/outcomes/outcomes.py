@@ -47,8 +47,12 @@ _BY = ("lease_id", "outcome", "topic", "partition")
 _READ_BACK = "lease_id long, outcome string, topic string, partition int, offset long"
 # The session may read "timestamp" as a type without a zone.
 _DELAYED = f"{_READ_BACK}, not_before timestamp_ltz"
-# The second from which a released record may be delivered again, rounded up; null without a time.
-_SECOND = "case when outcome = 'release' then (unix_micros(not_before) + 999999) div 1000000 end"
+# The second from which a released record may be delivered again, rounded up; null without a time. 0 stands for all
+# times in the past, because Python has no year before 1. `with_outcomes` rejects records with a time too far ahead.
+_SECOND = (
+    "case when outcome = 'release' then if(not_before < timestamp_seconds(0), 0L, "
+    "(unix_micros(not_before) + 999999) div 1000000) end"
+)
 
 
 @dataclass(frozen=True, slots=True)

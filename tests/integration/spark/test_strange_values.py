@@ -1,0 +1,113 @@
+"""A value of a record that Python or Java cannot represent is the outcome of this record alone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from sharequeue.database import Database
+from sharequeue.deadletters.attempts import read_errors
+from sharequeue.kafka.clients import client_config
+from sharequeue.spark.output.manifest import read_output
+from sharequeue.state import State
+from sharequeue.words.settings import Settings
+from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.stack import MakeTopic
+
+TIMES = (
+    "timestamp'9999-12-31 23:59:59.999999'",
+    "timestamp_seconds(1700000000000)",
+    f"timestamp_micros({2**63 - 1}L)",
+    "timestamp'2200-01-01'",
+    f"timestamp_micros({-(2**63) + 1}L)",
+    "timestamp'2050-01-01'",
+)
+
+
+def test_a_time_not_before_that_is_out_of_range_is_its_records_own_outcome(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+    database: Database,
+) -> None:
+    """More than 99 years ahead: rejected, with the reason; the others are released, with a time in the past at
+    once."""
+    topic = make_topic(1)
+    produce(topic, 0, range(7))
+    times = " ".join(f"when {offset} then {time}" for offset, time in enumerate(TIMES))
+
+    def later(records: DataFrame) -> DataFrame:
+        outcome = fn.when(fn.col("offset") == 6, "accept").otherwise("release")
+        return all_accepted(records).withColumns(
+            {"outcome": outcome, "not_before": fn.expr(f"case offset {times} end"), "error": fn.lit("why")}
+        )
+
+    job = job_of(group, topic, later, failed_share=None)
+    report = run_job(job, assigned(topic), max_rounds=1)
+    assert (report.accepted, report.released, report.rejected) == (1, 2, 4)
+    read = read_output(spark, state, group, job.exceptions_sink)
+    rows = read.orderBy("offset").select("outcome", "error").collect()
+    assert read.where("outcome = 'reject' and not_before is not null").isEmpty()
+    assert [row["outcome"] for row in rows] == ["reject"] * 4 + ["release"] * 2
+    assert rows[1]["error"].startswith(
+        "not_before is +55840-11-08 22:13:20: expected a time at most 99 years ahead"
+    )
+    assert [row["error"].rpartition("; ")[2] for row in rows] == ["why"] * 6
+    waiting = sa.text(
+        "select not_before from sharequeue.in_flight_batches join sharequeue.share_partitions"
+        " using (share_partition_id) where group_id = :group and state = 0 order by first_offset"
+    )
+    assert [each["not_before"] for each in database.rows(waiting, group=group)] == [
+        None,
+        datetime(2050, 1, 1, tzinfo=UTC),
+    ]
+
+
+def test_an_error_that_is_not_utf8_ends_no_round(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+) -> None:
+    """A handler that puts the bytes of a record into its error: the report and the dead letter have it readable."""
+    topic = make_topic(1)
+    produce(topic, 0, [b"a\xff", "b"])
+
+    def cited(records: DataFrame) -> DataFrame:
+        text = fn.col("value").cast("string")
+        kept = records.select("topic", "partition", "offset", "lease_id", text.alias("error"))
+        return kept.withColumn("outcome", fn.lit("reject"))
+
+    job = job_of(group, topic, cited)
+    assert run_job(job, assigned(topic)).errors == (f"{topic}-0 offset 0: reject, a\ufffd",)
+    (output, *_) = [row for row in state.outputs.counted(group, job.exceptions_sink) if row.records]
+    table = read_errors(output.location)
+    assert table is not None
+    assert sorted(table["error"].to_pylist()) == ["a\ufffd", "b"]
+
+
+def test_records_with_timestamps_in_nanoseconds_are_read_one_by_one(
+    group: str,
+    make_topic: MakeTopic,
+    settings: Settings,
+    assigned: Assigned,
+    run_job: RunJob,
+) -> None:
+    """Spark's connector cannot represent them; the reader that seeks gives the last time that there is."""
+    topic = make_topic(1, message_timestamp_after_max_ms=str(2**63 - 1))
+    producer = Producer(client_config(settings))
+    for at in (1_700_000_000_000, 1_700_000_000_000_000, 1_700_000_000_000_000_000, 2**63 - 1):
+        producer.produce(topic, b"a", timestamp=at, partition=0)
+    producer.flush(30)
+    job = job_of(group, topic, all_accepted, reader_options={"sharequeue.seek": "always"})
+    assert run_job(job, assigned(topic)).accepted == 4
