@@ -107,6 +107,8 @@ create table sharequeue.members (
     session_expires_at timestamptz not null,
     -- The assignment of the last response to a heartbeat.
     told_share_partition_ids bigint[],
+    -- Whether the member has sent a heartbeat with the epoch of the response that had it: the response was not lost.
+    told_is_received boolean not null default true,
     constraint members_pkey primary key (group_id, member_id)
 -- Each heartbeat writes the row.
 ) with (fillfactor = 50);

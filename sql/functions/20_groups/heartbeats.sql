@@ -129,6 +129,7 @@ declare
     v_configs record;
     v_topics text[];
     v_told bigint[];
+    v_lost boolean;
     v_at timestamptz;
 begin
     perform sharequeue_internal.authorise_cluster();
@@ -190,6 +191,7 @@ begin
         update sharequeue.members m
         set rack_id = coalesce(p_rack_id, m.rack_id), client_id = p_client_id, client_host = p_client_host,
             subscribed_topic_names = v_topics, heartbeat_at = v_at,
+            told_is_received = m.told_is_received or m.member_epoch = p_member_epoch,
             session_expires_at = v_at + session_timeout_ms * interval '1 millisecond'
         where m.group_id = p_group_id and m.member_id = p_member_id;
     end if;
@@ -206,7 +208,10 @@ begin
 
     -- The member jumps to the assignment's epoch (rule 7); a changed assignment is returned (rule 8).
     select g.assignment_epoch into member_epoch from sharequeue.share_groups g where g.group_id = p_group_id;
-    if v_asked or member_epoch is distinct from p_member_epoch then
+    -- A member that still has the previous epoch did not receive the last response. A broker would not send it again, and the
+    -- member would work with its assignment of before, or with none.
+    v_lost := p_member_epoch <> v_member.member_epoch and not v_member.told_is_received;
+    if v_asked or v_lost or member_epoch is distinct from v_member.member_epoch then
         assignment := sharequeue.assignment_of(p_group_id, p_member_id);
         v_told := array(
             select a.share_partition_id from sharequeue.assignments a
@@ -216,13 +221,11 @@ begin
         update sharequeue.members m
         set previous_member_epoch = case when m.member_epoch = heartbeat.member_epoch then m.previous_member_epoch
                 else m.member_epoch end,
-            member_epoch = heartbeat.member_epoch, told_share_partition_ids = v_told
+            member_epoch = heartbeat.member_epoch, told_share_partition_ids = v_told,
+            told_is_received = m.told_is_received and m.told_share_partition_ids is not distinct from v_told
         where m.group_id = p_group_id and m.member_id = p_member_id
             and (m.member_epoch <> heartbeat.member_epoch or m.told_share_partition_ids is distinct from v_told);
-        -- A member with the previous epoch did not receive the last response, or is about to discard it: two responses may
-        -- overtake each other. What was returned then does not count as known.
-        if not v_asked and p_member_epoch = v_member.member_epoch
-                and v_told is not distinct from v_member.told_share_partition_ids then
+        if not v_asked and not v_lost and v_told is not distinct from v_member.told_share_partition_ids then
             assignment := null;
         end if;
     end if;

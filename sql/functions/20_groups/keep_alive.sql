@@ -56,7 +56,7 @@ begin
             group by g.group_id
         ), alive as (
             update sharequeue.members m
-            set heartbeat_at = v_at, session_expires_at = v_at + o.session * interval '1 millisecond'
+            set heartbeat_at = v_at, told_is_received = true, session_expires_at = v_at + o.session * interval '1 millisecond'
             from unnest(v_done) as d (place) join own o on o.group_id = p_group_ids[d.place]
             where m.group_id = o.group_id and m.member_id = p_member_ids[d.place]
         )
