@@ -204,7 +204,8 @@ class MemberSteps:
             step = SET_BACK if self.history.set_back else -SET_BACK
             self.history.set_back = not self.history.set_back
             self.tally.met["a clock that was set back"] += self.history.set_back
-            self.history.sent = []  # results are kept for an hour
+            # Results are kept for an hour, and calls are repeated later.
+            self.sql.run("update sharequeue.requests set finished_at = finished_at + interval '2 hours'")
         self.history.seconds += step
         self.memory.advance(self.history.seconds - (self.memory.now() - self.sql.start).total_seconds())
         self.sql.move_clock(self.history.seconds)
