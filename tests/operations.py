@@ -506,6 +506,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "note_service_work": operation(meant={"p_replica_id": meant(("quotes",), NOBODY)}),
     "extend_locks": operation(),
     "raise_state_epochs": operation(),
+    "adopt": operation(),
     "set_service_configs": operation(),
     "note_topics": operation(
         meant={
@@ -542,6 +543,7 @@ OPERATIONS: Mapping[str, Operation] = {
     # Readers.
     "needed_outputs": operation(*READER),
     "sequences_behind": operation(*READER),
+    "known_marks": operation(*READER),
     "sink_owners": operation(*READER),
     "replay_batches": operation(*READER),
     "replay_leases": operation(*READER),
@@ -556,12 +558,13 @@ OPERATIONS: Mapping[str, Operation] = {
     "authorized_operations": operation(*EVERYBODY),
     "authorized_topic_operations": operation(*EVERYBODY),
     "check_cluster": operation(*WORKER),
+    "check_identity": operation(*WORKER),
     "clock": operation(*EVERYBODY),
     "principal": operation(*EVERYBODY),
     "require_read_committed": operation(),
     "schema_version": operation(*EVERYBODY),
     "service_drains": operation(*EVERYBODY),
-    "state_id": operation(*EVERYBODY),
+    "identity_found": operation(*EVERYBODY),
     "stored_configs": operation(*EVERYBODY),
     "stored_service_configs": operation(*EVERYBODY),
 }

@@ -93,6 +93,7 @@ _MAKE_SURE: Mapping[str, tuple[str, ...]] = {
     "INCONSISTENT_CLUSTER_ID": (
         "the broker's address is that of the state's cluster",
         "every other cluster has its own database",
+        "the database is not a copy: `sharequeue adopt` shows to which one the state belongs",
     ),
 }
 

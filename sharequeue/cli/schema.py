@@ -1,15 +1,17 @@
-"""`sharequeue migrate` and `sharequeue verify`: the schema, and the invariants of the state."""
+"""`sharequeue migrate`, `verify` and `adopt`: the schema, the invariants of the state, and its database."""
 
 from __future__ import annotations
 
 import click
 
-from sharequeue.cli.options import GroupsNamed, groups_option, settings_options
-from sharequeue.cli.output import Output, answers, text
+from sharequeue.cli.options import GroupsNamed, execute_option, groups_option, settings_options
+from sharequeue.cli.output import Output, answers, moment, number, text
+from sharequeue.cli.run import pipeline_code
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate as apply_migrations
 from sharequeue.state import State
 from sharequeue.words.settings import Settings
+from sharequeue.words.values import StatePlace
 
 
 @click.command()
@@ -45,11 +47,68 @@ def migrate(settings: Settings, output: Output, dry_run: bool, roles: bool) -> N
 @settings_options
 @answers(text("VIOLATION"))
 @groups_option(default_all=True)
-def verify(settings: Settings, output: Output, named: GroupsNamed) -> None:
+@click.option(
+    "--files",
+    is_flag=True,
+    help="Also look for the files of every output that counts; starts Spark.",
+)
+def verify(settings: Settings, output: Output, named: GroupsNamed, files: bool) -> None:
     """Check every invariant of the state; exit code 1 if one is violated."""
     with Database.open(settings) as database:
         violations = named.checked(database, State(database).figures.verify)
+        if files:
+            violations += _without_files(settings, output, database, named)
     output.violations(violations, "every invariant holds")
 
 
-COMMANDS = (migrate, verify)
+def _without_files(settings: Settings, output: Output, database: Database, named: GroupsNamed) -> list[str]:
+    """Return the outputs that count and have no files."""
+    from sharequeue.spark.output.manifest import missing_outputs
+    from sharequeue.spark.session import spark_session
+
+    with pipeline_code(output):
+        spark = spark_session(settings, "verify")
+        return [
+            each for group in named.of(database) for each in missing_outputs(spark, State(database), group)
+        ]
+
+
+@click.command()
+@settings_options
+@answers(
+    text("BOUND-TO"), moment("SINCE"), text("HERE"), number("SHARE-PARTITIONS"), text("STATUS"), one=True
+)
+@execute_option
+def adopt(settings: Settings, output: Output, execute: bool) -> None:
+    """Make this database go on with the state, where a copy, a restore or a move has made two of one.
+
+    Nothing is written, swept or begun in a copy of the database of a state until then. Stop everything that uses the
+    other database first: it is refused in output folders once this one has written there. All leases are fenced, as
+    by `state raise-epochs`.
+    """
+    with Database.open(settings) as database:
+        state = State(database)
+        place = state.administration.place()
+        count = state.administration.adopt() if execute else len(state.figures.describe())
+    output.one_row(
+        {
+            "bound_to": place.bound_to,
+            "since": place.bound_at,
+            "here": place.here,
+            "share_partitions": count,
+            "status": "done" if execute else output.planned,
+        },
+        f"{_found(place)} {'It goes on here now' if execute else 'It would go on here'}, and the leases of {count} "
+        f"share-partitions {'were' if execute else 'would be'} fenced.",
+    )
+
+
+def _found(place: StatePlace) -> str:
+    if place.bound_to is None:
+        return f"This is {place.here}; its state was never used."
+    if place.is_copy:
+        return f"This is {place.here}, a copy: its state is that of {place.bound_to}, since {place.bound_at}."
+    return f"This is {place.here}; the state is bound to it since {place.bound_at}: this is not a copy."
+
+
+COMMANDS = (migrate, verify, adopt)

@@ -159,7 +159,7 @@ def _database(settings: Settings) -> list[Finding]:
         ]
         if schema.level == OK:
             found += _copied(database)
-        return [*found, _login(database)] if schema.level == OK else found
+        return [*found, _login(database), _identity(database)] if schema.level == OK else found
     except SQLAlchemyError as error:
         reason = first_line(getattr(error, "orig", None) or error)
         if isinstance(error, DBAPIError) and is_login_refused(error):
@@ -294,6 +294,20 @@ def _login(database: Database) -> Finding:
         )
     what = "the schema's owner, to whom no ACL applies" if found["owner"] else "ACLs apply"
     return Finding("login", OK, f"{found['principal']}, {what}")
+
+
+def _identity(database: Database) -> Finding:
+    """Check that the database is not a copy of that of the state."""
+    place = State(database).administration.place()
+    if not place.is_copy:
+        return Finding("identity", OK, f"the state is that of {place.here}")
+    return Finding(
+        "identity",
+        FAILURE,
+        f"this is {place.here}, a copy: its state is that of {place.bound_to}, since {place.bound_at}",
+        "nothing is written or begun here. Correct SHAREQUEUE_DATABASE_URL; or, if this database is to replace the "
+        "other one, stop everything that uses the other one and run `sharequeue adopt`",
+    )
 
 
 def _broker(settings: Settings) -> Finding:

@@ -51,8 +51,8 @@ from sharequeue.spark.job import Summary
 from sharequeue.spark.lease import LeasedRecords, Unacknowledged, lease
 from sharequeue.spark.leasing.group import GroupTaken
 from sharequeue.spark.leasing.renewal import LockLost
-from sharequeue.spark.output.folders import SinkTaken
 from sharequeue.spark.output.manifest import NoSuchSink, NotFiles, read_output
+from sharequeue.spark.output.owners import SinkTaken
 from sharequeue.spark.output.reachable import OutputDamaged, OutputFull, OutputNotReachable
 from sharequeue.spark.output.shared_folder import OutputNotShared
 from sharequeue.spark.pipeline import Pipeline, pipeline

@@ -43,7 +43,7 @@ from sharequeue.spark.outcomes.outcomes import (
     refuse_other_partitions,
 )
 from sharequeue.spark.output.files import Files, literal
-from sharequeue.spark.output.folders import no_files, refuse_taken
+from sharequeue.spark.output.folders import no_files
 from sharequeue.spark.output.lease_files import (
     Written,
     durable,
@@ -52,6 +52,7 @@ from sharequeue.spark.output.lease_files import (
     write_summary,
     write_without,
 )
+from sharequeue.spark.output.owners import refuse_taken
 from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.progress import Progress, ProgressCallback
 from sharequeue.spark.reading.plan import TopicPartition

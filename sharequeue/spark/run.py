@@ -40,8 +40,8 @@ from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget, RecordSizes
 from sharequeue.spark.leasing.group import claim_group, living_topics, report_losses, why_nothing
 from sharequeue.spark.leasing.isolation import Isolation
 from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost, Member
-from sharequeue.spark.output.folders import SinkTaken, claim
 from sharequeue.spark.output.manifest import refuse_gone
+from sharequeue.spark.output.owners import SinkTaken, claim
 from sharequeue.spark.output.reachable import OutputNotReachable, failed_by_store
 from sharequeue.spark.output.shared_folder import refuse_unusable
 from sharequeue.spark.progress import ProgressCallback

@@ -16,14 +16,9 @@ from sharequeue.spark.handler import LEASE
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.output.compaction import sweep_compactions
 from sharequeue.spark.output.files import Files
-from sharequeue.spark.output.folders import (
-    SinkNames,
-    is_ours,
-    refuse_taken,
-    remove_lease,
-    sink_root,
-)
+from sharequeue.spark.output.folders import SinkNames, is_ours, remove_lease, sink_root
 from sharequeue.spark.output.manifest import ELSEWHERE, PENDING
+from sharequeue.spark.output.owners import refuse_taken
 from sharequeue.spark.table import Removed
 from sharequeue.state import State
 from sharequeue.words.settings import Settings

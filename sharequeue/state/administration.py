@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.state.rows import raise_refusal, refusal, share_partition_name
 from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import DeletedTopic, ForcedRun, ResetRow, SharePartition
+from sharequeue.words.values import DeletedTopic, ForcedRun, ResetRow, SharePartition, StatePlace
 
 
 class Administration:
@@ -165,11 +165,25 @@ class Administration:
         rows = self._database.rows(sa.text("select sharequeue.raise_state_epochs() as raised"))
         return int(rows[0]["raised"])
 
-    def check_cluster(self, cluster_id: str) -> None:
-        """Check that the state belongs to this Kafka cluster. The first call by the service binds the state to its
-        cluster.
+    def place(self) -> StatePlace:
+        """Return to which database the state is bound, and in which it is."""
+        rows = self._database.rows(sa.text("select * from sharequeue.identity_found()"))
+        return StatePlace(**rows[0])
 
-        Raises InconsistentClusterId, with both ids and what to do, if the state belongs to another cluster.
+    def adopt(self) -> int:
+        """Make this database the one of two with the same state that goes on, and fence every earlier holder.
+
+        Return the number of share-partitions.
+        """
+        rows = self._database.rows(sa.text("select sharequeue.adopt() as raised"))
+        return int(rows[0]["raised"])
+
+    def check_cluster(self, cluster_id: str) -> None:
+        """Check that the state belongs to this Kafka cluster, and to this database. The first call by the service
+        binds the state to its cluster.
+
+        Raises InconsistentClusterId, with both ids and what to do, if the state belongs to another cluster, or if
+        this database is a copy of the state's own.
         """
         self._database.call(sa.text("select sharequeue.check_cluster(:cluster_id)"), cluster_id=cluster_id)
 

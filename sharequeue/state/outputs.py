@@ -8,7 +8,7 @@ to the sweep. ``sharequeue.spark.output.compaction`` moves the files.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import OutputRow, Transfer
+from sharequeue.words.values import OutputRow, StateIdentity, Transfer
 
 
 def _places(offsets: Mapping[tuple[str, int], OffsetSet]) -> dict[str, Any]:
@@ -32,14 +32,45 @@ class Outputs:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._state_id: UUID | None = None
+        self._identity: StateIdentity | None = None
 
-    def state_id(self) -> UUID:
-        """Return the id of this state, which is part of the names of outputs. Reads it from the database once."""
-        if self._state_id is None:
-            rows = self._database.rows(sa.text("select sharequeue.state_id() as state_id"))
-            self._state_id = UUID(str(rows[0]["state_id"]))
-        return self._state_id
+    def check_identity(self) -> StateIdentity:
+        """Return the identity of this state. Raises InconsistentClusterId if this database is a copy of the state's
+        own.
+        """
+        rows = self._database.call(sa.text("select * from sharequeue.check_identity()"))
+        own, *former = rows
+        self._identity = StateIdentity(
+            UUID(str(own["state_id"])),
+            UUID(str(own["origin_id"])),
+            own["bound_at"],
+            {UUID(str(row["state_id"])): row["last_lease_id"] for row in former},
+        )
+        return self._identity
+
+    def identity(self) -> StateIdentity:
+        """Return the identity as `check_identity` has last found it."""
+        return self._identity or self.check_identity()
+
+    def mark(self, group_id: str, folder: str, seen: Sequence[UUID]) -> tuple[UUID, datetime]:
+        """Announce a mark that is about to be set in the folder of a sink, in which these marks were found; return it
+        with its time.
+        """
+        rows = self._database.rows(
+            sa.text("select * from sharequeue.mark_sink(:group_id, :folder, cast(:seen as uuid[]))"),
+            group_id=group_id,
+            folder=folder,
+            seen=[str(mark) for mark in seen],
+        )
+        return UUID(str(rows[0]["mark"])), rows[0]["marked_at"]
+
+    def known_marks(self, marks: Sequence[UUID]) -> set[UUID]:
+        """Return those of these marks that this database has set."""
+        rows = self._database.rows(
+            sa.text("select sharequeue.known_marks(cast(:marks as uuid[])) as mark"),
+            marks=[str(mark) for mark in marks],
+        )
+        return {UUID(str(row["mark"])) for row in rows}
 
     def counted(self, group_id: str, sink: str) -> list[OutputRow]:
         """Return the outputs of a sink that count: the manifest that its readers use."""

@@ -50,9 +50,6 @@ class TemporaryPostgres:
             admin.exec_driver_sql(f"create database {name} template {engine.url.database}")
             database = Database(engine.url.set(database=name).render_as_string(hide_password=False))
             try:
-                with database.transaction() as connection:
-                    # A state id of its own, not the copied one.
-                    connection.exec_driver_sql("update sharequeue.state_identity set state_id = default")
                 publish_service_configs(database, configs)
                 yield Queue(database)
             finally:

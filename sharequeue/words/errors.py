@@ -186,7 +186,8 @@ class UnknownTopicId(ShareError, code=100, retriable=True):
 
 
 class InconsistentClusterId(ShareError, code=104):
-    """The state belongs to a Kafka cluster other than the one at this address. Check both addresses."""
+    """The state belongs to a Kafka cluster other than the one at this address, or to another database, of which this
+    one is a copy. Check both addresses; `sharequeue adopt` shows to which database the state belongs."""
 
 
 class FencedMemberEpoch(ShareError, code=110):

@@ -107,6 +107,36 @@ class LeaseOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class StateIdentity:
+    """Which state this is: outputs carry it, so that a state knows its own."""
+
+    state_id: UUID
+    """In the names of new outputs. An adoption draws a new one."""
+    origin_id: UUID
+    """The same before and after an adoption."""
+    bound_at: datetime
+    """When the state was bound to its database, or adopted there."""
+    former: Mapping[UUID, int] = field(default_factory=dict)
+    """The ids before an adoption, each with the last lease id that was the state's own."""
+
+    def has(self, state_id: UUID, last_lease_id: int) -> bool:
+        """Return whether this state has allotted a lease id under a state id."""
+        return state_id == self.state_id or last_lease_id <= self.former.get(state_id, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class StatePlace:
+    """The database to which a state is bound, and the one in which it is, in words."""
+
+    bound_to: str | None
+    """None before the first use."""
+    bound_at: datetime | None
+    here: str
+    is_copy: bool
+    """Whether it is bound to another database, and owns something outside: then nothing begins here."""
+
+
+@dataclass(frozen=True, slots=True)
 class OutputRow:
     """An output that counts."""
 

@@ -27,16 +27,16 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
     v_worker constant text[] := array[
         'acknowledge', 'acknowledge_batches', 'acquire',
-        'check_cluster', 'close_dead_letters', 'hold_dead_letters', 'initialize', 'observe', 'open_dead_letters',
+        'check_cluster', 'check_identity', 'close_dead_letters', 'hold_dead_letters', 'initialize', 'observe', 'open_dead_letters',
         'claim_group', 'record_report', 'release', 'remove_reports', 'renew', 'report_losses', 'stored_configs', 'sweep', 'topics_redriven_for_others',
         'acknowledge_many', 'acquire_many', 'observe_many', 'release_many', 'renew_many',
         'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets',
-        'begin_compaction', 'commit_compaction', 'commit_replacement', 'forget_compaction', 'removable_outputs',
+        'begin_compaction', 'commit_compaction', 'commit_replacement', 'forget_compaction', 'mark_sink', 'removable_outputs',
         'begin_transfer', 'end_transfer', 'keep_sink_columns',
         'begin_publication', 'end_publication', 'forget_publication',
         'journal_days', 'journal_partitions', 'roll_up_journal'];
     v_service constant text[] := array[
-        'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'begin_redrive', 'clear_other_journal', 'close_redrive', 'confirm_observations', 'create_token',
+        'add_acl', 'adopt', 'allow_everyone_if_no_acl_found', 'beat', 'begin_redrive', 'clear_other_journal', 'close_redrive', 'confirm_observations', 'create_token',
         'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'make_journal_partitions',
         'note_topics', 'open_redrive', 'plan_redrive', 'principal_of_token', 'raise_state_epochs', 'remove_acls', 'remove_deleted_topics',
         'revoke_tokens', 'roll_up_due_days',
@@ -45,9 +45,9 @@ declare
         'assign_share_partitions', 'expire_members', 'heartbeat', 'keep_alive', 'leave_group',
         'raise_group_epoch', 'refresh_group', 'unknown_topics'];
     v_reader constant text[] := array[
-        'needed_outputs', 'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'sequences_behind', 'sink_owners', 'snapshots',
+        'known_marks', 'needed_outputs', 'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'sequences_behind', 'sink_owners', 'snapshots',
         'stored_configs', 'verify', 'verify_journal'];
-    v_everybody constant text[] := array['authorized_operations', 'authorized_topic_operations', 'clock', 'principal', 'schema_version', 'service_drains', 'state_id', 'stored_service_configs'];
+    v_everybody constant text[] := array['authorized_operations', 'authorized_topic_operations', 'clock', 'identity_found', 'principal', 'schema_version', 'service_drains', 'stored_service_configs'];
     -- The coordinator calls these in its own transactions, on tables that it may read; they need no other rights.
     v_coordinator constant text[] := array[
         'assignable_share_partitions', 'assignment_of', 'metadata_hash', 'require_read_committed'];

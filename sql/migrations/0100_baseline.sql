@@ -14,14 +14,39 @@ create table sharequeue.clock_offset (
 );
 insert into sharequeue.clock_offset default values;
 
--- Which state this is. Outputs carry it in their names, so that another database, or this one made anew, neither
--- overwrites nor sweeps them.
+-- Which state this is, and in which database it is; one row from the first use on, so that copies of a template each have an
+-- identity of their own. A copy of a state in use has the same row in another place: sharequeue.check_identity refuses it.
 create table sharequeue.state_identity (
     only_row boolean constraint state_identity_pkey primary key default true
         constraint state_identity_one_row check (only_row),
-    state_id uuid not null default gen_random_uuid()
+    -- Outputs carry it in their names, so that another database, or this one made anew, neither overwrites nor sweeps them.
+    -- An adoption draws a new one.
+    state_id uuid not null default gen_random_uuid(),
+    -- It stays: the folders of sinks, and tables with transactions, know the state by it.
+    origin_id uuid not null default gen_random_uuid(),
+    -- The place: null where the server does not let the schema's owner read it.
+    system_identifier bigint,
+    database_oid oid not null,
+    -- Of this table: a restore makes it anew.
+    table_oid oid not null,
+    database_name text not null,
+    bound_at timestamptz not null
 );
-insert into sharequeue.state_identity default values;
+
+-- The ids under which the state has named outputs before it was adopted, with the last lease that was its own at that time.
+create table sharequeue.former_state_ids (
+    state_id uuid constraint former_state_ids_pkey primary key,
+    last_lease_id bigint not null,
+    until timestamptz not null
+);
+
+-- The marks that this database has set, or was about to set, in folders of sinks: each run sets a new one. A mark that is
+-- not here is of another database with the same identity.
+create table sharequeue.sink_marks (
+    mark uuid constraint sink_marks_pkey primary key default gen_random_uuid(),
+    folder text not null,
+    marked_at timestamptz not null
+);
 
 -- The Kafka cluster that the state is of; one row from the first contact on.
 create table sharequeue.kafka_cluster (

@@ -1,6 +1,6 @@
 """A backup by pg_dump, restored beside a topic and a dead-letter topic that have moved on since.
 
-As `docs/howto/backup.md` says: the dump, `state raise-epochs`, `verify`. Holders from before are refused; what was
+As `docs/howto/backup.md` says: the dump, `adopt`, `verify`. Holders from before are refused; what was
 done after the backup comes again, if the log still has it; what the log has lost is passed over.
 """
 
@@ -125,7 +125,7 @@ def test_a_backup_restored_beside_a_topic_that_moved_on(
 
     tool("pg_restore", elsewhere, "--exit-on-error", str(dump))
     restored = {**given, "SHAREQUEUE_DATABASE_URL": elsewhere.render_as_string(hide_password=False)}
-    assert "raised" in sharequeue(REPOSITORY, restored, "state", "raise-epochs", "--execute", "--yes")
+    assert "It goes on here now" in sharequeue(REPOSITORY, restored, "adopt", "--execute", "--yes")
     assert "every invariant holds" in sharequeue(REPOSITORY, restored, "verify")
     with Database(restored["SHAREQUEUE_DATABASE_URL"]) as database:
         state = State(database)

@@ -168,7 +168,7 @@ def test_a_run_of_a_pipeline(
             wait_until(lambda: servers.done(name) >= known + ROUND, 60)
         fail_over(servers, away_s)
         if setting == "local":
-            sharequeue(REPOSITORY, servers.given, "state", "raise-epochs", "--execute", "--yes")
+            sharequeue(REPOSITORY, servers.given, "adopt", "--execute", "--yes")
         ended = outcome(process, tmp_path / "log")
     finally:
         process.kill()

@@ -22,8 +22,9 @@ from pyspark.sql import functions as fn
 from sharequeue.spark.handler import ACCEPT, LEASE, PipelineError
 from sharequeue.spark.output.damaged import reads_what_counts
 from sharequeue.spark.output.files import Files, literal
-from sharequeue.spark.output.folders import remove_lease, sink_root
+from sharequeue.spark.output.folders import is_ours, remove_lease, sink_root
 from sharequeue.spark.output.manifest import read_counted, read_manifest
+from sharequeue.spark.output.owners import refuse_other_database
 from sharequeue.spark.output.shared_folder import Counted, all_read_back
 from sharequeue.spark.table import Removed
 from sharequeue.state import State
@@ -84,6 +85,7 @@ def compact(
     InvalidRequest when another compaction committed first: then nothing has changed for readers.
     """
     files = Files(spark, settings.output)
+    refuse_other_database(files, state, sink_root(settings, sink))
     folders = read_manifest(state, group, sink)
     counted = dict.fromkeys(folders, 0)
     for row in state.outputs.counted(group, sink):
@@ -158,10 +160,17 @@ def sweep_compactions(
     """
     files = Files(spark, settings.output)
     removed = Removed(dry_run=dry_run)
-    for compaction_id, folders in state.outputs.removable(group, sink, grace).items():
+    removable = state.outputs.removable(group, sink, grace)
+    folders_of = {
+        compaction_id: [folder for folder in folders if _is_own(folder, state)]
+        for compaction_id, folders in removable.items()
+    }
+    roots = {_OURS.sub("", folder) for folders in folders_of.values() for folder in folders}
+    for root in {sink_root(settings, sink), *roots}:
+        refuse_other_database(files, state, root)
+    for compaction_id, folders in folders_of.items():
         for folder in folders:
-            # Any role with rights on the group can write these names: only a sink's own folders are removed.
-            if _OURS.search(folder) and files.exists(folder):
+            if files.exists(folder):
                 if not dry_run:
                     remove_lease(files, folder)
                 removed.append(folder)
@@ -169,6 +178,17 @@ def sweep_compactions(
             on_step("removed")
             state.outputs.forget_compaction(compaction_id)
     return removed
+
+
+def _is_own(folder: str, state: State) -> bool:
+    """Return whether this state has written a folder. Any role with rights on the group can write the names of
+    compactions: only folders of a sink are removed.
+    """
+    found = _OURS.search(folder)
+    if found is None:
+        return False
+    written, _, _ = found[1].partition("/")
+    return not written.startswith("leases=") or is_ours(written, state) is not None
 
 
 def _records_in(written: DataFrame) -> int | None:

@@ -7,13 +7,14 @@ begins with ELSEWHERE.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from sharequeue.spark.handler import PipelineError
+from sharequeue.spark.handler import LEASE, PipelineError
 from sharequeue.spark.output.damaged import named_leases, reads_what_counts, refuse_emptied
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import SinkNames, sink_root
@@ -22,7 +23,10 @@ from sharequeue.spark.output.reachable import OutputDamaged
 from sharequeue.state import State
 from sharequeue.words.names import nearest
 from sharequeue.words.settings import Settings
+from sharequeue.words.values import OutputRow
 
+_FOLDER = re.compile(rf"/(leases=[^/]+/{LEASE}=-?\d+|compacted=[^/]+)$")
+_DATA_FILE = re.compile(rf"/(leases=[^/]+/{LEASE}=-?\d+|compacted=[^/]+)/[^_./][^/]*")
 ELSEWHERE = "sink:"
 """The beginning of a location in the manifest that is not a folder."""
 PENDING = f"{ELSEWHERE}pending:"
@@ -95,6 +99,35 @@ def read_counted(
     files = str(jvm.org.apache.hadoop.util.StringUtils.join("\n", rows._jdf.inputFiles()))
     refuse_emptied(folders, files.split("\n"))
     return rows
+
+
+def missing_outputs(spark: SparkSession, state: State, group: str) -> list[str]:
+    """Return what is missing of a group's outputs: a text for each folder that counts and has no file.
+
+    Each sink is listed once. Raises OutputNotReachable for a file system that Spark does not know.
+    """
+    missing: list[str] = []
+    for sink in state.outputs.sinks(group):
+        folders: dict[str, list[OutputRow]] = {}
+        for row in state.outputs.counted(group, sink):
+            location = row.location.removeprefix(PENDING)
+            if row.records and _FOLDER.search(location):
+                folders.setdefault(location, []).append(row)
+        roots = {folder: _FOLDER.sub("", folder) for folder in folders}
+        there = {root: _with_files(Files(spark, root).listing(root)) for root in set(roots.values())}
+        for folder, rows in folders.items():
+            if folder.removeprefix(f"{roots[folder]}/") not in there[roots[folder]]:
+                missing.append(
+                    f"sink {sink} of group {group} counts {sum(row.records for row in rows)} records of "
+                    f"{named_leases([row.lease_id for row in rows])} in {folder}: the folder has no file. Restore it "
+                    "from a backup, or create its rows again with a replay"
+                )
+    return missing
+
+
+def _with_files(listing: str) -> set[str]:
+    """Return the folders of leases and compactions that have data files, by their names below the sink."""
+    return {found[1] for found in _DATA_FILE.finditer(listing)}
 
 
 def refuse_gone(files: Files, settings: Settings, state: State, names: SinkNames) -> None:

@@ -93,7 +93,7 @@ class _Table:
             )
         _refuse_old(spark)
         names = context.names
-        application = f"sharequeue-{context.state.outputs.state_id()}-{names.group}-{names.sink}"
+        application = f"sharequeue-{context.state.outputs.identity().origin_id}-{names.group}-{names.sink}"
         return cls(spark, str(_detail(spark, table)["location"]), application, f"delta:{table}")
 
     def _snapshot(self) -> Any:

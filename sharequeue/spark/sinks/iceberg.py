@@ -52,7 +52,7 @@ class IcebergTable(Sink):
         """
         names = context.names
         # Only letters: the name is a key in the table's properties.
-        application = f"sharequeue.{context.state.outputs.state_id()}.{names.group}.{names.sink}"
+        application = f"sharequeue.{context.state.outputs.identity().origin_id}.{names.group}.{names.sink}"
         return opened(context, _Table(context.spark, self.table, application), self.on_step)
 
     def stored(self, settings: Settings, names: SinkNames) -> Stored:

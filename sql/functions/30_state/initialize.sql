@@ -6,6 +6,7 @@ create or replace function sharequeue.initialize(
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
     perform sharequeue_internal.authorise_topics(p_group_id, 'READ', array[p_topic]);
+    perform sharequeue_internal.refuse_copy();
     perform sharequeue_internal.check_start(p_topic, p_partition, p_topic_id, p_start_offset);
     perform sharequeue_internal.check_between('the state epoch', p_state_epoch, 0, 2147483647);
     if not sharequeue_internal.lock_group(p_group_id) then

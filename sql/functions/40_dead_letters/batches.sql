@@ -14,6 +14,7 @@ declare
     v_is_new boolean;
 begin
     perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.refuse_copy();
     perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_present('the topic', p_topic),
         sharequeue_internal.check_present('the partition', p_partition);
     perform sharequeue_internal.check_between('the number of records', p_max_records, 1, 4611686018427387904);

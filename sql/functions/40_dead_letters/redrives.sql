@@ -13,6 +13,7 @@ declare
     v_unknown text;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue_internal.refuse_copy();
     perform sharequeue_internal.check_name('the topic', p_topic), sharequeue_internal.check_name('the topic id', p_topic_id),
         sharequeue_internal.check_present('the target topics', p_target_topics),
         sharequeue_internal.check_present('p_by_key', p_by_key);
@@ -154,6 +155,7 @@ declare
     v_is_new boolean;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue_internal.refuse_copy();
     perform sharequeue_internal.check_name('the topic', p_topic), sharequeue_internal.check_name('the topic id', p_topic_id),
         sharequeue_internal.check_between('the partition', p_partition, 0, 2147483647);
     perform sharequeue_internal.check_offsets(p_wanted), sharequeue_internal.check_between('the number of letters', p_max_records, 1,

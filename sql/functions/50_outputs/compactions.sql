@@ -1,13 +1,6 @@
 -- Outputs of several leases, merged into one folder. The manifest changes from the old folders to the new one in one
 -- transaction, so that no reader of it gets a record twice or not at all.
 
--- Returns the id of this state. It stays the same as long as the database exists; a copy of the database has the
--- same id.
-create or replace function sharequeue.state_id() returns uuid
-language sql stable set search_path = pg_catalog as $$
-    select state_id from sharequeue.state_identity
-$$;
-
 -- Registers a compaction before anything is written. A second call changes nothing.
 create or replace function sharequeue.begin_compaction(
     p_compaction_id uuid, p_group_id text, p_sink text, p_location text
@@ -15,6 +8,7 @@ create or replace function sharequeue.begin_compaction(
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
     perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.refuse_copy();
     perform sharequeue_internal.check_present('the compaction id', p_compaction_id), sharequeue_internal.check_name('the sink', p_sink),
         sharequeue_internal.check_text('the location', p_location, 4096);
     perform from sharequeue.share_groups where group_id = p_group_id for key share;
@@ -115,6 +109,7 @@ declare
     v_before timestamptz;
 begin
     perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.refuse_copy();
     perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_present('the sink', p_sink),
         sharequeue_internal.check_span('the grace', p_grace);
     v_before := sharequeue.clock() - p_grace;

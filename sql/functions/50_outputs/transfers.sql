@@ -15,6 +15,7 @@ declare
 begin
     perform sharequeue.require_read_committed();
     perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.refuse_copy();
     perform sharequeue_internal.check_name('the group id', p_group_id), sharequeue_internal.check_name('the sink', p_sink),
         sharequeue_internal.check_span('the claim', p_claim);
     insert into sharequeue.transfers (group_id, sink, number, locations, records, claimed_until)

@@ -1,14 +1,15 @@
 -- The state belongs to one Kafka cluster, because the same offsets of another one are other records. The first call stores the
 -- cluster's id. After that another cluster is refused, until the owner confirms that it is the same one with a new id.
 
--- Checks that the broker's cluster is the one to which the state belongs; refuses any other with INCONSISTENT_CLUSTER_ID. The
--- first call of a trusted role binds the state to its cluster.
+-- Checks that the broker's cluster is the one to which the state belongs; refuses any other with INCONSISTENT_CLUSTER_ID, and
+-- a copy of the state. The first call of a trusted role binds the state to its cluster.
 create or replace function sharequeue.check_cluster(p_cluster_id text) returns void
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_bound sharequeue.kafka_cluster;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue_internal.refuse_copy();
     perform sharequeue_internal.check_name('the cluster id', p_cluster_id);
     select * into v_bound from sharequeue.kafka_cluster;
     if not found and sharequeue_internal.is_trusted() then

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,14 +19,18 @@ from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.handler import with_outcomes
 from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.output.compaction import compact, sweep_compactions
 from sharequeue.spark.output.files import Files
-from sharequeue.spark.output.folders import SinkTaken, is_ours
+from sharequeue.spark.output.folders import is_ours
 from sharequeue.spark.output.lease_files import write_leases
-from sharequeue.spark.output.manifest import NoSuchSink, read_manifest, read_output
+from sharequeue.spark.output.manifest import NoSuchSink, missing_outputs, read_manifest, read_output
+from sharequeue.spark.output.owners import SinkTaken
 from sharequeue.spark.reading.frame import leased_records
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
+from sharequeue.words.errors import InconsistentClusterId
 from sharequeue.words.settings import Settings
+from sharequeue.words.values import SharePartition
 from tests import single
 from tests.fixtures.pipelines import (
     Assigned,
@@ -36,7 +41,7 @@ from tests.fixtures.pipelines import (
     by_value,
     job_of,
 )
-from tests.fixtures.stack import MakeTopic
+from tests.fixtures.stack import MakeCopy, MakeTopic
 
 Handler = Callable[[DataFrame], DataFrame]
 
@@ -143,16 +148,127 @@ def test_another_database_neither_writes_nor_sweeps(
     ensure_group(private_database, job.group)
     for at in holder.assignment:
         anew.initialize(at, topics.info(topic).topic_id, 0, 1)
-    with pytest.raises(SinkTaken, match=f"of another state database.*{state.outputs.state_id()}"):
+    with pytest.raises(SinkTaken, match=f"of another state database.*{state.outputs.identity().origin_id}"):
         sweep_outputs(spark, output_settings, anew, job)
     produce(topic, 0, ["accept c"])
     with pytest.raises(SinkTaken, match="of another state database"):
         run_job(job, holder, state=anew)
-    (output_settings.local_output / job.sink / "_state").unlink()
+    shutil.rmtree(output_settings.local_output / job.sink / "_state")
     assert sweep_outputs(spark, output_settings, anew, job) == []
     assert is_ours(Path(row.location).parent.name, state) == {row.lease_id}
     assert is_ours(Path(row.location).parent.name, anew) is None
     assert read_output(spark, state, job.group, job.sink).count() == 2
+
+
+def test_of_a_state_and_its_copy_one_goes_on(
+    job: ShareGroupJob,
+    produce: Produce,
+    run_job: RunJob,
+    spark: SparkSession,
+    output_settings: Settings,
+    topics: Topics,
+    private_database: Database,
+    make_copy: MakeCopy,
+) -> None:
+    """A sweep through a copy removes nothing, and the original goes on. The adopted copy has the sink, and removes
+    nothing that the original has counted since; then the original is refused, until it is adopted in its turn."""
+    (topic,) = job.topics
+    original, holder = State(private_database), Holder([SharePartition(job.group, topic, 0)])
+    ensure_group(private_database, job.group)
+    original.initialize(holder.assignment[0], topics.info(topic).topic_id, 0, 1)
+    produce(topic, 0, ["accept a", "accept b"])
+    assert run_job(job, holder, state=original, max_rounds=1).accepted == 2
+    copy = State(make_copy(private_database))
+    produce(topic, 0, ["accept c"])
+    assert run_job(job, holder, state=original, max_rounds=1).accepted == 1
+    with pytest.raises(InconsistentClusterId, match="this is a copy"):
+        sweep_outputs(spark, output_settings, copy, job)
+    with pytest.raises(InconsistentClusterId, match="this is a copy"):
+        compact(spark, output_settings, copy, job.group, job.sink)
+    assert missing_outputs(spark, original, job.group) == []
+
+    copy.administration.adopt()
+    assert run_job(job, holder, state=copy, max_rounds=1).accepted == 1
+    assert sweep_outputs(spark, output_settings, copy, job) == []
+    refused = "marked at .* by a run that this database does not know.*sharequeue adopt"
+    for begin in (
+        lambda: run_job(job, holder, state=original),
+        lambda: sweep_outputs(spark, output_settings, original, job),
+        lambda: compact(spark, output_settings, original, job.group, job.sink),
+        lambda: sweep_compactions(spark, output_settings, original, job.group, job.exceptions_sink),
+    ):
+        with pytest.raises(SinkTaken, match=refused):
+            begin()
+    for state in (original, copy):
+        assert read_output(spark, state, job.group, job.sink).count() == 3
+        assert missing_outputs(spark, state, job.group) == []
+
+    original.administration.adopt()
+    produce(topic, 0, ["accept d"])
+    assert run_job(job, holder, state=original, max_rounds=1).accepted == 1
+    with pytest.raises(SinkTaken, match=refused):
+        sweep_outputs(spark, output_settings, copy, job)
+
+
+def test_a_copy_of_the_servers_files_is_refused_where_the_original_has_been(
+    job: ShareGroupJob,
+    produce: Produce,
+    run_job: RunJob,
+    spark: SparkSession,
+    output_settings: Settings,
+    topics: Topics,
+    private_database: Database,
+    make_copy: MakeCopy,
+) -> None:
+    """Its place looks like that of the original, as after a promotion: it goes on if the original has begun nothing
+    since. Otherwise the sink has a mark that it does not know, and nothing is swept."""
+    (topic,) = job.topics
+    original, holder = State(private_database), Holder([SharePartition(job.group, topic, 0)])
+    ensure_group(private_database, job.group)
+    original.initialize(holder.assignment[0], topics.info(topic).topic_id, 0, 1)
+    produce(topic, 0, ["accept a"])
+    assert run_job(job, holder, state=original, max_rounds=1).accepted == 1
+    promoted = State(make_copy(private_database))
+    with promoted.database.transaction() as connection:
+        connection.exec_driver_sql(
+            "update sharequeue.state_identity set (system_identifier, database_oid, table_oid) ="
+            " (select system_identifier, database_oid, table_oid from sharequeue_internal.place())"
+        )
+    assert sweep_outputs(spark, output_settings, promoted, job) == []
+    produce(topic, 0, ["accept b"])
+    assert run_job(job, holder, state=original, max_rounds=1).accepted == 1
+    with pytest.raises(SinkTaken, match="by a run that this database does not know"):
+        sweep_outputs(spark, output_settings, promoted, job)
+    assert missing_outputs(spark, original, job.group) == []
+
+
+def test_outputs_without_files_are_named(
+    job: ShareGroupJob,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+) -> None:
+    """A folder that is gone, and one without a file in it, each with its lease; empty outputs have none."""
+    (topic,) = job.topics
+    produce(topic, 0, ["accept a", "reject b"])
+    holder = assigned(topic)
+    for value in ("accept c", "accept d"):
+        assert run_job(job, holder, max_rounds=1).rounds
+        produce(topic, 0, [value])
+    assert run_job(job, holder, max_rounds=1).accepted == 1
+    assert missing_outputs(spark, state, job.group) == []
+    kept, emptied, gone = (Path(row.location) for row in state.outputs.counted(job.group, job.sink))
+    shutil.rmtree(gone.parent)
+    for file in emptied.iterdir():
+        file.unlink()
+    found = missing_outputs(spark, state, job.group)
+    assert [each.partition(":")[0] for each in found] == [
+        f"sink {job.sink} of group {job.group} counts 1 records of lease {at.name.partition('=')[2]} in {at}"
+        for at in (emptied, gone)
+    ]
+    assert kept.exists()
 
 
 def test_a_deleted_group_leaves_its_output(

@@ -45,7 +45,7 @@ def test_queues_share_nothing(postgres: TemporaryPostgres) -> None:
         one.advance(3600)
         one.group("g", ["t"])
         assert (one.state.now() - other.state.now()).total_seconds() > 3500
-        assert one.state.outputs.state_id() != other.state.outputs.state_id()
+        assert one.state.outputs.identity().state_id != other.state.outputs.identity().state_id
         assert other.state.figures.describe() == []
         names = {each.database.engine.url.database for each in (one, other)}
         with pytest.raises(ValueError, match="only goes forward"):
