@@ -423,6 +423,15 @@ OPERATIONS: Mapping[str, Operation] = {
     "forget_publication": operation(*WORKER, publication_id=str(REFUSED_PUBLICATION)),
     "removable_outputs": operation(*WORKER),
     "forget_compaction": operation(*WORKER),
+    "mark_sink": operation(
+        *WORKER,
+        folder="/output/orders",
+        seen=[str(UUID(int=8))],
+        meant={
+            "p_folder": meant(("newline", "escape", "quotes"), AS_GIVEN),
+            "p_seen": meant(("no elements", "one more", "of nobody"), "what is in the folder, ours or not"),
+        },
+    ),
     "begin_transfer": operation(*WORKER),
     "end_transfer": operation(*WORKER, location="sink:delta:/t"),
     "keep_sink_columns": operation(*WORKER),
@@ -543,7 +552,7 @@ OPERATIONS: Mapping[str, Operation] = {
     # Readers.
     "needed_outputs": operation(*READER),
     "sequences_behind": operation(*READER),
-    "known_marks": operation(*READER),
+    "known_marks": operation(*READER, marks=[str(UUID(int=8))]),
     "sink_owners": operation(*READER),
     "replay_batches": operation(*READER),
     "replay_leases": operation(*READER),

@@ -15,8 +15,16 @@ from sharequeue.state import State
 from sharequeue.words.settings import Settings
 
 ACTS = (
-    *("add_acl", "allow_everyone_if_no_acl_found", "alter_group_config", "alter_offsets", "create_token"),
-    *("delete_group", "delete_offsets", "extend_locks", "force_dead_letter", "force_release", "pause"),
+    *("add_acl", "adopt", "allow_everyone_if_no_acl_found", "alter_group_config", "alter_offsets"),
+    *(
+        "create_token",
+        "delete_group",
+        "delete_offsets",
+        "extend_locks",
+        "force_dead_letter",
+        "force_release",
+        "pause",
+    ),
     *("raise_state_epochs", "rebind_cluster", "remove_acl", "remove_deleted_topic"),
     *("replace_pipeline", "resume", "revoke_token", "set_service_configs"),
 )

@@ -131,14 +131,16 @@ language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_before sharequeue.state_identity;
     v_here record;
+    v_raised bigint;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue_internal.authorise_cluster();
+    -- First: it sets the sequences that a copy is behind with. It checks the caller's rights.
+    v_raised := sharequeue.raise_state_epochs();
     select * into v_here from sharequeue_internal.place();
     select * into v_before from sharequeue.state_identity for update;
     if not found then
         perform sharequeue_internal.refuse_copy();
-        return 0;
+        return v_raised;
     end if;
     insert into sharequeue.former_state_ids (state_id, last_lease_id, until)
     values (v_before.state_id, coalesce(pg_sequence_last_value('sharequeue.leases_lease_id_seq'), 0), sharequeue.clock());
@@ -148,7 +150,7 @@ begin
     perform sharequeue_internal.audit('adopt', null,
         to_jsonb(sharequeue_internal.place_name(v_before.database_name, v_before.database_oid, v_before.system_identifier)),
         to_jsonb(sharequeue_internal.place_name(v_here.database_name, v_here.database_oid, v_here.system_identifier)));
-    return sharequeue.raise_state_epochs();
+    return v_raised;
 end
 $$;
 
@@ -162,7 +164,11 @@ begin
     perform sharequeue.require_read_committed();
     perform sharequeue_internal.authorise(p_group_id, 'READ');
     perform sharequeue_internal.refuse_copy();
-    perform sharequeue_internal.check_text('the folder', p_folder, 4096), sharequeue_internal.check_present('the marks', p_seen);
+    perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_text('the folder', p_folder, 4096),
+        sharequeue_internal.check_present('the marks', p_seen);
+    if array_position(p_seen, null) is not null then
+        raise exception 'a mark is missing: expected the id of each mark that was found' using errcode = 'SQ042';
+    end if;
     marked_at := sharequeue.clock();
     -- A younger one may be on its way into the folder.
     delete from sharequeue.sink_marks m

@@ -21,7 +21,14 @@ from sharequeue.local.stack import StackInfo
 CALLS = 8
 """More than the five after which PL/pgSQL may take the generic plan."""
 
-OF_ONE_ROW = {"clock_offset", "service_beat", "service_run", "journal_counted", "authorizer"}
+OF_ONE_ROW = {
+    "clock_offset",
+    "service_beat",
+    "service_run",
+    "journal_counted",
+    "authorizer",
+    "state_identity",
+}
 """Tables that hold one row or none: read whole, on one page."""
 
 # Ten batches of a hundred records each: 0 leased (the head), 1 acknowledged, 2 available again, 3 archiving, 4 to 9
