@@ -2,23 +2,26 @@
 
 Errors are stored as by a batch run: in Parquet files of offset and error under the settings' ``output``. The
 acknowledgement names their folder as an output of its lease. The writer of dead letters reads the files and puts
-class and message into the letter's headers; if it cannot read them, the letter has no error. There is a folder for
-each day. Folders older than ``KEPT`` are removed when new errors are written.
+class and message into the letter's headers; if it cannot read them, the letter has no error. The folder is
+``<output>/share-consumer-exceptions/<state id>/<group>/<day>/<lease token>``: the state id shows that it is ours.
+Days older than ``KEPT`` are removed when new errors are written.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
-from uuid import uuid4
+from uuid import UUID, uuid4
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.consumer.held_leases import HeldLease
 from sharequeue.deadletters.attempts import filesystem_of
-from sharequeue.words.errors import first_line
+from sharequeue.words.errors import ShareError, first_line
+from sharequeue.words.names import folder_name
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import LeaseOutput
 
@@ -59,8 +62,9 @@ class Failures:
     started.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, state_id: Callable[[], UUID]) -> None:
         self._settings = settings
+        self._state_id = state_id
         self._late: threading.Event | None = None
         """Set when the last write ends, if the acknowledgement no longer waits for it."""
         self._cleared: date | None = None
@@ -69,8 +73,11 @@ class Failures:
         """Write the errors of some records of a lease; return the output for its acknowledgement, if any."""
         if not errors:
             return None
-        location = holding.errors_at[0] if holding.errors_at else self._folder(holding)
-        problem = self._write(location, errors, min(PATIENCE_S, holding.lease.lock_duration_ms / 10_000))
+        try:
+            location = holding.errors_at[0] if holding.errors_at else self._folder(holding)
+            problem = self._write(location, errors, min(PATIENCE_S, holding.lease.lock_duration_ms / 10_000))
+        except (ShareError, SQLAlchemyError) as error:
+            problem = first_line(error)
         if problem is not None:
             _log.warning("dead letters will be written without the error: %s", problem)
             return None
@@ -80,9 +87,9 @@ class Failures:
         return LeaseOutput(SINK, location, len(errors))
 
     def _folder(self, holding: HeldLease) -> str:
-        group = re.sub(r"[^A-Za-z0-9._-]", "_", holding.lease.share_partition.group_id)
+        group = folder_name(holding.lease.share_partition.group_id)
         day = datetime.now(UTC).date()
-        return f"{self._settings.output}/{FOLDER}/{group}/{day}/{holding.lease.token}"
+        return f"{self._settings.output}/{FOLDER}/{self._state_id()}/{group}/{day}/{holding.lease.token}"
 
     def _write(self, location: str, errors: Mapping[int, str], patience: float) -> str | None:
         """Write the errors; return what went wrong, None if they are written."""

@@ -75,7 +75,8 @@ class Fetcher:
         # Opened now: it refuses unknown configs.
         self.reader = self._new_reader(member.isolation_level)
         self._ends = LogEnds(config.settings, self._state, config.reading.get("oauth_cb"))
-        self._sender = AcknowledgementSender(handover, self._state, member, Failures(config.settings))
+        failures = Failures(config.settings, lambda: self._state.outputs.identity().state_id)
+        self._sender = AcknowledgementSender(handover, self._state, member, failures)
         self._stop = self._started = self._failing = False
         self._rotation = self._drops = 0
         self._dropped: list[HeldLease] = []

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 import sqlalchemy as sa
 
-from sharequeue.reports.files import folder_name
+from sharequeue.words.names import folder_name
 from sharequeue.words.settings import Settings
 
 INDEX = "index.html"

@@ -6,29 +6,14 @@ The path is `<output>/reports/<group>/<day>.html` on this machine, with the day 
 
 from __future__ import annotations
 
-import hashlib
 import os
 from datetime import UTC, date
 from pathlib import Path
-from urllib.parse import quote
 
 from sharequeue.reports.page import page
 from sharequeue.reports.read import GroupReport
+from sharequeue.words.names import folder_name
 from sharequeue.words.settings import Settings
-
-_LONGEST = 180
-
-
-def folder_name(group_id: str) -> str:
-    """Return the name of a group's folder. A group's id may be any text; the name is one that every disk allows."""
-    name = (
-        quote(group_id, safe=" ").replace(".", "%2E")
-        if not group_id.strip(".")
-        else quote(group_id, safe=" ")
-    )
-    if len(name) > _LONGEST:
-        name = f"{name[:_LONGEST]}-{hashlib.sha256(group_id.encode()).hexdigest()[:16]}"
-    return name
 
 
 def page_path(settings: Settings, group_id: str, day: date) -> Path:

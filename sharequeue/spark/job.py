@@ -20,6 +20,7 @@ from sharequeue.spark.handler import Handler, check_dropped
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.sinks.interface import Sink
+from sharequeue.words.names import is_folder_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class ShareGroupJob:
                 f"failed_share is {self.failed_share}: expected a share of a round, above 0 and at most 1, or None"
             )
         for name in (self.sink, *(summary.name for summary in self.summaries)):
-            if not name or name.startswith(("_", ".")) or "/" in name:
+            if not is_folder_name(name):
                 raise ValueError(f"{name!r} cannot be the name of a sink: it becomes a folder's name")
 
     def __call__(self, records: DataFrame) -> DataFrame:

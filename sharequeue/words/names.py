@@ -1,4 +1,4 @@
-"""Check names of groups, topics and clients, and suggest the nearest known name.
+"""Check names of groups, topics and clients, make folder names of them, and suggest the nearest known name.
 
 Kafka's own rule for topics (`Topic.validate`). Kafka bounds group ids and client ids by the protocol only (32,767
 bytes); here they have the same limit as topic names, because they are keys in Postgres and labels of metrics.
@@ -7,16 +7,20 @@ bytes); here they have the same limit as topic names, because they are keys in P
 from __future__ import annotations
 
 import difflib
+import hashlib
 import math
 import operator
 import re
 from collections.abc import Iterable, Sequence
+from urllib.parse import quote
 
 LONGEST_NAME = 249
 """Characters; Kafka's limit for topic names."""
 
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SHOWN = 60
+_LONGEST_FOLDER = 180
+"""Characters; a name in a file system has at most 255 bytes."""
 
 
 def is_topic_name(name: str) -> bool:
@@ -25,6 +29,25 @@ def is_topic_name(name: str) -> bool:
     Kafka allows 1 to 249 letters, digits, dots, underscores and hyphens; not `.` or `..`.
     """
     return _LEGAL_TOPIC.fullmatch(name) is not None and name not in (".", "..")
+
+
+def folder_name(text: str) -> str:
+    """Return a name of a folder for any text: one part of a path on every file system, different for different texts.
+
+    It does not begin with a dot or an underscore, because readers of Spark leave out such folders. A long one is cut
+    and gets a hash.
+    """
+    name = quote(text, safe="")
+    if name[:1] in ("", ".", "_", "~"):
+        name = f"%{ord(name[0]):02X}{name[1:]}" if name else "%"
+    if len(name) > _LONGEST_FOLDER:
+        name = f"{name[:_LONGEST_FOLDER]}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return name
+
+
+def is_folder_name(name: str) -> bool:
+    """Return whether a folder may have this name as it is: one part of a path, which readers of Spark read."""
+    return bool(name) and not name.startswith(("_", ".")) and "/" not in name and name.isprintable()
 
 
 def topic_name_problem(name: str) -> str | None:

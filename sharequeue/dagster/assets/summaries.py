@@ -14,6 +14,7 @@ from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import column_schema, preview
 from sharequeue.state import State
+from sharequeue.words.names import folder_name
 from sharequeue.words.settings import Settings
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def merge_summary(
     partials = read_output(session, state, group.group, sink)
     rows = merge(partials)
     merged = rows.toPandas()
-    path = _replace_parquet(merged, settings.local_output / group.name / f"{name}.parquet")
+    path = _replace_parquet(merged, settings.local_output / folder_name(group.name) / f"{name}.parquet")
     return {
         "dagster/row_count": len(merged),
         "path": dg.MetadataValue.path(path),

@@ -17,6 +17,8 @@ from uuid import UUID, uuid4
 from sharequeue.spark.handler import LEASE
 from sharequeue.spark.output.files import Files
 from sharequeue.state import State
+from sharequeue.words.errors import InvalidRequest
+from sharequeue.words.names import is_folder_name
 from sharequeue.words.settings import Settings
 
 _WRITTEN = re.compile(r"leases=([0-9a-f-]{36})-(\d+)(?:,(\d+))?-[0-9a-f]{12}")
@@ -46,7 +48,11 @@ class SinkNames:
 
 
 def sink_root(settings: Settings, sink: str) -> str:
-    """Return the folder of a sink, or of its exceptions or summaries."""
+    """Return the folder of a sink, or of its exceptions or summaries. Raises InvalidRequest for a name that is not
+    one part of a path: in the state it may be any text.
+    """
+    if not is_folder_name(sink):
+        raise InvalidRequest(f"{sink!r} cannot be the name of a sink: it becomes a folder's name")
     return f"{settings.output}/{sink}"
 
 

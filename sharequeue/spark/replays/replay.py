@@ -46,13 +46,13 @@ from sharequeue.spark.replays.report import ReplayedPartition, ReplayReport
 from sharequeue.spark.replays.selection import (
     Window,
     checked_name,
-    folder_name,
     name_of_leases,
     name_of_offsets,
 )
 from sharequeue.spark.signals import forget_interrupted_call
 from sharequeue.spark.spark_jobs import cancellable, uncache
 from sharequeue.state import State
+from sharequeue.words.names import folder_name
 from sharequeue.words.offsets import EMPTY, OffsetSet
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import AcknowledgeType, Lease

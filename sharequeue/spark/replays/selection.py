@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Self
-from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 from sharequeue.spark.reading.plan import TopicPartition
@@ -132,12 +131,6 @@ def name_of_leases(lease_ids: Sequence[int]) -> str:
         return f"lease-{lease_ids[0]}"
     text = ",".join(map(str, sorted(lease_ids)))
     return f"leases-{hashlib.blake2s(text.encode(), digest_size=6).hexdigest()}"
-
-
-def folder_name(text: str) -> str:
-    """Return a group's id as a folder name that is safe for every file system and reader."""
-    safe = quote(text, safe="")
-    return f"%{ord(safe[0]):02X}{safe[1:]}" if safe[0] in "._~" else safe
 
 
 def _milliseconds(at: datetime) -> int:

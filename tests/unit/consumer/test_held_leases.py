@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Message
+from pyarrow.fs import LocalFileSystem
 
 from sharequeue import Settings
 from sharequeue.consumer import failures as module
 from sharequeue.consumer.acknowledgements import Acknowledgements
 from sharequeue.consumer.failures import Failures
 from sharequeue.consumer.held_leases import LeaseOutcomes, with_delivery_counts
+from sharequeue.words.errors import CoordinatorNotAvailable
+from sharequeue.words.names import folder_name
 from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.values import SharePartition
 from tests.fixtures.consumer import be_patient
 from tests.unit.consumer.stub import consumer_of, holding_of, lease_of, messages_of, put
 from tests.waiting import wait_until
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+STATE_ID = UUID(int=7)
+
+
+def failures_in(settings: Settings) -> Failures:
+    """Return the writer of errors of a state."""
+    return Failures(settings, lambda: STATE_ID)
 
 
 def test_records_with_and_without_a_leader_epoch() -> None:
@@ -37,7 +49,7 @@ def test_errors_of_a_lease_and_of_what_was_renewed_of_it(
 ) -> None:
     """One folder, which one acknowledgement names: a lease's second output of that name would be refused."""
     be_patient(monkeypatch)
-    failures = Failures(Settings.load(str(tmp_path)))
+    failures = failures_in(Settings.load(str(tmp_path)))
     holding = holding_of(0, 2)
     taken = LeaseOutcomes({}, renewed=messages_of(1, 2))
     state: Any = SimpleNamespace(fetches=SimpleNamespace(acknowledge_batches=lambda *_, **__: None))
@@ -70,7 +82,7 @@ def test_errors_do_not_hold_up_acknowledgements(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(module, "_write_table", slow)
     monkeypatch.setattr(module, "PATIENCE_S", 0.05)
-    failures = Failures(Settings.load(str(tmp_path)))
+    failures = failures_in(Settings.load(str(tmp_path)))
     assert failures.output(holding_of(0, 1), {0: "a"}) is None
     monkeypatch.setattr(module, "PATIENCE_S", 30.0)
     assert failures.output(holding_of(1, 2), {1: "b"}) is None
@@ -86,11 +98,57 @@ def test_errors_are_removed_after_a_time(tmp_path: Path, monkeypatch: pytest.Mon
     be_patient(monkeypatch)
     monkeypatch.setattr(module, "datetime", SimpleNamespace(now=lambda _: NOON))
     settings = Settings.load(str(tmp_path))
-    group = Path(settings.output) / module.FOLDER / "g"
+    group = Path(settings.output) / module.FOLDER / str(STATE_ID) / "g"
     today = NOON.date()
     days = [str(today - timedelta(days=ago)) for ago in (31, 30, 1)]
     for name in (*days, "else"):
         (group / name / "token").mkdir(parents=True)
-    assert Failures(settings).output(holding_of(0, 1), {0: "a"}) is not None
+    assert failures_in(settings).output(holding_of(0, 1), {0: "a"}) is not None
     wait_until(lambda: not (group / days[0]).exists())
     assert sorted(each.name for each in group.iterdir()) == sorted([*days[1:], str(today), "else"])
+
+
+@pytest.mark.parametrize("group", ["..", ".", "../..", "a/../..", "_", "~"])
+def test_only_days_of_the_groups_own_folder_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    """Whatever the group's name is: folders that are named like a day stay beside the output, in it, in the folder of
+    all groups, and in those of other groups and other databases."""
+    be_patient(monkeypatch)
+    monkeypatch.setattr(module, "datetime", SimpleNamespace(now=lambda _: NOON))
+    settings = Settings.load(str(tmp_path))
+    output = Path(settings.output)
+    ours = output / module.FOLDER / str(STATE_ID)
+    old = str(NOON.date() - timedelta(days=31))
+    parents = (
+        output.parent,
+        output,
+        output / module.FOLDER,
+        output / module.FOLDER / "other",
+        ours,
+        ours / "g",
+    )
+    for parent in parents:
+        (parent / old).mkdir(parents=True)
+    holding, failures = holding_of(0, 1), failures_in(settings)
+    holding.lease = replace(holding.lease, share_partition=SharePartition(group, "t", 0))
+    written = failures.output(holding, {0: "a"})
+    assert written is not None
+    own = ours / folder_name(group)
+    assert Path(written.location).resolve().parent.parent == own.resolve()
+    assert own.parent == ours
+    wait_until(lambda: failures._cleared is not None)
+    (own / old).mkdir()
+    failures._cleared = None
+    failures._clear(LocalFileSystem(), written.location)
+    assert not (own / old).exists()
+    assert all((parent / old).exists() for parent in parents)
+
+
+def test_a_state_that_does_not_answer_costs_the_error_alone(tmp_path: Path) -> None:
+    """The acknowledgement goes on without an output."""
+
+    def fails() -> UUID:
+        raise CoordinatorNotAvailable
+
+    assert Failures(Settings.load(str(tmp_path)), fails).output(holding_of(0, 1), {0: "a"}) is None

@@ -11,7 +11,6 @@ from sharequeue.spark.replays.report import ReplayedPartition, ReplayReport
 from sharequeue.spark.replays.selection import (
     Window,
     checked_name,
-    folder_name,
     name_of_leases,
     name_of_offsets,
     parse_leases,
@@ -77,13 +76,6 @@ def test_other_leases_are_refused(text: str) -> None:
 def test_what_is_no_folder_is_no_name(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be the name of a replay"):
         checked_name(name)
-
-
-def test_any_group_has_a_folder() -> None:
-    """Kafka allows any text as a group's id; a folder that begins with a dot or underscore is hidden from Spark."""
-    assert folder_name("flight-delays") == "flight-delays"
-    assert folder_name("../a b") == "%2E.%2Fa%20b"
-    assert folder_name("_x") == "%5Fx"
 
 
 def test_a_day_is_a_date() -> None:
