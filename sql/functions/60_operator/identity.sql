@@ -131,10 +131,16 @@ language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_before sharequeue.state_identity;
     v_here record;
+    v_last_lease_id bigint;
     v_raised bigint;
 begin
     perform sharequeue.require_read_committed();
-    -- First: it sets the sequences that a copy is behind with. It checks the caller's rights.
+    perform sharequeue_internal.authorise_cluster();
+    -- Of the leases that the state knows, before they are fenced. The sequence says less: it also numbers the journal, so
+    -- that it may have passed ids that the other database has given to leases since.
+    v_last_lease_id := greatest((select max(l.lease_id) from sharequeue.leases l),
+        (select max(o.lease_id) from sharequeue.lease_outputs o), (select max(j.lease_id) from sharequeue.journal j), 0);
+    -- It sets the sequences that a copy is behind with, before the audit log is written.
     v_raised := sharequeue.raise_state_epochs();
     select * into v_here from sharequeue_internal.place();
     select * into v_before from sharequeue.state_identity for update;
@@ -143,7 +149,7 @@ begin
         return v_raised;
     end if;
     insert into sharequeue.former_state_ids (state_id, last_lease_id, until)
-    values (v_before.state_id, coalesce(pg_sequence_last_value('sharequeue.leases_lease_id_seq'), 0), sharequeue.clock());
+    values (v_before.state_id, v_last_lease_id, sharequeue.clock());
     update sharequeue.state_identity
     set state_id = gen_random_uuid(), system_identifier = v_here.system_identifier, database_oid = v_here.database_oid,
         table_oid = v_here.table_oid, database_name = v_here.database_name, bound_at = sharequeue.clock();

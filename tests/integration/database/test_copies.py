@@ -151,7 +151,7 @@ def test_an_adopted_copy_goes_on(original: State, copy: State, at: SharePartitio
     which nobody has asked, is as before."""
     held = single.acquire(copy, at, "m", None, 2)
     assert held is not None
-    before, orphan = original.outputs.check_identity(), held.lease_id + 100
+    before, orphan = original.outputs.check_identity(), held.lease_id + 1
     assert copy.administration.adopt() == 1
     after = copy.outputs.check_identity()
     assert after.origin_id == before.origin_id
