@@ -82,7 +82,9 @@ def test_no_redrive_begins_or_goes_on_in_a_copy(private_database: Database, make
 def begun(database: Database) -> str:
     """Begin a redrive of a topic `dlq`; return its id."""
     rows = database.rows(
-        sa.text("select sharequeue.begin_redrive('dlq', 'id', null, null, '{t}', false, '{}') as redrive_id")
+        sa.text(
+            "select sharequeue.begin_redrive('dlq', 'id', null, null, '{t}', false, '{}', '{}') as redrive_id"
+        )
     )
     return str(rows[0]["redrive_id"])
 
