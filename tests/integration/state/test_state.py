@@ -295,7 +295,8 @@ def test_dead_letter_batches_are_numbered_one_open_at_a_time(state: State, at: S
     first = state.dead_letters.open(at, 6)
     assert first is not None
     assert (first.sequence, first.count) == (1, 6)
-    assert state.dead_letters.open(at, 99) == first
+    assert first.is_new
+    assert state.dead_letters.open(at, 99) == replace(first, is_new=False)
     assert state.figures.describe("g")[0].spso == 0
     assert state.dead_letters.close(at, 1) == 6
     assert state.figures.describe("g")[0].spso == 6
