@@ -37,6 +37,8 @@ class Target:
     """Type by column: for a domain its base type, for any array `[]`."""
     required: Sequence[str] = ()
     """Columns with NOT NULL that have no default, in a table without a trigger that could fill them."""
+    generated: Sequence[str] = ()
+    """Columns that Postgres always fills itself (`generated always`); they are not in `kinds`."""
     row_security: bool = False
     """Whether policies for rows apply to this role."""
 
@@ -91,12 +93,16 @@ def find(cursor: Any, table: str) -> Target:
         " (select coalesce(json_object_agg(a.attname, case when b.typcategory = 'A' then '[]' else b.typname end"
         " order by a.attnum), '{}') from pg_attribute a join pg_type t on t.oid = a.atttypid"
         " join pg_type b on b.oid = case when t.typtype = 'd' then t.typbasetype else t.oid end"
-        " where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''),"
+        " where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''"
+        " and a.attidentity <> 'a'),"
         # The bits of tgtype: for each row, before, insert.
         " (select coalesce(json_agg(a.attname order by a.attnum), '[]') from pg_attribute a"
         " where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attnotnull and not a.atthasdef"
         " and a.attidentity = '' and not exists (select from pg_trigger g where g.tgtype & 7 = 7"
         " and (g.tgrelid = c.oid or g.tgrelid in (select relid from pg_partition_tree(c.oid))))),"
+        " (select coalesce(json_agg(a.attname order by a.attnum), '[]') from pg_attribute a"
+        " where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped"
+        " and (a.attgenerated <> '' or a.attidentity = 'a')),"
         " row_security_active(c.oid)"
         " from pg_class c join pg_namespace n on n.oid = c.relnamespace"
         " where c.oid = to_regclass(%s) and c.relkind in ('r', 'p')",
@@ -108,7 +114,7 @@ def find(cursor: Any, table: str) -> Target:
             f"there is no table {table} in the state's database: create it there, because its rows are written in "
             "the transaction that acknowledges. To write elsewhere, use `AtLeastOnce`."
         )
-    schema, name, may_insert, may_create, kinds, required, row_security = row
+    schema, name, may_insert, may_create, kinds, required, generated, row_security = row
     if schema == "sharequeue":
         raise SinkRefused(
             f"{table} is in the schema sharequeue, which only the queue may use: create the table in another schema."
@@ -120,7 +126,7 @@ def find(cursor: Any, table: str) -> Target:
             else f"create staging tables in schema {schema}"
         )
         raise SinkRefused(f"this role may not {lacking}: grant this privilege, or use a role that has it.")
-    return Target(schema, name, kinds, required, row_security)
+    return Target(schema, name, kinds, required, generated, row_security)
 
 
 def same_database(connection: sa.Connection, route: Mapping[str, Any], table: str) -> None:

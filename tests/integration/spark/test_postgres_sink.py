@@ -386,6 +386,8 @@ def test_a_column_that_the_table_lacks_is_refused_before_anything_is_written(
         ("n int", "1L as n", "column n is bigint in the handler's result and int4 in table"),
         ("n real", "1d as n", "column n is double in the handler's result and float4 in table"),
         ("n bigint", "1.5 as n", "which cannot hold all of it"),
+        ("n bigint generated always as identity, m int", "1L as n", "has n as `generated always`"),
+        ("n bigint generated always as (m * 2) stored, m int", "1L as n", "has n as `generated always`"),
     ],
 )
 def test_what_postgres_would_refuse_later_is_refused_before_it_is_copied(
