@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 
 RECORDS = 50
 PATIENCE_SECONDS = 240
-ENDED_BY = {"dagster": "DagsterExecutionInterruptedError", "terminated": "SystemExit"}
+ENDED_BY = {"dagster": "DagsterExecutionInterruptedError", "terminated": "Terminated"}
 
 
 @pytest.mark.slow

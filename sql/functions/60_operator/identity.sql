@@ -95,6 +95,7 @@ language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_own sharequeue.state_identity;
 begin
+    perform sharequeue.require_read_committed();
     v_own := sharequeue_internal.own_identity();
     return query
         select v_own.state_id, null::bigint, v_own.origin_id, v_own.bound_at

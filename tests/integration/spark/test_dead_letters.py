@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,15 +39,32 @@ def failing(records: DataFrame) -> DataFrame:
     raise ValueError("no such column")
 
 
-def heard(database: Database, later: str) -> None:
-    """Set when the replicas were heard, from now on."""
-    with database.transaction() as connection:
-        connection.execute(
-            sa.text(
-                "update sharequeue.service_replicas set heard_at = sharequeue.clock() + cast(:later as interval)"
-            ),
-            {"later": later},
+@contextmanager
+def draining(database: Database) -> Iterator[None]:
+    """Have a replica at work that drains, and goes on beating, however long the block takes."""
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(1):
+            hear_replica(database, "replica", drains=True)
+
+    hear_replica(database, "replica", drains=True)
+    beating = threading.Thread(target=beat)
+    beating.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        beating.join()
+
+
+def silence(database: Database) -> None:
+    """Let the replicas have been silent for too long."""
+    database.rows(
+        sa.text(
+            "update sharequeue.service_replicas set heard_at = sharequeue.clock() - interval '16 s' returning 1"
         )
+    )
 
 
 @dataclass
@@ -115,11 +134,10 @@ def test_a_run_writes_them_where_no_service_does(job: Job) -> None:
     """Beside a service that drains, the run leaves them; when that one is silent for 15 s, the next run writes them,
     each once, also a run that fails; then there is nothing to say."""
     job.produce(6)
-    hear_replica(job.case.database, "replica", drains=True)
-    heard(job.case.database, "10 minutes")  # it goes on beating while the run takes its time
-    left = job.run()
+    with draining(job.case.database):
+        left = job.run()
     assert (left.rejected, left.dead_letters, job.waiting) == (3, None, 3)
-    heard(job.case.database, "-16 s")
+    silence(job.case.database)
     hear_replica(job.case.database, "another, which leaves them to jobs")
     with pytest.raises(ValueError, match="no such column"):
         job.run(failing)
@@ -165,19 +183,19 @@ def test_letters_that_are_held_beside_a_service_are_called_held(job: Job) -> Non
     service has tried; a block of `lease` says it too."""
     job.case.configure(errors_deadletterqueue_topic_name=job.case.topic)
     job.produce(6)
-    hear_replica(job.case.database, "replica", drains=True)
-    heard(job.case.database, "10 minutes")
-    remark = str(job.run().remark)
+    given: dict[str, Any] = {"settings": job.settings, "spark": job.spark, "membership": job.holder}
+    with draining(job.case.database):
+        remark = str(job.run().remark)
+        with lease(job.case.group, [job.case.topic], **given) as leased:
+            assert "3 dead letters are held until an operator acts" in str(leased.why_nothing)
     assert remark.startswith(
         f"3 dead letters are held until an operator acts: `{job.case.topic}` does not begin with"
     )
     assert "set `errors.deadletterqueue.topic.name`" in remark
     assert "on the way" not in remark
-    given: dict[str, Any] = {"settings": job.settings, "spark": job.spark, "membership": job.holder}
-    with lease(job.case.group, [job.case.topic], **given) as leased:
-        assert "3 dead letters are held until an operator acts" in str(leased.why_nothing)
     job.case.configure(errors_deadletterqueue_topic_name=job.case.dead_letter_topic)
-    assert job.run().remark == "on the way to the dead-letter topic: 3 records"
+    with draining(job.case.database):
+        assert job.run().remark == "on the way to the dead-letter topic: 3 records"
 
 
 def test_records_that_are_given_up_without_a_topic_are_a_remark(job: Job) -> None:

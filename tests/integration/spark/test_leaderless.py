@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -66,7 +67,8 @@ def test_a_partition_without_a_leader_is_left_out_of_the_lease(
     assert (report.accepted, report.drained, report.leaderless) == (5, False, (f"{filled}-1",))
     assert report.remark is not None
     assert f"{filled}-1 has no leader" in report.remark
-    assert "lag 0 or more" in str(report)
+    # A service that has seen its log end before makes it 5.
+    assert re.search(r"lag [05] or more", str(report))
     assert in_flight(state, group) == [(5, 0, 0), (0, 0, 0)]
     brokers.up = True
     report = run_job(job_of(group, filled, all_accepted), holder)

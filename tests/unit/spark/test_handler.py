@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from typing import Any, cast
 
@@ -10,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from sharequeue.spark.handler import HandlerError, call_handler
-from sharequeue.spark.signals import Terminated, interruptible
+from sharequeue.spark.signals import Terminated
 
 RECORDS = cast(DataFrame, None)
 
@@ -24,6 +23,10 @@ def test_a_handler_that_exits_is_an_error(code: Any) -> None:
 
 def test_sigterm_in_a_handler_stays_a_stop() -> None:
     """A SIGTERM that arrives while the handler is called ends the program, and is no error of the handler."""
-    with interruptible(), pytest.raises(Terminated) as stopped:
-        call_handler(lambda _: signal.raise_signal(signal.SIGTERM), RECORDS)  # type: ignore[arg-type,return-value]
+
+    def handler(_: DataFrame) -> DataFrame:
+        raise Terminated(143)
+
+    with pytest.raises(Terminated) as stopped:
+        call_handler(handler, RECORDS)
     assert stopped.value.code == 143
