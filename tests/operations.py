@@ -398,6 +398,20 @@ OPERATIONS: Mapping[str, Operation] = {
         },
     ),
     "end_redrive": operation(),
+    "discard_letters": operation(
+        topic="dlq.g",
+        topic_id="dlq-id",
+        selection='{"cause": "rejected"}',
+        partitions=[0],
+        letters=["{[5,6)}"],
+        meant={
+            "p_topic": meant(("quotes",), AS_GIVEN),
+            "p_topic_id": meant(("quotes",), AS_GIVEN),
+            "p_selection": meant(("an object",), "all letters"),
+            "p_partitions": meant(("of 2^31-1",), NOBODY),
+            "p_letters": meant(each(ANY_SET), "more letters than there are"),
+        },
+    ),
     "open_redrive": operation(**LETTERS_OF),
     "trim_redrive": operation(
         **LETTERS_OF,

@@ -20,6 +20,7 @@ ACTS = (
         "create_token",
         "delete_group",
         "delete_offsets",
+        "discard_letters",
         "extend_locks",
         "force_dead_letter",
         "force_release",

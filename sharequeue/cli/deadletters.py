@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import chain, islice
-from typing import Any
+from typing import Any, Protocol
 
 import click
 
@@ -18,8 +18,9 @@ from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import Finite, Moment, execute_option, group_option, settings_options
 from sharequeue.cli.output import Output, answers, moment, nested, number, row_of, text
 from sharequeue.database import Database
-from sharequeue.deadletters.hidden import hidden_records
+from sharequeue.deadletters.hidden import Hidden, hidden_records
 from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
+from sharequeue.deadletters.redrive.discard import Discard
 from sharequeue.deadletters.redrive.redrive import MAX_REDRIVES, MIN_RATE, Redrive, RedrivePlan, RedriveReport
 from sharequeue.deadletters.redrive.redriven_letters import refused_by_reason
 from sharequeue.deadletters.redrive.selection import (
@@ -239,6 +240,7 @@ def _logs(settings: Settings, topic: str, offsets: Mapping[int, OffsetSet]) -> d
     number("RESUMED"),
     number("GONE"),
     number("REFUSED"),
+    number("DISCARDED"),
 )
 @_choosing
 @click.option("--to", "target", help="Send to this topic; default: each record's source.")
@@ -290,11 +292,7 @@ def redrive(
             raise Refused(error) from error
     if plan.unreadable is not None:
         output.warn(plan.unreadable)
-    if not (plan.groups or plan.letters or plan.sent_before or plan.looping or plan.gone or plan.published):
-        if not plan.hidden:
-            output.warn(f"{topic} has no dead letters: check the topic's name")
-    elif not (plan.letters or plan.sent_before or plan.looping or plan.gone or plan.published):
-        output.warn(f"{topic} has dead letters, but none of this selection: {selection}")
+    _warn_if_none(output, topic, selection, plan)
     if gone := plan.gone if report is None else report.gone:
         output.warn(
             f"{gone:,} dead letters have no copy of their record, and the record is no longer in its topic, so they "
@@ -315,8 +313,9 @@ def redrive(
             "resumed": report.resumed,
             "gone": report.gone,
             "refused": len(report.refused),
+            "discarded": plan.discarded,
         }
-        output.rows([row], ("SENT", "RESUMED", "GONE", "REFUSED"))
+        output.rows([row], ("SENT", "RESUMED", "GONE", "REFUSED", "DISCARDED"))
         if not report.sent or report.looping:
             _note_held_back(output, plan, report.looping)
         return
@@ -334,13 +333,34 @@ def redrive(
     _note_held_back(output, plan)
 
 
+class _Plan(Protocol):
+    """A plan for the letters of a selection."""
+
+    @property
+    def selected(self) -> int: ...
+    @property
+    def has_letters(self) -> bool: ...
+    @property
+    def hidden(self) -> tuple[Hidden, ...]: ...
+
+
+def _warn_if_none(output: Output, topic: str, selection: Selection, plan: _Plan) -> None:
+    """Warn if a selection takes no letter."""
+    if plan.selected:
+        return
+    if plan.has_letters:
+        output.warn(f"{topic} has dead letters, but none of this selection: {selection}")
+    elif not plan.hidden:
+        output.warn(f"{topic} has no dead letters: check the topic's name")
+
+
 def _warn_of_refused(output: Output, topic: str, report: RedriveReport) -> None:
     """Name the letters that could not be sent, as `--offsets` takes them, by the reason."""
     if not report.refused:
         return
     output.warn(
         f"{plural(len(report.refused), 'dead letter')} could not be sent, and stay in {topic}; the next redrive "
-        "tries them again:"
+        f"tries them again, unless you discard them (`sharequeue dlq discard {topic} --offsets P:FIRST-LAST`):"
     )
     for reason, letters in refused_by_reason(report.refused).items():
         output.warn(f"{', '.join(letters)}: {reason}")
@@ -348,8 +368,53 @@ def _warn_of_refused(output: Output, topic: str, report: RedriveReport) -> None:
 
 def _note_held_back(output: Output, plan: RedrivePlan, looping: int = 0) -> None:
     output.note(
-        f"{plan.sent_before} were sent before, {plan.looping + looping} were sent back too often (--max-redrives)"
+        f"{plan.sent_before} were sent before, {plan.discarded} were discarded, {plan.looping + looping} were sent "
+        "back too often (--max-redrives)"
     )
+
+
+@dlq.command()
+@settings_options
+@answers(text("SOURCE-TOPIC"), text("CAUSE"), number("LETTERS"), number("DISCARDED"))
+@_choosing
+@execute_option
+@click.argument("topic")
+def discard(settings: Settings, output: Output, selection: Selection, execute: bool, topic: str) -> None:
+    """Discard dead letters of TOPIC: no redrive sends them. Without --execute, only show what would be done.
+
+    This cannot be undone. Nothing is deleted: the letters stay in TOPIC until its retention removes them.
+    """
+    with Database.open(settings) as database:
+        try:
+            work = Discard(settings, database, topic, selection)
+            plan = work.plan()
+        except RedriveRefused as error:
+            raise Refused(error) from error
+        discarded = work.run(plan) if execute else 0
+    for warning in filter(None, (plan.unreadable, *map(str, plan.hidden))):
+        output.warn(warning)
+    _warn_if_none(output, topic, selection, plan)
+    if plan.being_sent:
+        output.warn(
+            f"{plural(plan.being_sent, 'dead letter')} of a redrive that has not ended may have been sent, and "
+            "cannot be discarded: if its process is gone, do a redrive, which ends it, then discard what is left"
+        )
+    if execute:
+        output.rows([{"discarded": discarded}], ("DISCARDED",))
+        if discarded < plan.letters:
+            output.warn(f"{plan.letters - discarded:,} were sent, discarded or taken by a redrive meanwhile")
+    else:
+        rows = [
+            {"source_topic": source, "cause": cause, "letters": letters}
+            for (source, cause), letters in sorted(plan.by_source.items())
+        ]
+        output.rows(rows, ("SOURCE-TOPIC", "CAUSE", "LETTERS"))
+        if plan.letters:
+            output.warn(
+                f"no redrive sends a discarded letter, and this cannot be undone; the letters stay in {topic} until "
+                "its retention removes them, and their groups do not get the records again"
+            )
+    output.note(f"{plan.sent_before} were sent before, {plan.discarded_before} were discarded before")
 
 
 @dlq.command()

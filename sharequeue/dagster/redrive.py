@@ -154,6 +154,7 @@ def metadata(
         "refused": refused_by_reason(report.refused) if report else {},
         "hidden": [str(hidden) for hidden in plan.hidden],
         "sent_before_records": plan.sent_before,
+        "discarded_records": plan.discarded,
         "held_by_loop_guard_records": plan.looping,
         "published_records": plan.published,
         "redrive_seconds": round(report.seconds, 3) if report else 0.0,

@@ -37,7 +37,7 @@ declare
         'journal_days', 'journal_partitions', 'roll_up_journal'];
     v_service constant text[] := array[
         'add_acl', 'adopt', 'allow_everyone_if_no_acl_found', 'beat', 'begin_redrive', 'clear_other_journal', 'close_redrive', 'confirm_observations', 'create_token',
-        'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'make_journal_partitions',
+        'discard_letters', 'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'make_journal_partitions',
         'note_topics', 'open_redrive', 'plan_redrive', 'principal_of_token', 'raise_state_epochs', 'remove_acls', 'remove_deleted_topics',
         'revoke_tokens', 'roll_up_due_days',
         'set_service_configs', 'take_snapshot', 'take_snapshots', 'trim_redrive',

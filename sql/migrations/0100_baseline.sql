@@ -496,14 +496,15 @@ create table sharequeue.redrives (
 );
 create index redrives_for_one_group on sharequeue.redrives (only_group) where only_group is not null;
 
--- Letters of a partition that were sent, so that none is sent twice. With the topic's id, because a topic made again begins
--- at offset 0.
+-- Letters of a partition that are not sent any more: those that were sent, so that none is sent twice, and those that somebody
+-- has discarded. With the topic's id, because a topic made again begins at offset 0.
 create table sharequeue.redriven (
     dead_letter_topic text not null,
     topic_id text not null,
     partition integer not null,
     sequence bigint not null default 0,
     offsets int8multirange not null default '{}',
+    discarded int8multirange not null default '{}',
     constraint redriven_pkey primary key (dead_letter_topic, topic_id, partition)
 );
 

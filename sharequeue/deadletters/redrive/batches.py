@@ -1,7 +1,7 @@
 """The batches of a redrive in Postgres.
 
 The typed layer over `sql/functions/40_dead_letters/redrives.sql`: one batch at a time per partition of a
-dead-letter topic, every letter that was ever sent, and the role that requested it.
+dead-letter topic, every letter that was ever sent or discarded, and the role that requested it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.deadletters.redrive.selection import Place, Selection
 from sharequeue.groups.group_names import group_names
-from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.offsets import EMPTY, OffsetSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,16 @@ class RedriveBatch:
     def identity(self) -> str:
         """The same for every attempt at this batch, and for no other batch."""
         return f"{self.redrive_id}:{self.sequence}"
+
+
+@dataclass(frozen=True, slots=True)
+class HandledLetters:
+    """Letters of one partition that a new redrive does not choose, or that it only finishes."""
+
+    sent: OffsetSet = EMPTY
+    discarded: OffsetSet = EMPTY
+    being_sent: OffsetSet = EMPTY
+    """Letters of the open batch: its redrive is at work, or has died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +156,38 @@ class RedriveBatches:
             sa.text("select sharequeue.end_redrive(cast(:redrive_id as uuid))"), redrive_id=str(redrive_id)
         )
 
-    def sent(self) -> dict[int, OffsetSet]:
-        """Return every letter that was ever sent, by partition."""
+    def handled(self) -> dict[int, HandledLetters]:
+        """Return every letter that was ever sent or discarded, or that is being sent, by partition."""
         rows = self._database.rows(
             sa.text(
-                "select partition, cast(offsets as text) as offsets from sharequeue.redriven"
-                " where dead_letter_topic = :topic and topic_id = :topic_id"
+                "select d.partition, cast(d.offsets as text) as sent, cast(d.discarded as text) as discarded,"
+                " cast(coalesce(b.offsets, '{}') as text) as being_sent"
+                " from sharequeue.redriven d left join sharequeue.redrive_batches b on b.sent_at is null"
+                " and (b.dead_letter_topic, b.topic_id, b.partition) = (d.dead_letter_topic, d.topic_id, d.partition)"
+                " where d.dead_letter_topic = :topic and d.topic_id = :topic_id"
             ),
             **self._name,
         )
-        return {row["partition"]: OffsetSet.parse(row["offsets"]) for row in rows}
+        return {
+            row["partition"]: HandledLetters(
+                *(OffsetSet.parse(row[name]) for name in ("sent", "discarded", "being_sent"))
+            )
+            for row in rows
+        }
+
+    def discard(self, selection: Selection, letters: Mapping[int, OffsetSet]) -> int:
+        """Record that no redrive sends these letters, by partition; return how many were not handled before."""
+        rows = self._database.call(
+            sa.text(
+                "select sharequeue.discard_letters(:topic, :topic_id, cast(:selection as jsonb),"
+                " cast(:partitions as integer[]), cast(:letters as int8multirange[])) as discarded"
+            ),
+            **self._name,
+            selection=json.dumps(selection.columns()),
+            partitions=list(letters),
+            letters=[str(offsets) for offsets in letters.values()],
+        )
+        return int(rows[0]["discarded"])
 
     def open_partitions(self) -> list[int]:
         """Return the partitions with an open batch."""
@@ -180,7 +212,8 @@ class RedriveBatches:
     def open(
         self, partition: int, redrive_id: uuid.UUID, wanted: OffsetSet, max_records: int
     ) -> RedriveBatch | None:
-        """Return the next batch to send: the open one, else the lowest wanted letters that were never sent."""
+        """Return the next batch to send: the open one, else the lowest wanted letters that were never sent
+        nor discarded."""
         rows = self._database.call(
             sa.text(
                 "select sequence, redrive_id, target_topic, only_group, by_key, cast(offsets as text) as offsets,"

@@ -23,7 +23,7 @@ from sharequeue.database import Database
 from sharequeue.deadletters.hidden import Hidden, hidden_records
 from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.outbox import Outbox, Step
-from sharequeue.deadletters.redrive.batches import RedriveBatches, TargetLog
+from sharequeue.deadletters.redrive.batches import HandledLetters, RedriveBatches, TargetLog
 from sharequeue.deadletters.redrive.originals import source_check
 from sharequeue.deadletters.redrive.published_records import PublishedRecords
 from sharequeue.deadletters.redrive.redriven_letters import RedrivenLetters, RefusedLetter
@@ -65,6 +65,8 @@ class RedrivePlan:
     by_key: int = 0
     """Letters whose source partition the target does not have: their keys choose the partition."""
     sent_before: int = 0
+    discarded: int = 0
+    """Letters that somebody has discarded: they are never sent."""
     looping: int = 0
     """Redriven so often that the loop guard holds them."""
     gone: int = 0
@@ -94,6 +96,17 @@ class RedrivePlan:
     def letters(self) -> int:
         """The number of letters that would be sent."""
         return sum(offsets.count for _, offsets in self.batches)
+
+    @property
+    def has_letters(self) -> bool:
+        """Whether the topic has any dead letters."""
+        return bool(self.groups or self.selected)
+
+    @property
+    def selected(self) -> int:
+        """The number of letters that the selection takes, sent or not."""
+        left_out = self.sent_before + self.discarded + self.looping + self.gone + self.published
+        return self.letters + left_out
 
 
 @dataclass(slots=True)
@@ -168,12 +181,12 @@ class Redrive:
         """
         logs = self._topics.offsets(self._topic)
         check_offsets(self._topic, self._partitions, self._selection.offsets, logs)
-        sent = self._batches.sent()
+        handled, unhandled = self._batches.handled(), HandledLetters()
         published = PublishedRecords(self._batches, self._topics, self._target, self._only_group)
         groups: dict[Place, str] = {}
         chosen: list[Place] = []
         targets, causes = Counter[str](), Counter[str]()
-        sent_before = looping = in_output = 0
+        sent_before = discarded = looping = in_output = 0
         without_copy: dict[Place, str] = {}
         content = dict[Place, int]()
         letters = LettersSeen()
@@ -181,8 +194,11 @@ class Redrive:
         for letter in letters.of(read_dead_letters(self._settings, self._topic, logs=logs)):
             if letter.source_topic is None or not self._selection.takes(letter):
                 continue
-            if letter.offset in sent.get(letter.partition, EMPTY):
+            earlier = handled.get(letter.partition, unhandled)
+            if letter.offset in earlier.sent:
                 sent_before += 1
+            elif letter.offset in earlier.discarded:
+                discarded += 1
             elif redrive_count(original_headers(letter)) >= self._max_redrives:
                 looping += 1
             elif published.has(letter):
@@ -211,6 +227,7 @@ class Redrive:
             causes,
             0 if self._by_key else sum(away),
             sent_before,
+            discarded,
             looping,
             len(gone),
             in_output,

@@ -1,4 +1,24 @@
--- Sends dead letters back in numbered batches, so that each is sent once, also if a process dies.
+-- Sends dead letters back in numbered batches, so that each is sent once, also if a process dies. Discards those that are never
+-- to be sent.
+
+-- Raises INVALID_REQUEST unless a selection of letters is an object with the names of conditions.
+create or replace function sharequeue_internal.check_selection(p_selection jsonb) returns void
+language plpgsql immutable as $$
+declare
+    v_unknown text;
+begin
+    if jsonb_typeof(p_selection) is distinct from 'object' then
+        raise exception 'the selection is %: expected an object', coalesce(p_selection::text, 'missing') using errcode = 'SQ042';
+    end if;
+    select k.name into v_unknown from jsonb_object_keys(p_selection) as k (name)
+    where k.name <> all (array['cause', 'since', 'until', 'group_id', 'source_topic', 'source_partition', 'header_name',
+        'header_value', 'offsets']);
+    if found then
+        raise exception 'the selection has an unknown condition "%": expected columns of sharequeue.redrives', v_unknown
+            using errcode = 'SQ042';
+    end if;
+end
+$$;
 
 -- Records that the role that is logged in requests a redrive, before anything of it is sent. Returns its id. p_selection
 -- chooses the letters, by the names of the columns of sharequeue.redrives; a condition that is absent holds for all. p_target_logs
@@ -16,7 +36,7 @@ begin
     perform sharequeue_internal.refuse_copy();
     perform sharequeue_internal.check_name('the topic', p_topic), sharequeue_internal.check_name('the topic id', p_topic_id),
         sharequeue_internal.check_present('the target topics', p_target_topics),
-        sharequeue_internal.check_present('p_by_key', p_by_key);
+        sharequeue_internal.check_present('p_by_key', p_by_key), sharequeue_internal.check_selection(p_selection);
     perform sharequeue_internal.check_name('a target topic', t.name) from unnest(p_target_topics) as t (name);
     if p_target_topic is not null then
         perform sharequeue_internal.check_name('the target topic', p_target_topic);
@@ -36,16 +56,6 @@ begin
         else true end;
     if found then
         raise exception 'the target log of "%" is not known: expected its topic_id, and its ends by partition', v_unknown
-            using errcode = 'SQ042';
-    end if;
-    if jsonb_typeof(p_selection) is distinct from 'object' then
-        raise exception 'the selection is %: expected an object', coalesce(p_selection::text, 'missing') using errcode = 'SQ042';
-    end if;
-    select k.name into v_unknown from jsonb_object_keys(p_selection) as k (name)
-    where k.name <> all (array['cause', 'since', 'until', 'group_id', 'source_topic', 'source_partition', 'header_name',
-        'header_value', 'offsets']);
-    if found then
-        raise exception 'the selection has an unknown condition "%": expected columns of sharequeue.redrives', v_unknown
             using errcode = 'SQ042';
     end if;
     insert into sharequeue.redrives (
@@ -139,7 +149,7 @@ end
 $$;
 
 -- Returns the batch to send next: the open one if there is one, also of another caller, else the lowest of the wanted letters
--- that were never sent; is_new is true for that one, of which nothing can be in its target topics yet. No row if none is left. A
+-- that were never sent nor discarded; is_new is true for that one, of which nothing can be in its target topics yet. No row if none is left. A
 -- caller that needs another order requests a few at a time.
 create or replace function sharequeue.open_redrive(
     p_topic text, p_topic_id text, p_partition integer, p_redrive_id uuid, p_wanted int8multirange, p_max_records bigint
@@ -173,7 +183,7 @@ begin
     v_is_new := not exists (select from sharequeue.redrive_batches b where b.dead_letter_topic = p_topic
         and b.topic_id = p_topic_id and b.partition = p_partition and b.sent_at is null);
     if v_is_new then
-        v_taken := sharequeue_internal.first_records(p_wanted - v_redriven.offsets, p_max_records);
+        v_taken := sharequeue_internal.first_records(p_wanted - v_redriven.offsets - v_redriven.discarded, p_max_records);
         if isempty(v_taken) then
             return;
         end if;
@@ -234,6 +244,58 @@ begin
     where r.dead_letter_topic = p_topic and r.topic_id = p_topic_id and r.partition = p_partition;
     update sharequeue.redrives r set sent = r.sent + v_sent where r.redrive_id = v_batch.redrive_id;
     return v_sent;
+end
+$$;
+
+-- Records that no redrive sends these letters any more: p_letters of p_partitions of the dead-letter topic. Letters that were sent,
+-- that were discarded before, or that are in the open batch of a redrive are left out: a batch that was opened is sent. Returns the
+-- number of letters that were discarded. p_selection is how they were chosen, as for begin_redrive; the audit log has it, and
+-- the letters.
+create or replace function sharequeue.discard_letters(
+    p_topic text, p_topic_id text, p_selection jsonb, p_partitions integer[], p_letters int8multirange[]
+) returns bigint
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_wanted record;
+    v_new int8multirange;
+    v_offsets jsonb := '{}';
+    v_discarded bigint := 0;
+begin
+    perform sharequeue.require_read_committed();
+    perform sharequeue_internal.refuse_copy();
+    perform sharequeue_internal.check_name('the topic', p_topic), sharequeue_internal.check_name('the topic id', p_topic_id),
+        sharequeue_internal.check_selection(p_selection), sharequeue_internal.check_present('the partitions', p_partitions),
+        sharequeue_internal.check_present('the letters', p_letters);
+    if cardinality(p_partitions) <> cardinality(p_letters) then
+        raise exception 'there are % partitions and % sets of letters: expected one for each', cardinality(p_partitions),
+            cardinality(p_letters) using errcode = 'SQ042';
+    end if;
+    perform sharequeue_internal.check_between('a partition', l.partition, 0, 2147483647), sharequeue_internal.check_offsets(l.letters)
+    from unnest(p_partitions, p_letters) as l (partition, letters);
+    for v_wanted in
+        select l.partition, range_agg(l.letters) as letters from unnest(p_partitions, p_letters) as l (partition, letters)
+        group by l.partition order by l.partition
+    loop
+        insert into sharequeue.redriven (dead_letter_topic, topic_id, partition) values (p_topic, p_topic_id, v_wanted.partition)
+        on conflict on constraint redriven_pkey do nothing;
+        select v_wanted.letters - r.offsets - r.discarded into v_new from sharequeue.redriven r
+        where r.dead_letter_topic = p_topic and r.topic_id = p_topic_id and r.partition = v_wanted.partition for update;
+        -- A statement of its own, after the lock: the batch may have been opened while this one waited.
+        select v_new - coalesce(range_agg(b.offsets), '{}') into v_new from sharequeue.redrive_batches b
+        where b.dead_letter_topic = p_topic and b.topic_id = p_topic_id and b.partition = v_wanted.partition
+            and b.sent_at is null;
+        continue when isempty(v_new);
+        update sharequeue.redriven r set discarded = r.discarded + v_new
+        where r.dead_letter_topic = p_topic and r.topic_id = p_topic_id and r.partition = v_wanted.partition;
+        v_offsets := v_offsets || jsonb_build_object(v_wanted.partition, v_new::text);
+        v_discarded := v_discarded + sharequeue.records(v_new);
+    end loop;
+    if v_discarded > 0 then
+        perform sharequeue_internal.audit('discard_letters', p_selection ->> 'group_id', null, jsonb_build_object(
+            'dead_letter_topic', p_topic, 'topic_id', p_topic_id, 'selection', jsonb_strip_nulls(p_selection),
+            'letters', v_discarded, 'offsets', v_offsets));
+    end if;
+    return v_discarded;
 end
 $$;
 

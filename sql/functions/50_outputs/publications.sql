@@ -4,7 +4,7 @@
 
 -- Records that a replay is about to replace the rows of these records: p_offsets of each topic and partition. Returns its
 -- id. Raises INVALID_REQUEST while a redrive that would give the group one of these records again has begun and not ended;
--- one whose letters were all sent, by whomever, delays nobody.
+-- one whose letters were all sent, by whomever, or discarded, delays nobody.
 create or replace function sharequeue.begin_publication(
     p_group_id text, p_sink text, p_replay text, p_topics text[], p_topic_ids text[], p_partitions integer[],
     p_offsets int8multirange[]
@@ -34,7 +34,7 @@ begin
     join sharequeue.redrives r using (redrive_id)
     left join sharequeue.redriven d on d.dead_letter_topic = r.dead_letter_topic and d.topic_id = r.topic_id
         and d.partition = p.partition
-    where r.ended_at is null and not p.letters <@ coalesce(d.offsets, '{}')
+    where r.ended_at is null and not p.letters <@ coalesce(d.offsets + d.discarded, '{}')
         and sharequeue_internal.comes_back(p_group_id, p.source_topic, r.target_topic, r.only_group)
     group by r.redrive_id order by r.requested_at limit 1;
     if found then

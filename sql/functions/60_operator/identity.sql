@@ -28,11 +28,13 @@ language sql stable as $$
     from sharequeue_internal.place() as h
 $$;
 
--- Returns whether nothing outside can belong to the state: it has no share-partition and no redrive, and never had a lease.
+-- Returns whether nothing outside can belong to the state: it has no share-partition, no letter that was redriven or
+-- discarded, and never had a lease.
 create or replace function sharequeue_internal.owns_nothing() returns boolean
 language sql stable as $$
     select pg_sequence_last_value('sharequeue.leases_lease_id_seq') is null
         and not exists (select from sharequeue.share_partitions) and not exists (select from sharequeue.redrives)
+        and not exists (select from sharequeue.redriven)
 $$;
 
 -- Returns the name of a place, for messages.

@@ -89,6 +89,7 @@ def test_a_redrive_is_refused(state: State, astray: Settings) -> None:
     [
         ("offsets", "reset", "--group", "g", "--all-topics", "--to-earliest"),
         ("dlq", "redrive", "dlq.g"),
+        ("dlq", "discard", "dlq.g"),
         ("dlq", "drain", "--group", "g", "--execute", "--yes"),
     ],
     ids=lambda arguments: "-".join(arguments[:2]),

@@ -86,7 +86,7 @@ def test_letters_of_a_group_or_a_topic_that_is_not_there(
     case.reject()
     case.writer().drain()
     for arguments in (("--group", f"{case.group}s"), ("--source-topic", f"{case.topic}s")):
-        for act in ("list", "redrive"):
+        for act in ("list", "redrive", "discard"):
             said = refused(case.settings, monkeypatch, "dlq", act, case.dead_letter_topic, *arguments)
             assert "Did you mean" in said
     other = case.renamed(f"{case.group}-other")

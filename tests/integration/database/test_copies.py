@@ -79,6 +79,16 @@ def test_no_redrive_begins_or_goes_on_in_a_copy(private_database: Database, make
     assert len(private_database.rows(opened, id=redrive_id)) == 1
 
 
+def test_no_letter_is_discarded_in_a_copy(private_database: Database, make_copy: MakeCopy) -> None:
+    """The discarding of letters alone makes a state one that is in use."""
+    discard = sa.text(
+        "select sharequeue.discard_letters('dlq', 'id', '{}', '{0}', array['{[0,9]}'::int8multirange])"
+    )
+    assert private_database.rows(discard)[0]["discard_letters"] == 10
+    with pytest.raises(InconsistentClusterId, match=REFUSED):
+        make_copy(private_database).rows(discard)
+
+
 def begun(database: Database) -> str:
     """Begin a redrive of a topic `dlq`; return its id."""
     rows = database.rows(

@@ -12,6 +12,7 @@ import pytest
 
 from sharequeue.deadletters.letters import DeadLetter
 from sharequeue.deadletters.redrive import redrive as module
+from sharequeue.deadletters.redrive.batches import HandledLetters
 from sharequeue.deadletters.redrive.redrive import Redrive, RedriveReport
 from sharequeue.deadletters.redrive.selection import Selection
 from sharequeue.kafka.topics import LogOffsets, TopicInfo
@@ -50,7 +51,7 @@ class Batches:
 
     def __init__(self, database: Any, topic: str, topic_id: str) -> None: ...
 
-    def sent(self) -> dict[int, OffsetSet]:
+    def handled(self) -> dict[int, HandledLetters]:
         """Return none."""
         return {}
 
