@@ -42,6 +42,7 @@ class Held:
     """A lease that is not over."""
 
     member: str
+    locked_at: datetime
     expires_at: datetime
 
 
@@ -69,6 +70,13 @@ class Partition:
         record = self.records[offset]
         record.token = None
         record.done = record.count >= LIMIT
+
+    def set_back(self, now: datetime) -> None:
+        """A lock that was taken in the future counts as taken now: the clock was set back since."""
+        for held in self.held.values():
+            if held.locked_at > now:
+                held.expires_at -= held.locked_at - now
+                held.locked_at = now
 
     def lapse(self, now: datetime) -> None:
         """Every operation first ends the leases whose lock has lapsed."""
@@ -109,6 +117,7 @@ class Ledger:
     def sweep(self, now: datetime) -> None:
         """Everything that has lapsed is over."""
         for partition in self.partitions.values():
+            partition.set_back(now)
             partition.lapse(now)
 
     def _fault(self, event: Event, why: str) -> None:
@@ -136,7 +145,7 @@ class Ledger:
         taken = 0
         for row in rows:
             token, count, expires_at = row[3], row[7], row[6]
-            partition.held[token] = Held(event.what["member"], expires_at)
+            partition.held[token] = Held(event.what["member"], event.clock, expires_at)
             for first, end in _runs(row[8]):
                 for offset in range(first, end):
                     taken += 1
@@ -211,7 +220,8 @@ class Ledger:
         if code != expected:
             self._fault(event, f"expected {expected}")
         if code == OK and token in partition.held:
-            partition.held[token].expires_at = expires_at
+            held_now = partition.held[token]
+            held_now.locked_at, held_now.expires_at = event.clock, expires_at
 
     def _release(self, event: Event) -> None:
         released = 0
