@@ -1,7 +1,7 @@
 """Send requests to the broker, and distinguish its errors from those of the connection.
 
 There is one client for such requests. It is made when it is first needed, and again when its credentials have
-changed. No wait for it is without a limit. The requests are in `topics`.
+changed or no broker has responded. No wait for it is without a limit. The requests are in `topics`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class BrokerClient:
 
     `timeout` is the longest time for any one request, in seconds. `token` returns tokens, as confluent-kafka's
     `oauth_cb` does, if the settings do not define how to get them. May be used from several threads. The client is
-    made again when a file with its password, key or certificates has changed.
+    made again when a file with its password, key or certificates has changed, and after a request that no broker has
+    answered: librdkafka sends most requests to the broker that it has heard of as the controller, and waits for that
+    one also after its death, although the others name another.
     """
 
     def __init__(
@@ -171,7 +173,8 @@ class BrokerClient:
     def _unavailable(self, reason: str) -> BrokerNotAvailable:
         self._listen()
         where = f"Kafka at {self._settings.bootstrap_servers}"
-        refusal, self._heard.refusal = self._heard.refusal, None
+        refusal = self._heard.refusal
+        self._client, self._heard = None, _Heard()
         if refusal is not None and refusal.code() == KafkaError._AUTHENTICATION:
             return SaslAuthenticationFailed(
                 f"{where} refuses the login of this client ({refusal.str()}). Check "
