@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -56,7 +57,7 @@ from sharequeue.spark.output.owners import refuse_taken
 from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.progress import Progress, ProgressCallback
 from sharequeue.spark.reading.plan import TopicPartition
-from sharequeue.spark.reading.source import Source
+from sharequeue.spark.reading.source import Source, timestamps_are_named
 from sharequeue.spark.report import RoundReport, counted
 from sharequeue.spark.sinks.interface import Accepted, OpenSink, Refused, SinkContext, WrittenRound
 from sharequeue.spark.spark_jobs import uncache
@@ -258,12 +259,18 @@ class Round:
         if not self.leases:
             return False
         self.leased = sum(lease.offsets.count for lease in self.leases)
-        with self._stage("plan"):
+        with self._stage("plan"), timestamps_are_named():  # a handler may read while it plans
             for some in apart(self.leases):
-                self.records.append(run.source.records(some))
-                handled = call_handler(run.job.handler, self.records[-1])
-                self.planned.append(SparkJob(some, run.fitting(handled)))
+                self.planned.append(
+                    SparkJob(some, self._handled(some), partial(self._handled, some, seek=True))
+                )
         return True
+
+    def _handled(self, leases: Sequence[Lease], *, seek: bool = False) -> DataFrame:
+        """Return the handler's result for the records of these leases."""
+        records = self.run.source.records(leases, seek=seek)
+        self.records.append(records)
+        return self.run.fitting(call_handler(self.run.job.handler, records))
 
     def may_be_followed(self) -> bool:
         """Return whether the next round may be leased, planned and written before this one has ended.

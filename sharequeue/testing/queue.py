@@ -288,5 +288,7 @@ class _Lists:
     def passes_over(self, leases: Sequence[Lease]) -> bool:
         return False
 
-    def scanned(self, scan: object, isolation_level: str, only_for: str | None = None) -> DataFrame:
+    def scanned(
+        self, scan: object, isolation_level: str, only_for: str | None = None, *, seek: bool = False
+    ) -> DataFrame:
         return self.records

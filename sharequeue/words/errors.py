@@ -118,6 +118,10 @@ class ClusterAuthorizationFailed(ShareError, code=31):
     """The caller may not do this on the whole cluster. Do it as the schema's owner or as the service."""
 
 
+class InvalidTimestamp(ShareError, code=32):
+    """A record's timestamp is out of the range that its reader can represent."""
+
+
 class UnsupportedVersion(ShareError, code=35):
     """The server does not support this version of the request, or the feature is off. Upgrade the server."""
 

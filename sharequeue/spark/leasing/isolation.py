@@ -13,6 +13,8 @@ redelivered in parts. When every part fails with the same error, and no job of t
 the cause: the run stops, and the parts get their delivery back. So restarting such a run does not bring records
 closer to the dead-letter topic.
 
+A job whose records Spark's connector cannot represent is run again, with its records sought.
+
 A job that fails because a partition has lost its leader shows nothing about records or handler: its leases are given
 back without a delivery, and the round goes on with the other jobs.
 """
@@ -33,6 +35,7 @@ from pyspark.util import inheritable_thread_target
 from sharequeue.spark.handler import MostFailed
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.output.lease_files import Written
+from sharequeue.spark.reading.source import cannot_be_scanned
 from sharequeue.words.names import plural
 from sharequeue.words.values import Lease, SharePartition
 
@@ -67,6 +70,8 @@ class SparkJob:
 
     leases: list[Lease]
     handled: DataFrame
+    sought: Callable[[], DataFrame]
+    """Returns the same for records that Spark's connector cannot represent."""
 
     def reads(self, share_partitions: Collection[SharePartition]) -> bool:
         """Return whether the job reads one of these."""
@@ -185,7 +190,12 @@ class Isolation:
     def _one(self, job: SparkJob) -> Written | Exception:
         self._keeper.check()
         try:
-            return self._write(job.handled, job.leases)
+            try:
+                return self._write(job.handled, job.leases)
+            except (PySparkException, Py4JError) as error:
+                if not cannot_be_scanned(error):
+                    raise
+            return self._write(job.sought(), job.leases)
         except (PySparkException, Py4JError) as error:
             return error
 

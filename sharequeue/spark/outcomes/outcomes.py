@@ -31,6 +31,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Protocol
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
@@ -39,6 +41,7 @@ from sharequeue.spark.handler import KEPT_AS_GIVEN, OUTCOMES, HandlerError
 from sharequeue.spark.outcomes.offset_sets import OffsetGroup, offset_sets, offset_sets_in
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.reading.plan import Scan, TopicPartition, plan_scans
+from sharequeue.spark.reading.source import cannot_be_scanned
 from sharequeue.words.names import plural
 from sharequeue.words.offsets import EMPTY, OffsetSet
 from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
@@ -206,8 +209,10 @@ class Logs(Protocol):
         """Return whether some records of these leases were redriven for another share group only."""
         ...
 
-    def scanned(self, scan: Scan, isolation_level: str, only_for: str | None = None) -> DataFrame:
-        """Return the records of a scan that are in the log."""
+    def scanned(
+        self, scan: Scan, isolation_level: str, only_for: str | None = None, *, seek: bool = False
+    ) -> DataFrame:
+        """Return the records of a scan that are in the log. With `seek` they are not scanned."""
         ...
 
 
@@ -294,11 +299,19 @@ def _present(
             wanted[_at(lease)] = wanted.get(_at(lease), EMPTY) | offsets
         found: dict[TopicPartition, OffsetSet] = {}
         for scan in plan_scans(wanted):
-            records = source.scanned(scan, level, only_for)
-            for at, offsets, _ in offset_sets(records, "topic", "partition"):
+            for at, offsets, _ in _offsets_of(source, scan, level, only_for):
                 found[at] = found.get(at, EMPTY) | offsets
         present |= {lease.lease_id: offsets & found.get(_at(lease), EMPTY) for lease, offsets in of_level}
     return present
+
+
+def _offsets_of(source: Logs, scan: Scan, level: str, only_for: str | None) -> Sequence[OffsetGroup]:
+    try:
+        return offset_sets(source.scanned(scan, level, only_for), "topic", "partition")
+    except (PySparkException, Py4JError) as error:
+        if not cannot_be_scanned(error):
+            raise
+    return offset_sets(source.scanned(scan, level, only_for, seek=True), "topic", "partition")
 
 
 def _at(lease: Lease) -> TopicPartition:

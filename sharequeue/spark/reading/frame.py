@@ -152,6 +152,18 @@ def scan_records(
     return reader.options(**{**spark_options(settings), **given, **scan.options()}).load()
 
 
+def sought_scan(
+    spark: SparkSession, settings: Settings, scan: Scan, options: Mapping[str, str], *, headers: bool
+) -> DataFrame:
+    """Return the rows of one scan, sought instead of scanned: for records that the connector cannot represent."""
+    pieces = [
+        Leased(each.topic, each.partition, 0, 0, OffsetSet.of((each.first, each.end)))
+        for each in scan.segments
+    ]
+    runs = _runs(scan.segments, pieces)
+    return seek_records(spark, settings, runs, options, headers=headers, schema=RECORD_SCHEMA)
+
+
 def not_for_others(records: DataFrame, group: str) -> DataFrame:
     """Filter out records that a redrive sent for another share group only. Needs the headers."""
     wanted = fn.lit(group).cast("binary")

@@ -18,12 +18,18 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.kafka.clients import spark_options
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics, is_same
-from sharequeue.spark.reading.frame import leased_records, not_for_others, scan_records
-from sharequeue.spark.reading.options import ISOLATION, READER_OPTIONS, ReaderOptions
+from sharequeue.spark.reading.frame import leased_records, not_for_others, scan_records, sought_scan
+from sharequeue.spark.reading.options import ISOLATION, READER_OPTIONS, SEEK, ReaderOptions
 from sharequeue.spark.reading.plan import Scan, TopicPartition
 from sharequeue.spark.session import refuse_without_connector
 from sharequeue.state import State
-from sharequeue.words.errors import BrokerNotAvailable, OffsetOutOfRange, ShareError, UnknownTopicId
+from sharequeue.words.errors import (
+    BrokerNotAvailable,
+    InvalidTimestamp,
+    OffsetOutOfRange,
+    ShareError,
+    UnknownTopicId,
+)
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import READ_COMMITTED, Lease, LogSeen, SharePartition
@@ -34,6 +40,8 @@ _TIMED_OUT = re.compile(
     r"|org\.apache\.kafka\.common\.errors\.(TimeoutException|DisconnectException)[^\n]*"
     r"|no record of \S+ from offset -?\d+ on arrived within [\d.]+ s"
 )
+_OVERFLOW = re.compile(r"ArithmeticException: long overflow(?s:.){,4000}?\.KafkaRecordToRowConverter\.")
+"""Spark's connector counts microseconds in 64 bits: it cannot represent a timestamp in nanoseconds."""
 MOST_NAMED = 5
 """The most partitions that a message names."""
 
@@ -50,6 +58,26 @@ def words_of_leaderless(partitions: Iterable[TopicPartition]) -> str:
         "was given back without a delivery. The other partitions are not affected. Start the brokers that have "
         f"{'it' if one else 'them'}; the next run continues"
     )
+
+
+def cannot_be_scanned(error: BaseException) -> bool:
+    """Return whether an error of Spark is one of its connector about a timestamp. A seek reads such a record."""
+    return _OVERFLOW.search(str(error)) is not None
+
+
+@contextmanager
+def timestamps_are_named() -> Iterator[None]:
+    """Raise InvalidTimestamp in place of Spark's error of the block if its connector cannot represent a timestamp."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        if not cannot_be_scanned(error):
+            raise
+        raise InvalidTimestamp(
+            "A record has a timestamp after the year 294247, which Spark's connector cannot represent: perhaps its "
+            "producer writes nanoseconds; Kafka's timestamps are milliseconds. Read these records by seeks, with "
+            f'reader_options={{"{SEEK}": "always"}}, and correct the producer.'
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,29 +145,37 @@ class Source:
 
     @contextmanager
     def outages_are_named(self, leases: Sequence[Lease]) -> Iterator[None]:
-        """Raise BrokerNotAvailable in place of Spark's error of the block if leased partitions cannot be read."""
+        """Raise BrokerNotAvailable in place of Spark's error of the block if leased partitions cannot be read, and
+        InvalidTimestamp if a record cannot be scanned.
+        """
         try:
-            yield
+            with timestamps_are_named():
+                yield
         except (PySparkException, Py4JError) as error:
             away = self.unread([error], (lease.share_partition for lease in leases))
             if not away:
                 raise
             raise BrokerNotAvailable(words_of_leaderless(map(_at, away))) from error
 
-    def records(self, leases: Sequence[Lease]) -> DataFrame:
-        """Return the records of these leases, with delivery count and lease id (`frame.leased_records`)."""
+    def records(self, leases: Sequence[Lease], *, seek: bool = False) -> DataFrame:
+        """Return the records of these leases, with delivery count and lease id (`frame.leased_records`). With `seek`
+        none is scanned.
+        """
+        given = self.reader_options.given
         return leased_records(
             self.spark,
             self.settings,
             leases,
-            options=self.reader_options.given,
+            options={**given, SEEK: "always"} if seek else given,
             headers=self.headers,
             pass_over=self.passes_over(leases),
         )
 
-    def scanned(self, scan: Scan, isolation_level: str, only_for: str | None = None) -> DataFrame:
+    def scanned(
+        self, scan: Scan, isolation_level: str, only_for: str | None = None, *, seek: bool = False
+    ) -> DataFrame:
         """Return the rows that are in the log at the offsets of one scan. Records redriven for a share group other
-        than `only_for` are left out.
+        than `only_for` are left out. With `seek` the offsets are sought.
 
         What is absent may count as a gap, so a user's option counts only if it says how to connect.
         """
@@ -149,7 +185,11 @@ class Source:
             ISOLATION: isolation_level,
             **({"includeHeaders": "true"} if only_for else {}),
         }
-        records = scan_records(self.spark, self.settings, scan, options)
+        if seek:
+            headers = only_for is not None
+            records = sought_scan(self.spark, self.settings, scan, options, headers=headers)
+        else:
+            records = scan_records(self.spark, self.settings, scan, options)
         return not_for_others(records, only_for) if only_for else records
 
     def passes_over(self, leases: Sequence[Lease]) -> bool:

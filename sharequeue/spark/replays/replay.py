@@ -39,7 +39,7 @@ from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.reading.plan import TopicPartition
-from sharequeue.spark.reading.source import Source
+from sharequeue.spark.reading.source import Source, timestamps_are_named
 from sharequeue.spark.replays import offsets as log_offsets
 from sharequeue.spark.replays.offsets import Chosen, Logs
 from sharequeue.spark.replays.report import ReplayedPartition, ReplayReport
@@ -158,7 +158,8 @@ def _opened(
     work = _Work(job, source, log_offsets.logs_of(source, job.topics, level), time.monotonic())
     with cancellable(spark) as cancel:
         try:
-            yield work
+            with timestamps_are_named():
+                yield work
         except BaseException as error:
             if not isinstance(error, Exception):
                 forget_interrupted_call()

@@ -25,7 +25,7 @@ from sharequeue.spark.leasing.group import living_topics
 from sharequeue.spark.outcomes.outcomes import seen_of, without_outcome
 from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.reading.plan import TopicPartition
-from sharequeue.spark.reading.source import Source
+from sharequeue.spark.reading.source import Source, timestamps_are_named
 from sharequeue.spark.replays.offsets import Logs, in_flight, logs_of, stand_ins
 from sharequeue.spark.spark_jobs import uncache
 from sharequeue.spark.table import Shown, Table
@@ -70,13 +70,15 @@ class Trial(Shown):
         )
 
 
+@timestamps_are_named()
 def try_on(
     job: ShareGroupJob, records: int, settings: Settings, state: State, topics: Topics, spark: SparkSession
 ) -> Trial:
     """Run a job's handler on up to so many records that a run would lease now.
 
     If there are none, the last records of the topics are used instead, and `remark` is set. Raises ValueError for
-    less than one record, UnknownTopicOrPartition, HandlerError, SparkNotReady, and what the handler raises.
+    less than one record, UnknownTopicOrPartition, HandlerError, SparkNotReady, InvalidTimestamp, and what the
+    handler raises.
     """
     if records < 1:
         raise ValueError(f"records is {records}: expected how many to try the handler on, 1 or more")

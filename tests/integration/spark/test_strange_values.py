@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
 import sqlalchemy as sa
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
@@ -12,8 +13,12 @@ from pyspark.sql import functions as fn
 from sharequeue.database import Database
 from sharequeue.deadletters.attempts import read_errors
 from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.topics import Topics
+from sharequeue.spark.lease import lease
 from sharequeue.spark.output.manifest import read_output
+from sharequeue.spark.replays.trial import try_on
 from sharequeue.state import State
+from sharequeue.words.errors import InvalidTimestamp
 from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
@@ -96,18 +101,32 @@ def test_an_error_that_is_not_utf8_ends_no_round(
     assert sorted(table["error"].to_pylist()) == ["a\ufffd", "b"]
 
 
-def test_records_with_timestamps_in_nanoseconds_are_read_one_by_one(
+def test_records_with_timestamps_in_nanoseconds_are_sought(
     group: str,
     make_topic: MakeTopic,
     settings: Settings,
     assigned: Assigned,
     run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+    topics: Topics,
 ) -> None:
-    """Spark's connector cannot represent them; the reader that seeks gives the last time that there is."""
+    """Spark's connector cannot represent them: the reader that seeks gives the last time that there is, and finds the
+    gap between them. A trial and a lease name the remedy."""
     topic = make_topic(1, message_timestamp_after_max_ms=str(2**63 - 1))
-    producer = Producer(client_config(settings))
-    for at in (1_700_000_000_000, 1_700_000_000_000_000, 1_700_000_000_000_000_000, 2**63 - 1):
-        producer.produce(topic, b"a", timestamp=at, partition=0)
-    producer.flush(30)
-    job = job_of(group, topic, all_accepted, reader_options={"sharequeue.seek": "always"})
-    assert run_job(job, assigned(topic)).accepted == 4
+    producer = Producer(client_config(settings, transactional_id=topic))
+    producer.init_transactions()
+    for some in ((2**63 - 1, 1_700_000_000_000), (1_700_000_000_000_000, 1_700_000_000_000_000_000)):
+        producer.begin_transaction()
+        for at in some:
+            producer.produce(topic, b"a", timestamp=at, partition=0)
+        producer.commit_transaction()
+    holder = assigned(topic)
+    job = job_of(group, topic, all_accepted, reader_options={"sharequeue.seek": "never"})
+    with pytest.raises(InvalidTimestamp, match="writes nanoseconds"):
+        try_on(job, 10, settings, state, topics, spark)
+    leased = lease(group, topic, settings=settings, spark=spark, membership=holder, max_records=1)
+    with pytest.raises(InvalidTimestamp, match="by seeks"), leased:
+        leased.records.collect()
+    report = run_job(job, holder)
+    assert (report.accepted, report.gaps) == (4, 2)
