@@ -14,6 +14,8 @@ import pytest
 from tests.fixtures.lakes import RECORDS, Lake, once
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(1500)]
+
 AGED = {
     "delta": (
         "optimize delta.`{name}`",
