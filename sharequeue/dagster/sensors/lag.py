@@ -28,6 +28,8 @@ from sharequeue.reports.waiting_work import GroupWork, work_of
 from sharequeue.words.figures import SharePartitionStatus
 from sharequeue.words.names import listed, plural
 
+CLOCKS_DIFFER_SECONDS = 60.0
+"""What the clocks of the machines of runs and sensors may differ by."""
 UNKNOWN_TOPIC_SECONDS = 3600.0
 """The pause after a run that left a topic unknown."""
 LONGEST_PAUSE_SECONDS = 3600.0
@@ -131,7 +133,11 @@ def reason_to_wait(
     if not runs or (ended_at := runs[0].end_time) is None:
         return None
     run, failures = runs[0].dagster_run, _failures(runs)
-    left = ended_at + pause_after(given, failures) - now
+    pause = pause_after(given, failures)
+    left = ended_at + pause - now
+    # The clock was set back since: nothing ends in the future.
+    if left > pause + CLOCKS_DIFFER_SECONDS:
+        left = 0
     if left <= 0 or not (run.status in FAILED or unchanged):
         return None
     reason = ""
@@ -174,7 +180,7 @@ def _unknown_or_few(
     """Return why the waiting records do not justify a run yet; None if they do."""
     given = group.automation.sensor
     if work.records:
-        old = given.max_age_seconds is not None and now - since >= given.max_age_seconds
+        old = given.max_age_seconds is not None and not 0 <= now - since < given.max_age_seconds
         if work.records >= given.min_lag or old:
             return None
         return f"{work.records:,} records wait; a run is requested from {given.min_lag:,} on"

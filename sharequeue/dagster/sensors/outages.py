@@ -6,7 +6,7 @@ take seconds. The number of failures is kept in the sensor's cursor, next to the
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import dagster as dg
@@ -23,6 +23,13 @@ AWAY = (SQLAlchemyError, SettingMissing, SchemaOutdated, ShareError)
 """Errors while the state cannot be read: no server, no address, another version, no permission."""
 
 _OUTAGE = "outage"
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    "progress": str,
+    "share_partitions": list,
+    "topics": dict,
+    "waiting_since": (int, float),
+}
+"""What the fields of a cursor are that a tick reads. A person may set any cursor."""
 
 Kept = dict[str, Any]
 """What a sensor stores for its next tick."""
@@ -45,8 +52,9 @@ def sensor_on_state(
     def sensor(context: dg.SensorEvaluationContext, sharequeue_state: StateResource) -> Answer:
         kept = _cursor_of(context)
         outage = kept.pop(_OUTAGE, None)
-        if outage and time.time() < outage["until"]:
-            left = outage["until"] - time.time()
+        left = outage["until"] - time.time() if outage else 0
+        # No pause is longer: the clock was set back since.
+        if outage and 0 < left <= LONGEST_PAUSE_SECONDS:
             return dg.SkipReason(
                 f"the state could not be read: {outage['error']}; next attempt in {left:.0f} s"
             )
@@ -69,9 +77,24 @@ def keep(context: dg.SensorEvaluationContext, kept: Kept) -> None:
 
 
 def _cursor_of(context: dg.SensorEvaluationContext) -> Kept:
-    """Return the sensor's stored data; empty at its first tick, and if the cursor is not one of ours."""
+    """Return the sensor's stored data; empty at its first tick. What is not ours is left out: it would fail each tick
+    before a new cursor is stored.
+    """
     try:
         kept = json.loads(context.cursor or "{}")
     except ValueError:
         return {}
-    return kept if isinstance(kept, dict) else {}
+    if not isinstance(kept, dict):
+        return {}
+    outage = kept.pop(_OUTAGE, None)
+    found = {name: value for name, value in kept.items() if isinstance(value, _KINDS.get(name, object))}
+    return {**found, _OUTAGE: outage} if _is_outage(outage) else found
+
+
+def _is_outage(given: object) -> bool:
+    return (
+        isinstance(given, dict)
+        and isinstance(given.get("until"), int | float)
+        and isinstance(given.get("failures"), int)
+        and isinstance(given.get("error"), str)
+    )

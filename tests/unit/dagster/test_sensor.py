@@ -60,7 +60,11 @@ def tick(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, asked_of
     """Give a function that has the sensor look at `found`; the cursor lasts from tick to tick."""
     kept: list[str | None] = [None]
 
-    def look(found: GroupWork | Exception, *, shown: bool = True, **sensor: Any) -> Any:
+    def look(
+        found: GroupWork | Exception, *, shown: bool = True, set_to: str | None = None, **sensor: Any
+    ) -> Any:
+        kept[0] = set_to or kept[0]
+
         def asked(database: object, group_id: str) -> GroupWork:
             if isinstance(found, Exception):
                 raise found
@@ -176,6 +180,31 @@ def test_what_did_not_help_is_not_repeated_at_once(instance: dg.DagsterInstance)
     assert reason(ended(status.SUCCESS), False, 1001) is None
     assert reason(ended(status.FAILURE), True, 1300) is None
     assert reason([], True, 1001) is None
+
+
+def test_a_run_that_ended_in_the_future_delays_nothing(instance: dg.DagsterInstance) -> None:
+    """The clock was set back since: the pause is not longer by as much."""
+    runs, given = ended(dg.DagsterRunStatus.FAILURE), LagSensor(pause_after_failure_seconds=300)
+    assert reason_to_wait(instance, given, runs, False, 1000 - 30)
+    assert reason_to_wait(instance, given, runs, False, 1000 - 3600) is None
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "5",
+        "[1]",
+        '{"outage": 5}',
+        '{"outage": {"until": "x", "failures": 1, "error": "x"}}',
+        '{"outage": {"until": 99999999999, "failures": 1, "error": "from before the clock was set back"}}',
+        '{"waiting_since": "x", "progress": 5, "share_partitions": 5, "topics": 5}',
+    ],
+)
+def test_a_cursor_that_a_person_has_set_stops_no_sensor(tick: Tick, cursor: str) -> None:
+    """What is not of ours in it is left out, and the next cursor is ours again."""
+    found = work(part(ready_records=5))
+    requested = tick(found, set_to=cursor, min_lag=10, max_age_seconds=60)
+    assert requested.skip_message == "lag 0: 5 records wait; a run is requested from 10 on"
 
 
 def test_each_further_failure_doubles_the_pause(instance: dg.DagsterInstance) -> None:
