@@ -418,25 +418,22 @@ class Round:
     def _summarise(self, written: Written, leases: Sequence[Lease]) -> dict[str, dict[int, str]]:
         """Write partial sums of the accepted rows, from the files, without a second pass over the topic."""
         run, job = self.run, self.run.job
-        summaries: dict[str, dict[int, str]] = {}
+        summaries: dict[str, dict[int, str]] = {job.summary_sink(summary): {} for summary in job.summaries}
         with self._stage("summarise"), intact(run.files, written, leases):
+            if not (summaries and written.accepted):
+                return summaries
+            schema = self.planned[0].handled.schema  # otherwise a Spark job would infer it from the files
+            accepted = run.source.spark.read.schema(schema).parquet(*map(literal, written.accepted.values()))
             for summary in job.summaries:
                 name = job.summary_sink(summary)
-                summaries[name] = {}
-                if written.accepted:
-                    schema = self.planned[
-                        0
-                    ].handled.schema  # otherwise a Spark job would infer it from the files
-                    folders = map(literal, written.accepted.values())
-                    accepted = run.source.spark.read.schema(schema).parquet(*folders)
-                    summaries[name] = write_summary(
-                        run.files,
-                        run.source.settings,
-                        run.source.state,
-                        name,
-                        summary.partial(accepted),
-                        [lease.lease_id for lease in leases],
-                    )
+                summaries[name] = write_summary(
+                    run.files,
+                    run.source.settings,
+                    run.source.state,
+                    name,
+                    summary.partial(accepted),
+                    [lease.lease_id for lease in leases],
+                )
         return summaries
 
     def _acknowledge(
