@@ -34,7 +34,7 @@ from sharequeue.words.settings import DatabaseOptions, Settings
 
 __all__ = ["Database", "Joined"]
 
-ENCODING = "utf8"
+_ENCODING = "utf8"
 """The only encoding that has all texts; a default of the database, the role or PGCLIENTENCODING may be another."""
 
 CONNECTION_DEFAULTS = {
@@ -44,11 +44,11 @@ CONNECTION_DEFAULTS = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
-    "client_encoding": ENCODING,
+    "client_encoding": _ENCODING,
 }
-"""libpq's connection parameters, unless the URL sets them. A server that vanished without closing its connections (a
-cable, a firewall) is noticed after half a minute; with the system's defaults after a quarter of an hour for a reply,
-and two hours when idle. Seconds, the last one milliseconds.
+"""libpq's connection parameters, unless the URL sets them; the encoding in any case. A server that vanished without
+closing its connections (a cable, a firewall) is noticed after half a minute; with the system's defaults after a
+quarter of an hour for a reply, and two hours when idle. Seconds, the last one milliseconds.
 """
 
 _SESSION = (
@@ -109,7 +109,7 @@ class Database:
             max_overflow=size,
             # The connection used last: it needs no test, and surplus ones stay idle.
             pool_use_lifo=True,
-            connect_args={**connection_defaults(url), "client_encoding": ENCODING},
+            connect_args=connection_defaults(url),
         )
         self._preamble = (
             # Without JIT: it compiles queries on views for seconds, because of estimates that are far too high.
@@ -244,8 +244,8 @@ class Database:
 
 
 def connection_defaults(url: str) -> dict[str, Any]:
-    """Return the default parameters of a connection that its URL does not set."""
-    given = sa.make_url(url).query
+    """Return the default parameters of a connection that its URL does not set, and the encoding, which it cannot."""
+    given = sa.make_url(url).query.keys() - {"client_encoding"}
     return {name: value for name, value in CONNECTION_DEFAULTS.items() if name not in given}
 
 

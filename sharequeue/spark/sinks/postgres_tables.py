@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from psycopg2 import sql
 from psycopg2.errors import LockNotAvailable
 
-from sharequeue.database.pool import ENCODING, connection_defaults
+from sharequeue.database.pool import connection_defaults
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.state import State
 from sharequeue.words.settings import normalise_database_url
@@ -60,8 +60,7 @@ def connection_of(url: str) -> dict[str, Any]:
     url = normalise_database_url(url)
     parts = sa.make_url(url)
     _, given = parts.get_dialect()().create_connect_args(parts)
-    # COPY sends bytes in this encoding, whatever the URL or the server's defaults say.
-    return {**connection_defaults(url), **given, "client_encoding": ENCODING}
+    return {**given, **connection_defaults(url)}
 
 
 def with_password(route: Mapping[str, Any]) -> dict[str, Any]:
