@@ -30,10 +30,13 @@ from sharequeue.dagster.lineage import (
     topics_of,
 )
 from sharequeue.dagster.redrive import redrive_job
+from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.sensors import Observed, history_sensor, lag_sensor, observe_sensor
-from sharequeue.dagster.sensors.active_runs import at_work
+from sharequeue.dagster.sensors.active_runs import at_work, end_gone
+from sharequeue.dagster.sensors.outages import AWAY
 from sharequeue.dagster.share_group import Backfill, Schedule, ShareGroup
 from sharequeue.dagster.state_checks import state_checks
+from sharequeue.reports.waiting_work import GroupWork, work_of
 
 
 def share_group_defs(
@@ -123,7 +126,8 @@ def _schedule(group: ShareGroup, given: Schedule, assets: Sequence[dg.AssetKey])
     """Build the schedule of the job of `group`; `assets` are those of its runs.
 
     A tick is skipped, with the reason, while a run or a backfill of the group is active or queued, so that runs that
-    take longer than the interval do not fill the queue.
+    take longer than the interval do not fill the queue. It ends runs whose process is gone, as the sensors do. While
+    the state cannot be read, the logs of the runs decide, and the run is requested: it may be able to read the state.
     """
 
     @dg.schedule(
@@ -137,8 +141,16 @@ def _schedule(group: ShareGroup, given: Schedule, assets: Sequence[dg.AssetKey])
         description=f"Processes share group {group.group} at set times, whatever the lag. Skips a time while a run "
         "of the group is active or queued.",
     )
-    def schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        if running := at_work(context.instance, group, assets):
+    def schedule(
+        context: dg.ScheduleEvaluationContext, sharequeue_state: StateResource
+    ) -> dg.RunRequest | dg.SkipReason:
+        work: GroupWork | None
+        try:
+            work = work_of(sharequeue_state.database, group.group)
+            end_gone(context.instance, group, assets, work)
+        except AWAY:
+            work = None
+        if running := at_work(context.instance, group, assets, work):
             return dg.SkipReason(running)
         return dg.RunRequest(tags=group.run_tags)
 

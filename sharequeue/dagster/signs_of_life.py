@@ -5,6 +5,10 @@ run that has opened the state of share groups adds an event to its log every 30 
 are only added, so this changes nothing that others write, as a tag would. Between opening and closing, a log without
 a new event means that the process is gone. A process that is only stopped would be judged like one that is gone; that
 is harmless, because its locks lapse, too.
+
+An event that is ahead of the clock is from before the clock was set back. It does not show whether the process is
+alive: the next event of a live one is up to 30 s away, and the clock catches up with a dead one much later. So who
+finds such an event adds one of their own, and the silence counts from there.
 """
 
 import threading
@@ -14,8 +18,14 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from sharequeue.dagster.clocks import is_ahead
+
 AT_WORK = "This run is at work on a share group."
 CLOSED = "This run has finished its work on a share group."
+CLOCK_SET_BACK = (
+    "The last event of this run is in the future: the clock was set back. If no other one follows, it is judged from "
+    "now on."
+)
 SECONDS_BETWEEN = 30.0
 GONE_AFTER_SECONDS = 120.0
 """A process without an event for this time is gone: it has left out four."""
@@ -73,11 +83,26 @@ def last_sign(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Sign | None:
     events = instance.get_records_for_run(
         run.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT, limit=_MOST_EVENTS, ascending=False
     ).records
+    latest: float | None = None
     for record in events:
         event = record.event_log_entry.dagster_event
-        if event is not None and event.message in (AT_WORK, CLOSED):
-            return Sign(event.message == AT_WORK, time.time() - record.event_log_entry.timestamp)
+        if event is None or event.message not in (AT_WORK, CLOSED, CLOCK_SET_BACK):
+            continue
+        latest = latest or record.event_log_entry.timestamp
+        if event.message != CLOCK_SET_BACK:
+            return Sign(event.message == AT_WORK, seconds_since(instance, run, latest))
     return None
 
 
-__all__ = ["AT_WORK", "CLOSED", "GONE_AFTER_SECONDS", "Sign", "SignsOfLife", "last_sign"]
+def seconds_since(instance: dg.DagsterInstance, run: dg.DagsterRun, stored: float) -> float:
+    """Return the seconds since an event of a run that was stored at this time (Unix seconds), 0 or more.
+
+    If that is in the future, add an event to the run's log, from which on it can be judged.
+    """
+    now = time.time()
+    if is_ahead(stored, now):
+        instance.report_engine_event(CLOCK_SET_BACK, run)
+    return max(0.0, now - stored)
+
+
+__all__ = ["AT_WORK", "CLOSED", "GONE_AFTER_SECONDS", "Sign", "SignsOfLife", "last_sign", "seconds_since"]

@@ -11,7 +11,6 @@ its log has a sign of life (`signs_of_life`). Without any of them it delays noth
 process is gone, the sensors end it: then it releases its place in a pool, and Dagster may retry it.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +22,7 @@ from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 from sharequeue.dagster.names import CLIENT_ID_PREFIX, GROUP_TAG, MEMBER_TAG, REPLAY_TAG
 from sharequeue.dagster.retries import own_tag
 from sharequeue.dagster.share_group import ShareGroup
-from sharequeue.dagster.signs_of_life import last_sign
+from sharequeue.dagster.signs_of_life import last_sign, seconds_since
 from sharequeue.reports.waiting_work import GroupWork
 
 AT_WORK = [
@@ -109,11 +108,12 @@ def own_jobs(group: ShareGroup) -> list[str]:
 
 
 def _silent_for(instance: dg.DagsterInstance, run: dg.DagsterRun) -> float:
-    """Return the seconds since the last event of a run, or since its creation."""
-    record = instance.get_run_record_by_id(run.run_id)
-    created = record.create_timestamp.timestamp() if record is not None else 0.0
+    """Return the seconds since the last event of a run, or since its creation if it has none."""
     latest = instance.get_records_for_run(run.run_id, limit=1, ascending=False).records
-    return time.time() - max([created, *(each.event_log_entry.timestamp for each in latest)])
+    if latest:
+        return seconds_since(instance, run, latest[0].event_log_entry.timestamp)
+    record = instance.get_run_record_by_id(run.run_id)
+    return seconds_since(instance, run, record.create_timestamp.timestamp() if record is not None else 0.0)
 
 
 def end_gone(
@@ -143,7 +143,10 @@ def end(instance: dg.DagsterInstance, dead: Lifeless) -> None:
     run = instance.get_run_by_id(dead.run.run_id)
     if run is None or run.is_finished:
         return
-    said = f"The run was ended by a sensor of its share group: {dead.reason}. Its records are leased again."
+    said = (
+        f"The run was ended by a sensor or the schedule of its share group: {dead.reason}. Its records are leased "
+        "again."
+    )
     if run.status == dg.DagsterRunStatus.CANCELING:
         instance.report_run_canceled(run, said)
     else:

@@ -19,6 +19,7 @@ from itertools import takewhile
 
 import dagster as dg
 
+from sharequeue.dagster.clocks import has_passed
 from sharequeue.dagster.position import awaited, silence
 from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.sensors.active_runs import Lifeless, at_work, end_gone, latest_runs, reason_of_failure
@@ -28,8 +29,6 @@ from sharequeue.reports.waiting_work import GroupWork, work_of
 from sharequeue.words.figures import SharePartitionStatus
 from sharequeue.words.names import listed, plural
 
-CLOCKS_DIFFER_SECONDS = 60.0
-"""What the clocks of the machines of runs and sensors may differ by."""
 UNKNOWN_TOPIC_SECONDS = 3600.0
 """The pause after a run that left a topic unknown."""
 LONGEST_PAUSE_SECONDS = 3600.0
@@ -134,12 +133,9 @@ def reason_to_wait(
         return None
     run, failures = runs[0].dagster_run, _failures(runs)
     pause = pause_after(given, failures)
-    left = ended_at + pause - now
-    # The clock was set back since: nothing ends in the future.
-    if left > pause + CLOCKS_DIFFER_SECONDS:
-        left = 0
-    if left <= 0 or not (run.status in FAILED or unchanged):
+    if has_passed(pause, ended_at, now) or not (run.status in FAILED or unchanged):
         return None
+    left = ended_at + pause - now
     reason = ""
     if run.status == dg.DagsterRunStatus.FAILURE:
         before = "one" if failures == 2 else str(failures - 1)
@@ -180,12 +176,13 @@ def _unknown_or_few(
     """Return why the waiting records do not justify a run yet; None if they do."""
     given = group.automation.sensor
     if work.records:
-        old = given.max_age_seconds is not None and not 0 <= now - since < given.max_age_seconds
+        old = given.max_age_seconds is not None and has_passed(given.max_age_seconds, since, now)
         if work.records >= given.min_lag or old:
             return None
         return f"{work.records:,} records wait; a run is requested from {given.min_lag:,} on"
-    recent = latest is not None and now - latest.create_timestamp.timestamp() < UNKNOWN_TOPIC_SECONDS
-    if latest is None or latest.dagster_run.status in FAILED or not recent:
+    if latest is None or latest.dagster_run.status in FAILED:
+        return None
+    if has_passed(UNKNOWN_TOPIC_SECONDS, latest.create_timestamp.timestamp(), now):
         return None
     unknown = listed(unknown_topics(group, work))
     return f"topic {unknown} has no state, even after the last run: check that it exists. A run is tried every hour"

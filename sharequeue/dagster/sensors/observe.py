@@ -22,6 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from sharequeue.dagster import reports
 from sharequeue.dagster.assets.dead_letters import reported_until
 from sharequeue.dagster.assets.reports import standing
+from sharequeue.dagster.clocks import has_passed
 from sharequeue.dagster.position import Position, seen_by_broker, settled, silence, state_of
 from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.sensors.active_runs import at_work, end_gone, latest_runs
@@ -210,7 +211,7 @@ def _is_news(
             made_at = record.event.timestamp
             later = shown is not None and shown.run_id != record.run_id and shown.timestamp > made_at
             is_hidden = not is_planned and (is_due or later)
-            return is_hidden or time.time() - made_at >= VERDICT_SECONDS
+            return is_hidden or has_passed(VERDICT_SECONDS, made_at, time.time())
         run = instance.get_run_by_id(record.run_id)
         # A run that failed before its checks leaves the event that they were planned.
         if run is None or run.is_finished:
@@ -238,7 +239,7 @@ def _due(instance: dg.DagsterInstance, group: ShareGroup, asset: dg.AssetKey) ->
         return False
     event = instance.get_latest_materialization_event(asset)
     window = duration(fresh.warn_window or fresh.fail_window)
-    return event is None or time.time() - event.timestamp >= window.total_seconds() / 3
+    return event is None or has_passed(window.total_seconds() / 3, event.timestamp, time.time())
 
 
 def _checks(

@@ -7,10 +7,13 @@ take seconds. The number of failures is kept in the sensor's cursor, next to the
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Annotated, Any
 
 import dagster as dg
+from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
+from typing_extensions import TypedDict
 
 from sharequeue.dagster.resources import StateResource
 from sharequeue.database.schema_files import SchemaOutdated
@@ -23,13 +26,23 @@ AWAY = (SQLAlchemyError, SettingMissing, SchemaOutdated, ShareError)
 """Errors while the state cannot be read: no server, no address, another version, no permission."""
 
 _OUTAGE = "outage"
-_KINDS: Mapping[str, type | tuple[type, ...]] = {
-    "progress": str,
-    "share_partitions": list,
-    "topics": dict,
-    "waiting_since": (int, float),
+
+
+class _Outage(TypedDict):
+    failures: Annotated[int, Field(ge=1, le=1_000_000)]
+    until: FiniteFloat
+    error: str
+
+
+_STRICT = ConfigDict(strict=True)
+_READ: Mapping[str, TypeAdapter[Any]] = {
+    "progress": TypeAdapter(str, config=_STRICT),
+    "share_partitions": TypeAdapter(list[str], config=_STRICT),
+    "topics": TypeAdapter(dict[str, int], config=_STRICT),
+    "waiting_since": TypeAdapter(FiniteFloat, config=_STRICT),
+    _OUTAGE: TypeAdapter(_Outage),
 }
-"""What the fields of a cursor are that a tick reads. A person may set any cursor."""
+"""The fields of all cursors that a tick reads, with their types. A person may set any cursor."""
 
 Kept = dict[str, Any]
 """What a sensor stores for its next tick."""
@@ -77,24 +90,16 @@ def keep(context: dg.SensorEvaluationContext, kept: Kept) -> None:
 
 
 def _cursor_of(context: dg.SensorEvaluationContext) -> Kept:
-    """Return the sensor's stored data; empty at its first tick. What is not ours is left out: it would fail each tick
-    before a new cursor is stored.
+    """Return the fields of the sensor's cursor that a tick reads; empty at its first tick.
+
+    What is not of ours is left out: it would fail each tick before a new cursor is stored.
     """
     try:
-        kept = json.loads(context.cursor or "{}")
-    except ValueError:
+        stored = json.loads(context.cursor or "{}")
+    except (ValueError, RecursionError):
         return {}
-    if not isinstance(kept, dict):
-        return {}
-    outage = kept.pop(_OUTAGE, None)
-    found = {name: value for name, value in kept.items() if isinstance(value, _KINDS.get(name, object))}
-    return {**found, _OUTAGE: outage} if _is_outage(outage) else found
-
-
-def _is_outage(given: object) -> bool:
-    return (
-        isinstance(given, dict)
-        and isinstance(given.get("until"), int | float)
-        and isinstance(given.get("failures"), int)
-        and isinstance(given.get("error"), str)
-    )
+    found: Kept = {}
+    for name, kind in _READ.items() if isinstance(stored, dict) else ():
+        with suppress(ValidationError):
+            found[name] = kind.validate_python(stored.get(name))
+    return found

@@ -23,12 +23,13 @@ from dagster._core.remote_origin import (
     RemoteRepositoryOrigin,
 )
 
+from sharequeue.dagster import signs_of_life
 from sharequeue.dagster.definitions import share_group_defs
 from sharequeue.dagster.names import CLIENT_ID_PREFIX, MEMBER_TAG
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.sensors import active_runs, lag_sensor
 from sharequeue.dagster.share_group import ShareGroup
-from sharequeue.dagster.signs_of_life import AT_WORK, CLOSED
+from sharequeue.dagster.signs_of_life import AT_WORK, CLOCK_SET_BACK, CLOSED
 from sharequeue.database import Database
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.groups.replicas import hear_replica
@@ -376,9 +377,51 @@ def test_the_reason_of_a_run_that_was_ended_is_shown(case: Case) -> None:
         said = case.said()
     assert status(case, run) == dg.DagsterRunStatus.FAILURE
     assert "as did the one before it; the next one is requested in" in str(said)
-    assert "ended by a sensor of its share group: its process is gone: its member gone does not live" in str(
-        said
+    assert (
+        "ended by a sensor or the schedule of its share group: its process is gone: its member gone does not live"
+        in str(said)
     )
+
+
+def test_a_schedule_ends_a_run_whose_process_is_gone(
+    private_database: Database, at: SharePartition, tmp_path: Path
+) -> None:
+    """A queue may have no sensor that is on: the tick ends the run, whose place in the pool is then free."""
+    group = share_group("g", topics=["t"], automation={"schedule": {"cron": "*/5 * * * *"}})
+    (schedule,) = share_group_defs(group).schedules or ()
+    assert isinstance(schedule, dg.ScheduleDefinition)
+    resources = {"sharequeue_state": SimpleNamespace(database=private_database)}
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        case = Case(private_database, at, instance)
+        alive, dead = case.run(STARTED), case.run(STARTED)
+        sign(case, alive, AT_WORK, 60)
+        sign(case, dead, AT_WORK, 300)
+        with dg.build_schedule_context(instance=instance, resources=resources) as context:
+            assert alive.run_id in str(schedule.evaluate_tick(context).skip_message)
+        assert (status(case, alive), status(case, dead)) == (STARTED, dg.DagsterRunStatus.FAILURE)
+
+
+def test_after_the_clock_was_set_back_a_run_has_time_to_show_that_it_lives(case: Case) -> None:
+    """Its last sign is in the future: it is not ended before it has given none for as long as any other run."""
+    run = case.run(STARTED)
+    sign(case, run, AT_WORK, -3600)
+    assert run.run_id in str(case.said())
+    assert run.run_id in str(case.said())
+    messages = [entry.message for entry in case.instance.all_logs(run.run_id)]
+    assert messages.count(CLOCK_SET_BACK) == 1
+    with mock.patch.object(signs_of_life, "GONE_AFTER_SECONDS", -1.0):
+        assert case.said() is None
+    assert status(case, run) == dg.DagsterRunStatus.FAILURE
+
+
+def test_a_run_that_began_before_the_clock_was_set_back_delays_others_no_longer_than_any(case: Case) -> None:
+    """It has opened nothing yet, and its last event is in the future."""
+    run = case.run(STARTED, job="nightly", b=DEAD_LETTERS)
+    sign(case, run, "of another", -3600)
+    assert run.run_id in str(case.said())
+    with mock.patch.object(active_runs, "QUIET_SECONDS", -1.0):
+        assert case.said() is None
+    assert status(case, run) == STARTED
 
 
 def test_a_run_that_is_quiet_in_a_step_of_others_is_not_ended(case: Case) -> None:

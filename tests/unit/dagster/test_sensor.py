@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -47,6 +48,26 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 Tick = Callable[..., Any]
+HUGE = "1" + 400 * "0"
+STRANGE_CURSORS = pytest.mark.parametrize(
+    "cursor",
+    [
+        "5",
+        "[1]",
+        '{"outage": 5}',
+        '{"outage": {"until": "x", "failures": 1, "error": "x"}}',
+        '{"outage": {"until": 99999999999, "failures": 1, "error": "from before the clock was set back"}}',
+        '{"waiting_since": "x", "progress": 5, "share_partitions": 5, "topics": 5}',
+        '{"share_partitions": [[1]], "topics": {"flights": "x"}}',
+        f'{{"waiting_since": {HUGE}, "topics": {{"flights": {HUGE}}}}}',
+        f'{{"outage": {{"until": {HUGE}, "failures": 1, "error": "x"}}}}',
+        f'{{"outage": {{"until": 5, "failures": {4300 * "9"}, "error": "x"}}}}',
+        '{"waiting_since": NaN, "outage": {"until": Infinity, "failures": 1, "error": "x"}}',
+        100_000 * "[",
+        100_000 * '{"progress":',
+    ],
+    ids=lambda cursor: cursor[:60],
+)
 
 
 @pytest.fixture
@@ -189,22 +210,33 @@ def test_a_run_that_ended_in_the_future_delays_nothing(instance: dg.DagsterInsta
     assert reason_to_wait(instance, given, runs, False, 1000 - 3600) is None
 
 
-@pytest.mark.parametrize(
-    "cursor",
-    [
-        "5",
-        "[1]",
-        '{"outage": 5}',
-        '{"outage": {"until": "x", "failures": 1, "error": "x"}}',
-        '{"outage": {"until": 99999999999, "failures": 1, "error": "from before the clock was set back"}}',
-        '{"waiting_since": "x", "progress": 5, "share_partitions": 5, "topics": 5}',
-    ],
-)
+@STRANGE_CURSORS
 def test_a_cursor_that_a_person_has_set_stops_no_sensor(tick: Tick, cursor: str) -> None:
     """What is not of ours in it is left out, and the next cursor is ours again."""
     found = work(part(ready_records=5))
     requested = tick(found, set_to=cursor, min_lag=10, max_age_seconds=60)
-    assert requested.skip_message == "lag 0: 5 records wait; a run is requested from 10 on"
+    assert requested.skip_message.startswith("lag 0: 5 records wait; a run is requested from 10 on")
+
+
+@STRANGE_CURSORS
+@pytest.mark.parametrize("name", ["orders_lag", "orders_observe", "orders_history"])
+def test_all_sensors_read_their_cursors_alike(
+    name: str, cursor: str, instance: dg.DagsterInstance, tmp_path: Path, no_environment: pytest.MonkeyPatch
+) -> None:
+    """Whatever is in it, a tick of each gets as far as the state, which is away here, and stores that."""
+    group = share_group("orders", backfill={"start": "2013-01-01"})
+    sensors = {each.name: each for each in share_group_defs(group).sensors or ()}
+    resources = dict(share_group_resources(home=str(tmp_path)).resources or {})
+    with dg.build_sensor_context(instance=instance, resources=resources, cursor=cursor) as context:
+        answer: Any = sensors[name](context)
+        assert answer.skip_message.startswith("the state cannot be read: ")
+        assert json.loads(context.cursor or "")["outage"]["failures"] >= 1
+
+
+def test_records_that_wait_since_a_time_in_the_future_are_old(tick: Tick) -> None:
+    """The clock was set back since they were first seen."""
+    few, ahead = work(part(lag=5, ready_records=5)), {"waiting_since": time.time() + 3600}
+    assert tick(few, set_to=json.dumps(ahead), min_lag=10, max_age_seconds=60).run_requests
 
 
 def test_each_further_failure_doubles_the_pause(instance: dg.DagsterInstance) -> None:
@@ -240,8 +272,11 @@ def test_a_tick_has_the_reason_of_the_failed_run(instance: dg.DagsterInstance) -
         assert str(reason).endswith(f". The reason: {expected}")
 
 
-def test_a_topic_that_nobody_knows_is_tried_once(tick: Tick, instance: dg.DagsterInstance) -> None:
-    """The first run makes a group's share-partitions; one that found no topic is not repeated at every tick."""
+def test_a_topic_that_nobody_knows_is_tried_once(
+    tick: Tick, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run makes a group's share-partitions; one that found no topic is not repeated at every tick, but
+    after an hour, or after the clock was set back."""
     assert tick(work()).run_requests
 
     @dg.job(name="orders")
@@ -250,6 +285,8 @@ def test_a_topic_that_nobody_knows_is_tried_once(tick: Tick, instance: dg.Dagste
     tags = share_group("orders").run_tags
     instance.create_run_for_job(job, status=dg.DagsterRunStatus.SUCCESS, tags=tags)
     assert "topic flights has no state" in tick(work()).skip_message
+    monkeypatch.setattr("time.time", lambda before=time.time: before() - 1800)
+    assert tick(work()).run_requests
 
 
 def test_every_run_of_the_groups_jobs_has_its_tag() -> None:
@@ -262,8 +299,8 @@ def test_every_run_of_the_groups_jobs_has_its_tag() -> None:
         assert job.tags.items() >= group.run_tags.items() <= job.run_tags.items()
 
 
-def test_a_schedule_requests_no_run_beside_an_active_one(tmp_path: Path) -> None:
-    """The tick is skipped, with the run as the reason."""
+def test_a_schedule_requests_no_run_beside_an_active_one(tmp_path: Path, no_environment: Any) -> None:
+    """The tick is skipped, with the run as the reason; also while the state cannot be read."""
 
     @dg.job(name="orders")
     def job() -> None:
@@ -273,7 +310,8 @@ def test_a_schedule_requests_no_run_beside_an_active_one(tmp_path: Path) -> None
         group = share_group("orders", automation={"schedule": {"cron": "*/5 * * * *"}})
         (schedule,) = share_group_defs(group).schedules or ()
         assert isinstance(schedule, dg.ScheduleDefinition)
-        with dg.build_schedule_context(instance=instance) as context:
+        resources = dict(share_group_resources(home=str(tmp_path)).resources or {})
+        with dg.build_schedule_context(instance=instance, resources=resources) as context:
             return schedule.evaluate_tick(context)
 
     tags = share_group("orders").run_tags
