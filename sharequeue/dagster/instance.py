@@ -38,8 +38,8 @@ def missing_settings(instance: dg.DagsterInstance, pool: str | None) -> list[str
         found.append(
             f"the {type(instance.run_launcher).__name__} of this Dagster instance cannot see that the process of a "
             "run is gone, so run monitoring never ends a run whose machine went down, which keeps its place in the "
-            "pool (the sensors and the schedule of the share group end such runs, if they are on): set `run_monitoring: "
-            "{enabled: true, max_runtime_seconds: 21600}` in its dagster.yaml"
+            "pool (the sensors and the schedule of the share group end such runs, if they are on): set "
+            "`run_monitoring: {enabled: true, max_runtime_seconds: 21600}` in its dagster.yaml"
         )
     return found
 
