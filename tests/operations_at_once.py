@@ -32,12 +32,12 @@ from sharequeue.groups.heartbeats import (
     heartbeat,
     refresh_group,
 )
-from sharequeue.groups.replicas import hear_replica
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.service.coordinator.watched_topics import record_topics, recorded, start_grown
 from sharequeue.state import State
 from sharequeue.state.calls import LeaseAcknowledgement
 from sharequeue.state.journal import Journal
+from sharequeue.state.replicas import hear_replica
 from sharequeue.state.rows import AcquireMode, Redelivery
 from sharequeue.words.errors import ShareError
 from sharequeue.words.offsets import EMPTY, OffsetSet

@@ -1,27 +1,25 @@
 """`sharequeue groups describe`: the position of groups, their state, and their members.
 
-The figures and their columns are those of `sharequeue.words.figures`. They are from Postgres: a log end is as old as
-its last observation, so a remark says if that is late, and why a group has nothing to show.
+The figures and their columns are those of `sharequeue.words.figures`, the remarks are made in
+`sharequeue.reports.remarks`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
 
 import click
 import sqlalchemy as sa
 
 from sharequeue.cli.options import GroupsNamed, groups_option, parse_topics, settings_options, topic_option
-from sharequeue.cli.output import Column, Output, age, answers, moment, number, row_of, span, text
+from sharequeue.cli.output import Column, Output, age, answers, moment, number, row_of, text
 from sharequeue.database import Database
 from sharequeue.groups.descriptions import describe_group
-from sharequeue.groups.group_names import awaited_share_partitions
-from sharequeue.groups.replicas import ALIVE_SECONDS, LATE_SECONDS, read_replicas
 from sharequeue.reports.ages import read_ages
 from sharequeue.reports.read import read_figures
+from sharequeue.reports.remarks import Remark, joined_remarks, lines_of, remarks_of
 from sharequeue.state import State
 from sharequeue.words.errors import UnknownTopicOrPartition
 from sharequeue.words.figures import Figure, GroupFigures, SharePartitionStatus, figures_of
@@ -30,10 +28,6 @@ from sharequeue.words.settings import Settings
 
 _KINDS = {"text": text, "time": moment, "seconds": age}
 _NAME = ("GROUP", "TOPIC", "PARTITION")
-_SUBSCRIBED = sa.text(
-    "select distinct unnest(subscribed_topic_names) as topic from sharequeue.group_members"
-    " where group_id = :group_id"
-)
 _TIMES = sa.text(
     "select topic, partition, created_at, written_at from sharequeue.share_partition_times where group_id = :group_id"
 )
@@ -85,49 +79,6 @@ STATES: tuple[Column, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Watch:
-    """Whether the service reads the broker's topics now, and if it does not, why and what to do."""
-
-    now: datetime
-    trouble: str | None
-    late_seconds: float
-    """The age of an observation from which on a lag is not current."""
-
-    @classmethod
-    def of(cls, database: Database, now: datetime) -> Self:
-        """Read it from what the replicas of the service have stored."""
-        replicas = read_replicas(database)
-        age, trouble = replicas.ages["watch"], None
-        if not replicas.alive:
-            trouble = (
-                "no service is running: start one with `sharequeue serve`, or `sharequeue up` for the stack of this "
-                "machine"
-            )
-        elif age is None or age > LATE_SECONDS["watch"]:
-            late = "has not read the broker's topics yet"
-            if age is not None:
-                late = f"has not read the broker's topics for {span(timedelta(seconds=age))}"
-            trouble = f"the service {late}: its log and `/ready` have the reason"
-        return cls(now, trouble, LATE_SECONDS["watch"] if replicas.alive else ALIVE_SECONDS)
-
-    def stale(self, status: SharePartitionStatus) -> str | None:
-        """Return why the lag of a share-partition is not current; None if it is, or if another remark says it."""
-        seen = status.observed_at
-        if status.fault or (seen is not None and abs(self.now - seen).total_seconds() <= self.late_seconds):
-            return None
-        since = (
-            "the end of the log has not been read yet: LAG does not count what is in it"
-            if seen is None
-            else f"the end of the log was last read at {seen.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC "
-            f"({span(self.now - seen)} ago): LAG does not count newer records"
-        )
-        return f"{since}. The reason: {self.trouble or _TOPIC_NOT_READ}"
-
-
-_TOPIC_NOT_READ = "the service is running, but does not get this topic: its log and `/ready` have the reason"
-
-
 @click.command()
 @settings_options
 @answers(
@@ -167,19 +118,26 @@ def describe(
             found = [row for group in groups for row in _members(database, group)]
             output.view("--members").rows(found, now=now)
             return
-        watch = _Watch.of(database, now)
+        statuses = {group: State(database).figures.describe(group) for group in groups}
+        remarks = {group: remarks_of(database, group, statuses[group]) for group in groups}
         if state:
-            rows = [_state(settings, database, group, watch) for group in groups]
+            rows = [_state(settings, database, group, statuses[group], remarks[group]) for group in groups]
             output.view("--state").rows(rows, now=now)
-            _note_remarks(output, rows)
         else:
-            rows = [row for group in groups for row in _share_partitions(database, group, watch)]
-            _show(output, rows if not topics else _chosen(rows, topics), now=now)
+            rows = [
+                row for group in groups for row in _rows(database, group, statuses[group], remarks[group])
+            ]
+            rows = _chosen(rows, topics) if topics else rows
+            _show(output, rows, now=now)
+        _note_remarks(output, rows, remarks)
 
 
-def _share_partitions(database: Database, group: str, watch: _Watch) -> list[dict[str, Any]]:
+def _rows(
+    database: Database, group: str, statuses: Sequence[SharePartitionStatus], remarks: Sequence[Remark]
+) -> list[dict[str, Any]]:
     """Return the figures of a group's share-partitions, and the names of what has none, with the reason."""
     times = {(row["topic"], row["partition"]): row for row in database.rows(_TIMES, group_id=group)}
+    texts = joined_remarks(remarks)
     rows = [
         {
             "group": group,
@@ -188,38 +146,18 @@ def _share_partitions(database: Database, group: str, watch: _Watch) -> list[dic
             "topic_id": each.topic_id,
             "created_at": since["created_at"],
             "last_written_at": since["written_at"],
-            "remark": "; ".join(filter(None, (each.remark, watch.stale(each)))) or None,
+            "remark": texts.pop((each.topic, each.partition), None),
         }
         | _cells(each)
-        for each in State(database).figures.describe(group)
+        for each in statuses
         if (since := times.get((each.topic, each.partition)))
     ]
-    not_yet = watch.trouble or "the service initialises it in seconds; if not, its log has the reason"
     rows += [
-        {"group": group, "topic": topic, "partition": partition, "remark": f"not initialised yet: {not_yet}"}
-        for topic, partition in awaited_share_partitions(database, group)
+        {"group": group, "remark": text}
+        | {name: part for name, part in (("topic", topic), ("partition", partition)) if part is not None}
+        for (topic, partition), text in texts.items()
     ]
-    absent = watch.trouble or (
-        "the broker has no such topic, or does not show it to the service: check its name in the subscription, or "
-        "create it"
-    )
-    subscribed = {row["topic"] for row in database.rows(_SUBSCRIBED, group_id=group)}
-    rows += [
-        {"group": group, "topic": topic, "remark": f"no share-partition of {topic} yet: {absent}"}
-        for topic in subscribed - {row["topic"] for row in rows}
-    ]
-    return sorted(rows, key=lambda row: (str(row["topic"]), row.get("partition", -1))) or [
-        {"group": group, "remark": _nothing(watch)}
-    ]
-
-
-def _nothing(watch: _Watch) -> str:
-    """Return why a group without share-partitions and without a subscription has nothing to show."""
-    why = (
-        "no share-partition yet: no member subscribes to a topic. A run or a consumer creates them for its topics; "
-        "if it has ended already, its error has the reason, such as a topic that does not exist"
-    )
-    return why if watch.trouble is None else f"{why}. Members cannot join: {watch.trouble}"
+    return sorted(rows, key=lambda row: (str(row.get("topic")), row.get("partition", -1)))
 
 
 def _chosen(rows: Sequence[dict[str, Any]], topics: Sequence[str]) -> list[dict[str, Any]]:
@@ -256,36 +194,36 @@ def _show(output: Output, rows: Sequence[dict[str, Any]], **given: Any) -> None:
         (*_NAME, *ended),
         **given,
     )
-    _note_remarks(output, rows)
 
 
-def _note_remarks(output: Output, rows: Sequence[dict[str, Any]]) -> None:
-    """Print each remark once, with the share-partitions or the group that it is about."""
-    about: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        if row.get("remark"):
-            parts = [str(row[name]) for name in ("topic", "partition") if row.get(name) is not None]
-            about.setdefault((row["group"], row["remark"]), []).append("-".join(parts))
-    for (group, remark), places in about.items():
-        output.note(printable(f"REMARK {' '.join(filter(None, (group, listed(places))))}: {remark}"))
+def _note_remarks(
+    output: Output, rows: Sequence[Mapping[str, Any]], remarks: Mapping[str, Sequence[Remark]]
+) -> None:
+    """Print each remark on a shown group or share-partition once, with all that it is about."""
+    shown = {(row["group"], row.get("topic"), row.get("partition")) for row in rows}
+    for group, of_group in remarks.items():
+        whole = (group, None, None) in shown
+        found = [each for each in of_group if whole or (group, each.topic, each.partition) in shown]
+        for line in lines_of(found):
+            about = " ".join(filter(None, (group, listed(line.about))))
+            output.note(printable(f"REMARK {about}: {line.remark}"))
 
 
-def _state(settings: Settings, database: Database, group: str, watch: _Watch) -> dict[str, Any]:
-    found, state = describe_group(database, group), State(database)
-    statuses = state.figures.describe(group)
-    stale = {f"{each.topic}-{each.partition}": remark for each in statuses if (remark := watch.stale(each))}
-    ages = read_ages(settings, statuses, state.now())
-    sums = read_figures(database, group, ages)
-    remark = f"{listed(list(stale))}: {next(iter(stale.values()))}" if stale else None
+def _state(
+    settings: Settings,
+    database: Database,
+    group: str,
+    statuses: Sequence[SharePartitionStatus],
+    remarks: Sequence[Remark],
+) -> dict[str, Any]:
+    found = describe_group(database, group)
+    ages = read_ages(settings, statuses, State(database).now())
     return {
         **row_of(found, group=group, state=found.group_state, members=len(found.members)),
-        **_cells(sums),
+        **_cells(read_figures(database, group, ages)),
         # Without share-partitions, the group has no start offset yet, so its lag is not known.
-        **(
-            {"remark": remark}
-            if statuses
-            else {"lag": None, "remark": _share_partitions(database, group, watch)[0]["remark"]}
-        ),
+        **({} if statuses else {"lag": None}),
+        "remark": "; ".join(line.text for line in lines_of(remarks)) or None,
     }
 
 

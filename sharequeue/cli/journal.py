@@ -15,12 +15,13 @@ from sharequeue.cli.options import (
     parse_share_partition,
     settings_options,
 )
-from sharequeue.cli.output import Output, answers, moment, nested, number, row_of, span, text
+from sharequeue.cli.output import Output, answers, moment, nested, number, row_of, text
 from sharequeue.database import Database
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
 from sharequeue.words.errors import UnknownTopicOrPartition
+from sharequeue.words.moments import span
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import SharePartition
 

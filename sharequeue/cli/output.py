@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sharequeue.words.moments import moment_of
+from sharequeue.words.moments import moment_of, span
 from sharequeue.words.names import printable
 
 if TYPE_CHECKING:
@@ -115,15 +115,6 @@ def age(name: str, *, wide: bool = False) -> Column:
 def nested(name: str, *, wide: bool = False, cut: bool = False) -> Column:
     """Return a column of JSON values."""
     return Column(name, "nested", wide, cut)
-
-
-def span(length: timedelta) -> str:
-    """Return a duration in its largest unit, such as `3 min`."""
-    seconds = abs(length.total_seconds())
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _ago(at: datetime, now: datetime) -> str:

@@ -18,8 +18,10 @@ from sharequeue.reports import inline_pictures
 from sharequeue.reports.drawing import CAUSE_COLOURS
 from sharequeue.reports.parts import causes_by_day
 from sharequeue.reports.read import CausesOfDay, GroupReport
+from sharequeue.reports.remarks import lines_of
 from sharequeue.state.journal import Day, DayOutcome
 from sharequeue.words.figures import GroupFigures, SharePartitionStatus, figures_of
+from sharequeue.words.names import listed
 from sharequeue.words.values import ArchivedRun, DeliveryCount
 
 if TYPE_CHECKING:
@@ -144,6 +146,10 @@ def spso_and_lag(report: GroupReport, days: Sequence[Day]) -> Metadata:
         ),
         "in_flight_window": dg.MetadataValue.md(inline_pictures.strip(widest)),
         **numbers,
+        "remarks": table(
+            {"about": "string", "remark": "string"},
+            ((listed(line.about), line.remark) for line in lines_of(report.remarks)[:MOST_ROWS]),
+        ),
         "share_partitions": table_of(
             {**_PARTITION_COLUMNS, **figure_columns(SharePartitionStatus)}, most_lag
         ),

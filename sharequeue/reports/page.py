@@ -38,7 +38,7 @@ def page(report: GroupReport) -> str:
         element("h1", f"Share group {group}"),
         element("p", "As of ", moment(report.at), " UTC."),
         parts.boxes(report.figures, dead_letters_today=today),
-        parts.remarks(report.statuses),
+        parts.remarks(report.remarks),
         each(element("section", element("h2", title), inside) for title, inside in sections),
     )
     return document(f"{group}, {day}", main)

@@ -12,8 +12,8 @@ from sharequeue.reports import drawing
 from sharequeue.reports.drawing import CAUSE_COLOURS, OUTCOME_COLOURS, number
 from sharequeue.reports.html import Content, Html, each, element, joined, moment, table
 from sharequeue.reports.read import CausesOfDay, Moment
+from sharequeue.reports.remarks import Remark, lines_of
 from sharequeue.words.figures import Figure, GroupFigures, SharePartitionStatus, figures_of
-from sharequeue.words.names import listed
 from sharequeue.words.values import DeliveryCount, LeaseRow
 
 _MOST_COUNTS = 20
@@ -94,14 +94,9 @@ def share_partitions(
     )
 
 
-def remarks(statuses: Iterable[SharePartitionStatus]) -> Html:
-    """Return the remarks on share-partitions that need action."""
-    of: dict[str, list[str]] = {}
-    for status in statuses:
-        for remark in (status.paused_reason, status.fault, status.held_reason, status.obstacle):
-            if remark:
-                of.setdefault(remark, []).append(f"{status.topic}-{status.partition}")
-    lines = [f"{listed(names)}: {remark}" for remark, names in of.items()]
+def remarks(found: Iterable[Remark]) -> Html:
+    """Return the remarks on a group."""
+    lines = [line.text for line in lines_of(found)]
     more = [f"and {len(lines) - _MOST_REMARKS:,} more remarks"] if len(lines) > _MOST_REMARKS else []
     return each(element("p", remark, class_="wrong") for remark in lines[:_MOST_REMARKS] + more)
 

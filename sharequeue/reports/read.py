@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.reports.ages import Ages, read_ages
+from sharequeue.reports.remarks import Remark, remarks_of
 from sharequeue.state.figures import Figures
 from sharequeue.words.figures import GroupFigures, SharePartitionStatus, column_list
 from sharequeue.words.offsets import OffsetSet
@@ -63,16 +64,6 @@ class CausesOfDay:
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
-    """A remark that needs action, the number of share-partitions of a group that it is about, and one of them."""
-
-    group_id: str
-    remark: str
-    share_partitions: int
-    first: str
-
-
-@dataclass(frozen=True, slots=True)
 class Moment:
     """A group at one report, in records. ``ended`` is the number of ended records."""
 
@@ -101,6 +92,7 @@ class GroupReport:
     """The leases that were held longest, MOST_STUCK at most."""
     causes: Sequence[CausesOfDay] = ()
     """Of the last CAUSE_DAYS days."""
+    remarks: Sequence[Remark] = ()
 
     def rates(self) -> list[tuple[datetime, float]]:
         """Return ended records per second, from each report to the next; the last rate is repeated at the end."""
@@ -157,15 +149,6 @@ _CAUSES = sa.text(
     " and day > (sharequeue.clock() at time zone 'UTC')::date - cast(:days as integer)"
     " group by group_id, day, cause order by day, cause"
 )
-_REMARKS = sa.text(
-    "select group_id, r.remark, count(*) as share_partitions, min(topic || '-' || partition) as first"
-    " from sharequeue.share_partition_status s"
-    " cross join lateral unnest(array[s.paused_reason, s.fault, s.held_reason,"
-    " case when s.blocked_by in ('window', 'transaction', 'truncated', 'unknown') then s.blocked_reason end"
-    " ]) as r (remark)"
-    " where group_id = any (cast(:groups as text[])) and r.remark is not null"
-    " group by group_id, r.remark order by group_id, first limit :most"
-)
 
 
 def figures_of_groups(database: Database, group_ids: Sequence[str]) -> dict[str, GroupFigures]:
@@ -208,11 +191,6 @@ def causes_of_groups(database: Database, group_ids: Sequence[str]) -> dict[str, 
 def read_causes(database: Database, group_id: str) -> list[CausesOfDay]:
     """Return the dead letters of a group of the last CAUSE_DAYS days (UTC), by day and cause."""
     return causes_of_groups(database, [group_id]).get(group_id, [])
-
-
-def read_remarks(database: Database, group_ids: Sequence[str], most: int) -> list[Remark]:
-    """Return the remarks that need action, by group, `most` at most."""
-    return [Remark(**row) for row in database.rows(_REMARKS, groups=list(group_ids), most=most)]
 
 
 def read_moments(database: Database, group_id: str) -> list[Moment]:
@@ -279,4 +257,5 @@ def read_report(
         sorted(oldest, key=lambda each: -(each.age_seconds or 0)),
         figures.leases(group_id, stuck=True, most=MOST_STUCK),
         read_causes(database, group_id),
+        remarks_of(database, group_id, statuses),
     )

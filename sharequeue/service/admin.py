@@ -27,6 +27,7 @@ from sharequeue.groups.configs.texts import as_text
 from sharequeue.groups.descriptions import describe_group, groups_as_json
 from sharequeue.groups.group_names import awaited_share_partitions, group_topics
 from sharequeue.kafka.topics import Topics
+from sharequeue.reports.remarks import joined_remarks, remarks_of
 from sharequeue.service.admin_bodies import (
     AlterConfigsBody,
     AlterOffsetsBody,
@@ -111,6 +112,7 @@ class Admin:
                 (each.topic, each.partition): each
                 for each in State(self._database).figures.describe(group_id)
             }
+            remarks = joined_remarks(remarks_of(self._database, group_id, found.values()))
             awaited = awaited_share_partitions(self._database, group_id)
             wanted = next(each.topics for each in body.groups if each.group_id == group_id)
             named: list[tuple[str, int]] = sorted({*found, *awaited})
@@ -119,7 +121,11 @@ class Admin:
             refused = self._refused({topic for topic, _ in named}, "DESCRIBE")
             if wanted is None:
                 named = [at for at in named if at[0] not in refused]
-            return {"topics": _by_topic(named, lambda at: _offsets(at[1], found.get(at), refused.get(at[0])))}
+
+            def one_of(at: tuple[str, int]) -> Answer:
+                return _offsets(at[1], found.get(at), remarks.get(at), refused.get(at[0]))
+
+            return {"topics": _by_topic(named, one_of)}
 
         ids = [each.group_id for each in body.groups]
         return {"throttle_time_ms": 0, "groups": _each("group_id", ids, one, {"topics": []})}
@@ -321,13 +327,16 @@ def _by_topic(named: Sequence[tuple[str, int]], one: Callable[[tuple[str, int]],
     return [{"topic_name": topic, "partitions": partitions} for topic, partitions in topics.items()]
 
 
-def _offsets(partition: int, found: SharePartitionStatus | None, refused: ShareError | None = None) -> Answer:
+def _offsets(
+    partition: int, found: SharePartitionStatus | None, remark: str | None, refused: ShareError | None = None
+) -> Answer:
     if refused is not None:
-        found = None
+        found = remark = None
     return {
         "partition_index": partition,
         "start_offset": found.spso if found else _NO_OFFSET,
         "leader_epoch": _NO_LEADER_EPOCH,
         "lag": found.lag if found else _NO_OFFSET,
+        "remark": remark,
         **_error_fields(refused),
     }

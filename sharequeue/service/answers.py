@@ -74,7 +74,7 @@ class Described(TypedDict):
 
 
 class SharePartitionAnswer(TypedDict):
-    """A share-partition's figures; `remark` has what an operator should know.
+    """A share-partition's figures; `remark` has what an operator should know, such as that the lag is out of date.
 
     If there is lag and nothing can be leased, `blocked_by` is the reason in one word; it may change at
     `blocked_until`, if that is known, and `blocked_offset` is the offset of the blocking record.
@@ -99,10 +99,12 @@ class SharePartitionAnswer(TypedDict):
 
 
 class GroupAnswer(Refusal, Described):
-    """A group with its share-partitions, and the reasons why topics wait."""
+    """A group with its share-partitions, all remarks on them and on what has no state yet, and the reasons why topics
+    wait."""
 
     group_id: str
     offsets: list[SharePartitionAnswer]
+    remarks: list[str]
     waiting: dict[str, str]
 
 
@@ -134,12 +136,13 @@ class DescribeAnswer(Throttled):
 
 
 class PartitionOffset(Refusal):
-    """A share-partition's start offset and lag: -1 if there is none."""
+    """A share-partition's start offset and lag, -1 if there is none; `remark` is our own, as in a group's answer."""
 
     partition_index: int
     start_offset: Offset
     leader_epoch: Int32
     lag: int
+    remark: str | None
 
 
 class TopicOffsets(TypedDict):

@@ -31,6 +31,7 @@ from sharequeue.groups.group_names import require_there
 from sharequeue.groups.tokens import TokenRefused
 from sharequeue.reports.page import page
 from sharequeue.reports.read import read_report
+from sharequeue.reports.remarks import remarks_of
 from sharequeue.service.admin import OPERATIONS, Admin, Operation
 from sharequeue.service.admission import throttle_time_ms
 from sharequeue.service.bodies import group_description, heartbeat_request, heartbeat_response, parsed
@@ -255,8 +256,9 @@ async def _group(service: Service, request: Request) -> Response:
     group_id = await _described(service, request)
     group = await service.threads.run(lambda: describe_group(service.database, group_id))
     partitions = await service.threads.run(lambda: State(service.database).figures.describe(group_id))
+    remarks = await service.threads.run(lambda: remarks_of(service.database, group_id, partitions))
     waiting = {topic: why for (waits, topic), why in service.coordinator.waiting.items() if waits == group_id}
-    return JSONResponse(group_description(group, partitions, waiting))
+    return JSONResponse(group_description(group, partitions, remarks, waiting))
 
 
 async def _described(service: Service, request: Request) -> str:

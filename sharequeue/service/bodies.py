@@ -7,6 +7,7 @@ in the request header), `topic_name` and `session_timeout_ms` in the response.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from json import JSONDecoder
 from typing import Annotated, Any, ClassVar, TypeVar, cast
@@ -16,6 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from sharequeue.groups.descriptions import GroupDescription
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
+from sharequeue.reports.remarks import Remark, joined_remarks, lines_of
 from sharequeue.service.answers import (
     Described,
     GroupAnswer,
@@ -127,15 +129,20 @@ def heartbeat_response(response: HeartbeatResponse) -> HeartbeatAnswer:
 
 
 def group_description(
-    group: GroupDescription, partitions: list[SharePartitionStatus], waiting: dict[str, str]
+    group: GroupDescription,
+    partitions: Sequence[SharePartitionStatus],
+    remarks: Sequence[Remark],
+    waiting: dict[str, str],
 ) -> GroupAnswer:
     """Return ShareGroupDescribe's group, with the figures of DescribeShareGroupOffsets and our own."""
+    texts = joined_remarks(remarks)
     return {
         "error_code": 0,
         "error_message": None,
         "group_id": group.group_id,
         **described(group),
-        "offsets": [_offsets(partition) for partition in partitions],
+        "offsets": [_offsets(each, texts.get((each.topic, each.partition))) for each in partitions],
+        "remarks": [line.text for line in lines_of(remarks)],
         "waiting": waiting,
     }
 
@@ -164,7 +171,7 @@ def described(group: GroupDescription) -> Described:
     }
 
 
-def _offsets(status: SharePartitionStatus) -> SharePartitionAnswer:
+def _offsets(status: SharePartitionStatus, remark: str | None) -> SharePartitionAnswer:
     figures = {
         each.http: getattr(status, each.name) for each in figures_of(SharePartitionStatus) if each.http
     }
@@ -172,7 +179,7 @@ def _offsets(status: SharePartitionStatus) -> SharePartitionAnswer:
         "topic_name": status.topic,
         "topic_id": status.topic_id,
         "partition_index": status.partition,
-        "remark": status.remark,
+        "remark": remark,
     }
     found = {
         name: value.isoformat() if isinstance(value, datetime) else value for name, value in figures.items()

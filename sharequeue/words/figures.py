@@ -16,7 +16,15 @@ from typing import Any, Literal
 
 from sharequeue.words.values import SharePartition
 
-__all__ = ["Figure", "GroupFigures", "SharePartitionStatus", "column_list", "figures_of", "words_of"]
+__all__ = [
+    "OBSTACLES",
+    "Figure",
+    "GroupFigures",
+    "SharePartitionStatus",
+    "column_list",
+    "figures_of",
+    "words_of",
+]
 
 Unit = Literal[
     "records",
@@ -85,6 +93,8 @@ def words_of(kind: type, name: str) -> str:
     return f"{words[0].upper()}{words[1:]}."
 
 
+OBSTACLES = ("window", "transaction", "truncated", "unknown")
+"""The values of `blocked_by` that no count of records, and no other reason, shows."""
 _LAG = "offsets that are not done, those of transaction markers included"
 
 
@@ -363,15 +373,9 @@ class SharePartitionStatus:
         return SharePartition(self.group_id, self.topic, self.partition)
 
     @property
-    def remark(self) -> str | None:
-        """What blocks or limits it, as text for people; None if nothing does."""
-        paused = None if self.paused_reason is None else f"paused: {self.paused_reason}"
-        return "; ".join(filter(None, (self.fault, paused, self.held_reason, self.obstacle))) or None
-
-    @property
     def obstacle(self) -> str | None:
-        """Why nothing can be leased, unless a count of records or another remark shows it."""
-        if self.blocked_by not in ("window", "transaction", "truncated", "unknown"):
+        """Why nothing can be leased, unless a count of records, or another reason of this row, shows it."""
+        if self.blocked_by not in OBSTACLES:
             return None
         until = (
             f", until {self.blocked_until.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -24,12 +24,12 @@ from sharequeue.deadletters.drainer import DeadLetterDrainer
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.heartbeats import changed_groups, due_groups, expire_members_of, refresh_group
-from sharequeue.groups.replicas import ReplicaWork, Work, beat_and_hear, hear_replica, replica_name
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.coordinator.group_steps import GroupSteps
 from sharequeue.service.coordinator.watch import Watch
 from sharequeue.state import State
 from sharequeue.state.journal import Journal, Kept
+from sharequeue.state.replicas import ReplicaWork, Work, beat_and_hear, hear_replica, replica_name
 from sharequeue.words.errors import first_line
 from sharequeue.words.settings import Settings
 

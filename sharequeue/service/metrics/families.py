@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sharequeue.groups.replicas import Replicas
 from sharequeue.service.health.faults import KINDS, Fault
+from sharequeue.state.replicas import Replicas
 from sharequeue.words.figures import GroupFigures, SharePartitionStatus, words_of
 from sharequeue.words.values import HeldDeadLetters
 

@@ -13,9 +13,9 @@ from typing import Any
 from sqlalchemy import text
 
 from sharequeue.database import Database
-from sharequeue.groups.replicas import read_replicas
 from sharequeue.service.health.servers import held_letters
 from sharequeue.service.metrics.families import SUMMED, Read
+from sharequeue.state.replicas import read_replicas
 
 __all__ = ["Reader"]
 

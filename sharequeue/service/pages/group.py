@@ -13,6 +13,7 @@ from sharequeue.reports.data_docs import data_docs_path
 from sharequeue.reports.drawing import STATE_COLOURS
 from sharequeue.reports.html import Content, Html, address, each, element, joined, moment, short_moment, table
 from sharequeue.reports.read import read_figures, read_windows
+from sharequeue.reports.remarks import remarks_of
 from sharequeue.service.pages.layout import link
 from sharequeue.service.pages.requests import PageRequest
 from sharequeue.state import State
@@ -44,7 +45,7 @@ def group(request: PageRequest) -> Response:
             "Share-partitions",
             joined(_partitions(request, group_id, statuses), _pager(group_id, number, pages))
             if statuses
-            else element("p", "None yet: the first member that subscribes to a topic creates them."),
+            else element("p", "None yet."),
         ),
         ("Leases", _leases(state.figures.leases(group_id, most=_LEASES), sums.leases)),
         ("Stuck leases", parts.stuck(stuck, sums.stuck_leases)),
@@ -62,7 +63,7 @@ def group(request: PageRequest) -> Response:
         element("p", "As of ", moment(state.now()), " UTC."),
         parts.boxes(sums),
         element("ul", each(element("li", entry) for entry in links if entry), class_="links"),
-        parts.remarks(statuses),
+        parts.remarks(remarks_of(request.database, group_id, statuses)),
         each(element("section", element("h2", title), inside) for title, inside in sections),
     )
 

@@ -9,13 +9,14 @@ import sqlalchemy as sa
 from starlette.responses import Response
 
 from sharequeue.groups.descriptions import GroupSummary, list_groups
-from sharequeue.groups.replicas import WORK
 from sharequeue.reports.html import Content, Html, address, each, element, joined, moment, table
 from sharequeue.reports.parts import cell, duration, shown_figures
-from sharequeue.reports.read import causes_of_groups, figures_of_groups, read_remarks
+from sharequeue.reports.read import causes_of_groups, figures_of_groups
+from sharequeue.reports.remarks import lines_of, remarks_of_groups
 from sharequeue.service.pages.layout import link
 from sharequeue.service.pages.requests import PageRequest
 from sharequeue.state import State
+from sharequeue.state.replicas import WORK
 from sharequeue.words.figures import GroupFigures
 
 _MOST = 50
@@ -79,11 +80,10 @@ def _problems(request: PageRequest, groups: Sequence[str]) -> Html:
             entries.append(joined(element("strong", fault.kind.replace("_", " ")), f" is failing{since}"))
         elif fault.group is not None and fault.group in groups:
             entries.append(joined("group ", _link(fault.group), f" is stuck{since}"))
-    remarks = read_remarks(request.database, groups, _MOST_REMARKS + 1)
-    for remark in remarks[:_MOST_REMARKS]:
-        more = f" and {remark.share_partitions - 1:,} more" if remark.share_partitions > 1 else ""
-        entries.append(joined(_link(remark.group_id), f", {remark.first}{more}: {remark.remark}"))
-    if len(remarks) > _MOST_REMARKS:
+    lines = lines_of(remarks_of_groups(request.database, groups))
+    for line in lines[:_MOST_REMARKS]:
+        entries.append(joined(_link(line.group_id), f", {line.text}"))
+    if len(lines) > _MOST_REMARKS:
         entries.append("There are more: see the pages of the groups.")
     if not entries:
         return element("p", "There are no problems.", class_="good")

@@ -26,12 +26,12 @@ from sharequeue.dagster.share_group import Automation, LagSensor
 from sharequeue.dagster.topics import TOPIC_PREFIX, topic_key
 from sharequeue.database import Database
 from sharequeue.groups.heartbeats import ensure_group
-from sharequeue.groups.replicas import hear_replica
 from sharequeue.kafka.clients import client_config
 from sharequeue.reports.history import Reports
 from sharequeue.reports.read import read_figures
 from sharequeue.state import State
 from sharequeue.state.figures import Figures
+from sharequeue.state.replicas import hear_replica
 from sharequeue.words.figures import SharePartitionStatus
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings

@@ -20,10 +20,10 @@ from sharequeue.groups.heartbeats import (
     expire_members_of,
     heartbeat,
 )
-from sharequeue.groups.replicas import hear_replica
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.service.coordinator.watched_topics import record_topics, start_grown
 from sharequeue.state import State
+from sharequeue.state.replicas import hear_replica
 from sharequeue.words.errors import CoordinatorNotAvailable, GroupIdNotFound, InvalidConfig, InvalidGroupId
 from sharequeue.words.values import SharePartition
 from tests import single

@@ -133,7 +133,7 @@ def test_offsets_are_described_altered_and_deleted(
         9,
     )
     (status,) = [each for each in State(private_database).figures.describe("g") if each.partition == 1]
-    assert "starts at 9999, after the end of the log, 9" in str(status.remark)
+    assert "starts at 9999, after the end of the log, 9" in str(status.fault)
     State(private_database).administration.delete_offsets("g", topic)
     ask(
         "alter-share-group-offsets",

@@ -17,11 +17,11 @@ from starlette.testclient import TestClient
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.groups.replicas import LATE_SECONDS, hear_replica
 from sharequeue.service import create_app
 from sharequeue.service.metrics import figures, registry
 from sharequeue.service.metrics.figures import Reader
 from sharequeue.state import State
+from sharequeue.state.replicas import LATE_SECONDS, hear_replica
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import AcknowledgementBatch, AcknowledgeType, SharePartition

@@ -18,10 +18,10 @@ from starlette.testclient import TestClient
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.groups.replicas import hear_replica
 from sharequeue.service import create_app
 from sharequeue.service.metrics.figures import Reader
 from sharequeue.state import State
+from sharequeue.state.replicas import hear_replica
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import RoleNames, Settings
 from sharequeue.words.values import AcknowledgeType, SharePartition

@@ -9,11 +9,11 @@ import sqlalchemy as sa
 
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, due_groups, expire_members_of, heartbeat
-from sharequeue.groups.replicas import hear_replica, read_replicas
 from sharequeue.groups.service_leases import ServiceLease
 from sharequeue.reports.waiting_work import work_of
 from sharequeue.service.health.faults import recorded_faults
 from sharequeue.state import State
+from sharequeue.state.replicas import hear_replica, read_replicas
 from sharequeue.words.values import AcknowledgementBatch, AcknowledgeType, LeaseOutput, SharePartition
 from tests import single
 from tests.integration.state.state_calls import journal_differs, take

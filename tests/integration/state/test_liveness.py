@@ -192,7 +192,6 @@ def test_a_head_that_waits_is_the_reason_of_a_full_window(state: State, at: Shar
     status = state.figures.describe("g")[0]
     assert status.obstacle is not None
     assert "full (100 records) behind offset 0: waits for a later time, until " in status.obstacle
-    assert status.obstacle in (status.remark or "")
     pass_time(state.database, 301)
     assert why(state) == (None, None, False)
 

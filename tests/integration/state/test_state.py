@@ -132,10 +132,10 @@ def test_a_topic_made_anew_under_the_same_name_is_not_leased_from(state: State, 
     assert single.observe(state, at, "id", 0, 1000, 1000) == "topic_recreated"
     with pytest.raises(UnknownTopicId):
         single.acquire(state, at, "m1", None, 10)
-    remark = state.figures.describe("g")[0].remark
-    assert remark is not None
-    assert "created again" in remark
-    assert "offsets reset --group g --topic t" in remark
+    fault = state.figures.describe("g")[0].fault
+    assert fault is not None
+    assert "created again" in fault
+    assert "offsets reset --group g --topic t" in fault
     [row] = state.database.rows(sa.text("select condition from sharequeue.monitored_share_partitions"))
     assert row["condition"] == "topic_recreated"
     single.alter_offsets(state, at, "other id", 0)
