@@ -20,7 +20,8 @@ from confluent_kafka import Message
 from sharequeue.kafka.headers import PROBLEM, REMARK, Header, Headers, headers_of
 from sharequeue.kafka.reading import TIMEOUT_SECONDS, offset_of, place_of, scan
 from sharequeue.kafka.topics import LogOffsets, Topics
-from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.offsets import MAX_OFFSET, MAX_PARTITION, OffsetSet
+from sharequeue.words.record_bytes import number_of
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import READ_COMMITTED, DeadLetterBatch
 
@@ -55,6 +56,9 @@ MESSAGES = {
     "exceeded": "Offset delivery count exceeded the threshold.",
 }
 """Kafka's two messages, by cause."""
+
+MAX_DELIVERIES = 2**31 - 1
+"""The highest delivery count that is read. Kafka's limits are far below."""
 
 _BATCH_OVERHEAD_BYTES = 61
 """A record batch's own header (Kafka's message format 2)."""
@@ -112,12 +116,12 @@ class DeadLetter:
     @property
     def source_partition(self) -> int | None:
         """The partition of the source record."""
-        return _number(self.header(PARTITION))
+        return number_of(self.header(PARTITION), MAX_PARTITION)
 
     @property
     def source_offset(self) -> int | None:
         """The offset of the source record."""
-        return _number(self.header(OFFSET))
+        return number_of(self.header(OFFSET), MAX_OFFSET)
 
     @property
     def group(self) -> str | None:
@@ -127,7 +131,7 @@ class DeadLetter:
     @property
     def delivery_count(self) -> int | None:
         """The number of deliveries of the record."""
-        return _number(self.header(DELIVERY_COUNT))
+        return number_of(self.header(DELIVERY_COUNT), MAX_DELIVERIES)
 
     @property
     def message(self) -> str | None:
@@ -329,10 +333,3 @@ def read_dead_letters(
 
 def _bytes(content: str | bytes | None) -> bytes | None:
     return content.encode() if isinstance(content, str) else content
-
-
-def _number(content: str | None) -> int | None:
-    try:
-        return None if content is None else int(content)
-    except ValueError:
-        return None

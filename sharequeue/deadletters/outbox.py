@@ -26,7 +26,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from sharequeue.kafka.headers import Header
 from sharequeue.kafka.transactions import MarkedProducer, MarkerGroup, RecordsRefused
-from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.offsets import MAX_OFFSET, OffsetSet
+from sharequeue.words.record_bytes import number_of
 from sharequeue.words.settings import Settings
 
 PRODUCED_STEP = 1_000
@@ -96,7 +97,8 @@ class Marker:
         if at.offset < 0:
             return None
         batch, topic, topic_id, through = [*(at.metadata or "").split(" "), "", "", "", ""][:4]
-        return cls(int(at.offset), batch, topic, topic_id, int(through) if through.isdecimal() else -1)
+        number = number_of(through, MAX_OFFSET)
+        return cls(int(at.offset), batch, topic, topic_id, -1 if number is None else number)
 
     def committed_at(self, topic: str, partition: int) -> TopicPartition:
         """Return the offset to commit, with the rest as its metadata."""

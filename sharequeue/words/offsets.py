@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 MAX_OFFSET = 2**63 - 2
 """The highest possible offset: a range's exclusive end must still fit in a BIGINT."""
+MAX_PARTITION = 2**31 - 1
+"""The highest possible number of a partition in Kafka's protocol."""
 FEW = 64
 """Up to this number of ranges, Python's own tuples are faster than arrays."""
 

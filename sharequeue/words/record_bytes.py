@@ -1,4 +1,4 @@
-"""Format the bytes of a record's key, value or header for people."""
+"""Format the bytes of a record's key, value or header for people, and read the number in a header."""
 
 from __future__ import annotations
 
@@ -28,6 +28,17 @@ def text_of(
         first = first[:MOST_HEXADECIMAL]
         text = f"0x{first.hex()}"
     return text if len(first) == (size or len(content)) else f"{text}…"
+
+
+def number_of(text: str | None, most: int) -> int | None:
+    """Return the number that a header has as text: decimal digits, at most `most`. None for any other text.
+
+    Any program may write the header, and Python does not parse a text of 5,000 digits.
+    """
+    if text is None or not (text.isascii() and text.isdigit()) or len(text) > len(str(most)):
+        return None
+    number = int(text)
+    return number if number <= most else None
 
 
 def _decoded(content: bytes, *, whole: bool) -> str | None:

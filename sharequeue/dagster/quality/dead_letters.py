@@ -7,7 +7,6 @@ as the text that was read; the page "Check a queue in Dagster" lists its columns
 ``sharequeue.dagster.quality.reconciliation`` checks that the topic has *all* the archived records.
 """
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from sharequeue.deadletters.letters import (
     EXCEPTION_CLASS,
     EXCEPTION_MESSAGE,
     KAFKA_HEADERS,
+    MAX_DELIVERIES,
     MESSAGE,
     MESSAGES,
     OFFSET,
@@ -28,18 +28,18 @@ from sharequeue.deadletters.letters import (
     SEQUENCE,
 )
 from sharequeue.words.moments import moment_of
-from sharequeue.words.record_bytes import text_of
+from sharequeue.words.offsets import MAX_OFFSET, MAX_PARTITION
+from sharequeue.words.record_bytes import number_of, text_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 HEADERS = "headers_valid"
 REPEATED = "the record has a letter of this batch already"
-_NUMBERED = (PARTITION, OFFSET, DELIVERY_COUNT)
+_NUMBERED = {PARTITION: MAX_PARTITION, OFFSET: MAX_OFFSET, DELIVERY_COUNT: MAX_DELIVERIES}
 _NUMBERS = ("dlq_partition", "dlq_offset", "expected_partition", "deliveries", "archived_deliveries")
 _HEADERS = {header: header.removeprefix("__dlq.errors.").replace(".", "_") for header in KAFKA_HEADERS}
 _CAUSES = {message: cause for cause, message in MESSAGES.items()}
-_DIGITS = re.compile(r"\d{1,18}", re.ASCII)
 
 
 def expectations() -> tuple[Expectation, ...]:
@@ -120,7 +120,7 @@ def header_problems(judged: Judged) -> tuple[tuple[str, str], ...]:
         text = judged.headers.get(header)
         if text is None:
             problems.append((header, "missing"))
-        elif header in _NUMBERED and _number(text) is None:
+        elif header in _NUMBERED and number_of(text, _NUMBERED[header]) is None:
             problems.append((header, "not a number"))
     return tuple(problems)
 
@@ -147,7 +147,7 @@ def frame(
 def _row(judged: Judged, compared: Compared, dlq_partitions: int) -> Mapping[str, object]:
     letter, run, headers = judged.letter, judged.run, judged.headers
     problems = "; ".join(f"{header}: {problem}" for header, problem in header_problems(judged))
-    source = _number(headers.get(PARTITION))
+    source = number_of(headers.get(PARTITION), MAX_PARTITION)
     return {
         **{column: headers.get(header) for header, column in _HEADERS.items()},
         "sequence": headers.get(SEQUENCE),
@@ -157,7 +157,7 @@ def _row(judged: Judged, compared: Compared, dlq_partitions: int) -> Mapping[str
         "written_at": None if letter.written_ms is None else moment_of(letter.written_ms),
         "header_problems": problems or None,
         "expected_partition": None if source is None else _expected(source, letter.partition, dlq_partitions),
-        "deliveries": _number(headers.get(DELIVERY_COUNT)),
+        "deliveries": number_of(headers.get(DELIVERY_COUNT), MAX_DELIVERIES),
         "archived_deliveries": run and run.delivery_count,
         "cause": _CAUSES.get(headers.get(MESSAGE) or "", "unknown"),
         "archived_cause": run and run.cause,
@@ -190,7 +190,3 @@ def _partitions_of(source_partition: int, partitions: int) -> frozenset[int]:
     The topic's number of partitions only grows, so it was any from 1 to the current one when the letter was written.
     """
     return frozenset(source_partition % number for number in range(1, partitions + 1))
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and _DIGITS.fullmatch(text) else None

@@ -15,10 +15,9 @@ from typing import Literal
 from sharequeue.dagster.quality.archived import ArchivedBatch, ArchivedLetters, ArchivedSpan
 from sharequeue.deadletters.letters import BATCH, GROUP, OFFSET, PARTITION, SEQUENCE, TOPIC, DeadLetter
 from sharequeue.words.moments import milliseconds_of
-from sharequeue.words.offsets import MAX_OFFSET
+from sharequeue.words.offsets import MAX_OFFSET, MAX_PARTITION
+from sharequeue.words.record_bytes import number_of
 from sharequeue.words.values import DeadLetterRun, SharePartition
-
-_MAX_PARTITION = 2**31 - 1
 
 Standing = Literal["known", "invented", "unplaced", "earlier", "foreign"]
 """`known`: Postgres has archived it. `invented`: it names the group, but Postgres has no such letter. `unplaced`: it
@@ -80,14 +79,14 @@ class Judge:
     def _read(self, letter: DeadLetter) -> Judged:
         """Read the headers about a letter's origin; the batch is not known yet."""
         headers = header_texts(letter)
-        topic, partition = headers.get(TOPIC), _number(headers.get(PARTITION), _MAX_PARTITION)
-        offset, group = _number(headers.get(OFFSET), MAX_OFFSET), headers.get(GROUP)
+        topic, partition = headers.get(TOPIC), number_of(headers.get(PARTITION), MAX_PARTITION)
+        offset, group = number_of(headers.get(OFFSET), MAX_OFFSET), headers.get(GROUP)
         if group not in (self._group_id, None):
             return Judged(letter, headers, "foreign")
         if topic is None or partition is None or offset is None:
             return Judged(letter, headers, "unplaced" if group else "foreign")
         source = SharePartition(self._group_id, topic, partition)
-        sequence = _number(headers.get(SEQUENCE), MAX_OFFSET)
+        sequence = number_of(headers.get(SEQUENCE), MAX_OFFSET)
         return Judged(letter, headers, "invented" if group else "foreign", source, offset, sequence)
 
     def _one(self, read: Judged, batches: Mapping[tuple[SharePartition, int], ArchivedBatch]) -> Judged:
@@ -133,10 +132,3 @@ def header_texts(letter: DeadLetter) -> dict[str, str | None]:
             except UnicodeDecodeError:
                 found[name] = None
     return found
-
-
-def _number(text: str | None, most: int) -> int | None:
-    if text is None or not (text.isascii() and text.isdigit()) or len(text) > len(str(most)):
-        return None
-    number = int(text)
-    return number if number <= most else None

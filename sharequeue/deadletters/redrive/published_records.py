@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from sharequeue.deadletters.letters import DeadLetter
 from sharequeue.deadletters.redrive.batches import Published, RedriveBatches
-from sharequeue.deadletters.redrive.selection import RedriveRefused
+from sharequeue.deadletters.redrive.selection import Place, RedriveRefused
 from sharequeue.kafka.topics import Topics, is_same
 
 
@@ -39,8 +39,9 @@ class PublishedRecords:
 
         Raises RedriveRefused if a replay with it is being published: then nobody knows yet.
         """
-        at = letter.group or "", letter.source_topic or "", letter.source_partition or 0
-        found = [each for each in self._found.get(at, ()) if (letter.source_offset or 0) in each.offsets]
+        at = Place.of(letter)
+        named = self._found.get((letter.group or "", at.topic, at.source_partition), ())
+        found = [each for each in named if at.source_offset in each.offsets]
         for each in found:
             if not each.is_done:
                 raise RedriveRefused(

@@ -31,7 +31,8 @@ from sharequeue.deadletters.redrive.selection import (
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import Topics
 from sharequeue.kafka.transactions import FENCED
-from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.words.offsets import EMPTY, MAX_OFFSET, OffsetSet
+from sharequeue.words.record_bytes import number_of
 from sharequeue.words.settings import Settings
 
 PARTITION_UA = -1
@@ -138,9 +139,9 @@ class RedrivenLetters:
             known = batch.targets[topic]
             first = known.ends if known.topic_id == info.topic_id else {}
             for record in read_settled(self._settings, topic, first):
-                offset = (record.header(REDRIVE_FROM) or "").rpartition(":")[2]
-                if record.header(REDRIVE_BATCH) == batch.identity and offset.isdecimal():
-                    sent.add(int(offset))
+                offset = number_of((record.header(REDRIVE_FROM) or "").rpartition(":")[2], MAX_OFFSET)
+                if record.header(REDRIVE_BATCH) == batch.identity and offset is not None:
+                    sent.add(offset)
         return OffsetSet.from_offsets(sent)
 
     def part(self, batch: RedriveBatch, written: OffsetSet) -> RedriveBatch:

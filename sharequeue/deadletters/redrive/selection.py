@@ -20,7 +20,8 @@ from sharequeue.kafka.headers import UNDECODABLE, Header, Headers
 from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.words.moments import milliseconds_of
 from sharequeue.words.names import is_topic_name, nearest, plural
-from sharequeue.words.offsets import MAX_OFFSET, OffsetSet
+from sharequeue.words.offsets import OffsetSet
+from sharequeue.words.record_bytes import number_of
 
 REDRIVE_COUNT = "sharequeue.redrive.count"
 """The number of times the record was redriven from a dead-letter topic."""
@@ -37,6 +38,8 @@ BATCH_BYTES = 16 * 1024 * 1024
 
 _OFFSETS = re.compile(r"(\d+):(\d+)(?:-(\d+))?")
 _MOST_NAMED = 5
+_MOST_REDRIVES = 999_999_999
+"""The highest count of redrives that is believed: a record may come with any header."""
 
 
 class RedriveRefused(Exception):
@@ -147,11 +150,7 @@ class Place(NamedTuple):
     @property
     def is_known(self) -> bool:
         """Whether the letter names a record that a topic can have: any program may write its headers."""
-        return (
-            is_topic_name(self.topic)
-            and 0 <= self.source_partition < 2**31
-            and 0 <= self.source_offset <= MAX_OFFSET
-        )
+        return is_topic_name(self.topic) and self.source_partition >= 0 and self.source_offset >= 0
 
 
 @dataclass(slots=True)
@@ -297,13 +296,10 @@ def parse_header(text: str) -> tuple[str, str]:
 
 def redrive_count(headers: Headers) -> int:
     """Return how often the record with these headers was redriven already. Those of a letter's record are its
-    `original_headers`: the letter may itself be a record that was redriven, from a further dead-letter topic."""
-    counts = [
-        int(value)
-        for name, value in headers
-        if name == REDRIVE_COUNT and value is not None and value.isdigit()
-    ]
-    return max(counts, default=0)
+    `original_headers`: the letter may itself be a record that was redriven, from a further dead-letter topic. A count
+    that no redrive can have written is ignored."""
+    texts = (value.decode(errors="replace") for name, value in headers if name == REDRIVE_COUNT and value)
+    return max((number_of(text, _MOST_REDRIVES) or 0 for text in texts), default=0)
 
 
 def original_headers(letter: DeadLetter) -> Headers:
@@ -333,5 +329,6 @@ def redriven_headers(
 def _has(letter: DeadLetter, name: str, value: str) -> bool:
     wanted = value.encode()
     return any(
-        content == wanted and key.removeprefix(ORIGINAL_HEADER) == name for key, content in letter.headers
+        content == wanted and name in (key, key.removeprefix(ORIGINAL_HEADER))
+        for key, content in letter.headers
     )

@@ -119,6 +119,18 @@ def test_a_broken_letter_is_read_all_the_same() -> None:
     assert (broken.group, broken.delivery_count, broken.message, broken.cause) == (None, None, None, None)
 
 
+@pytest.mark.parametrize("text", ["9" * 5000, "-1", " 5", "+5", "1_0", "\u0663", "2147483648", "9" * 20])
+def test_a_number_that_kafka_cannot_have_is_none(text: str) -> None:
+    """A partition, an offset or a count of deliveries that no broker has written is not taken for one."""
+    read = letter(
+        ("__dlq.errors.partition", text.encode()),
+        ("__dlq.errors.offset", text.encode() * 2),
+        ("__dlq.errors.delivery.count", text.encode()),
+    )
+    assert (read.source_partition, read.source_offset, read.delivery_count) == (None, None, None)
+    assert letter(("__dlq.errors.partition", b"2147483647")).source_partition == 2**31 - 1
+
+
 def test_of_doubled_headers_the_first_counts() -> None:
     """Kafka allows a header name twice; the first is the writer's own."""
     assert letter(("__dlq.errors.offset", b"1"), ("__dlq.errors.offset", b"2")).source_offset == 1

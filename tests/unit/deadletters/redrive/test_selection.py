@@ -8,6 +8,7 @@ import pytest
 
 from sharequeue.deadletters.letters import DeadLetter
 from sharequeue.deadletters.redrive.selection import (
+    REDRIVE_COUNT,
     Place,
     Selection,
     in_order,
@@ -49,6 +50,7 @@ LETTER = DeadLetter(1, 7, b"key", b"value", HEADERS, milliseconds_of(WRITTEN))
         (Selection(source_topic="orders", source_partition=2), False),
         (Selection(header=("kind", "refund")), True),
         (Selection(header=("kind", "sale")), False),
+        (Selection(header=("sharequeue.original.header.kind", "refund")), True),
         (Selection(header=("__dlq.errors.offset", "41")), True),
         (Selection(offsets={1: OffsetSet.of((5, 8))}), True),
         (Selection(offsets={1: OffsetSet.of((8, 9)), 0: OffsetSet.of((7, 8))}), False),
@@ -85,6 +87,17 @@ def test_the_record_gets_its_own_headers_back_with_a_count_and_its_origin() -> N
         ("sharequeue.redrive.count", b"3"),
         ("sharequeue.redrive.from", b"dlq.orders:1:7"),
     ]
+
+
+@pytest.mark.parametrize(
+    "count",
+    [b"9" * 5000, b"1" * 10, "\u0663".encode(), "\u00b2".encode(), b" 3", b"+3", b"3_0", b"\xff", b""],
+)
+def test_a_count_that_no_redrive_has_written_is_ignored(count: bytes) -> None:
+    """Any program may write the header: a text that is too long, or not of decimal digits, counts as none."""
+    headers = ((REDRIVE_COUNT, count), (REDRIVE_COUNT, b"2"), (REDRIVE_COUNT, None))
+    assert redrive_count(headers) == 2
+    assert redrive_count(headers[:1]) == 0
 
 
 def test_a_selection_says_what_it_asks_for() -> None:
