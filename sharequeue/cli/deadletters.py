@@ -299,6 +299,11 @@ def redrive(
             f"cannot be sent. They stay in {topic}; `dlq show` prints what is known of each. The group config "
             "errors.deadletterqueue.copy.record.enable=true adds a copy to each new letter"
         )
+    if bare := plan.without_headers if report is None else report.without_headers:
+        output.warn(
+            f"{plural(bare, 'dead letter')} with a copy of key and value only, as a broker's own share groups write "
+            "it: the record is no longer in its topic, so it is sent without its headers"
+        )
     if plan.published:
         output.warn(
             f"{plan.published:,} dead letters are left out: a replay with their records was published, so the group "

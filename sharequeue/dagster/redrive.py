@@ -150,6 +150,7 @@ def metadata(
         "sent_records": report.sent if report else 0,
         "resumed_records": report.resumed if report else 0,
         "gone_records": report.gone if report else plan.gone,
+        "without_headers_records": report.without_headers if report else plan.without_headers,
         "refused_records": len(report.refused) if report else 0,
         "refused": refused_by_reason(report.refused) if report else {},
         "hidden": [str(hidden) for hidden in plan.hidden],

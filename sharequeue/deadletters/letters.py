@@ -150,12 +150,16 @@ class DeadLetter:
 
     @property
     def is_copy(self) -> bool:
-        """Whether it contains the record: our copies have the original's timestamp, a broker's have content.
+        """Whether it contains the whole record: our copies have the original's timestamp.
 
         One that was too large for the topic has neither key nor value of the record.
         """
-        has_it = self.value is not None or self.header(ORIGINAL_TIMESTAMP) is not None
-        return has_it and self.header(RECORD_OVERSIZED) is None
+        return self.header(ORIGINAL_TIMESTAMP) is not None and self.header(RECORD_OVERSIZED) is None
+
+    @property
+    def has_content(self) -> bool:
+        """Whether it contains the record's key or value. A broker's own share groups copy only these."""
+        return self.key is not None or self.value is not None
 
     @property
     def exception_class(self) -> str | None:

@@ -1,6 +1,7 @@
-"""Read the source records of letters that have no copy of them.
+"""Read the source records of letters that have no whole copy of them.
 
-A letter has none if its group makes no copies, or if the copy was too large for the dead-letter topic.
+A letter has none if its group makes no copies, or if the copy was too large for the dead-letter topic. The copy of a
+broker's own share group has key and value, without the record's headers: it is used only if the record is gone.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from sharequeue.kafka.transactions import is_passing
 from sharequeue.words.offsets import OffsetSet
 
 Original: TypeAlias = DeadLetter | str | None
-"""What has a letter's record: the letter itself if it is a copy, else the record in its source. Or the reason why
-that cannot be read; None if it is no longer there."""
+"""What has a letter's record: the letter itself if it is a whole copy, else the record in its source, else the letter
+if it has key or value. Or the reason why the source cannot be read; None if there is nothing to send."""
 
 
 def with_originals(
@@ -65,6 +66,8 @@ def _paired(letters: list[DeadLetter], records: Iterator[Message]) -> Iterator[t
             # A record of a damaged batch has a problem, and nothing else.
             damaged = original.problem is not None and not original.headers
             yield letter, f"its record cannot be read: {original.problem}" if damaged else original
+        elif refusal is None and letter.has_content:
+            yield letter, letter
         else:
             yield letter, refusal
 

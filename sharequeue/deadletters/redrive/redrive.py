@@ -71,6 +71,9 @@ class RedrivePlan:
     """Redriven so often that the loop guard holds them."""
     gone: int = 0
     """Letters without a copy of the record, which is no longer in its topic: there is nothing to send."""
+    without_headers: int = 0
+    """Letters that would be sent from a copy without the record's headers, because the record is no longer in its
+    topic."""
     published: int = 0
     """Letters whose records have rows in the output of their group, because a replay with them was published."""
     places: tuple[tuple[str, Place], ...] = ()
@@ -119,6 +122,8 @@ class RedriveReport:
     """Letters sent by an earlier redrive that died before it closed the batch; only closed by this one."""
     gone: int = 0
     """Letters without a copy whose record is no longer in the source topic: there was nothing to send."""
+    without_headers: int = 0
+    """Letters that were sent from a copy without the record's headers: the record is no longer in its topic."""
     looping: int = 0
     """Letters without a copy whose record was redriven too often, which is only seen when it is read."""
     refused: list[RefusedLetter] = field(default_factory=list)
@@ -188,6 +193,7 @@ class Redrive:
         targets, causes = Counter[str](), Counter[str]()
         sent_before = discarded = looping = in_output = 0
         without_copy: dict[Place, str] = {}
+        with_content = set[Place]()
         content = dict[Place, int]()
         letters = LettersSeen()
         chosen_groups: set[str] = set()
@@ -213,9 +219,12 @@ class Redrive:
                 content[at] = len(letter.key or b"") + len(letter.value or b"")
                 if not letter.is_copy:
                     without_copy[at] = cause
+                    if letter.has_content:
+                        with_content.add(at)
         letters.check(self._selection, self._topic, self._batches.group_names, self._topics)
         sizes = self._sizes({*targets, *([self._target] if self._target else [])})
-        gone = self._gone(without_copy)
+        missing = self._gone(without_copy)
+        gone = missing - with_content
         chosen = [at for at in chosen if at not in gone]
         targets -= Counter(self._target or at.topic for at in gone)
         causes -= Counter(without_copy[at] for at in gone)
@@ -230,6 +239,7 @@ class Redrive:
             discarded,
             looping,
             len(gone),
+            len(missing & with_content),
             in_output,
             tuple(
                 (groups[at], at) for at in chosen if at.is_known and groups[at] in readers.get(at.topic, ())
@@ -376,6 +386,7 @@ class Redrive:
                 raise letters.failure(error) from error
             finally:
                 report.gone += letters.gone
+                report.without_headers += letters.without_headers
                 report.looping += letters.looping
                 report.refused += letters.refused_letters
 

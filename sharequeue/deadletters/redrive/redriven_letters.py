@@ -98,6 +98,8 @@ class RedrivenLetters:
         """Letters without a record to send."""
         self.looping = 0
         """Letters without a copy, whose record was redriven too often."""
+        self._bare = set[int]()
+        """Letters that are sent from a copy without the record's headers."""
         self._refused: dict[int, str] = {}
         """Why letters could not be sent, by offset."""
         self._left_out: set[int] = set()
@@ -114,6 +116,11 @@ class RedrivenLetters:
         return [
             RefusedLetter(self.place[1], offset, reason) for offset, reason in sorted(self._refused.items())
         ]
+
+    @property
+    def without_headers(self) -> int:
+        """The number of letters that were sent from a copy without the record's headers: the record is gone."""
+        return len(self._bare - set(self._refused))
 
     def open(self) -> RedriveBatch | None:
         """Return the open batch, or a new one of the next wanted letters that were never sent."""
@@ -200,6 +207,8 @@ class RedrivenLetters:
                 self.looping += 1
                 self._left_out.add(letter.offset)
             else:
+                if original is letter and not letter.is_copy:
+                    self._bare.add(letter.offset)
                 yield self._record(batch, letter, original, target, sizes[target])
         if self._left_out:
             self._batches.trim(batch, batch.offsets - OffsetSet.from_offsets(self._left_out))
@@ -208,7 +217,7 @@ class RedrivenLetters:
         self, batch: RedriveBatch, letter: DeadLetter, original: DeadLetter, target: str, partitions: int
     ) -> Record:
         """Return the record to send for a letter, whose content is in `original`."""
-        own = original_headers(letter) if letter.is_copy else original.headers
+        own = original_headers(letter) if original is letter else original.headers
         headers = redriven_headers(letter, self._batches.topic, own, batch.only_group, batch.identity)
         partition = Place.of(letter).source_partition
         return (

@@ -121,8 +121,8 @@ def redrive(**options: Any) -> Redrive:
 
 
 def test_a_letter_whose_record_is_gone_is_not_sent(letters: list[DeadLetter]) -> None:
-    """Before the start of its log, or past its end, or in a topic of the same name that was made since; a copy is
-    enough."""
+    """Before the start of its log, or past its end, or in a topic of the same name that was made since; the
+    copy of a broker is enough, and counted because it has no headers."""
     letters += [
         letter(0, "orders", 1),
         letter(1, "orders", 2),
@@ -136,6 +136,7 @@ def test_a_letter_whose_record_is_gone_is_not_sent(letters: list[DeadLetter]) ->
     assert (plan.chosen, plan.letters, plan.gone) == ({0: OffsetSet.parse("{[1,3),[4,5),[6,7)}")}, 4, 3)
     assert plan.targets == Counter({"orders": 3, "anew": 1})
     assert plan.causes == Counter({"unknown": 4})
+    assert plan.without_headers == 2
     assert redrive(target="orders").plan().targets == Counter({"orders": 4})
 
 
