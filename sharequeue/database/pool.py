@@ -3,17 +3,21 @@
 Connections, transactions, one retry rule for lost replies. No server-side state outlives a transaction,
 so that PgBouncer may use another server connection for every transaction: no startup options, no session
 settings, no prepared statements; each transaction sets its own role, formats, isolation level and timeouts.
-A session whose state makes calls fail is ended: the pool would hand it out for ever.
+A session whose state makes calls fail is ended: the pool would hand it out for ever. A process that was forked opens
+its own connections.
 The schema is applied by `migrations`; the calls are defined in ``sharequeue.state`` and similar
 packages.
 """
 
 from __future__ import annotations
 
+import os
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+from weakref import WeakSet
 
 import sqlalchemy as sa
 from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED
@@ -125,6 +129,7 @@ class Database:
         if options.pre_ping:
             sa.event.listen(self.engine, "checkin", _returned)
             sa.event.listen(self.engine, "checkout", _tested)
+        _OPEN.add(self)
 
     @classmethod
     def open(cls, settings: Settings, *, pool_size: int | None = None) -> Database:
@@ -243,6 +248,20 @@ class Database:
         return traces.comment() + self._preamble + statement, parameters
 
 
+_OPEN: WeakSet[Database] = WeakSet()
+
+
+def _forked() -> None:
+    """Forget the connections of the process that this one was forked from, without closing them: two processes on one
+    connection read each other's replies, and one that closes it ends the other's session."""
+    for each in _OPEN:
+        each.engine.dispose(close=False)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
 def connection_defaults(url: str) -> dict[str, Any]:
     """Return the default parameters of a connection that its URL does not set, and the encoding, which it cannot."""
     given = sa.make_url(url).query.keys() - {"client_encoding"}
@@ -306,6 +325,8 @@ def _end_pooled(driver: Any) -> None:
 
 def _connected(connection: Any, record: Any) -> None:
     record.info["encoding"] = connection.info.parameter_status("client_encoding")
+    # Behind a pooler, a session may listen for another program: the driver would keep its notifications for ever.
+    connection.notifies = deque(maxlen=0)
 
 
 def _ended(connection: Any, record: Any, _: Any) -> None:

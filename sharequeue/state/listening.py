@@ -2,9 +2,10 @@
 
 It uses LISTEN on a connection of its own: the state notifies when records become available (``wake_consumers`` in
 ``sql/functions/30_state``), on a channel for each group. A process that is stopped does not read, and Postgres ends
-its session after 30 s: it would keep old rows and the notifications of the whole server. Behind a pooler in
-transaction mode, notifications never arrive. A probe detects that, and the consumer then polls every half second. A
-notification may be lost together with a connection, so a consumer with notifications still polls every two seconds.
+its session after 30 s: it would keep old rows and the notifications of the whole server. Behind a pooler nothing
+listens: LISTEN would stay in a server connection that others use. The consumer then polls every half second, and also
+if a probe finds that notifications do not arrive. A notification may be lost together with a connection, so a
+consumer with notifications still polls every two seconds.
 """
 
 from __future__ import annotations
@@ -100,12 +101,8 @@ class Listener:
         pooled.detach()
         try:
             connection.autocommit = True
-            with connection.cursor() as cursor:
-                cursor.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
-            if not self._probe(connection):
-                _log.info(
-                    "no notifications arrive (perhaps a pooler in transaction mode): polling every half second"
-                )
+            if not _is_direct(connection) or not self._listens(connection):
+                _log.info("no notifications arrive (perhaps behind a pooler): polling every half second")
                 return _PROBE_AGAIN_S
             with connection.cursor() as cursor:
                 # A setting of the session, which is this connection's own: behind a pooler the probe had failed.
@@ -118,11 +115,11 @@ class Listener:
             connection.close()
         return AGAIN_S
 
-    def _probe(self, connection: Any) -> bool:
-        """Return whether a notification from another connection arrives here.
-
-        This connection is idle meanwhile: a pooler would hand it to others.
-        """
+    def _listens(self, connection: Any) -> bool:
+        """Listen; return whether a notification from another connection arrives here."""
+        connection.notifies = []
+        with connection.cursor() as cursor:
+            cursor.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
         probe = f"probe {uuid4()}"
         self._database.rows(sa.text("select pg_notify(:channel, :probe)"), channel=self._channel, probe=probe)
         deadline = time.monotonic() + PROBE_S
@@ -155,6 +152,14 @@ class Listener:
     def _sleep(self, seconds: float) -> None:
         if not self._stopping:
             _wait_for((self._stop_reading,), seconds)
+
+
+def _is_direct(connection: Any) -> bool:
+    """Return whether no pooler is between: it has process ids of its own."""
+    with connection.cursor() as cursor:
+        cursor.execute("select pg_backend_pid()")
+        (pid,) = cursor.fetchone()
+    return bool(pid == connection.info.backend_pid)
 
 
 def _wait_for(readable: tuple[Any, ...], seconds: float) -> None:

@@ -86,6 +86,7 @@ def test_what_only_accepts_notifies_nobody(private_database: Database, at: Share
     assert connection is not None
     try:
         connection.autocommit = True
+        connection.notifies = []
         with connection.cursor() as cursor:
             cursor.execute(sql.SQL("listen {}").format(sql.Identifier(channel_of(at.group_id))))
             state = State(private_database)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -194,3 +195,29 @@ def test_readiness_and_doctor_find_a_database_that_cannot_be_written(
             assert "is read-only" in examined().text
         assert probe().state == "ok"
         assert examined().level == OK
+
+
+def test_a_forked_process_has_connections_of_its_own(small: Database) -> None:
+    """It works and closes its pool; the session of the process it was forked from goes on."""
+    before = small.rows(PID)[0]["pid"]
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with small:
+            os.write(writing, str(small.rows(PID)[0]["pid"]).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert int(os.read(reading, 20)) != before
+    with small.transaction() as connection:
+        assert connection.execute(PID).scalar_one() == before
+    os.close(reading)
+    os.close(writing)
+
+
+def test_notifications_that_another_program_listens_to_are_not_kept(small: Database) -> None:
+    """A pooler hands over sessions that listen: a service's memory would grow for ever."""
+    _leave(small, "listen something")
+    small.rows(sa.text("select pg_notify('something', n::text) from generate_series(1, 100) n"))
+    pooled = small.engine.raw_connection()
+    assert len(pooled.driver_connection.notifies) == 0  # type: ignore[union-attr]
+    pooled.close()

@@ -26,6 +26,7 @@ from sharequeue.words.settings import Settings
 from sharequeue.words.values import SharePartition
 from tests import single
 from tests.fixtures.stack import allow_short_locks
+from tests.servers.transaction_pooler import TransactionPooler
 from tests.waiting import wait_until
 
 FLOOD = sa.text("select pg_notify(:channel, repeat('x', 7900) || n) from generate_series(1, :many) n")
@@ -83,6 +84,26 @@ def test_a_session_that_reads_no_notifications_is_ended(
     finally:
         goes_on.set()
         listener.stop()
+
+
+def test_behind_a_pooler_nothing_listens(
+    private_database: Database, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LISTEN would stay in a server connection that others use; the listener finds that and does not try."""
+    pooler = TransactionPooler(private_database.engine.url)
+    ended = threading.Event()
+    with Database(pooler.url.render_as_string(hide_password=False)) as database:
+        listener = Listener(database, group, lambda: None)
+        monkeypatch.setattr(listener, "_sleep", lambda _: ended.set())
+        try:
+            listener.start()
+            assert ended.wait(60)
+            assert not listener.active
+            channels = sa.text("select count(*) as n from pg_listening_channels()")
+            assert [database.rows(channels)[0]["n"] for _ in range(4)] == [0, 0, 0, 0]
+        finally:
+            listener._stopping = True
+            pooler.close()
 
 
 def test_a_group_s_channel_has_no_notification_of_another_group(
