@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import click
 from pydantic import ValidationError
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 
+from sharequeue.database.refusals import LOGIN, PARAMETER, refusal_of
 from sharequeue.database.sqlstates import (
     LOCK_NOT_AVAILABLE,
     QUERY_CANCELLED,
     ReadOnlyDatabase,
-    is_login_refused,
     sqlstate,
 )
 from sharequeue.words.errors import RequestTimedOut, ShareError, first_line
@@ -45,6 +45,8 @@ _MAKE_SURE: Mapping[str, tuple[str, ...]] = {
         "Postgres is running: `sharequeue doctor` checks it",
         "its address is right: --database-url, SHAREQUEUE_DATABASE_URL, or stack.json in the data folder",
         "this machine can connect to it",
+        "nothing ends its sessions: the log of Postgres, or of a pooler, has the reason, which the driver drops (a "
+        "timeout of the role, a pool that is too small)",
     ),
     DATABASE_LOGIN_REFUSED: (
         "the user, the password and the name of the database are right: --database-url, "
@@ -117,8 +119,11 @@ def database_failure(error: SQLAlchemyError) -> Refused:
     reason = first_line(original or error)
     if sqlstate(error) in _TIMEOUTS:
         return Refused(f"Postgres did not finish in the time allowed ({reason}).", RequestTimedOut.name)
-    if isinstance(error, DBAPIError) and sqlstate(error) is None and is_login_refused(error):
-        return Refused(f"Postgres refused the login ({reason}).", DATABASE_LOGIN_REFUSED)
+    if refusal := refusal_of(error):
+        code = {LOGIN: DATABASE_LOGIN_REFUSED, PARAMETER: SETTING_INVALID}.get(
+            refusal, DATABASE_NOT_AVAILABLE
+        )
+        return Refused(f"The database {refusal.what} ({reason}): {refusal.remedy}.", code)
     if isinstance(original, ReadOnlyDatabase):
         return Refused(reason, DATABASE_NOT_AVAILABLE)
     if original is None or isinstance(error, OperationalError):

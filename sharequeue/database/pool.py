@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError, ProgrammingError
 
+from sharequeue.database import refusals
 from sharequeue.database.schema_files import SchemaOutdated, schema_mismatch
 from sharequeue.database.sqlstates import (
     DEADLOCK,
@@ -121,6 +122,7 @@ class Database:
             f"set local statement_timeout = {options.statement_timeout_ms}; "
             f"set local lock_timeout = {options.lock_timeout_ms}; {_SESSION}"
         )
+        sa.event.listen(self.engine, "do_connect", _connect)
         sa.event.listen(self.engine, "begin", _begun)
         sa.event.listen(self.engine, "before_cursor_execute", self._prefixed, retval=True)
         sa.event.listen(self.engine, "connect", _connected)
@@ -292,6 +294,10 @@ class Joined(Database):
 
     def close(self) -> None:
         """Do nothing: the connection belongs to the caller."""
+
+
+def _connect(_dialect: Any, _record: Any, arguments: Any, route: dict[str, Any]) -> Any:
+    return refusals.connect(*arguments, **route)
 
 
 def _begun(connection: sa.Connection) -> None:

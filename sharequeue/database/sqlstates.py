@@ -1,9 +1,9 @@
-"""The errors of Postgres that callers handle: their SQLSTATEs, those that a session's state causes, and refused
-logins, which have no SQLSTATE."""
+"""The errors of Postgres that callers handle: their SQLSTATEs, and those that a session's state causes."""
 
 import psycopg2
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
+from sharequeue.database.refusals import refusal_of
 from sharequeue.words.errors import first_line
 
 DEADLOCK = "40P01"
@@ -52,24 +52,10 @@ def may_be_of_the_session(error: SQLAlchemyError) -> bool:
 
 
 def outage_reason(error: SQLAlchemyError) -> str:
-    """Return why the database cannot be used, on one line: it is read-only, or it does not respond."""
+    """Return why the database cannot be used, on one line: it is read-only, refuses the connection, or is away."""
     original = getattr(error, "orig", None) or error
     reason = first_line(original)
-    return reason if isinstance(original, ReadOnlyDatabase) else f"the database does not answer: {reason}"
-
-
-_REFUSED = (
-    "authentication failed",
-    "no password supplied",
-    "does not exist",
-    "no pg_hba.conf entry",
-    "not permitted to log in",
-    "no such database",
-    "no such user",
-)
-"""Messages of Postgres and PgBouncer for a wrong login or database. The driver has no SQLSTATE for them."""
-
-
-def is_login_refused(error: DBAPIError) -> bool:
-    """Return whether the server responds, but refuses this login, or has no database of this name."""
-    return any(message in str(error.orig) for message in _REFUSED)
+    if isinstance(original, ReadOnlyDatabase):
+        return reason
+    refusal = refusal_of(error)
+    return f"the database {refusal.what if refusal else 'does not answer'}: {reason}"

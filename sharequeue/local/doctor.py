@@ -8,17 +8,20 @@ time. Every finding other than ok ends with what to do. Nothing is changed here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
+import psycopg2
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
 from sharequeue.database import Database
 from sharequeue.database.migrations import OLDEST_POSTGRES, pending
+from sharequeue.database.refusals import refusal_of
 from sharequeue.database.schema_files import SchemaOutdated, schema_mismatch
-from sharequeue.database.sqlstates import FORBIDDEN, READ_ONLY, is_login_refused, sqlstate
+from sharequeue.database.sqlstates import FORBIDDEN, READ_ONLY, sqlstate
 from sharequeue.kafka.clients import spark_options
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import jars, ports, processes
@@ -162,13 +165,29 @@ def _database(settings: Settings) -> list[Finding]:
         return [*found, _login(database), _identity(database)] if schema.level == OK else found
     except SQLAlchemyError as error:
         reason = first_line(getattr(error, "orig", None) or error)
-        if isinstance(error, DBAPIError) and is_login_refused(error):
-            remedy = "set SHAREQUEUE_DATABASE_URL to a user, a password and a database that exist in Postgres"
-            return [Finding("database", FAILURE, f"refuses the login ({reason})", remedy)]
+        if refusal := refusal_of(error):
+            return [Finding("database", FAILURE, f"{refusal.what} ({reason})", refusal.remedy)]
+        if _takes_single_statements(database):
+            seen = "ends each transaction: a pooler in statement mode is between"
+            return [
+                Finding("database", FAILURE, seen, "set pool_mode = transaction (or session) in the pooler")
+            ]
         remedy = "run `sharequeue up`, or set SHAREQUEUE_DATABASE_URL to a running server"
         return [Finding("database", FAILURE, f"does not answer ({reason})", remedy)]
     finally:
         database.close()
+
+
+def _takes_single_statements(database: Database) -> bool:
+    """Return whether a statement works outside a transaction."""
+    try:
+        arguments, route = database.engine.dialect.create_connect_args(database.engine.url)
+        with closing(psycopg2.connect(*arguments, **route)) as connection:
+            connection.autocommit = True
+            connection.cursor().execute("select 1")
+    except psycopg2.Error:
+        return False
+    return True
 
 
 def _postgres(database: Database, number: int, where: str) -> Finding:
@@ -274,7 +293,8 @@ def _copied(database: Database) -> list[Finding]:
 def _login(database: Database) -> Finding:
     """Check that the logged-in role is the caller's own: ACLs apply to that role.
 
-    A pool with a forced user logs in under another name than the address has; only this check shows it.
+    A pool with a forced user logs in under another name than the address has; only this check shows it. Some
+    managed servers have a name of their own behind the user's: `me.project`, `me@server`.
     """
     asked = database.engine.url.username
     found = database.rows(
@@ -284,11 +304,12 @@ def _login(database: Database) -> Finding:
             " as owner"
         )
     )[0]
-    if asked is not None and asked != found["login"]:
+    login = found["login"]
+    if asked is not None and asked != login and not asked.startswith((f"{login}.", f"{login}@")):
         return Finding(
             "login",
             FAILURE,
-            f"the address has the user {asked}, but Postgres sees {found['login']}: the pool forces one user, so "
+            f"the address has the user {asked}, but Postgres sees {login}: the pool forces one user, so "
             "that ACLs and the audit log cannot tell callers apart",
             "let the pool log in as each caller (PgBouncer: no user= for the database, auth_file or auth_query)",
         )

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from sharequeue.database.sqlstates import is_login_refused
+from sharequeue.database.refusals import refusal_of
 from sharequeue.words.errors import (
     BrokerNotAvailable,
     CoordinatorNotAvailable,
@@ -31,7 +31,8 @@ def is_mistake(error: Exception, settings: Settings) -> bool:
     if isinstance(error, UnknownTopicOrPartition | UnknownTopicId):
         return True
     if isinstance(error, DBAPIError):
-        return is_login_refused(error) or _unknown(_hosts_of(settings.database_url))
+        refusal = refusal_of(error)
+        return not refusal.passes if refusal else _unknown(_hosts_of(settings.database_url))
     if isinstance(error, BrokerNotAvailable):
         servers = settings.bootstrap_servers.split(",")
         return _unknown([urlsplit(f"//{each.rpartition('://')[2].strip()}").hostname for each in servers])

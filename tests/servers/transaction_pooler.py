@@ -52,8 +52,9 @@ class _Server:
 class TransactionPooler:
     """Listens on a free port; ``url`` leads to it. Every client is logged in as the user of ``target``."""
 
-    def __init__(self, target: sa.URL, servers: int = 2) -> None:
+    def __init__(self, target: sa.URL, servers: int = 2, *, statements: bool = False) -> None:
         self._target = target
+        self._statements = statements
         self._servers = [_Server(target) for _ in range(servers)]
         self._idle: SimpleQueue[_Server] = SimpleQueue()
         for server in self._servers:
@@ -146,7 +147,7 @@ class TransactionPooler:
             client.sendall(b"".join(replies))
             if ended:
                 return True
-            message = _query(client)
+            message = None if self._statements else _query(client)
         server.socket.sendall(_message(b"Q", b"rollback\0"))
         while _read(server.socket)[0] != b"Z":
             pass

@@ -166,6 +166,21 @@ def test_a_startup_option_is_refused(pooled: Database) -> None:
     assert State(pooled).figures.verify() == []
 
 
+def test_doctor_refuses_a_pooler_in_statement_mode(private_database: Database, stack: StackInfo) -> None:
+    """It ends every transaction; the driver only says that the connection was closed."""
+    pooler = TransactionPooler(private_database.engine.url, statements=True)
+    url = pooler.url.render_as_string(hide_password=False)
+    try:
+        found = {
+            each.subject: each
+            for each in examine_servers(Settings.load(stack.home).replace(database_url=url))
+        }
+    finally:
+        pooler.close()
+    assert found["database"].level == FAILURE
+    assert "a pooler in statement mode is between: set pool_mode = transaction" in found["database"].text
+
+
 def test_doctor_refuses_a_pool_that_forces_one_user_on_all(
     private_database: Database, stack: StackInfo
 ) -> None:
@@ -180,6 +195,9 @@ def test_doctor_refuses_a_pool_that_forces_one_user_on_all(
 
     try:
         assert login(pooler.url)[0] == OK
+        # Supabase's pooler and Azure have the name of the project or server behind the user's.
+        for name in ("sharequeue.project", "sharequeue@server"):
+            assert login(pooler.url.set(username=name))[0] == OK
         level, text = login(pooler.url.set(username="ann"))
         assert level == FAILURE
         assert "the address has the user ann, but Postgres sees sharequeue: the pool forces one user" in text

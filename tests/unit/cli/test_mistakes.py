@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import psycopg2
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import KafkaError, KafkaException
@@ -21,6 +22,7 @@ from sharequeue.cli.consuming import _line, _properties, _row
 from sharequeue.cli.failures import database_failure
 from sharequeue.cli.options import execute_option, parse_topics
 from sharequeue.cli.output import Output, answers, text
+from sharequeue.database.refusals import FULL, LOGIN, PARAMETER, ConnectionRefused, Refusal
 
 RESET = ("offsets", "reset", "--group", "g")
 KAFKAS = ("share-groups", "--dry-run", "--reset-offsets", "--group", "g")
@@ -103,7 +105,12 @@ def test_what_does_not_go_together_is_refused(
         ),
         ((), {"SHAREQUEUE_BOOTSTRAP_SERVERS": "h:1,g:x"}, "expected a number from 1 to 65535"),
         ((), {"SHAREQUEUE_DATABASE_POOL_SIZE": "abc"}, "SHAREQUEUE_DATABASE_POOL_SIZE: "),
-        (("--database-url", "postgresql://u:secret@h/x?nonsense=1"), {}, "DATABASE_REFUSED"),
+        (
+            ("--database-url", "postgresql://u:secret@h/x?nonsense=1"),
+            {},
+            "SETTING_INVALID: The database refuses a parameter of the connection (invalid dsn: invalid connection "
+            'option "nonsense"): remove it from SHAREQUEUE_DATABASE_URL',
+        ),
     ],
 )
 def test_a_setting_that_cannot_be_is_one_line(
@@ -190,25 +197,26 @@ def test_an_error_of_postgres_has_its_own_code(state: str, code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "code", "said"),
+    ("refusal", "code", "said"),
     [
         (
-            'FATAL:  password authentication failed for user "u"',
+            LOGIN,
             "DATABASE_LOGIN_REFUSED",
-            "refused the login",
+            "The database refuses the login (no): set SHAREQUEUE_DATABASE_URL to",
         ),
-        ('FATAL:  database "x" does not exist', "DATABASE_LOGIN_REFUSED", "refused the login"),
-        ("Connection refused", "DATABASE_NOT_AVAILABLE", "does not respond"),
-        ("FATAL:  the database system is starting up", "DATABASE_NOT_AVAILABLE", "does not respond"),
+        (PARAMETER, "SETTING_INVALID", "The database refuses a parameter of the connection (no): remove it"),
+        (FULL, "DATABASE_NOT_AVAILABLE", "The database has no connection left (no): raise max_connections"),
+        (None, "DATABASE_NOT_AVAILABLE", "The database does not respond (no)."),
     ],
 )
-def test_a_login_that_is_refused_is_no_database_that_is_away(reason: str, code: str, said: str) -> None:
-    """The driver has no SQLSTATE for either."""
-    reason = f'connection to server at "127.0.0.1", port 5432 failed: {reason}'
-    original = type("Original", (Exception,), {"pgcode": None})(f"{reason}\n")
+def test_a_connection_that_is_refused_is_no_database_that_is_away(
+    refusal: Refusal | None, code: str, said: str
+) -> None:
+    """Each kind has its own words and remedy."""
+    original = psycopg2.OperationalError("no") if refusal is None else ConnectionRefused("no", refusal)
     refused = database_failure(OperationalError("select", {}, original))
     assert refused.code == code
-    assert refused.format_message().endswith(f"{said} ({reason}).")
+    assert refused.format_message().startswith(said)
 
 
 def test_an_error_of_kafkas_has_its_name(

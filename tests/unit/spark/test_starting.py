@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from sharequeue.database.refusals import FULL, LOGIN, PARAMETER, ConnectionRefused
 from sharequeue.spark.starting import is_mistake
 from sharequeue.words.errors import (
     BrokerNotAvailable,
@@ -55,9 +56,10 @@ def test_a_host_that_nobody_knows_is_a_mistake(error: Exception, host: str, mist
 
 
 def test_what_a_server_refuses_for_good_is_a_mistake() -> None:
-    """A login, a database, a topic."""
-    refused = OperationalError("select", {}, Exception('database "queue" does not exist'))
-    assert is_mistake(refused, settings("here"))
+    """A login, a parameter, a topic; a server that has no connection left may have one soon."""
+    for refusal in (LOGIN, PARAMETER, FULL):
+        refused = OperationalError("select", {}, ConnectionRefused("no", refusal))
+        assert is_mistake(refused, settings("here")) is (refusal is not FULL)
     assert is_mistake(UnknownTopicOrPartition("no topic"), settings("here"))
     assert not is_mistake(ShareError("something else"), settings("here"))
 
