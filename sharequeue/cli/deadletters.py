@@ -393,9 +393,9 @@ def discard(settings: Settings, output: Output, selection: Selection, execute: b
         try:
             work = Discard(settings, database, topic, selection)
             plan = work.plan()
+            discarded = work.run(plan) if execute else 0
         except RedriveRefused as error:
             raise Refused(error) from error
-        discarded = work.run(plan) if execute else 0
     for warning in filter(None, (plan.unreadable, *map(str, plan.hidden))):
         output.warn(warning)
     _warn_if_none(output, topic, selection, plan)

@@ -86,7 +86,7 @@ class RedriveBatches:
 
     def __init__(self, database: Database, topic: str, topic_id: str) -> None:
         self._database = database
-        self.topic = topic
+        self.topic, self.topic_id = topic, topic_id
         self._name = {"topic": topic, "topic_id": topic_id}
 
     def begin(

@@ -14,7 +14,7 @@ from sharequeue.database import Database
 from sharequeue.deadletters.hidden import Hidden, hidden_records
 from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.redrive.batches import HandledLetters, RedriveBatches
-from sharequeue.deadletters.redrive.selection import LettersSeen, Selection, check_offsets
+from sharequeue.deadletters.redrive.selection import LettersSeen, Selection, check_offsets, check_same
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
 from sharequeue.words.offsets import OffsetSet
@@ -93,6 +93,8 @@ class Discard:
                 chosen.setdefault(letter.partition, []).append(letter.offset)
                 by_source[letter.source_topic, letter.cause or "unknown"] += 1
         letters.check(self._selection, self._topic, self._batches.group_names, self._topics)
+        hidden = tuple(hidden_records(self._settings, self._topic, logs))
+        self._check_same()
         return DiscardPlan(
             {partition: OffsetSet.from_offsets(offsets) for partition, offsets in sorted(chosen.items())},
             by_source,
@@ -101,12 +103,17 @@ class Discard:
             being_sent,
             bool(letters.groups),
             letters.unreadable_note(self._topic),
-            tuple(hidden_records(self._settings, self._topic, logs)),
+            hidden,
         )
 
     def run(self, plan: DiscardPlan) -> int:
         """Discard the letters of the plan, together; return how many.
 
-        Those that a redrive has taken since the plan are left out.
+        Those that a redrive has taken since the plan are left out. Raises RedriveRefused if the topic was created
+        again since.
         """
+        self._check_same()
         return self._batches.discard(self._selection, plan.chosen)
+
+    def _check_same(self) -> None:
+        check_same(self._topics, {self._topic: self._batches.topic_id})

@@ -6,7 +6,8 @@ broker's own share group has key and value, without the record's headers: it is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TypeAlias
 
@@ -25,24 +26,33 @@ Original: TypeAlias = DeadLetter | str | None
 if it has key or value. Or the reason why the source cannot be read; None if there is nothing to send."""
 
 
-def with_originals(
-    letters: Iterable[DeadLetter], batches: RedriveBatches, topics: Topics, reader: RecordReader
-) -> Iterator[tuple[DeadLetter, Original]]:
-    """Yield each letter with its original; the letters are in the order of their sources.
+@dataclass(slots=True)
+class Originals:
+    """Reads the originals of letters."""
 
-    A source is read as its letters are taken, so that few large records are in memory. Raises KafkaException and
-    `BrokerNotAvailable` for what may pass.
-    """
-    for (topic, partition), some in groupby(letters, key=lambda letter: Place.of(letter)[:2]):
-        of_source = list(some)
-        offsets = {
-            at.source_offset for each in of_source if not each.is_copy and (at := Place.of(each)).topic
-        }
-        wanted = OffsetSet.from_offsets(offset for offset in offsets if offset >= 0)
-        records: Iterator[Message] = iter(())
-        if wanted and partition >= 0 and source_check(batches, topics, {topic})(topic):
-            records = reader.read(topic, partition, wanted)
-        yield from _paired(of_source, records)
+    batches: RedriveBatches
+    topics: Topics
+    reader: RecordReader
+    topic_ids: dict[str, str] = field(default_factory=dict)
+    """The sources that were read, with their ids: what was read holds if they have the same ones afterwards."""
+
+    def of(self, letters: Iterable[DeadLetter]) -> Iterator[tuple[DeadLetter, Original]]:
+        """Yield each letter with its original; the letters are in the order of their sources.
+
+        A source is read as its letters are taken, so that few large records are in memory. Raises KafkaException and
+        `BrokerNotAvailable` for what may pass.
+        """
+        for (topic, partition), some in groupby(letters, key=lambda letter: Place.of(letter)[:2]):
+            of_source = list(some)
+            offsets = {
+                at.source_offset for each in of_source if not each.is_copy and (at := Place.of(each)).topic
+            }
+            wanted = OffsetSet.from_offsets(offset for offset in offsets if offset >= 0)
+            records: Iterator[Message] = iter(())
+            if wanted and partition >= 0 and (found := sources(self.batches, self.topics, {topic})):
+                self.topic_ids.setdefault(topic, found[topic])
+                records = self.reader.read(topic, partition, wanted)
+            yield from _paired(of_source, records)
 
 
 def _paired(letters: list[DeadLetter], records: Iterator[Message]) -> Iterator[tuple[DeadLetter, Original]]:
@@ -72,11 +82,10 @@ def _paired(letters: list[DeadLetter], records: Iterator[Message]) -> Iterator[t
             yield letter, refusal
 
 
-def source_check(batches: RedriveBatches, topics: Topics, names: Iterable[str]) -> Callable[[str], bool]:
-    """Return a function that checks whether one of these topics is still the one that letters name.
+def sources(batches: RedriveBatches, topics: Topics, names: Iterable[str]) -> dict[str, str]:
+    """Return the ids of those topics that are still the ones that letters name.
 
-    It is not if it was deleted or created again since: then it holds other records.
+    One that was deleted or created again since is left out: it holds other records.
     """
     there = topics.describe(names)
-    found = {name for name, info in there.items() if batches.is_source(name, info.topic_id)}
-    return lambda topic: topic in found
+    return {name: info.topic_id for name, info in there.items() if batches.is_source(name, info.topic_id)}

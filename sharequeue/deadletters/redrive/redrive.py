@@ -24,7 +24,7 @@ from sharequeue.deadletters.hidden import Hidden, hidden_records
 from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.outbox import Outbox, Step
 from sharequeue.deadletters.redrive.batches import HandledLetters, RedriveBatches, TargetLog
-from sharequeue.deadletters.redrive.originals import source_check
+from sharequeue.deadletters.redrive.originals import sources
 from sharequeue.deadletters.redrive.published_records import PublishedRecords
 from sharequeue.deadletters.redrive.redriven_letters import RedrivenLetters, RefusedLetter
 from sharequeue.deadletters.redrive.selection import (
@@ -33,12 +33,13 @@ from sharequeue.deadletters.redrive.selection import (
     RedriveRefused,
     Selection,
     check_offsets,
+    check_same,
     in_order,
     original_headers,
     redrive_count,
 )
 from sharequeue.kafka.reading import RecordReader
-from sharequeue.kafka.topics import Topics
+from sharequeue.kafka.topics import TopicInfo, Topics
 from sharequeue.kafka.transactions import MarkerGroup, producer_limits
 from sharequeue.state import State
 from sharequeue.words.errors import InvalidRequest, ShareError
@@ -86,6 +87,8 @@ class RedrivePlan:
     """Which records of the topic could not be read, and why; they are left out."""
     hidden: tuple[Hidden, ...] = ()
     """Records that an open transaction hides: they may be letters."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """The dead-letter topic and the targets, with their ids: the plan holds only for these."""
 
     @property
     def chosen(self) -> dict[int, OffsetSet]:
@@ -222,14 +225,18 @@ class Redrive:
                     if letter.has_content:
                         with_content.add(at)
         letters.check(self._selection, self._topic, self._batches.group_names, self._topics)
-        sizes = self._sizes({*targets, *([self._target] if self._target else [])})
+        there = self._there({*targets, *([self._target] if self._target else [])})
         missing = self._gone(without_copy)
         gone = missing - with_content
         chosen = [at for at in chosen if at not in gone]
         targets -= Counter(self._target or at.topic for at in gone)
         causes -= Counter(without_copy[at] for at in gone)
-        away = (not 0 <= at.source_partition < sizes[self._target or at.topic] for at in chosen)
+        away = (not 0 <= at.source_partition < there[self._target or at.topic].partitions for at in chosen)
         readers = self._batches.groups_of({at.topic for at in chosen if at.is_known})
+        hidden = tuple(hidden_records(self._settings, self._topic, logs))
+        topic_ids = {name: info.topic_id for name, info in there.items() if name in targets}
+        topic_ids[self._topic] = self._batches.topic_id
+        check_same(self._topics, topic_ids)
         return RedrivePlan(
             tuple(in_order(chosen, self._batch_records, content)),
             targets,
@@ -247,15 +254,15 @@ class Redrive:
             frozenset(letters.groups),
             self._other_groups(targets, chosen_groups),
             letters.unreadable_note(self._topic),
-            tuple(hidden_records(self._settings, self._topic, logs)),
+            hidden,
+            topic_ids,
         )
 
     def _gone(self, without_copy: Collection[Place]) -> set[Place]:
         """Return the letters whose record is outside its log, or was in a topic that was deleted or created again.
         Records removed by compaction are only found when they are read."""
         names = {at.topic for at in without_copy}
-        is_source = source_check(self._batches, self._topics, names)
-        logs = {name: self._topics.offsets(name) for name in names if is_source(name)}
+        logs = {name: self._topics.offsets(name) for name in sources(self._batches, self._topics, names)}
 
         def is_there(at: Place) -> bool:
             log = logs.get(at.topic, {}).get(at.source_partition)
@@ -263,15 +270,15 @@ class Redrive:
 
         return {at for at in without_copy if not is_there(at)}
 
-    def _sizes(self, targets: set[str]) -> dict[str, int]:
-        """Return the number of partitions of each target. Raises RedriveRefused if a topic does not exist."""
+    def _there(self, targets: set[str]) -> dict[str, TopicInfo]:
+        """Return the target topics. Raises RedriveRefused if one does not exist."""
         there = self._topics.describe(targets)
         if missing := sorted(targets - set(there)):
             raise RedriveRefused(
                 f"there is no topic `{missing[0]}` to send to. {nearest(missing[0], self._topics.names(), 'topics')} "
                 "Create it, name another, or choose letters of other topics."
             )
-        return {topic: info.partitions for topic, info in there.items()}
+        return there
 
     def _other_groups(self, targets: Iterable[str], chosen_groups: set[str]) -> dict[str, tuple[str, ...]]:
         """Return the other groups that get the records, by target; none if they are for one group only.
@@ -298,12 +305,18 @@ class Redrive:
     def run(self, plan: RedrivePlan, progress: Callable[[str], None] = lambda line: None) -> RedriveReport:
         """Send the letters of the plan; `progress` gets a line for each batch.
 
-        Raises RedriveRefused if another redrive of a partition takes over, if the broker refuses, or if some of the
-        records were published since the plan; the letters sent until then are recorded, and another redrive continues
-        after them.
+        Raises RedriveRefused if another redrive of a partition takes over, if the broker refuses, if some of the
+        records were published since the plan, or if one of its topics was created again; the letters sent until then
+        are recorded, and another redrive continues after them.
         """
         began = time.monotonic()
-        targets = self._targets(plan.targets)
+        check_same(self._topics, plan.topic_ids)
+        targets = {
+            name: TargetLog(
+                plan.topic_ids[name], {at: log.log_end for at, log in self._topics.offsets(name).items()}
+            )
+            for name in plan.targets
+        }
         redrive_id = self._batches.begin(
             self._selection, self._target, self._only_group, targets, by_key=self._by_key
         )
@@ -337,15 +350,6 @@ class Redrive:
             for line in self._partition(partition, [offsets for _, offsets in wanted], report, producer):
                 progress(line)
         return report
-
-    def _targets(self, names: Iterable[str]) -> dict[str, TargetLog]:
-        """Return the target topics with the ends of their logs."""
-        return {
-            name: TargetLog(
-                info.topic_id, {at: log.log_end for at, log in self._topics.offsets(name).items()}
-            )
-            for name, info in self._topics.describe(names).items()
-        }
 
     def _producer(self, targets: Iterable[str]) -> dict[str, Any]:
         """Return the configuration of a producer for these topics; configs that cannot be read are the defaults."""

@@ -18,18 +18,19 @@ from sharequeue.deadletters.hidden import read_settled
 from sharequeue.deadletters.letters import DeadLetter, record_bytes
 from sharequeue.deadletters.outbox import Marker, Record
 from sharequeue.deadletters.redrive.batches import RedriveBatch, RedriveBatches
-from sharequeue.deadletters.redrive.originals import with_originals
+from sharequeue.deadletters.redrive.originals import Originals
 from sharequeue.deadletters.redrive.selection import (
     REDRIVE_BATCH,
     REDRIVE_FROM,
     Place,
     RedriveRefused,
+    check_same,
     original_headers,
     redrive_count,
     redriven_headers,
 )
 from sharequeue.kafka.reading import RecordReader
-from sharequeue.kafka.topics import Topics
+from sharequeue.kafka.topics import Topics, is_same
 from sharequeue.kafka.transactions import FENCED
 from sharequeue.words.offsets import EMPTY, MAX_OFFSET, OffsetSet
 from sharequeue.words.record_bytes import number_of
@@ -94,6 +95,7 @@ class RedrivenLetters:
         self._max_redrives = max_redrives
         self._topics = topics
         self._reader = reader
+        self._originals = Originals(batches, topics, reader)
         self.gone = 0
         """Letters without a record to send."""
         self.looping = 0
@@ -156,6 +158,7 @@ class RedrivenLetters:
 
         Letters are not sent in the order of their offsets, so that no offset shows how far a batch is written.
         """
+        self._check_same(batch)
         left = batch.offsets - written - OffsetSet.from_offsets(self._left_out)
         if left:
             self._wanted.appendleft((batch.redrive_id, left))
@@ -210,8 +213,16 @@ class RedrivenLetters:
                 if original is letter and not letter.is_copy:
                     self._bare.add(letter.offset)
                 yield self._record(batch, letter, original, target, sizes[target])
+        self._check_same(batch)
         if self._left_out:
             self._batches.trim(batch, batch.offsets - OffsetSet.from_offsets(self._left_out))
+
+    def _check_same(self, batch: RedriveBatch) -> None:
+        """Raise RedriveRefused if the dead-letter topic, a source that was read, or a target was created again."""
+        sent_to = {self._targets[offset] for offset in self._targets.keys() - self._left_out}
+        targets = {name: log.topic_id for name, log in batch.targets.items() if name in sent_to}
+        own = {self._batches.topic: self._batches.topic_id}
+        check_same(self._topics, {**targets, **self._originals.topic_ids, **own})
 
     def _record(
         self, batch: RedriveBatch, letter: DeadLetter, original: DeadLetter, target: str, partitions: int
@@ -235,17 +246,21 @@ class RedrivenLetters:
         self._left_out.add(offset)
         self._refused[offset] = reason
 
-    def _sizes(self, targets: Collection[str]) -> tuple[dict[str, int], dict[str, str]]:
+    def _sizes(self, batch: RedriveBatch, targets: Collection[str]) -> tuple[dict[str, int], dict[str, str]]:
         """Return the number of partitions of the targets, and why others take no records."""
         found = self._topics.ask(targets)
-        refusals = {
-            topic: found.refused[topic].message
-            if topic in found.refused
-            else f"there is no topic {topic} any more"
-            for topic in targets
-            if topic not in found.known
-        }
-        return {topic: info.partitions for topic, info in found.known.items()}, refusals
+        sizes, refusals = dict[str, int](), dict[str, str]()
+        for topic in targets:
+            known = batch.targets.get(topic)
+            if topic in found.refused:
+                refusals[topic] = found.refused[topic].message
+            elif topic not in found.known:
+                refusals[topic] = f"there is no topic {topic} any more"
+            elif known is None or not is_same(found.known, topic, known.topic_id):
+                refusals[topic] = f"{topic} was created again since its redrive began: start another one"
+            else:
+                sizes[topic] = found.known[topic].partitions
+        return sizes, refusals
 
 
 def _reason(topic: str, error: KafkaError) -> str:

@@ -41,11 +41,18 @@ def redriven_records(
             topic = row["dead_letter_topic"]
             if not is_same(there, topic, row["topic_id"]):
                 continue
-            for message in reader.read(topic, row["partition"], OffsetSet.parse(row["offsets"])):
-                letter = DeadLetter.of(message)
+            letters = map(
+                DeadLetter.of, reader.read(topic, row["partition"], OffsetSet.parse(row["offsets"]))
+            )
+            named = list[tuple[tuple[str, int], int]]()
+            for letter in letters:
                 source, partition, offset = letter.source_topic, letter.source_partition, letter.source_offset
                 if source is None or partition is None or offset is None:
                     continue
                 if letter.group == group and source in sources:
-                    found.setdefault((source, partition), []).append(offset)
+                    named.append(((source, partition), offset))
+            # What was read counts if the topic was not created again meanwhile.
+            if is_same(topics.describe({topic}), topic, row["topic_id"]):
+                for place, offset in named:
+                    found.setdefault(place, []).append(offset)
     return {place: OffsetSet.from_offsets(some) for place, some in found.items()}

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 
 from sharequeue.deadletters.letters import ORIGINAL_HEADER, DeadLetter
 from sharequeue.kafka.headers import UNDECODABLE, Header, Headers
-from sharequeue.kafka.topics import LogOffsets, Topics
+from sharequeue.kafka.topics import LogOffsets, Topics, is_same
 from sharequeue.words.moments import milliseconds_of
 from sharequeue.words.names import is_topic_name, nearest, plural
 from sharequeue.words.offsets import OffsetSet
@@ -243,6 +243,16 @@ def check_offsets(
             raise RedriveRefused(
                 f"{topic}-{partition} ends at offset {log.log_end}: there is no letter at {wanted.first}."
             )
+
+
+def check_same(broker: Topics, topic_ids: Mapping[str, str]) -> None:
+    """Raise RedriveRefused if one of these topics no longer has its id: the offsets of a new topic are others."""
+    there = broker.describe(topic_ids)
+    if changed := sorted(name for name, topic_id in topic_ids.items() if not is_same(there, name, topic_id)):
+        raise RedriveRefused(
+            f"{changed[0]} was deleted or created again meanwhile: what was planned for it does not hold for a new "
+            "topic. Start again."
+        )
 
 
 def in_order(

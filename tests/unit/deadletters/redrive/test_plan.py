@@ -49,7 +49,8 @@ class Batches:
 
     asked: ClassVar[list[uuid.UUID]] = []
 
-    def __init__(self, database: Any, topic: str, topic_id: str) -> None: ...
+    def __init__(self, database: Any, topic: str, topic_id: str) -> None:
+        self.topic_id = topic_id
 
     def handled(self) -> dict[int, HandledLetters]:
         """Return none."""
