@@ -185,21 +185,31 @@ class RedrivenLetters:
                 f"another redrive of {topic}-{partition} has taken over: wait until it has ended, and "
                 "check the rest."
             )
+        if cause.code() == KafkaError.UNKNOWN:
+            # A commit between another producer's fence and the abort that follows it has no other error.
+            return RedriveRefused(
+                f"the broker does not accept the records ({cause.str()}): another redrive of {topic}-{partition} may "
+                "have taken over. Wait until it has ended, and try again."
+            )
         return RedriveRefused(f"the broker does not accept the records ({cause.str()}): try again.")
 
     def records(self, batch: RedriveBatch, wanted: OffsetSet) -> Iterator[Record]:
         """Yield the record to send for each letter that has one, in the order of their sources.
 
-        Then the batch is reduced by the letters that are left out.
+        Then the batch is reduced by the letters that are left out. Raises RedriveRefused if one of the topics was
+        created again meanwhile, before anything is committed.
         """
+        self._originals = Originals(self._batches, self._topics, self._reader)
+        self._targets = {}
+        self._check_same(batch)
         found = [DeadLetter.of(message) for message in self._reader.read(*self.place, wanted)]
         letters = sorted(found, key=Place.of)
         gone = wanted - OffsetSet.from_offsets(each.offset for each in letters)
         self.gone += gone.count
         self._left_out = set(gone.iter_offsets())
         self._targets = {each.offset: batch.target_topic or each.source_topic or "" for each in letters}
-        sizes, refusals = self._sizes(set(self._targets.values()) - {""})
-        for letter, original in with_originals(letters, self._batches, self._topics, self._reader):
+        sizes, refusals = self._sizes(batch, set(self._targets.values()) - {""})
+        for letter, original in self._originals.of(letters):
             target = self._targets[letter.offset]
             if refusal := original if isinstance(original, str) else refusals.get(target):
                 self._refuse(letter.offset, refusal)
