@@ -21,6 +21,7 @@ from pyspark.sql import types as sql
 
 from sharequeue.spark.arrow_types import arrow_schema
 from sharequeue.spark.handler import ACCEPT, KEPT_COLUMNS, OUTCOMES, REJECT, RELEASE, Handler
+from sharequeue.spark.row_values import exact_array, python_values
 
 __all__ = ["Reject", "Release", "RowFunction", "by_row"]
 
@@ -66,13 +67,14 @@ def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: st
     """Make a handler of `function`, which gets a record and returns the row to write.
 
     The record is a dict of the columns that a handler gets (`topic, partition, offset, timestamp, timestamp_type,
-    key, value, headers, delivery_count, lease_id`), timestamps in UTC. The function returns a dict with names in
-    `columns` (a DDL string or a schema); a missing name becomes null. A record for which the function returns None
-    has no row, as if it were filtered out: the job's `dropped` decides its outcome. `Reject` and `Release` give the
-    outcomes reject and release. Any other exception gives `on_error`, and so does a value that does not fit its
-    column, a result that is not a dict, and a record that Python cannot represent (invalid UTF-8 in a text). A record
-    that already has an outcome other than accept, because its value was not decoded (`formats`), keeps its outcome
-    and error, and is not passed to the function.
+    key, value, headers, delivery_count, lease_id`), timestamps in UTC; a date or time outside the years 1 to 9999 is
+    an int, the days or microseconds since 1970. The function returns a dict with names in `columns` (a DDL string or
+    a schema); a missing name becomes null, and a datetime without a time zone is UTC. A record for which the function
+    returns None has no row, as if it were filtered out: the job's `dropped` decides its outcome. `Reject` and
+    `Release` give the outcomes reject and release. Any other exception gives `on_error`, and so does a value that its
+    column cannot hold exactly (1.5 for an int), a result that is not a dict, and a record that Python cannot
+    represent (invalid UTF-8 in a text). A record that already has an outcome other than accept, because its value was
+    not decoded (`formats`), keeps its outcome and error, and is not passed to the function.
 
     Raises ValueError when `on_error` is not an outcome. The handler raises it when `columns` names a column that
     every result has.
@@ -184,44 +186,37 @@ class _Worker:
         """Return one column of the result; rows whose value does not fit it get `on_error`."""
         values = [row.get(field.name) for row in rows]
         try:
-            return pa.array(values, field.type)
+            return exact_array(values, field)
         except Exception:
             for at, value in enumerate(values):
                 try:
-                    pa.scalar(value, field.type)
+                    exact_array([value], field)
                 except Exception as error:
                     values[at] = None
                     outcomes[at] = self.on_error
                     errors[at] = f"column {field.name}: {_error_text(error)}"[:MOST_ERROR_CHARACTERS]
-            return pa.array(values, field.type)
+            return exact_array(values, field)
 
 
 def _records(batch: pa.RecordBatch) -> list[dict[str, Any] | Exception]:
     """Return the records of a batch, with an exception in place of each one that Python cannot represent (invalid
     UTF-8).
     """
-    names, columns = batch.schema.names, batch.columns
-    # Use UTC: Python may not know the session's time zone.
-    columns = [
-        column.cast(pa.timestamp(column.type.unit, "UTC"))
-        if pa.types.is_timestamp(column.type) and column.type.tz is not None
-        else column
-        for column in columns
-    ]
-    batch = pa.RecordBatch.from_arrays(columns, names=names)
     try:
-        return list(batch.to_pylist())
+        columns = [python_values(column) for column in batch.columns]
     except Exception:
         return [_record(batch.slice(at, 1)) for at in range(batch.num_rows)]
+    return [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _record(batch: pa.RecordBatch) -> dict[str, Any] | Exception:
+    record: dict[str, Any] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:
-            column.to_pylist()
+            (record[name],) = python_values(column)
         except Exception as error:
             return ValueError(f"column {name}: {_error_text(error)}")
-    return dict(batch.to_pylist()[0])
+    return record
 
 
 def _error_text(error: BaseException) -> str:
