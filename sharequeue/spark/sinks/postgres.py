@@ -49,6 +49,14 @@ from sharequeue.spark.sinks.interface import (
     discard,
 )
 from sharequeue.spark.sinks.postgres_copy import ATTEMPT, LEASE, OFFSET, RECEIPT, Copier
+from sharequeue.spark.sinks.postgres_exact import (
+    NESTED,
+    Witness,
+    changed_rows,
+    unwritable_key,
+    why_not_held,
+    witness,
+)
 from sharequeue.spark.sinks.postgres_move import WHOLE, Piece, RowLeftOut, StagedRows, Trial
 from sharequeue.spark.sinks.postgres_tables import (
     Target,
@@ -77,16 +85,13 @@ _SIMPLE = (
     *(types.FloatType, types.DoubleType, types.StringType, types.DateType, types.TimestampType),
     types.TimestampNTZType,
 )
-_TAKE_JSON = ("json", "jsonb", "text", "varchar", "bpchar")
-_WIDTHS: Mapping[type[types.DataType], tuple[str, ...]] = {
-    types.LongType: ("int4", "int2"),
-    types.IntegerType: ("int2",),
-    types.DoubleType: ("float4", "int8", "int4", "int2"),
-    types.FloatType: ("int8", "int4", "int2"),
-    types.DecimalType: ("int8", "int4", "int2"),
+_AS_JSON = {
+    "ignoreNullFields": "false",
+    "timeZone": "UTC",
+    # By default, to_json cuts them to milliseconds.
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-"""By Spark type: the Postgres types that cannot hold all its values."""
-_NESTED = (types.ArrayType, types.MapType, types.StructType)
 NOBODYS_LEASE = 0
 """The number in the name of a replacement's staging table. No lease has this number, so a run leaves the table
 to the publication that fills it. The next publication removes the table that a killed one leaves.
@@ -180,6 +185,8 @@ class OpenTable(OpenSink):
     target: Target
     route: Mapping[str, Any]
     columns: tuple[str, ...] = ()
+    witnesses: tuple[Witness, ...] = ()
+    """Of the columns that may change a value."""
     attempts: dict[int, dict[str, int]] = field(default_factory=dict)
     """By lease id and attempt: the number of copied rows."""
     refused: dict[int, dict[int, str]] = field(default_factory=dict)
@@ -212,36 +219,49 @@ class OpenTable(OpenSink):
             )
         for name in self.columns:
             self._refuse_kind(name, columns[name].dataType, self.target.kinds[name])
+        found = (
+            witness(
+                at, name, columns[name].dataType, self.target.kinds[name], self.target.unlimited.get(name)
+            )
+            for at, name in enumerate(self.columns)
+        )
+        self.witnesses = tuple(each for each in found if each is not None)
 
     def _refuse_kind(self, name: str, kind: types.DataType, there: str) -> None:
         """Raise SinkRefused for a type that Postgres would refuse in the copy, or read as another value."""
-        if not isinstance(kind, (*_SIMPLE, *_NESTED, types.BinaryType, types.DecimalType, types.NullType)):
+        if not isinstance(kind, (*_SIMPLE, *NESTED, types.BinaryType, types.DecimalType, types.NullType)):
             raise SinkRefused(
                 f"column {name} is of type {kind.simpleString()}, which cannot be copied into Postgres: cast it in "
                 "the handler, for instance to string"
             )
-        if isinstance(kind, _NESTED) and there not in _TAKE_JSON:
+        if (reason := why_not_held(kind, there)) is not None:
             raise SinkRefused(
-                f"column {name} is of type {kind.simpleString()}, which is copied as JSON, but in table "
-                f"{self.sink.table} it is {'an array' if there == '[]' else there}: change it to json or jsonb there."
+                f"column {name} is {kind.simpleString()} in the handler's result, but in table {self.sink.table} "
+                f"{reason}"
             )
-        if there in _WIDTHS.get(type(kind), ()):
+        if (key := unwritable_key(kind)) is not None:
             raise SinkRefused(
-                f"column {name} is {kind.simpleString()} in the handler's result and {there} in table "
-                f"{self.sink.table}, which cannot hold all of it: alter the column there, or cast it in the handler"
-            )
-        if isinstance(kind, types.TimestampNTZType) and there in ("timestamptz", "timetz"):
-            raise SinkRefused(
-                f"column {name} is a timestamp without a time zone, but in table {self.sink.table} it has one: set "
-                "the zone in the handler, for example with `cast(… as timestamp_ltz)`."
+                f"column {name} has a map with keys of type {key.simpleString()}, which JSON cannot have: cast them "
+                "to string in the handler"
             )
 
     def _copy(self, lease_ids: Iterable[int], rows: DataFrame) -> None:
         """Copy accepted rows into the staging tables of their leases, on the executors."""
         copier = self.copier(lease_ids)
-        texts = as_texts(rows, self.columns).coalesce(self.sink.connections)
+        texts = as_texts(rows, self.columns, self.witnesses).coalesce(self.sink.connections)
         receipts = texts.mapInArrow(copier, RECEIPT).collect()
         self.take(receipts)
+
+    def _refuse_changed(self) -> None:
+        """Add the rows with a value that the table changes to the refused ones."""
+        with self.context.state.transaction() as (connection, _):
+            connection.execute(sa.text("set local statement_timeout = 0"))
+            connection.execute(sa.text("set local timezone to 'UTC'"))
+            cursor = cursor_of(connection)
+            for lease_id, attempts in self.attempts.items():
+                cursor.execute(changed_rows(self._staging(lease_id), self.witnesses, attempts))
+                for offset, reason in cursor.fetchall():
+                    self.refused.setdefault(lease_id, {})[offset] = reason
 
     def copier(self, lease_ids: Iterable[int]) -> Copier:
         """Create empty staging tables for these leases. Return the object that fills them, in any process."""
@@ -253,23 +273,30 @@ class OpenTable(OpenSink):
             cursor = cursor_of(connection)
             ours = sql.Identifier(ATTEMPT), sql.Identifier(OFFSET)
             columns = sql.SQL(", ").join(map(sql.Identifier, self.columns))
+            witnesses = [
+                sql.SQL(", cast(null as {}) as {}").format(sql.SQL(each.type), sql.Identifier(each.name))
+                for each in self.witnesses
+            ]
+            every = sql.SQL(", ").join(
+                map(sql.Identifier, (*self.columns, *(w.name for w in self.witnesses)))
+            )
             for lease_id in lease_ids:
                 staging = self._staging(lease_id)
                 cursor.execute(sql.SQL("drop table if exists {}").format(staging))
                 cursor.execute(
                     sql.SQL(
                         "create unlogged table {} as select cast(null as text) as {}, cast(null as bigint) as {}, {}"
-                        " from {} with no data"
-                    ).format(staging, *ours, columns, self._table())
+                        "{} from {} with no data"
+                    ).format(staging, *ours, columns, sql.Composed(witnesses), self._table())
                 )
                 copy = sql.SQL("copy {} ({}, {}, {}) from stdin with (format csv)")
-                statements[lease_id] = copy.format(staging, *ours, columns).as_string(cursor)
+                statements[lease_id] = copy.format(staging, *ours, every).as_string(cursor)
         self.sink.on_step("staged")
         return Copier(with_password(self.route), statements)
 
     def take(self, receipts: Iterable[Sequence[Any]]) -> None:
-        """Note how many rows each attempt copied for each lease, and which were refused. Only the rows of these
-        attempts are moved.
+        """Note how many rows each attempt copied for each lease, and which were refused, or would be changed. Only
+        the rows of these attempts are moved.
         """
         self.attempts.clear()
         self.refused.clear()
@@ -278,6 +305,8 @@ class OpenTable(OpenSink):
                 self.attempts.setdefault(lease_id, {})[attempt] = rows
             else:
                 self.refused.setdefault(lease_id, {})[offset] = refusal
+        if self.witnesses:
+            self._refuse_changed()
         self.sink.on_step("copied")
 
     def acknowledge(self, round: WrittenRound) -> list[Acknowledged | Refused]:
@@ -449,17 +478,31 @@ class OpenTable(OpenSink):
         return sql.Identifier(self.target.schema, self.target.name)
 
 
-def as_texts(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """Return the columns to copy, in forms that CSV can hold: binary as Postgres's hex, nested types as JSON."""
+def as_texts(rows: DataFrame, columns: Sequence[str], witnesses: Sequence[Witness] = ()) -> DataFrame:
+    """Return the columns to copy, in forms that CSV can hold: binary as Postgres's hex, nested types as JSON. Their
+    witnesses follow.
+    """
+
+    def given(name: str) -> Column:
+        return fn.col("`" + name.replace("`", "``") + "`")
 
     def text(name: str) -> Column:
-        kind, column = rows.schema[name].dataType, fn.col("`" + name.replace("`", "``") + "`")
+        kind, column = rows.schema[name].dataType, given(name)
         if isinstance(kind, types.BinaryType):
             return fn.concat(fn.lit("\\x"), fn.hex(column)).alias(name)
-        if isinstance(kind, _NESTED):
-            return fn.to_json(column, {"ignoreNullFields": "false"}).alias(name)
+        if isinstance(kind, NESTED):
+            return fn.to_json(column, _AS_JSON).alias(name)
         if isinstance(kind, (types.DecimalType, types.NullType)):
             return column.cast("string").alias(name)
         return column
 
-    return rows.select(fn.col("lease_id").alias(LEASE), fn.col("offset").alias(OFFSET), *map(text, columns))
+    def beside(each: Witness) -> Column:
+        of_json = isinstance(rows.schema[each.column].dataType, NESTED)
+        return (each.value(given(each.column)) if of_json else text(each.column)).alias(each.name)
+
+    return rows.select(
+        fn.col("lease_id").alias(LEASE),
+        fn.col("offset").alias(OFFSET),
+        *map(text, columns),
+        *map(beside, witnesses),
+    )

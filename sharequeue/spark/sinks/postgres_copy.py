@@ -100,6 +100,7 @@ class Copier:
         connection = psycopg2.connect(**self.connection)
         try:
             with connection, connection.cursor() as cursor:
+                cursor.execute("set local timezone to 'UTC'")  # for texts with a time without a zone
                 for batch in batches:
                     for lease_id in pc.unique(batch[LEASE]).to_pylist():
                         part = batch.filter(pc.equal(batch[LEASE], lease_id))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg2
@@ -25,6 +25,22 @@ from sharequeue.words.settings import normalise_database_url
 
 DROP_WAIT_MS = 1000
 """How long the drop of a staging table waits for a copy into it. The next run tries again."""
+
+_TYPES = """
+    with recursive based as (
+        select a.attname, a.attnum, a.atttypid as type, a.atttypmod as modifier
+        from pg_attribute a
+        where a.attrelid = %s and a.attnum > 0 and not a.attisdropped and a.attgenerated = '' and a.attidentity <> 'a'
+        union all
+        select b.attname, b.attnum, t.typbasetype, t.typtypmod
+        from based b join pg_type t on t.oid = b.type where t.typtype = 'd'
+    )
+    select b.attname, case when t.typcategory = 'A' then '[]' else t.typname end,
+        case when b.modifier >= 0 and t.typnamespace = cast('pg_catalog' as regnamespace)
+            then format_type(t.oid, -1) end
+    from based b join pg_type t on t.oid = b.type where t.typtype <> 'd' order by b.attnum
+"""
+"""The columns that the sink may fill, with their types, and `Target.unlimited`; a domain is its base type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +57,8 @@ class Target:
     """Columns that Postgres always fills itself (`generated always`); they are not in `kinds`."""
     row_security: bool = False
     """Whether policies for rows apply to this role."""
+    unlimited: Mapping[str, str] = field(default_factory=dict)
+    """By column of a type with a length, precision or scale: the same type without it, as the catalog writes it."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -89,11 +107,6 @@ def find(cursor: Any, table: str) -> Target:
     cursor.execute(
         "select n.nspname, c.relname, has_table_privilege(c.oid, 'insert') and has_table_privilege(c.oid, 'select'),"
         " has_schema_privilege(n.oid, 'create'),"
-        " (select coalesce(json_object_agg(a.attname, case when b.typcategory = 'A' then '[]' else b.typname end"
-        " order by a.attnum), '{}') from pg_attribute a join pg_type t on t.oid = a.atttypid"
-        " join pg_type b on b.oid = case when t.typtype = 'd' then t.typbasetype else t.oid end"
-        " where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''"
-        " and a.attidentity <> 'a'),"
         # The bits of tgtype: for each row, before, insert.
         " (select coalesce(json_agg(a.attname order by a.attnum), '[]') from pg_attribute a"
         " where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attnotnull and not a.atthasdef"
@@ -102,7 +115,7 @@ def find(cursor: Any, table: str) -> Target:
         " (select coalesce(json_agg(a.attname order by a.attnum), '[]') from pg_attribute a"
         " where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped"
         " and (a.attgenerated <> '' or a.attidentity = 'a')),"
-        " row_security_active(c.oid)"
+        " row_security_active(c.oid), c.oid"
         " from pg_class c join pg_namespace n on n.oid = c.relnamespace"
         " where c.oid = to_regclass(%s) and c.relkind in ('r', 'p')",
         (table,),
@@ -113,7 +126,7 @@ def find(cursor: Any, table: str) -> Target:
             f"there is no table {table} in the state's database: create it there, because its rows are written in "
             "the transaction that acknowledges. To write elsewhere, use `AtLeastOnce`."
         )
-    schema, name, may_insert, may_create, kinds, required, generated, row_security = row
+    schema, name, may_insert, may_create, required, generated, row_security, oid = row
     if schema == "sharequeue":
         raise SinkRefused(
             f"{table} is in the schema sharequeue, which only the queue may use: create the table in another schema."
@@ -125,7 +138,11 @@ def find(cursor: Any, table: str) -> Target:
             else f"create staging tables in schema {schema}"
         )
         raise SinkRefused(f"this role may not {lacking}: grant this privilege, or use a role that has it.")
-    return Target(schema, name, kinds, required, generated, row_security)
+    cursor.execute(_TYPES, (oid,))
+    columns = cursor.fetchall()
+    kinds = {column: kind for column, kind, _ in columns}
+    unlimited = {column: kind for column, _, kind in columns if kind is not None}
+    return Target(schema, name, kinds, required, generated, row_security, unlimited)
 
 
 def same_database(connection: sa.Connection, route: Mapping[str, Any], table: str) -> None:
