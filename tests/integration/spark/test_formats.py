@@ -99,11 +99,55 @@ def test_json_is_one_object_and_nothing_else(spark: SparkSession) -> None:
         b"null",
         b'"a"',
         b'{"id": "\xff"}',
+        b'{"id": "a"},"value":{"id": "b"}',
+        b'{"id": "a"},{"id": "b"}',
+        b'{"id": "a", "more": {}}], [{"id": "b"}',
+        b'{"id": "a"},{"sharequeue_end": "x"}],"x":[{}',
+        b'{"id": "a"},"sharequeue_malformed":null',
+        b'{"id": NaN}',
+        b'{"id": "a", "n": NaN}',
+        b'{"id": "a", "unknown": -Infinity}',
     )
-    right = (b' {"id": "a", "more": [{}]}\n', '{"id": "\u00e9"}'.encode(), b"{}")
+    right = (
+        b' {"id": "a", "more": [{}]}\n',
+        '{"id": "\u00e9"}'.encode(),
+        b"{}",
+        b'{"id": "a", "more": {"x": "}{"}, "sharequeue_end": {}}',
+    )
     found = rows_of(json(records_of(spark, *wrong, *right), "id string"))
     assert [row["outcome"] for row in found] == ["reject"] * len(wrong) + ["accept"] * len(right)
-    assert [row["value"]["id"] for row in found[len(wrong) :]] == ["a", "\u00e9", None]
+    assert [row["value"]["id"] for row in found[len(wrong) :]] == ["a", "\u00e9", None, "a"]
+
+
+def test_a_value_that_no_type_can_hold_is_refused(spark: SparkSession) -> None:
+    """A number that is infinite in its type, wherever it is, and half of a surrogate pair, which Spark would read as
+    a question mark. Quotes make no number of NaN."""
+    large, half = "a number that is too large for its type", "not Unicode: half of a surrogate pair"
+    refused = {
+        b'{"d": 1e400}': large,
+        b'{"d": -1E400}': large,
+        b'{"f": 1.5e39}': large,
+        b'{"s": 1e400}': large,
+        b'{"m": {"a": [1, 1e309]}}': large,
+        b'{"s": "\\ud800"}': half,
+        b'{"s": "\\uDC00\\ud800"}': half,
+        b'{"s": "a\\\\\\ud83dx"}': half,
+        b'{"s": "\\\\\\\\ud83d\\ude00"}': half,
+        b'{"d": "NaN"}': "a field of another type than the schema's: d (double)",
+        b'{"d": "Infinity"}': "a field of another type than the schema's: d (double)",
+    }
+    read = {
+        b'{"d": 1.7976931348623157e308, "f": 3.4e38}': None,
+        b'{"s": "\\ud83d\\ude00", "x": 1e400}': "\U0001f600",
+        b'{"s": "\\\\ud800"}': "\\ud800",
+        b'{"s": "\\"Infinity\\""}': '"Infinity"',
+        b'{"s": "NaN"}': "NaN",
+    }
+    schema = "d double, f float, s string, m map<string, array<double>>"
+    found = rows_of(json(records_of(spark, *refused, *read), schema))
+    assert {value: row["error"] for value, row in zip(refused, found, strict=False)} == refused
+    rest = found[len(refused) :]
+    assert {value: row["value"]["s"] for value, row in zip(read, rest, strict=True)} == read
 
 
 def test_no_number_keeps_the_parser_busy_for_ever(spark: SparkSession) -> None:
