@@ -216,7 +216,8 @@ def _consumed(
                     heard = time.monotonic()
         if not consumer.metrics()["heartbeat-total"]:
             raise CoordinatorNotAvailable(
-                f"No heartbeat of group {group} succeeded, so no record could be leased: check the service."
+                f"No heartbeat of group {group} succeeded, so no record could be leased: the warning before has the "
+                "reason, and `sharequeue doctor` checks the service."
             )
 
 

@@ -35,6 +35,7 @@ from sharequeue.words.errors import (
     UnknownServerError,
 )
 from sharequeue.words.settings import ServiceAddress, SettingMissing, Settings
+from sharequeue.words.settings.service_address import unanswered
 
 PATH = "/v1/share-group-heartbeat"
 TIMEOUT_S = 10.0
@@ -154,7 +155,8 @@ class ServiceHeartbeats:
             found: Any = reply.json() if reply.is_success or reply.status_code in _REFUSED else None
         except (httpx.HTTPError, ValueError) as failure:
             raise CoordinatorNotAvailable(
-                f"the service at {self._http.base_url} does not answer "
+                unanswered(str(self._http.base_url), failure)
+                or f"the service at {self._http.base_url} does not answer "
                 f"({failure or type(failure).__name__}). `sharequeue up` or `sharequeue serve` starts one; "
                 "`sharequeue doctor` shows what is wrong."
             ) from None

@@ -38,6 +38,7 @@ from sharequeue.local.preflight import (
 from sharequeue.state import State
 from sharequeue.words.errors import ShareError, first_line
 from sharequeue.words.settings import SettingMissing, Settings
+from sharequeue.words.settings.service_address import unanswered
 
 __all__ = ["FAILURE", "OK", "WARNING", "Finding", "examine", "examine_machine", "examine_servers"]
 
@@ -357,6 +358,8 @@ def _service(settings: Settings) -> Finding:
     except SettingMissing as error:
         return Finding("service", FAILURE, str(error))
     except httpx.HTTPError as error:
+        if reason := unanswered(where, error):
+            return Finding("service", FAILURE, reason)
         return Finding("service", FAILURE, f"{where} does not answer ({error})", remedy)
     if not response.is_success:
         return Finding("service", FAILURE, f"{where}/health returns status {response.status_code}", remedy)

@@ -27,6 +27,7 @@ from sharequeue.service.app import create_app
 from sharequeue.service.edge.connections import Connections
 from sharequeue.service.logs import log_to_stderr
 from sharequeue.words.settings import ServiceLimits, Settings
+from sharequeue.words.settings.pem_files import PemFile, load_authority, load_identity
 
 _log = logging.getLogger(__name__)
 
@@ -50,13 +51,15 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; with `require_token` every caller needs a token.
 
-    Exits the process with 1 if it cannot bind the address. Raises the errors of `create_app`.
+    Exits the process with 1 if it cannot bind the address. Raises the errors of `create_app`, and SettingMissing
+    for files of `tls` that cannot be used.
     """
     log_to_stderr(settings.log_format)
     # All its warnings are caused by clients, one for each request that is not HTTP: they would fill the disk.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     names = ",".join((*settings.allowed_hosts, host))
     app = create_app(settings.replace(service_allowed_hosts=names), require_token=require_token)
+    server = uvicorn.Server(configured(app, settings.service_limits, host, port, tls))
     database = make_url(settings.database_url)
     _log.info(
         "sharequeue %s on %s://%s:%d, %s, database %s at %s, Kafka at %s",
@@ -69,11 +72,17 @@ def serve(
         database.host or database.query.get("host", "a local socket"),
         settings.bootstrap_servers,
     )
-    server = uvicorn.Server(configured(app, settings.service_limits, host, port, tls))
     collect_rarely()
     # The signal itself ends the process once uvicorn has shut down: threads that wait for a lost server do not delay
     # it.
-    server.run()
+    try:
+        server.run()
+    except SystemExit:
+        # uvicorn has logged the error of the address, and would exit with 3.
+        _log.error(
+            "cannot listen on %s:%d: stop the program that listens there, or choose another --host or --port",
+            *(host, port),
+        )
     if not server.started:
         sys.exit(1)
 
@@ -119,9 +128,9 @@ def configured(
 
 def _context(tls: Tls) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(tls.certificate, tls.key)
+    load_identity(context, PemFile(tls.certificate, "--ssl-certificate"), PemFile(tls.key, "--ssl-key"))
     if tls.client_ca is not None:
-        context.load_verify_locations(tls.client_ca)
+        load_authority(context, PemFile(tls.client_ca, "--ssl-client-ca"))
         # A client without a certificate needs a token, or is anonymous.
         context.verify_mode = ssl.CERT_OPTIONAL
     return context

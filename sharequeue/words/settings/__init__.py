@@ -1,8 +1,8 @@
 """The settings that all parts of the project share: addresses, credentials and folders."""
 
-from sharequeue.words.settings.addresses import SettingInvalid, normalise_database_url
+from sharequeue.words.settings.addresses import SettingInvalid, SettingMissing, normalise_database_url
 from sharequeue.words.settings.options import DatabaseOptions, RoleNames, ServiceLimits
-from sharequeue.words.settings.service_address import ServiceAddress, SettingMissing
+from sharequeue.words.settings.service_address import ServiceAddress
 from sharequeue.words.settings.settings import KAFKA_PREFIX, Settings
 
 __all__ = [

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 __all__ = [
     "SettingInvalid",
+    "SettingMissing",
     "checked_master",
     "checked_servers",
     "is_uri",
@@ -27,6 +28,11 @@ _STORES = ("abfs", "abfss", "gs", "hdfs", "s3a")
 """Known file systems: a text with this prefix is never a path."""
 _NAMED = {"abfs": "container@account", "abfss": "container@account", "gs": "bucket", "s3a": "bucket"}
 """What must follow the slashes."""
+
+
+class SettingMissing(Exception):
+    """An address is set neither in the environment nor in the stack file, or a file cannot be used; the message names
+    it and what to do."""
 
 
 class SettingInvalid(ValueError):

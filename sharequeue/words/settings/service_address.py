@@ -11,15 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sharequeue.words.settings.pem_files import PemFile, client_context, load_identity
+
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["ServiceAddress", "SettingMissing"]
+__all__ = ["ServiceAddress", "unanswered"]
 
-
-class SettingMissing(Exception):
-    """An address is set neither in the environment nor in the stack file, or a file cannot be used; the message names
-    it and what to do."""
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "record layer failure", "UNEXPECTED_EOF")
+"""What OpenSSL reports if a server answers in plain text."""
+_CLOSED = ("RemoteProtocolError", "ReadError")
+"""The errors of httpx if a server closes the connection, as one with TLS does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +58,31 @@ class ServiceAddress:
     def _context(self) -> ssl.SSLContext | bool:
         if not self.url.startswith("https:"):
             return True  # not needed
-        try:
-            context = ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
-            if self.certificate is not None:
-                context.load_cert_chain(self.certificate, self.key)
-        except OSError as error:
-            given = ", ".join(str(file) for file in (self.ca, self.certificate, self.key) if file is not None)
-            raise SettingMissing(
-                f"The certificates for the service cannot be used ({given}: {error.strerror or error}). Expected: "
-                "PEM files, named by SHAREQUEUE_SERVICE_SSL_CA_LOCATION, …_CERTIFICATE_LOCATION and …_KEY_LOCATION."
-            ) from None
+        ca, certificate, key = (
+            None if path is None else PemFile(path, f"SHAREQUEUE_SERVICE_SSL_{name}_LOCATION")
+            for path, name in ((self.ca, "CA"), (self.certificate, "CERTIFICATE"), (self.key, "KEY"))
+        )
+        context = client_context(ca)
+        if certificate is not None:
+            load_identity(context, certificate, key)
         return context
+
+
+def unanswered(url: str, error: BaseException) -> str | None:
+    """Return why a request to the service at `url` failed, if that is due to TLS, and what to do; else None."""
+    text = str(error)
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        found = text.rpartition("certificate verify failed:")[2].partition("(_ssl")[0].strip()
+        return (
+            f"the certificate of the service at {url} is not trusted ({found}): set "
+            "SHAREQUEUE_SERVICE_SSL_CA_LOCATION to the PEM file of its authority, and use a host name that is in the "
+            "certificate"
+        )
+    if url.startswith("https:") and any(part in text for part in _NOT_TLS):
+        return f"{url} does not speak TLS: if the service has no certificate, its address begins with http://"
+    if url.startswith("http:") and type(error).__name__ in _CLOSED:
+        return (
+            f"{url} closed the connection without a response: if the service has a certificate "
+            "(`--ssl-certificate`), its address begins with https://"
+        )
+    return None

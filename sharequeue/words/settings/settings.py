@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sharequeue.words.settings import jar_sets
 from sharequeue.words.settings.addresses import (
+    SettingMissing,
     checked_master,
     checked_servers,
     is_uri,
@@ -28,7 +29,7 @@ from sharequeue.words.settings.addresses import (
     sibling_database,
 )
 from sharequeue.words.settings.options import DatabaseOptions, RoleNames, ServiceLimits
-from sharequeue.words.settings.service_address import ServiceAddress, SettingMissing
+from sharequeue.words.settings.service_address import ServiceAddress
 from sharequeue.words.settings.variables import warn_of_unknown_settings
 
 __all__ = ["KAFKA_PREFIX", "Environment", "Settings"]
