@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -206,10 +207,29 @@ def _security(settings: Settings) -> dict[str, str]:
                 f"connections, for example {KAFKA_PREFIX}SASL_USERNAME. Unset it; how records are read and written "
                 "is not a setting"
             )
+    _require_protocol(given)
     if (path := given.pop(_PASSWORD_FILE, None)) is not None:
         # Editors and `echo` end the file with a line break, which is not part of the password.
         given["sasl.password"] = _read(path, "SASL_PASSWORD_FILE").rstrip("\r\n")
     return given
+
+
+def _require_protocol(given: Mapping[str, str]) -> None:
+    """Raise SettingMissing for a login, or certificates, that a client would ignore and connect in plaintext."""
+    protocol = given.get("security.protocol", "plaintext").lower()
+    login = next((name for name in given if name.startswith("sasl.")), None)
+    if login is not None and not protocol.startswith("sasl_"):
+        unused, expected = login, "SASL_SSL, or SASL_PLAINTEXT"
+    elif "security.protocol" not in given and (of_tls := [name for name in given if name.startswith("ssl.")]):
+        unused, expected = of_tls[0], "SSL, or SASL_SSL"
+    else:
+        return
+    variable = f"{KAFKA_PREFIX}SECURITY_PROTOCOL"
+    has = f"is {given['security.protocol']}" if "security.protocol" in given else "is not set"
+    raise SettingMissing(
+        f"{KAFKA_PREFIX}{_variable(unused)} is set, but {variable} {has}: the client would ignore it and connect in "
+        f"plaintext. Set {variable} to {expected}, or unset {KAFKA_PREFIX}{_variable(unused)}"
+    )
 
 
 def _login(given: dict[str, str]) -> dict[str, str]:

@@ -253,7 +253,8 @@ def set_kafka(patch: pytest.MonkeyPatch, **values: str) -> None:
 def test_a_password_is_read_from_its_file_each_time(home: Path, no_environment: pytest.MonkeyPatch) -> None:
     """Whoever makes a client gets what is there now; a file that is not there is named, its variable too."""
     file = home / "password"
-    set_kafka(no_environment, SASL_MECHANISM="PLAIN", SASL_USERNAME="me", SASL_PASSWORD_FILE=str(file))
+    set_kafka(no_environment, SECURITY_PROTOCOL="SASL_SSL", SASL_MECHANISM="PLAIN", SASL_USERNAME="me")
+    set_kafka(no_environment, SASL_PASSWORD_FILE=str(file))
     settings = Settings.load(home)
     with pytest.raises(SettingMissing, match=r"SHAREQUEUE_KAFKA_SASL_PASSWORD_FILE=.* cannot be read"):
         client_config(settings)
@@ -274,6 +275,7 @@ def test_tokens_come_from_the_same_place_in_java(home: Path, no_environment: pyt
     """librdkafka's method `oidc` is Java's callback handler, with client and secret in the JAAS line."""
     set_kafka(
         no_environment,
+        SECURITY_PROTOCOL="SASL_SSL",
         SASL_MECHANISM="OAUTHBEARER",
         SASL_OAUTHBEARER_METHOD="oidc",
         SASL_OAUTHBEARER_CLIENT_ID="jobs",
@@ -285,6 +287,7 @@ def test_tokens_come_from_the_same_place_in_java(home: Path, no_environment: pyt
     bearer = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLogin"
     assert spark_options(Settings.load(home)) == {
         "kafka.bootstrap.servers": "127.0.0.1:2",
+        "kafka.security.protocol": "SASL_SSL",
         "kafka.sasl.mechanism": "OAUTHBEARER",
         "kafka.sasl.login.callback.handler.class": f"{bearer}CallbackHandler",
         "kafka.sasl.oauthbearer.token.endpoint.url": "https://id.example/token",
@@ -300,6 +303,7 @@ def test_what_java_alone_is_told_does_not_reach_librdkafka(
     set_kafka(
         no_environment, SASL_MECHANISM="PLAIN", SASL_USERNAME="me", SASL_JAAS_CONFIG="a.Module required;"
     )
+    set_kafka(no_environment, SECURITY_PROTOCOL="SASL_PLAINTEXT")
     settings = Settings.load(home)
     assert "sasl.jaas.config" not in client_config(settings)
     assert spark_options(settings)["kafka.sasl.jaas.config"] == "a.Module required;"
@@ -308,7 +312,7 @@ def test_what_java_alone_is_told_does_not_reach_librdkafka(
 def test_a_certificate_that_is_not_in_pem_is_refused(home: Path, no_environment: pytest.MonkeyPatch) -> None:
     """One in DER is not text."""
     (home / "cert").write_bytes(b"0\x82\x03\xff")
-    set_kafka(no_environment, SSL_CA_LOCATION=str(home / "cert"))
+    set_kafka(no_environment, SECURITY_PROTOCOL="SSL", SSL_CA_LOCATION=str(home / "cert"))
     with pytest.raises(SettingMissing, match=r"_SSL_CA_LOCATION=.*cert, line 1: byte 0x82 .*: expected PEM"):
         spark_options(Settings.load(home))
 
@@ -317,6 +321,7 @@ def test_keys_that_java_cannot_read_are_refused(home: Path, no_environment: pyte
     """One that is not in PKCS#8 would end in `No matching entries found`; a key store is a file of each executor."""
     for name in ("cert", "key"):
         (home / name).write_text(f"-----BEGIN RSA PRIVATE KEY-----\n{name}")
+    set_kafka(no_environment, SECURITY_PROTOCOL="SSL")
     set_kafka(no_environment, SSL_CERTIFICATE_LOCATION=str(home / "cert"), SSL_KEY_LOCATION=str(home / "key"))
     with pytest.raises(SettingMissing, match="openssl pkcs8 -topk8"):
         spark_options(Settings.load(home))
@@ -383,3 +388,22 @@ def test_the_blocks_of_the_page_on_security_are_taken_by_both_clients(
             settings = Settings.load(home)
             AdminClient(client_config(settings, log_level=0))
             assert spark_options(settings)["kafka.ssl.truststore.type"] == "PEM"
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        (
+            {"sasl.username": "me", "sasl.password": "x"},
+            "SASL_USERNAME is set, but .*SECURITY_PROTOCOL is not set",
+        ),
+        ({"sasl.mechanism": "PLAIN", "security.protocol": "SSL"}, "SASL_MECHANISM is set, but .* is SSL"),
+        ({"ssl.ca.location": "ca.pem"}, "SSL_CA_LOCATION is set, but .*SECURITY_PROTOCOL is not set"),
+    ],
+)
+def test_a_login_that_a_client_would_not_use_is_refused(given: dict[str, str], refused: str) -> None:
+    """Without the protocol both clients connect in plaintext, without a word."""
+    settings = Settings({"bootstrap_servers": "h:9092", "kafka": given})
+    for made in (client_config, spark_options):
+        with pytest.raises(SettingMissing, match=refused):
+            made(settings)
