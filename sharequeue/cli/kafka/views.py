@@ -37,16 +37,18 @@ def table(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
 def offsets_view(group: GroupDescription, state: State, broker: Topics, *, verbose: bool) -> View:
     """Return the start offsets of the group's share-partitions, and their lag."""
     found = state.figures.describe(group.group_id)
+    known = broker.describe({each.topic for each in found})
     ends = {
-        (topic, partition): log.log_end
-        for topic in broker.describe({each.topic for each in found})
-        for partition, log in broker.offsets(topic).items()
+        (topic, partition): log.log_end for topic in known for partition, log in broker.offsets(topic).items()
     }
     rows: list[dict[str, Any]] = []
     for each in found:
-        # With the broker's current end: the state may not have observed it yet.
+        # With the broker's current end: the state may not have observed it yet. The end of another topic, which was
+        # created under the name since then, says nothing about this one.
         end = ends.get((each.topic, each.partition))
         lag = None if end is None else max(0, end - each.spso - each.delivery_complete_count)
+        if each.topic in known and known[each.topic].topic_id != each.topic_id:
+            lag = each.lag
         name = {"group": group.group_id, "topic": each.topic, "partition": each.partition}
         rows.append({**name, "start_offset": each.spso, "lag": lag})
     rows += [

@@ -22,7 +22,10 @@ from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.coordinator import Coordinator
+from sharequeue.state import State
 from sharequeue.words.settings import Settings
+from sharequeue.words.values import SharePartition
+from tests import single
 from tests.fixtures.kafka_tools import KafkaTool, Ran
 from tests.fixtures.stack import MakeTopic
 
@@ -209,3 +212,15 @@ def test_another_cluster_is_refused(ours: Ours, private_database: Database) -> N
     refused = ours("--list")
     assert refused.code == 1
     assert "InconsistentClusterIdException: the broker belongs to Kafka cluster" in refused.out
+
+
+def test_the_lag_of_a_topic_is_not_that_of_a_newer_one(
+    ours: Ours, log: str, group: str, private_database: Database
+) -> None:
+    """A topic that was deleted and created again under its name: the lag is that of the old one, as elsewhere."""
+    alter_group_configs(private_database, group, {})
+    state, at = State(private_database), SharePartition(group, log, 0)
+    state.initialize(at, "the old id", 0, 1)
+    single.observe(state, at, "the old id", 0, 20, 20)
+    (_, _, row) = ours("--describe", "--group", group).out.splitlines()
+    assert row.split() == [group, log, "0", "0", "20"]
