@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sharequeue.database import Database
@@ -36,6 +37,7 @@ from sharequeue.service.admin_bodies import (
     DescribeBody,
     DescribeConfigsBody,
     DescribeOffsetsBody,
+    TopicPartitions,
 )
 from sharequeue.service.answers import (
     AlterConfigsAnswer,
@@ -106,7 +108,7 @@ class Admin:
     def describe_offsets(self, body: DescribeOffsetsBody) -> Answer:
         """DescribeShareGroupOffsets: return start offsets and lag; -1 if there is none. A group need not exist."""
 
-        def one(group_id: str) -> Answer:
+        def one(group_id: str, topics: Sequence[TopicPartitions] | None) -> Answer:
             self.require(group_id, "DESCRIBE")
             found = {
                 (each.topic, each.partition): each
@@ -114,12 +116,11 @@ class Admin:
             }
             remarks = joined_remarks(remarks_of(self._database, group_id, found.values()))
             awaited = awaited_share_partitions(self._database, group_id)
-            wanted = next(each.topics for each in body.groups if each.group_id == group_id)
             named: list[tuple[str, int]] = sorted({*found, *awaited})
-            if wanted is not None:
-                named = [(topic.topic_name, part) for topic in wanted for part in topic.partitions]
+            if topics is not None:
+                named = [(topic.topic_name, part) for topic in topics for part in topic.partitions]
             refused = self._refused({topic for topic, _ in named}, "DESCRIBE")
-            if wanted is None:
+            if topics is None:
                 named = [at for at in named if at[0] not in refused]
 
             def one_of(at: tuple[str, int]) -> Answer:
@@ -127,8 +128,10 @@ class Admin:
 
             return {"topics": _by_topic(named, one_of)}
 
-        ids = [each.group_id for each in body.groups]
-        return {"throttle_time_ms": 0, "groups": _each("group_id", ids, one, {"topics": []})}
+        answers: list[Answer] = []
+        for each in body.groups:
+            answers += _each("group_id", [each.group_id], partial(one, topics=each.topics), {"topics": []})
+        return {"throttle_time_ms": 0, "groups": answers}
 
     def alter_offsets(self, body: AlterOffsetsBody) -> Answer:
         """AlterShareGroupOffsets: set the start offsets of a group, and create it if needed. Refused while it has
@@ -189,7 +192,7 @@ class Admin:
         absent = UnknownTopicOrPartition("There is no offset information to delete.")
         responses = [
             {"topic_name": topic, **_error_fields(refused.get(topic) or (None if deleted[topic] else absent))}
-            for topic in names
+            for topic in (each.topic_name for each in body.topics)
         ]
         return {"throttle_time_ms": 0, **_error_fields(None), "responses": responses}
 
@@ -197,6 +200,8 @@ class Admin:
         """DeleteGroups: delete each group with all its data except its configs. Refused while it has members."""
 
         def one(group_id: str) -> Answer:
+            # First, so that the answer about a closed group is the same whether there is such a group or not.
+            self.require(group_id, "DELETE")
             with self._acting() as state:
                 describe_group(self._database, group_id)
                 state.administration.delete_group(group_id)
@@ -266,9 +271,12 @@ class Admin:
         }
 
     def _require_topics(self, topics: Iterable[str]) -> None:
-        """Raise TopicAuthorizationFailed if the caller may not describe one of the topics."""
-        for error in self._refused(topics, "DESCRIBE").values():
-            raise error
+        """Raise TopicAuthorizationFailed if the caller may not describe one of a group's topics; it names none: the
+        caller has not named them either."""
+        if self._refused(topics, "DESCRIBE"):
+            raise TopicAuthorizationFailed(
+                f"The group has topics that {self._principal} may not DESCRIBE: ask their owner for an ACL"
+            )
 
     @contextmanager
     def _acting(self) -> Iterator[State]:
@@ -301,16 +309,17 @@ OPERATIONS = (
 
 
 def _each(key: str, names: Sequence[str], one: Callable[[str], Answer], nothing: Answer) -> list[Answer]:
-    """Return the response for each name; if it fails, the error with the values of `nothing`."""
-    answers = []
+    """Return the response for each name, also for one that is there twice; if it fails, the error with the values of
+    `nothing`."""
+    answers: dict[str, Answer] = {}
     for name in dict.fromkeys(names):
         try:
             if not name:
                 raise InvalidGroupId()
-            answers.append({key: name, **_error_fields(None), **one(name)})
+            answers[name] = {key: name, **_error_fields(None), **one(name)}
         except ShareError as error:
-            answers.append({key: name, **_error_fields(error), **nothing})
-    return answers
+            answers[name] = {key: name, **_error_fields(error), **nothing}
+    return [answers[name] for name in names]
 
 
 def _error_fields(error: ShareError | None) -> Answer:
@@ -322,7 +331,7 @@ def _error_fields(error: ShareError | None) -> Answer:
 
 def _by_topic(named: Sequence[tuple[str, int]], one: Callable[[tuple[str, int]], Answer]) -> list[Answer]:
     topics: dict[str, list[Answer]] = {}
-    for at in dict.fromkeys(named):
+    for at in named:
         topics.setdefault(at[0], []).append(one(at))
     return [{"topic_name": topic, "partitions": partitions} for topic, partitions in topics.items()]
 

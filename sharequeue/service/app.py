@@ -35,9 +35,10 @@ from sharequeue.reports.remarks import remarks_of
 from sharequeue.service.admin import OPERATIONS, Admin, Operation
 from sharequeue.service.admission import throttle_time_ms
 from sharequeue.service.bodies import group_description, heartbeat_request, heartbeat_response, parsed
-from sharequeue.service.callers import Throttled, delay, refused, unavailable
+from sharequeue.service.callers import Throttled, address, delay, refused, unavailable
 from sharequeue.service.context import Service
 from sharequeue.service.edge.hosts import AllowedHosts
+from sharequeue.service.edge.response_headers import CommonHeaders
 from sharequeue.service.heartbeats import refusal
 from sharequeue.service.metrics.registry import RequestDurations
 from sharequeue.service.pages import Pages
@@ -135,6 +136,7 @@ def create_app(
         routes=routes,
         lifespan=lifespan,
         middleware=[
+            Middleware(CommonHeaders),
             Middleware(RequestDurations, durations=service.metrics.own.requests),
             Middleware(AllowedHosts, hosts=settings.allowed_hosts),
         ],
@@ -221,7 +223,7 @@ async def _heartbeat(service: Service, request: Request) -> Response:
             body = await _body(request)
             if time.monotonic() - began > _SOON_S:
                 principal = await service.admission.principal(request)
-            asked = heartbeat_request(body, request.client.host if request.client else "")
+            asked = heartbeat_request(body, address(request))
             response = await service.heartbeats.response(asked, principal)
     except (Throttled, TokenRefused, ClientDisconnect):
         raise

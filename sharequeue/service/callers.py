@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from base64 import b64decode
 from contextlib import AbstractContextManager, nullcontext, suppress
+from ipaddress import ip_address
 
 from anyio import sleep
 from sqlalchemy.exc import SQLAlchemyError
@@ -104,6 +105,16 @@ def network(request: Request) -> str:
     if (connection := _connection(request)) is not None:
         return connection.network
     return network_of(request.client.host) if request.client else ""
+
+
+def address(request: Request) -> str:
+    """Return the address of a client for people: what a trusted proxy has named, if that is an address, else that of
+    the connection."""
+    named = request.client.host if request.client else ""
+    with suppress(ValueError):
+        return str(ip_address(named.partition("%")[0]))
+    connection = _connection(request)
+    return str(connection.address[0][0]) if connection is not None else ""
 
 
 def _connection(request: Request) -> Connection | None:

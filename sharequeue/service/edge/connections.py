@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sharequeue.service.edge.certificates import principal_of_subject
 from sharequeue.service.edge.rates import network_of
+from sharequeue.service.edge.response_headers import COMMON
 from sharequeue.words.errors import InvalidRequest
 from sharequeue.words.settings import ServiceLimits
 
@@ -182,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
 
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
             error = InvalidRequest(f"The headers are longer than {MAX_HEADER_BYTES} bytes.")
-            app = JSONResponse({"error_code": error.code, "error_message": error.message}, 431)
+            app = JSONResponse({"error_code": error.code, "error_message": error.message}, 431, COMMON)
         try:
             await app({**scope, CONNECTION: self}, received, sent)
         finally:

@@ -11,17 +11,17 @@ from starlette.responses import HTMLResponse, Response
 from sharequeue import __version__
 from sharequeue.reports.html import STYLE_POLICY, Content, Html, document, element, joined
 from sharequeue.service.callers import ANONYMOUS
+from sharequeue.service.edge.response_headers import COMMON
 
 __all__ = ["HEADERS", "error_page", "link", "page", "secured"]
 
 HEADERS = {
     "Content-Security-Policy": f"{STYLE_POLICY}; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "X-Frame-Options": "DENY",
-    "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
+    **COMMON,
 }
 
 

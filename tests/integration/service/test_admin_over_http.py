@@ -508,3 +508,33 @@ def test_listed_groups_are_those_that_the_caller_may_describe(
             status = client.get(f"/v1/groups/may.{operation}", headers=header).status_code
             assert (f"may.{operation}" in listed) == (status == 200) == (f"may.{operation}" in shown)
     assert listed == ["may.ALL", "may.ALTER", "may.DELETE", "may.DESCRIBE", "may.READ", "open"]
+
+
+def test_a_group_named_twice_is_answered_twice(ask: Ask, private_database: Database) -> None:
+    """Each entry of a request has its answer, in its place."""
+    join(private_database, "g", "t")
+    for partition in (0, 1):
+        State(private_database).initialize(SharePartition("g", "t", partition), "id", partition, 1)
+    for path, body in (
+        ("share-group-describe", {"group_ids": ["g", "h", "g"]}),
+        ("describe-configs", {"group_ids": ["g", "h", "g"]}),
+        ("describe-share-group-offsets", {"groups": [{"group_id": each} for each in "ghg"]}),
+    ):
+        assert [each["group_id"] for each in ask(path, **body)["groups"]] == ["g", "h", "g"]
+    named = [
+        {"group_id": "g", "topics": [{"topic_name": "t", "partitions": [partition]}]} for partition in (1, 0)
+    ]
+    found = ask("describe-share-group-offsets", groups=named)["groups"]
+    assert [each["topics"][0]["partitions"][0]["start_offset"] for each in found] == [1, 0]
+    deleted = ask("delete-groups", groups_names=["h", "g", "h"])["results"]
+    assert [each["group_id"] for each in deleted] == ["h", "g", "h"]
+
+
+def test_what_is_closed_is_not_named(ask: Ask, private_database: Database) -> None:
+    """Whether there is a closed group cannot be asked, by deleting it either."""
+    acls = Acls(private_database)
+    for name in ("closed", "nothing"):
+        acls.add(Acl("User:boss", "ALL", "ALLOW", "LITERAL", name))
+    alter_group_configs(private_database, "closed", {})
+    results = ask("delete-groups", groups_names=["closed", "nothing"])["results"]
+    assert {each["error_code"] for each in results} == {GroupAuthorizationFailed.code}

@@ -20,10 +20,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from sharequeue.groups.heartbeat_transports import ServiceHeartbeats
+from sharequeue.groups.heartbeats import HeartbeatRequest
 from sharequeue.service import Tls
+from sharequeue.service.callers import address
 from sharequeue.service.edge.connections import CONNECTION
-from sharequeue.service.server import configured
-from sharequeue.words.settings import ServiceLimits
+from sharequeue.service.server import configured, serve
+from sharequeue.words.errors import CoordinatorNotAvailable
+from sharequeue.words.settings import ServiceAddress, ServiceLimits, Settings
 from tests.servers.certificates import Authority
 from tests.waiting import wait_until
 
@@ -68,6 +72,11 @@ async def long(request: Request) -> JSONResponse:
     return JSONResponse("x" * 200_000)
 
 
+async def of_client(request: Request) -> JSONResponse:
+    """Return the address of the client."""
+    return JSONResponse(address(request))
+
+
 @contextmanager
 def serving(tls: Tls | None = None) -> Iterator[int]:
     """Serve with these limits in a thread; give the port."""
@@ -77,6 +86,7 @@ def serving(tls: Tls | None = None) -> Iterator[int]:
             Route("/wait", wait, methods=["POST"]),
             Route("/refuse", refuse, methods=["POST"]),
             Route("/long", long),
+            Route("/address", of_client),
         ]
     )
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -210,3 +220,56 @@ def test_long_headers_are_refused() -> None:
                 for _ in range(100):
                     client.sendall(begin + b"a" * 16_384)
             wait_until(lambda: ended(client), 1.5)
+
+
+def test_a_client_names_what_tls_lacks(tmp_path: Path) -> None:
+    """An authority that is not trusted, https for a service without a certificate, http for one with."""
+    authority, another = Authority(tmp_path), Authority(tmp_path, "another")
+    pair = authority.signed("service")
+
+    def failure(address: ServiceAddress) -> str:
+        transport = ServiceHeartbeats(address, timeout=30)
+        with contextlib.closing(transport), pytest.raises(CoordinatorNotAvailable) as found:
+            transport(HeartbeatRequest("g", "m", 0))
+        return found.value.message
+
+    with serving(Tls(pair.certificate, pair.key)) as port:
+        untrusted = failure(ServiceAddress(f"https://127.0.0.1:{port}", None, another.certificate))
+        assert "is not trusted" in untrusted
+        assert "SHAREQUEUE_SERVICE_SSL_CA_LOCATION" in untrusted
+        assert "begins with https://" in failure(ServiceAddress(f"http://127.0.0.1:{port}"))
+    with serving() as port:
+        plain = failure(ServiceAddress(f"https://127.0.0.1:{port}", None, authority.certificate))
+        assert "does not speak TLS" in plain
+
+
+def test_a_proxy_names_clients_by_addresses_only() -> None:
+    """Whatever else stands in its header is neither stored nor shown: the connection's own address is."""
+    with serving() as port:
+        url = f"http://127.0.0.1:{port}/address"
+
+        def named(header: str) -> str:
+            response = httpx.get(url, headers={"X-Forwarded-For": header}, trust_env=False, timeout=30)
+            return str(response.json())
+
+        assert [named(header) for header in ("10.1.1.1", "10.1.1.1:80", "2001:db8::7")] == [
+            "10.1.1.1",
+            "10.1.1.1",
+            "2001:db8::7",
+        ]
+        for header in ("x" * 60_000, "<b>", "unknown", ""):
+            assert named(header) == "127.0.0.1"
+
+
+def test_an_address_that_is_taken_ends_the_process_with_1(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log names the address and what to do."""
+    for name in ("log_to_stderr", "collect_rarely"):
+        monkeypatch.setattr(f"sharequeue.service.server.{name}", lambda *_: None)
+    monkeypatch.setattr("sharequeue.service.server.create_app", lambda *_, **__: Starlette())
+    settings = Settings({"database_url": "postgresql://h/d", "bootstrap_servers": "h:9092"})
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit) as ended:
+        serve(settings, "127.0.0.1", taken.getsockname()[1])
+    assert ended.value.code == 1
+    assert "choose another --host or --port" in caplog.text

@@ -18,6 +18,7 @@ from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.groups.tokens import Tokens
 from sharequeue.reports.history import Reports
+from sharequeue.service.edge.response_headers import COMMON
 from sharequeue.service.pages import requests
 from sharequeue.state import State
 from sharequeue.words.offsets import OffsetSet
@@ -230,9 +231,14 @@ def test_who_may_not_describe_sees_nothing(here: Settings, private_database: Dat
         for path in ("/groups/closed", "/groups/half"):
             page = got(client, path, 403)
             assert "why" not in page.text
+            assert "secret" not in page.text
             assert "may not DESCRIBE" in page.text
         assert "closed" not in got(client, "/groups/close", 404).text
         assert "closed" not in client.get("/v1/reports/close").text
+        refused = client.get("/v1/groups/half")
+        assert (refused.status_code, "secret" in refused.text) == (403, False)
+        for each in (refused, client.get("/health"), client.get("/metrics"), client.get("/nosuch")):
+            assert {name: each.headers[name] for name in COMMON} == COMMON
         assert [row[0] for row in got(client, "/?q=OPE").rows("Share groups")] == ["open"]
         ann = got(client, "/", headers=as_whom["ann"])
         assert [row[0] for row in ann.rows("Share groups")][1:] == ["open", "opera"]
