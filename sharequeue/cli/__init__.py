@@ -40,7 +40,7 @@ from sharequeue.cli import (
 )
 from sharequeue.cli.failures import Refused, code_of, database_failure, print_failure, setting_failure
 from sharequeue.cli.kafka import groups as kafka_groups
-from sharequeue.database.migrations import SchemaBusy
+from sharequeue.database.migrations import EncodingNotSupported, SchemaBusy, SchemaForbidden
 from sharequeue.database.schema_files import SchemaOutdated
 from sharequeue.local.preflight import StackError
 from sharequeue.words.errors import ShareError
@@ -51,6 +51,17 @@ __all__ = ["command", "main"]
 
 _NAME = "sharequeue"
 _STDOUT = 1
+_EXPECTED = (
+    ShareError,
+    StackError,
+    SettingMissing,
+    SchemaOutdated,
+    SchemaBusy,
+    SchemaForbidden,
+    EncodingNotSupported,
+    ExtraMissing,
+)
+"""Errors whose text is for operators."""
 _COMPLETION = "_SHAREQUEUE_COMPLETE"
 """The variable by which a shell asks click for completions."""
 
@@ -103,7 +114,7 @@ def main() -> None:
         _fail(error.code, error.format_message(), 1)
     except click.ClickException as error:
         _fail("", error.format_message(), 1)
-    except (ShareError, StackError, SettingMissing, SchemaOutdated, SchemaBusy, ExtraMissing) as error:
+    except _EXPECTED as error:
         _fail(code_of(error), str(error), 1)
     except SQLAlchemyError as error:
         refused = database_failure(error)

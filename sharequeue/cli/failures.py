@@ -116,7 +116,7 @@ def code_of(error: BaseException) -> str:
 def database_failure(error: SQLAlchemyError) -> Refused:
     """Return the error for operators that corresponds to an error of the database."""
     original = getattr(error, "orig", None)
-    reason = first_line(original or error)
+    reason = "; ".join([first_line(original or error), *getattr(error, "__notes__", ())])
     if sqlstate(error) in _TIMEOUTS:
         return Refused(f"Postgres did not finish in the time allowed ({reason}).", RequestTimedOut.name)
     if refusal := refusal_of(error):

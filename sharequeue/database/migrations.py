@@ -8,21 +8,44 @@ Everything is applied in one transaction under an advisory lock, as the schema's
 from __future__ import annotations
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import schema_files
 from sharequeue.database.pool import Database
 from sharequeue.database.schema_files import VERSIONED, Migration, SchemaNewer, SchemaOutdated, applied
+from sharequeue.database.sqlstates import DUPLICATE_OBJECT, DUPLICATE_ROW, FORBIDDEN, sqlstate
 from sharequeue.database.upgrades import SchemaBusy, Upgrade, patiently
-from sharequeue.words.errors import UnsupportedVersion
+from sharequeue.words.errors import UnsupportedVersion, first_line
 from sharequeue.words.settings import RoleNames
 
-__all__ = ["OLDEST_POSTGRES", "SchemaBusy", "may_migrate", "migrate", "pending"]
+__all__ = [
+    "OLDEST_POSTGRES",
+    "EncodingNotSupported",
+    "SchemaBusy",
+    "SchemaForbidden",
+    "encoding_defect",
+    "may_migrate",
+    "migrate",
+    "pending",
+]
 
 OLDEST_POSTGRES = 15
 """The oldest supported major version: the functions use range_agg over multiranges, new in 15."""
 
 _MIGRATION_LOCK = 7_264_519_032_117
 """Key of the advisory lock that lets one process at a time migrate; the value is arbitrary."""
+
+
+_SCHEMAS = ("sharequeue", "sharequeue_internal")
+"""The schema of tables and operations, and that of what operations are made of, which no role may use."""
+
+
+class EncodingNotSupported(Exception):
+    """The database cannot hold every text. Create one with the encoding UTF8."""
+
+
+class SchemaForbidden(Exception):
+    """The login may not change the schema. Nothing was changed; the message has the grants to give."""
 
 
 def pending(database: Database) -> list[str]:
@@ -39,25 +62,40 @@ def migrate(database: Database, *, dry_run: bool = False, roles: RoleNames | Non
     missing roles of those names, make the owner role the schema's owner, and grant the others their permissions.
     Raises SchemaOutdated if an applied numbered migration has another text now, or the database has one
     that this code does not know (from a newer release, or from before the first), SchemaBusy if other sessions held
-    locks for the database's lock timeout (workers continue meanwhile), and UnsupportedVersion for a Postgres that is
-    too old.
+    locks for the database's lock timeout (workers continue meanwhile), UnsupportedVersion for a Postgres that is
+    too old, EncodingNotSupported for a database whose encoding is not UTF8, and SchemaForbidden if the login lacks a
+    right.
     """
-    return patiently(database, lambda upgrade: _migrate(upgrade, dry_run, roles))
+    try:
+        return patiently(database, lambda upgrade: _migrate(upgrade, dry_run, roles))
+    except DBAPIError as error:
+        if sqlstate(error) != FORBIDDEN:
+            raise
+        with database.engine.begin() as connection:
+            grants = _grants(connection, roles)
+        raise SchemaForbidden(
+            f"The login may not change the schema ({first_line(error.orig or error)}); nothing was changed. {grants}"
+        ) from error
 
 
 def _migrate(upgrade: Upgrade, dry_run: bool, roles: RoleNames | None) -> list[str]:
     connection = upgrade.connection
     _refuse_old_postgres(connection)
+    _refuse_encoding(connection)
     # Moving a large table may take any time; waiting for a lock may not.
     connection.exec_driver_sql("set local statement_timeout = 0")
     connection.execute(sa.text("select pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
     if roles is not None and not dry_run:
         _make_roles(connection, roles)
         _hand_over(upgrade, roles.owner)
-    _become_owner(connection)
+    is_owner = _become_owner(connection)
     todo = _pending(connection)
     if dry_run:
         return [migration.name for migration in todo]
+    if todo and not is_owner:
+        raise SchemaForbidden(
+            f"The login may not become the owner of the schema; nothing was changed. {_grants(connection, roles)}"
+        )
     if todo:
         _prepare(connection)
         # A function may use one from a later file. All of them are checked once they exist.
@@ -78,8 +116,8 @@ def _migrate(upgrade: Upgrade, dry_run: bool, roles: RoleNames | None) -> list[s
 
 def may_migrate(connection: sa.Connection) -> bool:
     """Return whether the login may migrate: the schema does not exist yet, or the login is a member of its owner."""
-    owned = sa.text("select pg_has_role(nspowner, 'MEMBER') from pg_namespace where nspname = 'sharequeue'")
-    return connection.scalar(owned) is not False
+    owned = sa.text("select pg_has_role(nspowner, :right) from pg_namespace where nspname = 'sharequeue'")
+    return connection.scalar(owned, {"right": _to_become(connection)}) is not False
 
 
 def _pending(connection: sa.Connection) -> list[Migration]:
@@ -122,6 +160,24 @@ def _refuse_old_postgres(connection: sa.Connection) -> None:
         )
 
 
+def encoding_defect(encoding: str) -> str | None:
+    """Return why a database with this encoding cannot hold the state; None if it can."""
+    if encoding == "UTF8":
+        return None
+    return (
+        f"its encoding is {encoding}, which has not every text of keys, names and errors: create a database with "
+        "`create database … encoding 'UTF8' locale 'C.UTF-8' template template0`"
+    )
+
+
+def _refuse_encoding(connection: sa.Connection) -> None:
+    name, encoding = connection.execute(
+        sa.text("select current_database(), current_setting('server_encoding')")
+    ).one()
+    if defect := encoding_defect(encoding):
+        raise EncodingNotSupported(f"Database {name} cannot be used, and nothing was changed: {defect}.")
+
+
 _CHECKED = sa.text(
     # The same check as in `create function`, where it was switched off.
     "select case lanname when 'sql' then pg_catalog.fmgr_sql_validator(p.oid)"
@@ -133,8 +189,10 @@ _CHECKED = sa.text(
 
 
 def _prepare(connection: sa.Connection) -> None:
-    if connection.scalar(sa.text("select to_regnamespace('sharequeue')")) is None:
-        connection.exec_driver_sql("create schema sharequeue")
+    for schema in _SCHEMAS:
+        # Not `if not exists`: it needs the right to create one, also if a superuser has made it for this login.
+        if connection.scalar(sa.text("select to_regnamespace(:name)"), {"name": schema}) is None:
+            connection.exec_driver_sql(f"create schema {schema}")
     connection.exec_driver_sql(
         "create table if not exists sharequeue.schema_migrations ("
         " name text constraint schema_migrations_pkey primary key, checksum text not null,"
@@ -157,18 +215,32 @@ def _apply(upgrade: Upgrade, migration: Migration) -> None:
     )
 
 
-def _become_owner(connection: sa.Connection) -> None:
-    """Switch to the schema's owner, so that new objects belong to it whichever member runs this."""
+def _become_owner(connection: sa.Connection) -> bool:
+    """Switch to the schema's owner, so that new objects belong to it whichever member runs this.
+
+    Returns whether the session is the owner's now, or there is no schema yet.
+    """
     owner = connection.scalar(
         sa.text(
             "select quote_ident(pg_get_userbyid(nspowner)) from pg_namespace where nspname = 'sharequeue'"
             " and nspowner <> to_regrole(quote_ident(current_user))"
         )
     )
-    if owner is not None and connection.scalar(
-        sa.text("select pg_has_role(to_regrole(:owner), 'MEMBER')"), {"owner": owner}
-    ):
+    if owner is None:
+        return True
+    may = connection.scalar(
+        sa.text("select pg_has_role(to_regrole(:owner), :right)"),
+        {"owner": owner, "right": _to_become(connection)},
+    )
+    if may:
         connection.exec_driver_sql(f"set local role {owner}")
+    return bool(may)
+
+
+def _to_become(connection: sa.Connection) -> str:
+    """Return the name of the right to SET ROLE. From 16 on, a member may be without it: who creates a role is."""
+    number = connection.scalar(sa.text("select cast(current_setting('server_version_num') as int)"))
+    return "SET" if number is not None and number >= 160_000 else "MEMBER"
 
 
 def _make_roles(connection: sa.Connection, roles: RoleNames) -> None:
@@ -176,14 +248,55 @@ def _make_roles(connection: sa.Connection, roles: RoleNames) -> None:
     for name in roles:
         quoted = connection.scalar(sa.text("select quote_ident(:name)"), {"name": name})
         if connection.scalar(sa.text("select to_regrole(:quoted)"), {"quoted": quoted}) is None:
+            _make_role(connection, quoted)
+
+
+def _make_role(connection: sa.Connection, quoted: str | None) -> None:
+    """Create a role, unless somebody creates it at this moment: roles belong to all databases of the server, the
+    migration's lock to one."""
+    try:
+        with connection.begin_nested():
             connection.exec_driver_sql(f"create role {quoted} nologin")
+    except DBAPIError as error:
+        if sqlstate(error) not in (DUPLICATE_OBJECT, DUPLICATE_ROW):
+            raise
+
+
+def _grants(connection: sa.Connection, roles: RoleNames | None) -> str:
+    """Return the grants that the login may need, as SQL."""
+    login, name, owner = connection.execute(
+        sa.text(
+            "select quote_ident(current_user), quote_ident(current_database()), (select quote_ident("
+            "pg_get_userbyid(nspowner)) from pg_namespace where nspname = 'sharequeue'"
+            " and nspowner <> to_regrole(quote_ident(current_user)))"
+        )
+    ).one()
+    if roles is not None:
+        existing = ", ".join(f'"{role}"' for role in roles)
+        return (
+            f"--roles needs a superuser, or: `alter role {login} createrole; grant create on database {name} to "
+            f"{login} with grant option`, and for roles that exist already `grant {existing} to {login} with admin "
+            "option`."
+        )
+    if owner is not None:
+        return f"The schema belongs to {owner}: `grant {owner} to {login}`, or migrate with a login that is a member."
+    made = "; ".join(f"create schema {schema} authorization {login}" for schema in _SCHEMAS)
+    return (
+        f"Have the owner of the database run `grant create on database {name} to {login}`, or make both schemas: "
+        f"`{made}`."
+    )
 
 
 def _hand_over(upgrade: Upgrade, owner: str) -> None:
     """Make ``owner`` the owner of the schema and of all its objects."""
     connection = upgrade.connection
     quoted = connection.scalar(sa.text("select quote_ident(:name)"), {"name": owner})
-    if not connection.scalar(sa.text("select pg_has_role(to_regrole(:r), 'USAGE')"), {"r": quoted}):
+    if not all(
+        connection.scalar(
+            sa.text("select pg_has_role(to_regrole(:role), :right)"), {"role": quoted, "right": right}
+        )
+        for right in ("USAGE", _to_become(connection))
+    ):
         connection.exec_driver_sql(f"grant {quoted} to current_user")
     if not connection.scalar(
         sa.text("select has_database_privilege(:name, current_database(), 'CREATE')"), {"name": owner}

@@ -69,6 +69,9 @@ _CAN_WRITE = sa.text(
     " end if; end $$"
 )
 
+_TRANSACTION_TIMEOUT_SINCE = 170_000
+"""The first version of Postgres with that setting."""
+
 _END_POOLED = "select pg_terminate_backend(pg_backend_pid()) where pg_backend_pid() <> %s"
 """Behind a pooler, whose process ids are not the server's, closing our connection leaves the server's session."""
 
@@ -244,10 +247,14 @@ class Database:
         traced = traces.comment() + statement
         if not connection.info.pop("begun", False):
             return traced, parameters
+        preamble = self._preamble
+        if cursor.connection.server_version >= _TRANSACTION_TIMEOUT_SINCE:
+            # A role's limit would end the session, and the driver drops the reason; statements have their own limit.
+            preamble += "set local transaction_timeout = 0; "
         if executemany:
-            cursor.execute(self._preamble)
+            cursor.execute(preamble)
             return traced, parameters
-        return traces.comment() + self._preamble + statement, parameters
+        return traces.comment() + preamble + statement, parameters
 
 
 _OPEN: WeakSet[Database] = WeakSet()

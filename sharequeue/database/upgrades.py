@@ -140,12 +140,8 @@ class Upgrade:
     def _execute(self, text: str) -> None:
         if all(not line or line.startswith("--") for line in text.splitlines()):
             return
-        cursor = self.connection.connection.cursor()
-        try:
-            # With the driver and without parameters, so that a percent sign or a colon in a file is plain text.
-            cursor.execute(text)
-        finally:
-            cursor.close()
+        # Without parameters, so that a percent sign or a colon in a file is plain text.
+        self.connection.exec_driver_sql(text, execution_options={"no_parameters": True})
 
 
 _PROBE = "upgrade_probe"

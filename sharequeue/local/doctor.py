@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
 from sharequeue.database import Database
-from sharequeue.database.migrations import OLDEST_POSTGRES, pending
+from sharequeue.database.migrations import OLDEST_POSTGRES, encoding_defect, pending
 from sharequeue.database.refusals import refusal_of
 from sharequeue.database.schema_files import SchemaOutdated, schema_mismatch
 from sharequeue.database.sqlstates import FORBIDDEN, READ_ONLY, sqlstate
@@ -149,11 +149,16 @@ def _database(settings: Settings) -> list[Finding]:
     try:
         with database.transaction() as connection:
             before = datetime.now(UTC)
-            server, database_time = connection.execute(
-                sa.text("select cast(current_setting('server_version_num') as int), clock_timestamp()")
+            server, encoding, database_time = connection.execute(
+                sa.text(
+                    "select cast(current_setting('server_version_num') as int), current_setting('server_encoding'),"
+                    " clock_timestamp()"
+                )
             ).one()
             after = datetime.now(UTC)
         where = database.engine.url.render_as_string(hide_password=True)
+        if defect := encoding_defect(encoding):
+            return [Finding("database", FAILURE, f"the one at {where} cannot be used", defect)]
         schema = _schema(database)
         found = [
             _postgres(database, server, where),

@@ -21,7 +21,7 @@ from sharequeue.words.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from sharequeue.words.settings import Settings
+from sharequeue.words.settings import Settings, normalise_database_url
 
 _UNKNOWN = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
@@ -43,10 +43,9 @@ def is_mistake(error: Exception, settings: Settings) -> bool:
 
 def _hosts_of(url: str) -> list[str | None]:
     """Return the hosts of an address of Postgres: one, or several from `host=`; None for the folder of a socket."""
-    parsed = sa.make_url(url)
+    parsed = sa.make_url(normalise_database_url(url))
     named = parsed.query.get("host", ())
-    several = (named,) if isinstance(named, str) else named
-    hosts = [host.strip("[]") if host.startswith("[") else host.partition(":")[0] for host in several]
+    hosts = named.split(",") if isinstance(named, str) else named
     return [parsed.host, *(None if host.startswith("/") else host for host in hosts)]
 
 

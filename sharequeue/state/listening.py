@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from hashlib import md5
+from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
@@ -39,7 +39,7 @@ a Unix socket."""
 
 def channel_of(group_id: str) -> str:
     """Return the channel of a group's notifications."""
-    return f"sharequeue_{md5(group_id.encode(), usedforsecurity=False).hexdigest()}"
+    return f"sharequeue_{sha256(group_id.encode()).hexdigest()[:32]}"
 
 
 class Listener:

@@ -1,9 +1,6 @@
 -- The tables and types of the first release, by subject. Numbers below 0100 were used before it: `sharequeue migrate`
 -- refuses a database that has one of them.
 
--- What operations are made of. No role may use it.
-create schema sharequeue_internal;
-
 -- The database as a whole -----------------------------------------------------------------------------------------------
 
 -- Tests move the clock by the offset; only the owner of the schema may.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 __all__ = [
     "SettingInvalid",
@@ -23,6 +23,9 @@ __all__ = [
 _DRIVER = "postgresql+psycopg2"
 _PORT = re.compile(r"(?:\[[^\]]*\]|[^:\]]*):([^:]*)")
 """A host with a port. Two colons without brackets are an IPv6 address without a port."""
+_URL = re.compile(r"(?P<user>[^/?]*@)?(?P<hosts>[^/?@]*)(?P<path>/[^?]*)?(?:\?(?P<query>.*))?")
+_PLACE = re.compile(r"(?:\[(?P<address>[^\]]*)\]|(?P<name>[^:\[\]]*))(?::(?P<port>[0-9]*))?")
+"""A host, or the folder of a socket, with or without a port. An IPv6 address without brackets is none."""
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _STORES = ("abfs", "abfss", "gs", "hdfs", "s3a")
 """Known file systems: a text with this prefix is never a path."""
@@ -47,21 +50,35 @@ class SettingInvalid(ValueError):
 
 
 def normalise_database_url(url: str) -> str:
-    """Add the driver to a bare Postgres URL, and write several hosts (libpq's `h1:5432,h2:5432`) in SQLAlchemy's
-    form.
+    """Add the driver to a bare Postgres URL, and write several hosts and sockets in a form that SQLAlchemy reads.
 
-    SQLAlchemy 2.1 maps `postgresql://` to psycopg 3, under which dagster-postgres fails on every run.
+    SQLAlchemy 2.1 maps `postgresql://` to psycopg 3, under which dagster-postgres fails on every run. It does not
+    know libpq's `h1:5432,h2:5432`, IPv6 addresses among several hosts, and the folder of a socket in place of a host
+    (`%2Frun%2Fpostgresql:5433`).
     """
     scheme, separator, rest = url.partition("://")
-    if not separator:
+    found = _URL.fullmatch(rest)
+    if not separator or found is None:
         return url
-    place, slash, tail = rest.partition("/")
-    user, at, hosts = place.rpartition("@")
-    if "," in hosts:
-        name, _, query = tail.partition("?")
-        listed = "&".join([*(f"host={host}" for host in hosts.split(",")), *filter(None, [query])])
-        rest = f"{user}{at}{slash}{name}?{listed}"
-    return f"{_DRIVER if scheme in ('postgresql', 'postgres') else scheme}://{rest}"
+    if scheme in ("postgresql", "postgres"):
+        scheme = _DRIVER
+    options = parse_qsl(found["query"] or "", keep_blank_values=True)
+    listed = [unquote(host) for host in found["hosts"].split(",")]
+    simple = len(listed) == 1 and not listed[0].startswith("/")
+    if simple and "port" not in dict(options):
+        listed = [host for name, value in options if name == "host" for host in value.split(",")]
+        simple = len(listed) < 2
+    placed = [_PLACE.fullmatch(host) for host in listed]
+    if simple and not any(place is not None and (place["port"] or place["address"]) for place in placed):
+        return f"{scheme}://{rest}"
+    hosts = [
+        host if place is None else place["address"] or place["name"]
+        for host, place in zip(listed, placed, strict=True)
+    ]
+    ports = ["" if place is None else place["port"] or "" for place in placed]
+    kept = [(name, value) for name, value in options if name != "host"]
+    query = [("host", ",".join(hosts)), *([("port", ",".join(ports))] if any(ports) else []), *kept]
+    return f"{scheme}://{found['user'] or ''}{found['path'] or '/'}?{urlencode(query, safe='/:,', quote_via=quote)}"
 
 
 def sibling_database(database_url: str) -> str:

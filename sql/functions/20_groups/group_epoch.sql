@@ -19,7 +19,8 @@ $$;
 -- Returns the topics to which a group's members subscribe, as one text. When it changes, the group epoch is raised.
 create or replace function sharequeue.metadata_hash(p_group_id text) returns text
 language sql stable set search_path = pg_catalog as $$
-    select md5(coalesce(string_agg(t.topic || ' ' || t.topic_id || ' ' || t.partitions, ',' order by t.topic), ''))
+    select encode(sha256(convert_to(
+        coalesce(string_agg(t.topic || ' ' || t.topic_id || ' ' || t.partitions, ',' order by t.topic), ''), 'UTF8')), 'hex')
     from sharequeue.topics t
     where t.partitions > 0 and t.topic = any (array(
         select distinct unnest(m.subscribed_topic_names) from sharequeue.members m where m.group_id = p_group_id))

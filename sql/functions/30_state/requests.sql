@@ -11,7 +11,8 @@ begin
             and not sharequeue_internal.authorised(p_group_id, 'READ')) then
         return null;
     end if;
-    return md5(row(p_operation, p_request_id, p_group_id, p_topics, p_partitions, p_member_id)::text)::uuid;
+    return encode(substr(sha256(convert_to(
+        row(p_operation, p_request_id, p_group_id, p_topics, p_partitions, p_member_id)::text, 'UTF8')), 1, 16), 'hex')::uuid;
 end
 $$;
 

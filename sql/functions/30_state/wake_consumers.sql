@@ -22,7 +22,7 @@ begin
     else
         v_group_id := new.group_id;
     end if;
-    perform pg_notify('sharequeue_' || md5(v_group_id), v_wait);
+    perform pg_notify('sharequeue_' || left(encode(sha256(convert_to(v_group_id, 'UTF8')), 'hex'), 32), v_wait);
     return null;
 end
 $$;

@@ -49,7 +49,31 @@ def test_a_url_with_several_hosts_is_one_that_sqlalchemy_reads() -> None:
     wanted = {"user": "u", "password": "p", "dbname": "d", "target_session_attrs": "read-write"}
     assert connection_of(url) == {**connection_defaults(url), **wanted, "host": "h1,h2", "port": "5432,5433"}
     other = Settings({"database_url": "postgresql://u@h1,h2/d"}).dagster_url
-    assert other == "postgresql+psycopg2://u@/dagster?host=h1&host=h2"
+    assert other == "postgresql+psycopg2://u@/dagster?host=h1,h2"
+
+
+@pytest.mark.parametrize(
+    ("place", "host", "port"),
+    [
+        ("u@[::1]:5432/d", "::1", 5432),
+        ("u@[::1]:5432,h2:5433/d", "::1,h2", "5432,5433"),
+        ("u@h1:5432,[fe80::1]/d", "h1,fe80::1", "5432,"),
+        ("u@/d?host=[::1]:5432&host=h2:1", "::1,h2", "5432,1"),
+        ("u@/d?host=::1&port=5433", "::1", "5433"),
+        ("u@%2Frun%2Fpostgresql/d", "/run/postgresql", None),
+        ("u@%2Frun%2Fpostgresql:5433/d", "/run/postgresql", "5433"),
+        ("u@/d?host=/run/postgresql", "/run/postgresql", None),
+        ("u@/d?host=/run/postgresql:5433", "/run/postgresql", "5433"),
+        ("u@/d?host=/run/postgresql&port=5433", "/run/postgresql", "5433"),
+        ("u@/d?host=/a:1&host=/b:2", "/a,/b", "1,2"),
+    ],
+)
+def test_ipv6_and_sockets_reach_the_driver(place: str, host: str, port: str | int | None) -> None:
+    """Alone or among several hosts, in libpq's form or SQLAlchemy's; a second time changes nothing."""
+    url = normalise_database_url(f"postgresql://{place}")
+    found = connection_of(url)
+    assert (found["host"], found.get("port"), found["user"], found["dbname"]) == (host, port, "u", "d")
+    assert normalise_database_url(url) == url
 
 
 def test_environment_wins_over_stack_file_and_that_over_default(
