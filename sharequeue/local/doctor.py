@@ -163,6 +163,7 @@ def _database(settings: Settings) -> list[Finding]:
         found = [
             _postgres(database, server, where),
             *_notifications(database),
+            *_collation(database),
             _clock(database_time, before, after),
             schema,
         ]
@@ -230,6 +231,28 @@ def _notifications(database: Database) -> list[Finding]:
         "xact_start in pg_stat_activity"
     )
     return [Finding("notifications", WARNING, seen, remedy)]
+
+
+def _collation(database: Database) -> list[Finding]:
+    """Find that the order of texts changed below the indexes: another operating system, or a newer one."""
+    found = database.rows(
+        sa.text(
+            "select quote_ident(datname) as name, datcollversion as made,"
+            " pg_database_collation_actual_version(oid) as now from pg_database where datname = current_database()"
+        )
+    )[0]
+    return _collation_finding(found["name"], found["made"], found["now"])
+
+
+def _collation_finding(name: str, made: str | None, now: str | None) -> list[Finding]:
+    """Return the finding of a database whose collation had a version and has another one; a C locale has none."""
+    if made is None or now is None or made == now:
+        return []
+    seen = (
+        f"{name} was made with version {made} of its collation, which is {now} now: an index may miss a text"
+    )
+    remedy = f"stop all work; `reindex database {name}; alter database {name} refresh collation version`"
+    return [Finding("collation", WARNING, seen, remedy)]
 
 
 def _clock(database_time: datetime, before: datetime, after: datetime) -> Finding:

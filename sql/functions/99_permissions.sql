@@ -16,7 +16,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     from sharequeue.schema_migrations
 $$;
 
--- Revokes EXECUTE from PUBLIC and grants it for each function. An operation runs as the schema's owner (security definer) with
+-- Revokes everything from PUBLIC, and grants EXECUTE for each function. An operation runs as the schema's owner (security definer) with
 -- a search path of its own. pg_temp is named last in it, because it would come first if it were not named. It runs without JIT,
 -- which is on by default: the estimates for sets of offsets are far too high, and Postgres 15 compiled one statement of each
 -- acknowledgement for 0.2 to 0.5 s. The helper functions of operations are in sharequeue_internal and run with the same rights.
@@ -60,6 +60,10 @@ declare
     v_function record;
     v_name text;
 begin
+    -- Default privileges of the owner (alter default privileges) may have given them.
+    revoke all on schema sharequeue, sharequeue_internal from public;
+    revoke all on all tables in schema sharequeue, sharequeue_internal from public;
+    revoke all on all sequences in schema sharequeue, sharequeue_internal from public;
     select v.name into v_name from unnest(v_all) as v (name)
     where not exists (select from pg_proc p
         where p.pronamespace = to_regnamespace('sharequeue') and p.proname = v.name);

@@ -358,3 +358,22 @@ def test_every_function_that_a_program_calls_is_somebodys(logins: Logins) -> Non
     )
     # The owner's: he applies the schema, and `sharequeue.testing` moves the clock of a database of its own.
     assert called & set(closed) == {"apply_permissions", "set_clock_offset"}
+
+
+def test_privileges_that_public_was_given_are_taken_back(logins: Logins) -> None:
+    """A default privilege of the owner would open tables, views and the schema to every login of the server."""
+    with logins.superuser.transaction() as connection:
+        connection.exec_driver_sql("grant usage on schema sharequeue, sharequeue_internal to public")
+        connection.exec_driver_sql("grant all on all tables in schema sharequeue to public")
+        connection.exec_driver_sql("select sharequeue.apply_permissions()")
+    _refused(logins.worker, "select count(*) from sharequeue.leases")
+    open_to_all = sa.text(
+        "select count(*) as n from pg_class c, aclexplode(c.relacl) a"
+        " where c.relnamespace = to_regnamespace('sharequeue') and a.grantee = 0"
+    )
+    assert logins.superuser.rows(open_to_all)[0]["n"] == 0
+    schemas = sa.text(
+        "select count(*) as n from pg_namespace n, aclexplode(n.nspacl) a"
+        " where n.nspname like 'sharequeue%' and a.grantee = 0"
+    )
+    assert logins.superuser.rows(schemas)[0]["n"] == 0
