@@ -15,7 +15,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from sharequeue.cli import command
 from sharequeue.database import Database
-from sharequeue.database.migrations import migrate
+from sharequeue.database.migrations import SchemaForbidden, migrate
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.kafka.topics import Topics
@@ -312,7 +312,7 @@ def test_the_owner_migrates_and_nobody_else(logins: Logins) -> None:
         " union select pg_get_userbyid(nspowner) from pg_namespace where nspname like 'sharequeue%'",
     )
     assert owners == [logins.names.owner]
-    with pytest.raises(ProgrammingError, match="permission denied"):
+    with pytest.raises(SchemaForbidden, match=f'permission denied.*grant "{logins.names.owner}" to worker_'):
         migrate(logins.worker)
     State(logins.worker).now()
 
