@@ -55,7 +55,7 @@ from sharequeue.spark.sinks.interface import SinkContext, SinkRefused
 from sharequeue.spark.sinks.parquet import ParquetByLease
 from sharequeue.spark.spark_jobs import JVM_GONE, Jobs, cancellable, ended_session_is_named, uncache
 from sharequeue.state import State
-from sharequeue.words.errors import BrokerNotAvailable
+from sharequeue.words.errors import BrokerNotAvailable, InvalidTimestamp
 from sharequeue.words.names import finite, whole_number
 from sharequeue.words.settings import Settings
 
@@ -185,6 +185,7 @@ accepts no acknowledgement after that.
 NO_RECORDS_FAULT = (
     BrokerNotAvailable,
     HandlerError,
+    InvalidTimestamp,
     MostFailed,
     OutputNotReachable,
     RegistryNotAvailable,

@@ -35,7 +35,7 @@ from pyspark.util import inheritable_thread_target
 from sharequeue.spark.handler import MostFailed
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.output.lease_files import Written
-from sharequeue.spark.reading.source import cannot_be_scanned
+from sharequeue.spark.reading.source import cannot_be_scanned, sought_instead
 from sharequeue.words.names import plural
 from sharequeue.words.values import Lease, SharePartition
 
@@ -195,7 +195,8 @@ class Isolation:
             except (PySparkException, Py4JError) as error:
                 if not cannot_be_scanned(error):
                     raise
-            return self._write(job.sought(), job.leases)
+            with sought_instead():
+                return self._write(job.sought(), job.leases)
         except (PySparkException, Py4JError) as error:
             return error
 

@@ -25,6 +25,7 @@ from sharequeue.state.calls import in_calls
 from sharequeue.state.locks import Holder, LockKeeper, lock_clock
 from sharequeue.words.errors import (
     BrokerNotAvailable,
+    InvalidTimestamp,
     OffsetOutOfRange,
     ShareError,
     UnknownTopicId,
@@ -95,6 +96,7 @@ class LeaseKeeper(LockKeeper):
             error,
             RegistryNotAvailable
             | OutputNotReachable
+            | InvalidTimestamp
             | UnknownTopicId
             | OffsetOutOfRange
             | BrokerNotAvailable,

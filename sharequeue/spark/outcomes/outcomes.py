@@ -41,7 +41,7 @@ from sharequeue.spark.handler import KEPT_AS_GIVEN, OUTCOMES, HandlerError
 from sharequeue.spark.outcomes.offset_sets import OffsetGroup, offset_sets, offset_sets_in
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.reading.plan import Scan, TopicPartition, plan_scans
-from sharequeue.spark.reading.source import cannot_be_scanned
+from sharequeue.spark.reading.source import cannot_be_scanned, sought_instead
 from sharequeue.words.names import plural
 from sharequeue.words.offsets import EMPTY, OffsetSet
 from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
@@ -311,7 +311,8 @@ def _offsets_of(source: Logs, scan: Scan, level: str, only_for: str | None) -> S
     except (PySparkException, Py4JError) as error:
         if not cannot_be_scanned(error):
             raise
-    return offset_sets(source.scanned(scan, level, only_for, seek=True), "topic", "partition")
+    with sought_instead():
+        return offset_sets(source.scanned(scan, level, only_for, seek=True), "topic", "partition")
 
 
 def _at(lease: Lease) -> TopicPartition:

@@ -42,6 +42,7 @@ _TIMED_OUT = re.compile(
 )
 _OVERFLOW = re.compile(r"ArithmeticException: long overflow(?s:.){,4000}?\.KafkaRecordToRowConverter\.")
 """Spark's connector counts microseconds in 64 bits: it cannot represent a timestamp in nanoseconds."""
+_LACKS_CLIENT = re.compile("lacks confluent-kafka|No module named '(confluent_kafka|pyarrow)'")
 MOST_NAMED = 5
 """The most partitions that a message names."""
 
@@ -77,6 +78,23 @@ def timestamps_are_named() -> Iterator[None]:
             "A record has a timestamp after the year 294247, which Spark's connector cannot represent: perhaps its "
             "producer writes nanoseconds; Kafka's timestamps are milliseconds. Read these records by seeks, with "
             f'reader_options={{"{SEEK}": "always"}}, and correct the producer.'
+        ) from error
+
+
+@contextmanager
+def sought_instead() -> Iterator[None]:
+    """Raise InvalidTimestamp in place of Spark's error of the block, which seeks records that its connector cannot
+    represent, if the executors cannot seek."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        if _LACKS_CLIENT.search(str(error)) is None:
+            raise
+        raise InvalidTimestamp(
+            "A record has a timestamp after the year 294247, which Spark's connector cannot represent, and the "
+            "executors cannot seek it: they lack confluent-kafka or pyarrow. Nothing of this round was acknowledged, "
+            "and its deliveries were given back. Install both on the executors, and correct the producer, which "
+            "perhaps writes nanoseconds; Kafka's timestamps are milliseconds."
         ) from error
 
 
