@@ -15,7 +15,7 @@ from math import inf
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.consumer.acknowledgements import Acknowledgements, Result
-from sharequeue.consumer.failures import Failures
+from sharequeue.consumer.failures import PATIENCE_S, Failures
 from sharequeue.consumer.handover import Handover
 from sharequeue.consumer.held_leases import HeldLease
 from sharequeue.consumer.member import Member
@@ -61,9 +61,10 @@ class AcknowledgementSender:
             with self._handover.changed:
                 self._handover.changed.wait_for(lambda: self._stop or self._handover.outbox)
                 if not self._handover.outbox:
-                    return
+                    break
                 parts = list(self._handover.outbox)
             self.send(parts)
+        self._failures.finish(PATIENCE_S)
 
     def send(self, parts: Sequence[Acknowledgements]) -> None:
         """Send the first acknowledgements of the outbox together; repeat until they have their results."""

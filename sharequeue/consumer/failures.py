@@ -2,7 +2,7 @@
 
 Errors are stored as by a batch run: in Parquet files of offset and error under the settings' ``output``. The
 acknowledgement names their folder as an output of its lease. The writer of dead letters reads the files and puts
-class and message into the letter's headers; if it cannot read them, the letter has no error. The folder is
+class and message into the letter's headers; if it cannot read them, the letter says so. The folder is
 ``<output>/share-consumer-exceptions/<state id>/<group>/<day>/<lease token>``: the state id shows that it is ours.
 Days older than ``KEPT`` are removed when new errors are written.
 """
@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
-
-from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.consumer.held_leases import HeldLease
 from sharequeue.deadletters.attempts import filesystem_of
@@ -36,6 +36,21 @@ FOLDER = "share-consumer-exceptions"
 KEPT = timedelta(days=30)
 PATIENCE_S = 3.0
 """How long an acknowledgement waits for its errors to be written; a tenth of its lock if that is shorter."""
+MOST_WAITING = 100_000
+"""The number of errors that may wait in memory for a slow write. Further ones are not written."""
+
+
+@dataclass(slots=True, eq=False)
+class _Write:
+    """Errors by offset that are written to a folder."""
+
+    location: str
+    errors: Mapping[int, str]
+    is_late: bool = False
+    """Whether its acknowledgement no longer waits for it."""
+    ended: bool = False
+    problem: str | None = None
+    """Why it could not be written."""
 
 
 def error_text(error: BaseException | str) -> str:
@@ -56,35 +71,44 @@ def printable(error: BaseException | str) -> str:
 
 
 class Failures:
-    """Writes errors in a thread of their own, because locks may lapse while an acknowledgement waits.
+    """Writes errors in a thread of its own, because locks may lapse while an acknowledgement waits.
 
-    Never fails. If errors cannot be written in time, the letters have no error. While one write hangs, no other is
-    started.
+    What is not written in time is written later, in order, and its acknowledgement names the folder all the same. So
+    a dead letter that is written before says that its error could not be read.
     """
 
     def __init__(self, settings: Settings, state_id: Callable[[], UUID]) -> None:
         self._settings = settings
         self._state_id = state_id
-        self._late: threading.Event | None = None
-        """Set when the last write ends, if the acknowledgement no longer waits for it."""
+        self._changed = threading.Condition()
+        self._waiting: deque[_Write] = deque()
+        """What is not written yet; the first one is being written."""
         self._cleared: date | None = None
 
     def output(self, holding: HeldLease, errors: Mapping[int, str]) -> LeaseOutput | None:
-        """Write the errors of some records of a lease; return the output for its acknowledgement, if any."""
+        """Write the errors of some records of a lease; return the output for its acknowledgement, if any.
+
+        Raises an error of the database if the state's id is not known yet: then call it again.
+        """
         if not errors:
             return None
         try:
             location = holding.errors_at[0] if holding.errors_at else self._folder(holding)
-            problem = self._write(location, errors, min(PATIENCE_S, holding.lease.lock_duration_ms / 10_000))
-        except (ShareError, SQLAlchemyError) as error:
-            problem = first_line(error)
-        if problem is not None:
-            _log.warning("dead letters will be written without the error: %s", problem)
+        except ShareError as error:
+            _log.warning("dead letters will be written without the error: %s", first_line(error))
             return None
+        problem = self._write(location, errors, min(PATIENCE_S, holding.lease.lock_duration_ms / 10_000))
+        if problem is not None:
+            _log.warning("errors of records may not be in their dead letters: %s", problem)
         if holding.errors_at:
             return None
         holding.errors_at.append(location)
         return LeaseOutput(SINK, location, len(errors))
+
+    def finish(self, seconds: float) -> None:
+        """Wait until everything is written, for this long at most."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting, seconds)
 
     def _folder(self, holding: HeldLease) -> str:
         group = folder_name(holding.lease.share_partition.group_id)
@@ -92,29 +116,46 @@ class Failures:
         return f"{self._settings.output}/{FOLDER}/{self._state_id()}/{group}/{day}/{holding.lease.token}"
 
     def _write(self, location: str, errors: Mapping[int, str], patience: float) -> str | None:
-        """Write the errors; return what went wrong, None if they are written."""
-        if self._late is not None and not self._late.is_set():
-            return f"{location} was not written, because an earlier write has not ended"
-        problem: str | None = None
-        ended = threading.Event()
+        """Let the errors be written; return what went wrong, None if they are written.
 
-        def write() -> None:
-            nonlocal problem
+        Behind a write that is late already, nothing is waited for: it has had its time.
+        """
+        write = _Write(location, errors)
+        with self._changed:
+            if sum(len(each.errors) for each in self._waiting) >= MOST_WAITING:
+                return f"{location} was not written, because too many errors wait for earlier ones"
+            is_first = not self._waiting
+            self._waiting.append(write)
+            if is_first:
+                threading.Thread(target=self._write_waiting, name="share-errors", daemon=True).start()
+            elif self._waiting[0].is_late:
+                return f"{location} is written later, because an earlier write has not ended"
+            if self._changed.wait_for(lambda: write.ended, patience):
+                return write.problem
+            write.is_late = True
+        return f"{location} was not written in {patience:.1f} s, and is written later"
+
+    def _write_waiting(self) -> None:
+        """Write what waits, in order, until nothing is left."""
+        while True:
+            with self._changed:
+                if not self._waiting:
+                    return
+                write = self._waiting[0]
+            path: tuple[FileSystem, str] | None = None
             try:
-                filesystem, path = filesystem_of(location)
-                _write_table(filesystem, path, errors)
+                path = filesystem_of(write.location)
+                _write_table(*path, write.errors)
             except Exception as error:
-                problem = first_line(error)
-                ended.set()
-            else:
-                ended.set()
-                self._clear(filesystem, path)
-
-        threading.Thread(target=write, name="share-errors", daemon=True).start()
-        if ended.wait(patience):
-            return problem
-        self._late = ended
-        return f"{location} was not written in {patience:.1f} s"
+                write.problem = first_line(error)
+                if write.is_late:
+                    _log.warning("errors of records are not in their dead letters: %s", write.problem)
+            with self._changed:
+                write.ended = True
+                self._waiting.popleft()
+                self._changed.notify_all()
+            if path is not None and write.problem is None:
+                self._clear(*path)
 
     def _clear(self, filesystem: FileSystem, path: str) -> None:
         """Remove folders that are too old, once a day."""

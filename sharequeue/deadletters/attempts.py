@@ -4,7 +4,7 @@ They contain what Kafka's dead letters do not have: class and message of the han
 first and the last attempt, and its run and member. The attempts are in Postgres, one row per failed lease
 (``sql/functions/40_dead_letters/attempts.sql``). The error is in the Parquet files of the run's exceptions sink,
 which the acknowledgement named as an output of its lease: so acknowledging costs nothing more, and only the errors of
-archived records are read. If the files cannot be read, the letter is written without the error.
+archived records are read. If the files cannot be read, a header of the letter says so.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from sharequeue.deadletters.letters import EXCEPTION_CLASS, EXCEPTION_MESSAGE
+from sharequeue.deadletters.letters import EXCEPTION_CLASS, EXCEPTION_MESSAGE, EXCEPTION_UNREADABLE
 from sharequeue.kafka.headers import Header, Headers
 from sharequeue.words.values import Attempt
 
@@ -42,6 +42,9 @@ _log = logging.getLogger(__name__)
 
 HeadersOf = Callable[[int], Headers]
 """A function that returns the headers for an offset."""
+
+
+_UNREADABLE: Headers = ((EXCEPTION_UNREADABLE, b"true"),)
 
 
 def nothing(offset: int) -> Headers:
@@ -97,7 +100,8 @@ class Explanations:
             if number is None:
                 return ()
             # Equal headers share one tuple: their letters differ only in the offset.
-            what = (first[offset], number, errors[number].get(offset, ()))
+            found = errors[number]
+            what = (first[offset], number, _UNREADABLE if found is None else found.get(offset, ()))
             headers = made.get(what)
             if headers is None:
                 headers = made[what] = (*what[2], *attempt_headers(attempts[what[0]], attempts[number]))
@@ -105,15 +109,16 @@ class Explanations:
 
         return explain
 
-    def _errors(self, attempt: Attempt) -> dict[int, Headers]:
-        """Return the handler's errors by offset, as headers, which are created once per text."""
+    def _errors(self, attempt: Attempt) -> dict[int, Headers] | None:
+        """Return the handler's errors by offset, as headers, which are created once per text; None if they cannot be
+        read."""
         if attempt.exceptions is None:
             return {}
         if attempt.exceptions not in self._tables:
             self._tables[attempt.exceptions] = read_errors(attempt.exceptions)
         table = self._tables[attempt.exceptions]
         if table is None:
-            return {}
+            return None
         return _headers_between(table, attempt.offsets.first, attempt.offsets.end, messages=self._messages)
 
 
@@ -142,20 +147,24 @@ def attempt_headers(first: Attempt, last: Attempt) -> Headers:
 
 
 def read_errors(location: str) -> pa.Table | None:
-    """Return offsets and errors of an attempt's exceptions; None if the files are missing or have no errors."""
+    """Return offsets and errors of an attempt's exceptions; None if the files are missing or cannot be read."""
     # Imported only here: these imports take longer than all others of the command line.
     import pyarrow as pa
     import pyarrow.dataset as ds
 
+    schema = pa.schema([("offset", pa.int64()), ("error", pa.string())])
     try:
         filesystem, path = filesystem_of(location)
         files = ds.dataset(path, format="parquet", filesystem=filesystem)
-        if not {"offset", "error"} <= set(files.schema.names):
+        if not files.files:
+            # A folder in which a consumer has yet to write.
             return None
+        if not {"offset", "error"} <= set(files.schema.names):
+            return schema.empty_table()
         table = files.to_table(columns=["offset", "error"])
-        return table.cast(pa.schema([("offset", pa.int64()), ("error", pa.string())]))
+        return table.cast(schema)
     except (OSError, pa.ArrowException, ValueError) as error:
-        _log.warning("dead letters go without the handler's error: %s cannot be read: %s", location, error)
+        _log.warning("dead letters do not have the handler's error: %s cannot be read: %s", location, error)
         return None
 
 
@@ -177,5 +186,13 @@ def _milliseconds(attempt: Attempt) -> bytes:
 
 def without_explanation(headers: Iterable[Header]) -> list[Header]:
     """Return a letter's headers without those of this module, for a topic whose limit the letter would exceed."""
-    explaining = (EXCEPTION_CLASS, EXCEPTION_MESSAGE, FIRST_ATTEMPT, LAST_ATTEMPT, RUN, MEMBER)
+    explaining = (
+        EXCEPTION_CLASS,
+        EXCEPTION_MESSAGE,
+        EXCEPTION_UNREADABLE,
+        FIRST_ATTEMPT,
+        LAST_ATTEMPT,
+        RUN,
+        MEMBER,
+    )
     return [header for header in headers if header[0] not in explaining]

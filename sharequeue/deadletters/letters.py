@@ -40,6 +40,8 @@ BATCH = "sharequeue.dead.letter.batch"
 """The identity of that batch: the same for all letters of the batch, and different for every other batch."""
 EXCEPTION_CLASS = "sharequeue.exception.class"
 EXCEPTION_MESSAGE = "sharequeue.exception.message"
+EXCEPTION_UNREADABLE = "sharequeue.exception.unreadable"
+"""``true``: the error of the last attempt was stored, but could not be read when the letter was written."""
 ORIGINAL_TIMESTAMP = "sharequeue.original.timestamp"
 """The timestamp in the source topic, in milliseconds since the epoch; present if the original was read."""
 ORIGINAL_HEADER = "sharequeue.original.header."
@@ -173,7 +175,9 @@ class DeadLetter:
 
     @property
     def error(self) -> str | None:
-        """Class and message on one line; None if there is neither."""
+        """Class and message on one line, or that they could not be read; None if no error was given."""
+        if self.header(EXCEPTION_UNREADABLE) is not None:
+            return "(not known: the error could not be read when the letter was written)"
         parts = [part for part in (self.exception_class, self.exception_message) if part]
         return " ".join(": ".join(parts).split()) or None
 

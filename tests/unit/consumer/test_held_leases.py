@@ -20,6 +20,7 @@ from sharequeue.consumer import failures as module
 from sharequeue.consumer.acknowledgements import Acknowledgements
 from sharequeue.consumer.failures import Failures
 from sharequeue.consumer.held_leases import LeaseOutcomes, with_delivery_counts
+from sharequeue.deadletters.attempts import read_errors
 from sharequeue.words.errors import CoordinatorNotAvailable
 from sharequeue.words.names import folder_name
 from sharequeue.words.offsets import OffsetSet
@@ -73,7 +74,8 @@ def test_locks_lapse_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_errors_do_not_hold_up_acknowledgements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder that does not answer is waited for once, a tenth of the lock; when it answers again it is used."""
+    """A folder that does not answer is waited for once, a tenth of the lock. Its errors, and those that came
+    meanwhile, are written when it answers; the acknowledgements have named the folders."""
     answer, write = threading.Event(), module._write_table
 
     def slow(*arguments: Any) -> None:
@@ -83,14 +85,34 @@ def test_errors_do_not_hold_up_acknowledgements(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(module, "_write_table", slow)
     monkeypatch.setattr(module, "PATIENCE_S", 0.05)
     failures = failures_in(Settings.load(str(tmp_path)))
-    assert failures.output(holding_of(0, 1), {0: "a"}) is None
+    late = failures.output(holding_of(0, 1), {0: "a"})
     monkeypatch.setattr(module, "PATIENCE_S", 30.0)
-    assert failures.output(holding_of(1, 2), {1: "b"}) is None
+    behind = failures.output(holding_of(1, 2), {1: "b"})
+    assert late is not None
+    assert behind is not None
+    assert read_errors(late.location) is None
     answer.set()
-    wait_until(lambda: failures._late is not None and failures._late.is_set())
-    monkeypatch.setattr(module, "_write_table", write)
+    failures.finish(120)
     be_patient(monkeypatch)
+    found = [read_errors(output.location) for output in (late, behind)]
+    assert [table is not None and table["error"].to_pylist() for table in found] == [["a"], ["b"]]
     assert failures.output(holding_of(2, 3), {2: "c"}) is not None
+
+
+def test_errors_that_wait_for_a_slow_folder_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those beyond the bound are not written; their folder is named, so the letter says that they are missing."""
+    answer = threading.Event()
+    monkeypatch.setattr(module, "_write_table", lambda *_: answer.wait(120))
+    monkeypatch.setattr(module, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(module, "MOST_WAITING", 1)
+    failures = failures_in(Settings.load(str(tmp_path)))
+    outputs = [failures.output(holding_of(at, at + 1), {at: "a"}) for at in range(2)]
+    assert all(outputs)
+    assert len(failures._waiting) == 1
+    answer.set()
+    failures.finish(120)
 
 
 def test_errors_are_removed_after_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,13 @@ from sharequeue.deadletters.attempts import (
     read_errors,
     without_explanation,
 )
-from sharequeue.deadletters.letters import EXCEPTION_CLASS, EXCEPTION_MESSAGE, OFFSET, DeadLetter
+from sharequeue.deadletters.letters import (
+    EXCEPTION_CLASS,
+    EXCEPTION_MESSAGE,
+    EXCEPTION_UNREADABLE,
+    OFFSET,
+    DeadLetter,
+)
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.values import Attempt
 
@@ -161,17 +167,22 @@ def test_a_file_serves_all_batches_of_its_lease(tmp_path: Path, monkeypatch: pyt
 
 
 def test_files_that_are_gone_or_of_another_kind_hold_nothing_up(tmp_path: Path) -> None:
-    """Swept, compacted, not mounted here, or without our columns: times and names are told all the same."""
+    """Swept, compacted, not mounted here, not written yet, or without our columns: times and names are there all the
+    same, and where the error could not be read, the letter says so."""
     other = tmp_path / "lease=2"
     other.mkdir()
     pq.write_table(pa.table({"offset": [1]}), other / "part-0.parquet")
     (tmp_path / "lease=3").mkdir()
     (tmp_path / "lease=3" / "part-0.parquet").write_bytes(b"half a fi")
-    assert read_errors(str(other)) is None
-    for number in (1, 2, 3):
+    (tmp_path / "lease=4").mkdir()
+    table = read_errors(str(other))
+    assert table is not None
+    assert table.num_rows == 0
+    for number in (1, 2, 3, 4):
         folder = tmp_path / f"lease={number}"
         (told,) = [dict(Explanations().of([attempt(1, OffsetSet.of((1, 2)), folder)])(1))]
         assert EXCEPTION_CLASS not in told
+        assert told.get(EXCEPTION_UNREADABLE) == (None if number == 2 else b"true")
         assert told[MEMBER] == b"m1"
 
 
