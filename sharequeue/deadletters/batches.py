@@ -33,7 +33,7 @@ from sharequeue.deadletters.letters import (
     without_content,
 )
 from sharequeue.deadletters.outbox import Fenced, Marker, Record
-from sharequeue.deadletters.topic import DeadLetterTopic, refusal, unanswered
+from sharequeue.deadletters.topic import CannotWrite, DeadLetterTopic, refusal, unanswered
 from sharequeue.kafka.headers import Header
 from sharequeue.kafka.reading import RecordReader, offset_of
 from sharequeue.kafka.topics import Topics
@@ -127,6 +127,7 @@ class LetterBatches:
 
     def part(self, batch: DeadLetterBatch, written: OffsetSet) -> DeadLetterBatch:
         """Return the whole batch: letters are written in the order of offsets, so the marker shows how far."""
+        self._check_source(batch)
         return batch
 
     def refused(self, batch: DeadLetterBatch, reasons: Mapping[int, KafkaError]) -> None:
@@ -192,6 +193,19 @@ class LetterBatches:
                 original = next(found, None)
             else:
                 yield letter, MISSING
+        self._check_source(batch)
+
+    def _check_source(self, batch: DeadLetterBatch) -> None:
+        """Raise `CannotWrite` if the source was created again while its records were copied: it holds others now."""
+        if not self._copying or self._source_topic_id != batch.topic_id:
+            return
+        del self._source_topic_id
+        if self._source_topic_id != batch.topic_id:
+            raise CannotWrite(
+                f"topic `{self._at.topic}` was deleted or created again while its records were copied: the records "
+                "wait, and the next drain writes them without a copy.",
+                lasting=False,
+            )
 
     def _read(self, offsets: OffsetSet) -> Iterator[Message]:
         grant = f"grant READ on topic `{self._at.topic}`"

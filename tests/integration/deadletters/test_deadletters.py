@@ -17,12 +17,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from sharequeue.deadletters import outbox, writer
 from sharequeue.deadletters import topic as deadletter_topic
 from sharequeue.deadletters.letters import read_dead_letters
+from sharequeue.deadletters.outbox import Step
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.headers import Headers, headers_of
 from sharequeue.kafka.topics import Topics
 from sharequeue.words.errors import UnknownTopicOrPartition
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
+from sharequeue.words.values import SharePartition
 from tests.fixtures.deadletters import GivenUp, Stop, alter_configs, stop_at
 from tests.fixtures.logs import delete_before
 from tests.fixtures.stack import MakeTopic
@@ -176,6 +178,26 @@ def test_a_topic_made_again_is_not_taken_for_the_original(given_up: Make, make_t
     case.writer().drain()
     assert [letter.value for letter in case.letters()] == [None] * 3
     assert {letter.header("sharequeue.record.missing") for letter in case.letters()} == {"true"}
+
+
+def test_a_topic_made_again_while_it_is_copied_is_not_taken_for_the_original(given_up: Make) -> None:
+    """The batch that was copied from it is not committed; the letters are written without a copy."""
+    case = given_up(copy=True)
+    case.produce(4)
+    case.reject()
+    left = [2]
+
+    def on_step(reached: Step, source: SharePartition) -> None:
+        left[0] -= reached == "opened"
+        if (reached, left[0]) == ("opened", 0):
+            left[0] -= 1
+            case.topics.delete(case.topic)
+            case.topics.create(case.topic, 1)
+            case.produce(4, value=lambda number: b"somebody else's")
+
+    report = case.writer(on_step=on_step, batch_records=2).drain()
+    assert (report.written, report.held) == (4, ())
+    assert [letter.value for letter in case.letters()] == [b"value 0", b"value 1", None, None]
 
 
 def test_letters_of_a_deleted_source_topic_are_written_once(given_up: Make) -> None:
