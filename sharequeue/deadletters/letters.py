@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
-from confluent_kafka import Message
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from sharequeue.kafka.headers import PROBLEM, REMARK, Header, Headers, headers_of
 from sharequeue.kafka.reading import TIMEOUT_SECONDS, offset_of, place_of, scan
 from sharequeue.kafka.topics import LogOffsets, Topics
+from sharequeue.words.errors import error_for
 from sharequeue.words.offsets import MAX_OFFSET, MAX_PARTITION, OffsetSet
 from sharequeue.words.record_bytes import number_of
 from sharequeue.words.settings import Settings
@@ -325,8 +326,8 @@ def read_dead_letters(
     The end is each partition's last stable offset at the start: open transactions are not waited for, and letters
     written meanwhile are left to the next reading. `first` has the first offset of partitions that are not read from
     their start, `ends` the end offset (exclusive) of those that are not read to their end, `logs` the offsets of the
-    partitions, if the caller knows them. Raises `UnknownTopicOrPartition` if the topic does not exist and
-    `BrokerNotAvailable` if the broker does not respond for 30 s.
+    partitions, if the caller knows them. Raises `UnknownTopicOrPartition` if the topic does not exist,
+    `BrokerNotAvailable` if the broker does not respond for 30 s, and the error with which it refuses.
     """
     logs = Topics(settings, TIMEOUT_SECONDS).offsets(topic) if logs is None else logs
     starts = {(topic, at): max(log.log_start, first.get(at, 0)) for at, log in logs.items()}
@@ -335,8 +336,15 @@ def read_dead_letters(
         for at, log in logs.items()
     }
     with closing(scan(settings, READ_COMMITTED, starts, bounds)) as messages:
-        for message in messages:
-            yield DeadLetter.of(message)
+        try:
+            for message in messages:
+                yield DeadLetter.of(message)
+        except KafkaException as error:
+            refused = error.args[0]
+            is_denied = refused.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+            remedy = "grant READ on it" if is_denied else "try again"
+            said = f"Topic {topic!r} cannot be read ({refused.str()}): {remedy}."
+            raise error_for(int(refused.code()), said) from error
 
 
 def _bytes(content: str | bytes | None) -> bytes | None:
