@@ -13,13 +13,16 @@ from itertools import chain, islice
 from typing import Any, Protocol
 
 import click
+from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import Finite, Moment, execute_option, group_option, settings_options
 from sharequeue.cli.output import Output, answers, moment, nested, number, row_of, text
 from sharequeue.database import Database
+from sharequeue.database.schema_files import SchemaOutdated
 from sharequeue.deadletters.hidden import Hidden, hidden_records
 from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
+from sharequeue.deadletters.redrive.batches import UNHANDLED, HandledLetters, RedriveBatches
 from sharequeue.deadletters.redrive.discard import Discard
 from sharequeue.deadletters.redrive.redrive import MAX_REDRIVES, MIN_RATE, Redrive, RedrivePlan, RedriveReport
 from sharequeue.deadletters.redrive.redriven_letters import refused_by_reason
@@ -36,10 +39,11 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.group_names import group_names, require_group
 from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.state import State
+from sharequeue.words.errors import ShareError, first_line
 from sharequeue.words.names import plural
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.record_bytes import text_of
-from sharequeue.words.settings import Settings
+from sharequeue.words.settings import SettingMissing, Settings
 
 
 def _offsets(
@@ -133,6 +137,7 @@ def dlq() -> None:
     number("SOURCE-OFFSET"),
     number("DELIVERIES", wide=True),
     text("CAUSE"),
+    text("STATUS"),
     text("ERROR", cut=True),
     nested("HEADERS", wide=True),
     text("KEY", wide=True),
@@ -151,7 +156,8 @@ def list_letters(
 ) -> None:
     """List the dead letters in TOPIC: the origin of each record, its deliveries, and the reason.
 
-    With -o jsonl --limit 0, each letter is one line with its headers, key and value.
+    STATUS is `sent` or `discarded` if no further redrive sends the letter. With -o jsonl --limit 0, each letter is
+    one line with its headers, key and value.
     """
     logs = _logs(settings, topic, selection.offsets)
     seen = LettersSeen()
@@ -160,7 +166,12 @@ def list_letters(
     first = next(letters, None)
     if first is None:
         _check_selection(settings, seen, selection, topic)
-    output.rows(_row(each, as_base64) for each in chain(filter(None, [first]), letters))
+    handled = {} if first is None else _handled(settings, output, topic)
+    rows = (
+        {**_row(each, as_base64), "status": handled.get(each.partition, UNHANDLED).status(each.offset)}
+        for each in chain(filter(None, [first]), letters)
+    )
+    output.rows(rows)
     if (note := seen.unreadable_note(topic)) is not None:
         output.warn(note)
     for hidden in hidden_records(settings, topic, logs):
@@ -169,6 +180,17 @@ def list_letters(
         output.warn(
             f"{seen.others:,} records of {topic} are not dead letters (they lack the headers), and are not listed"
         )
+
+
+def _handled(settings: Settings, output: Output, topic: str) -> dict[int, HandledLetters]:
+    """Return the letters that were sent back or discarded, by partition. Without the database, warn that this is not
+    known: the letters themselves are in the topic."""
+    try:
+        with Topics(settings) as broker, Database.open(settings) as database:
+            return RedriveBatches(database, topic, broker.info(topic).topic_id).handled()
+    except (ShareError, SQLAlchemyError, SettingMissing, SchemaOutdated) as error:
+        output.warn(f"which letters were sent back or discarded is not known: {first_line(error)}")
+        return {}
 
 
 def _row(letter: DeadLetter, as_base64: bool) -> dict[str, Any]:

@@ -159,6 +159,8 @@ def _read_checks(
         f"{examined.left:,} are left for the next run"
     )
     data_docs = _data_docs(settings, group.group, gx.folder)
+    for hidden in examined.hidden:
+        context.log.warning(str(hidden))
     for each in selected:
         result = _result(asset, each, topic, kept.found.get(each.check, Found()), examined, data_docs)
         if not result.passed:
@@ -204,8 +206,11 @@ def _result(
     if check == HEADERS and examined.headers:
         rows = [(*wrong, letters) for wrong, letters in sorted(examined.headers.items())]
         metadata["headers"] = table({"header": "string", "problem": "string", "letters": "int"}, rows)
+    if examined.hidden:
+        metadata["hidden"] = [str(each) for each in examined.hidden]
     if found.findings:
-        metadata["found"] = table(COLUMNS, (each.row(topic) for each in found.findings))
+        rows_found = (each.row(topic, examined.status(each)) for each in found.findings)
+        metadata["found"] = table(COLUMNS, rows_found)
     return dg.AssetCheckResult(
         passed=passed,
         asset_key=asset,

@@ -52,6 +52,8 @@ class Browsed:
     offsets: int = 0
     """The number of offsets that were read."""
     remark: str = ""
+    topic_id: str = ""
+    """The id of the topic that was read; empty if there is none."""
 
 
 def browse(
@@ -74,7 +76,7 @@ def letter_at(
     """Return the letter at an offset, if there is one. Raises nothing, like `browse`."""
 
     def look(deadline: float) -> Browsed:
-        logs = _logs(settings, topic, deadline)
+        topic_id, logs = _logs(settings, topic, deadline)
         if (
             partition not in logs
             or not logs[partition].log_start <= offset < logs[partition].last_stable_offset
@@ -83,7 +85,8 @@ def letter_at(
         one, end = {partition: offset}, {partition: offset + 1}
         only = {partition: logs[partition]}
         found = _read(settings, topic, one, end, only, lambda letter: True, deadline, KEPT_BYTES_OF_ONE)
-        return Browsed(found or [], remark="" if found is not None else _LATE.format(seconds))
+        remark = "" if found is not None else _LATE.format(seconds)
+        return Browsed(found or [], remark=remark, topic_id=topic_id)
 
     return _within(seconds, look)
 
@@ -114,9 +117,10 @@ def _within(seconds: float, look: Callable[[float], Browsed]) -> Browsed:
     return found
 
 
-def _logs(settings: Settings, topic: str, deadline: float) -> dict[int, LogOffsets]:
+def _logs(settings: Settings, topic: str, deadline: float) -> tuple[str, dict[int, LogOffsets]]:
+    """Return the topic's id, and its logs."""
     with Topics(settings, max(0.1, deadline - time.monotonic() - 0.3)) as topics:
-        return topics.offsets(topic)
+        return topics.info(topic).topic_id, topics.offsets(topic)
 
 
 def _browse(
@@ -127,7 +131,7 @@ def _browse(
     most: int,
     deadline: float,
 ) -> Browsed:
-    logs = _logs(settings, topic, deadline)
+    topic_id, logs = _logs(settings, topic, deadline)
     ends = {
         at: min(log.last_stable_offset, before.get(at, log.last_stable_offset)) for at, log in logs.items()
     }
@@ -152,7 +156,7 @@ def _browse(
         remark = " ".join(
             filter(None, (remark, *(f"{each}." for each in hidden_records(settings, topic, logs))))
         )
-    return Browsed(chosen, older, sum(ends[at] - reached[at] for at in logs), remark)
+    return Browsed(chosen, older, sum(ends[at] - reached[at] for at in logs), remark, topic_id)
 
 
 def _read(

@@ -7,7 +7,7 @@ batch, the reconciliation records the offsets. Then the batch is dropped from me
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,8 @@ from sharequeue.dagster.quality.judging import Judge
 from sharequeue.dagster.quality.reading import Reading
 from sharequeue.dagster.quality.reconciliation import Reconciliation, about
 from sharequeue.database import Database
+from sharequeue.deadletters.hidden import Hidden, hidden_records
+from sharequeue.deadletters.redrive.batches import UNHANDLED, HandledLetters, RedriveBatches
 from sharequeue.kafka.topics import Topics
 from sharequeue.words.settings import Settings
 
@@ -47,6 +49,16 @@ class Examined:
     ours: int = 0
     earlier: int = 0
     not_compared: int = 0
+    handled: Mapping[int, HandledLetters] = field(default_factory=dict)
+    """The letters that were sent back or discarded, by partition."""
+    hidden: Sequence[Hidden] = ()
+    """Records that an open transaction hides: they may be letters."""
+
+    def status(self, finding: Finding) -> str | None:
+        """Return whether the letter of a finding was sent back or discarded; None if it was neither."""
+        if finding.partition is None or finding.offset is None:
+            return None
+        return self.handled.get(finding.partition, UNHANDLED).status(finding.offset)
 
 
 def examine(
@@ -117,5 +129,7 @@ def examine(
         kept.found[check] = earlier.merged(found.get(check, Found()), reading.next)
     kept.next, kept.places = reading.next, reconciliation.next
     examined.letters, examined.left = reading.letters, reading.left
+    examined.handled = RedriveBatches(database, topic, info.topic_id).handled()
+    examined.hidden = hidden_records(settings, topic, logs)
     examined.archived, examined.not_compared = reconciliation.archived, comparison.not_compared
     return examined

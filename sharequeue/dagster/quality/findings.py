@@ -61,15 +61,21 @@ class Finding:
             return f"{topic}-{self.partition}@{self.offset}"
         return f"{self.source_topic}-{self.source_partition}@{self.source_offset}"
 
-    def row(self, topic: str) -> tuple[int | str | None, ...]:
-        """Return a row of the check's table, with a suitable command."""
+    def row(self, topic: str, status: str | None = None) -> tuple[int | str | None, ...]:
+        """Return a row of the check's table, with a suitable command.
+
+        `status` is what became of the letter, if a redrive has sent it, or somebody has discarded it.
+        """
+        show = f"sharequeue dlq show {topic} {self.partition} {self.offset}"
         source = (self.source_topic, self.source_partition, self.source_offset)
         if self.offset is None:
             command = "the record has no letter: it is in its source topic until retention removes it"
+        elif status is not None:
+            command = f"{show}  # status: {status}"
         elif self.intact:
             command = f"sharequeue dlq redrive {topic} --offsets {self.partition}:{self.offset}"
         else:
-            command = f"sharequeue dlq show {topic} {self.partition} {self.offset}"
+            command = show
         return (self.partition, self.offset, *source, self.found, command)
 
 

@@ -61,6 +61,14 @@ class HandledLetters:
     being_sent: OffsetSet = EMPTY
     """Letters of the open batch: its redrive is at work, or has died."""
 
+    def status(self, offset: int) -> str | None:
+        """Return `discarded`, `sent` or `being sent`; None for a letter that a redrive may choose."""
+        names = {"discarded": self.discarded, "sent": self.sent, "being sent": self.being_sent}
+        return next((name for name, offsets in names.items() if offset in offsets), None)
+
+
+UNHANDLED = HandledLetters()
+
 
 @dataclass(frozen=True, slots=True)
 class Published:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from sharequeue.database import Database
 from sharequeue.deadletters.hidden import Hidden, hidden_records
 from sharequeue.deadletters.letters import read_dead_letters
-from sharequeue.deadletters.redrive.batches import HandledLetters, RedriveBatches
+from sharequeue.deadletters.redrive.batches import UNHANDLED, RedriveBatches
 from sharequeue.deadletters.redrive.selection import LettersSeen, Selection, check_offsets, check_same
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
@@ -74,7 +74,7 @@ class Discard:
         """
         logs = self._topics.offsets(self._topic)
         check_offsets(self._topic, self._partitions, self._selection.offsets, logs)
-        handled, unhandled = self._batches.handled(), HandledLetters()
+        handled = self._batches.handled()
         sent = discarded = being_sent = 0
         chosen: dict[int, list[int]] = {}
         by_source = Counter[tuple[str, str]]()
@@ -82,7 +82,7 @@ class Discard:
         for letter in letters.of(read_dead_letters(self._settings, self._topic, logs=logs)):
             if letter.source_topic is None or not self._selection.takes(letter):
                 continue
-            earlier = handled.get(letter.partition, unhandled)
+            earlier = handled.get(letter.partition, UNHANDLED)
             if letter.offset in earlier.sent:
                 sent += 1
             elif letter.offset in earlier.discarded:

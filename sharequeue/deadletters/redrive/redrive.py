@@ -23,7 +23,7 @@ from sharequeue.database import Database
 from sharequeue.deadletters.hidden import Hidden, hidden_records
 from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.outbox import Outbox, Step
-from sharequeue.deadletters.redrive.batches import HandledLetters, RedriveBatches, TargetLog
+from sharequeue.deadletters.redrive.batches import UNHANDLED, RedriveBatches, TargetLog
 from sharequeue.deadletters.redrive.originals import sources
 from sharequeue.deadletters.redrive.published_records import PublishedRecords
 from sharequeue.deadletters.redrive.redriven_letters import RedrivenLetters, RefusedLetter
@@ -189,7 +189,7 @@ class Redrive:
         """
         logs = self._topics.offsets(self._topic)
         check_offsets(self._topic, self._partitions, self._selection.offsets, logs)
-        handled, unhandled = self._batches.handled(), HandledLetters()
+        handled = self._batches.handled()
         published = PublishedRecords(self._batches, self._topics, self._target, self._only_group)
         groups: dict[Place, str] = {}
         chosen: list[Place] = []
@@ -203,7 +203,7 @@ class Redrive:
         for letter in letters.of(read_dead_letters(self._settings, self._topic, logs=logs)):
             if letter.source_topic is None or not self._selection.takes(letter):
                 continue
-            earlier = handled.get(letter.partition, unhandled)
+            earlier = handled.get(letter.partition, UNHANDLED)
             if letter.offset in earlier.sent:
                 sent_before += 1
             elif letter.offset in earlier.discarded:

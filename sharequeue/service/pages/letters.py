@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from sharequeue.deadletters.browsing import Browsed, Seen, browse, letter_at
 from sharequeue.deadletters.letters import DeadLetter
+from sharequeue.deadletters.redrive.batches import UNHANDLED, HandledLetters, RedriveBatches
 from sharequeue.deadletters.redrive.selection import Selection
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.reports.html import Content, Html, address, element, joined, short_moment, table
@@ -27,6 +28,11 @@ _MOST = 20
 _KEY_BYTES, _VALUE_BYTES = 60, 120
 """The bytes of a key and of a value in the list."""
 _HEADER_BYTES = 2_000
+_STATUS = {
+    "sent": "Status: sent back. No redrive sends it again.",
+    "discarded": "Status: discarded. No redrive sends it.",
+    "being sent": "Status: a redrive is sending it. If that redrive was killed, the next one sends it.",
+}
 _LAST_PARTITION, _LAST_OFFSET = 2**31 - 1, 2**62
 _BEFORE = re.compile(r"(\d{1,10}):(\d{1,19})")
 
@@ -66,6 +72,7 @@ def _table(request: PageRequest, group_id: str, topic: str, found: Browsed) -> H
     if not found.letters:
         return element("p", f"No letter of this group among the {found.offsets:,} offsets that were read.")
     sources = {seen.letter.source_topic or "" for seen in found.letters}
+    handled = _handled(request, topic, found)
     readable = {name for name in sources if request.may_read_topic(name)}
     rows: list[Sequence[Content]] = []
     for seen in found.letters:
@@ -83,17 +90,23 @@ def _table(request: PageRequest, group_id: str, topic: str, found: Browsed) -> H
                 letter.cause,
                 _source(letter),
                 letter.delivery_count,
+                handled.get(letter.partition, UNHANDLED).status(letter.offset),
                 (letter.error or "")[:300] or None,
                 key if open_to_caller else "not allowed",
                 value if open_to_caller else "not allowed",
             )
         )
-    columns = ("letter", "written (UTC)", "cause", "source", "deliveries", "error", "key", "value")
+    columns = ("letter", "written (UTC)", "cause", "source", "deliveries", "status", "error", "key", "value")
     caption = f"Dead letters in {topic}, the newest first"
     return joined(
         table(columns, rows, caption=caption, texts=("error", "key", "value")),
         element("p", f"{found.offsets:,} offsets were read.", class_="note"),
     )
+
+
+def _handled(request: PageRequest, topic: str, found: Browsed) -> dict[int, HandledLetters]:
+    """Return the letters of the topic that was read that were sent back or discarded, by partition."""
+    return RedriveBatches(request.database, topic, found.topic_id).handled()
 
 
 def _redrive(topic: str, group_id: str, *more: str) -> str:
@@ -126,8 +139,13 @@ def _one(request: PageRequest, group_id: str, topic: str) -> Response:
     for seen in found.letters:
         if seen.letter.group == group_id:
             request.require_read_topic(seen.letter.source_topic or "")
+            status = _handled(request, topic, found).get(partition, UNHANDLED).status(offset)
             command = _redrive(topic, group_id, "--offsets", f"{partition}:{offset}")
-            again = element("p", "To send it back: ", element("code", command))
+            again = (
+                element("p", "To send it back: ", element("code", command))
+                if status is None
+                else element("p", _STATUS[status])
+            )
             return request.page(name, heading, again, _whole(seen))
     why = found.remark or "There is no such letter of this group: it may have been deleted."
     return request.page(name, heading, element("p", why, class_="wrong"), status=404)

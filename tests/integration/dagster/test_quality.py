@@ -473,14 +473,23 @@ def test_a_topic_that_groups_share_is_judged_by_group(
 
 
 def test_without_copies_nothing_is_to_be_copied(run_checks: RunChecks, ours: GivenUp) -> None:
-    """Kafka's default: letters have neither key nor value, and that is right."""
+    """Kafka's default: letters have neither key nor value, and that is right. What another program's open transaction
+    hides is not read, and named."""
     ours.configure(errors_deadletterqueue_copy_record_enable="false")
     ours.produce(RECORDS, partitions=PARTITIONS)
     ours.reject({partition: OffsetSet.of((2, 4)) for partition in range(PARTITIONS)})
     ours.writer().drain()
+    other = Producer(client_config(ours.settings, transactional_id=f"other-{ours.topic}"))
+    other.init_transactions(30)
+    other.begin_transaction()
+    other.produce(ours.dead_letter_topic, b"open", b"key", 0)
+    other.flush(30)
     results = run_checks()
+    other.abort_transaction(30)
     assert failed(results) == set()
     assert number(results["value_as_source"], "group_records") == 2 * PARTITIONS
+    hidden = results["value_as_source"].metadata["hidden"].value
+    assert f"1 offset of {ours.dead_letter_topic}-0" in str(hidden)
 
 
 def test_what_retention_removed_is_not_missing(run_checks: RunChecks, ours: GivenUp) -> None:

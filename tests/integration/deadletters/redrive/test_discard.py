@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -76,6 +77,14 @@ def test_no_redrive_sends_a_discarded_letter(case: GivenUp, monkeypatch: pytest.
     assert sent(case) == [b"value 0", b"value 3", b"value 4", b"value 5"]
     assert "4 were sent before, 2 were discarded, 0" in invoke(case, monkeypatch, "redrive").stdout
     assert "4 were sent before, 2 were discarded before" in invoke(case, monkeypatch, "discard").stdout
+    listed = json.loads(invoke(case, monkeypatch, "list", "-o", "json").stdout)
+    statuses = ["sent", "discarded", "discarded", "sent", "sent", "sent"]
+    assert [letter["status"] for letter in listed] == statuses
+    without = invoke(
+        case, monkeypatch, "list", "-o", "json", "--database-url", "postgresql://127.0.0.1:1/nowhere"
+    )
+    assert [letter["status"] for letter in json.loads(without.stdout)] == [None] * 6
+    assert "which letters were sent back or discarded is not known" in without.stderr
     case.assert_each_exactly_once()
 
 

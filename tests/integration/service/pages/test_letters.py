@@ -9,8 +9,11 @@ import pytest
 
 from sharequeue.deadletters.browsing import browse, letter_at
 from sharequeue.deadletters.letters import DeadLetter
+from sharequeue.deadletters.redrive.batches import RedriveBatches
+from sharequeue.deadletters.redrive.redrive import Redrive
+from sharequeue.deadletters.redrive.selection import Selection
 from sharequeue.words.offsets import OffsetSet
-from tests.fixtures.deadletters import GivenUp
+from tests.fixtures.deadletters import GivenUp, execute
 from tests.integration.service.pages.html_pages import Page, read
 from tests.integration.service.pages.pages_client import client_of, got
 
@@ -47,7 +50,7 @@ def test_letters_from_the_newest_to_the_oldest(given_up: Make) -> None:
             rows = page.rows("Dead letters in")
             assert len(rows) <= 20
             seen += [row[3] for row in rows]
-            links |= zip([row[7][:30] for row in rows], _letter_links(page), strict=True)
+            links |= zip([row[8][:30] for row in rows], _letter_links(page), strict=True)
             path = next((each for each in page.links() if "before=" in each), "")
         assert sorted(seen) == sorted(f"{case.topic}-{at} at {n}" for at, n in _rejected())
         assert any(text.startswith("<script>") for text in links)
@@ -98,6 +101,32 @@ def test_a_group_without_letters(given_up: Make, configs: dict[str, str]) -> Non
             page = got(client, f"/dead-letters/{case.group}")
             assert "No letter of this group" in page.text
             assert "value 0" not in page.text
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_letter_that_no_redrive_sends_says_so(given_up: Make) -> None:
+    """It was sent back, or discarded: the list has its status, and its own page proposes no command."""
+    case = given_up(dlq_partitions=1, copy=True)
+    case.produce(3)
+    case.reject()
+    case.writer().drain()
+    batches = RedriveBatches(
+        case.database, case.dead_letter_topic, case.topics.info(case.dead_letter_topic).topic_id
+    )
+    batches.discard(Selection(), {0: OffsetSet.of((1, 2))})
+    execute(Redrive(case.settings, case.database, case.dead_letter_topic, at(2)))
+    with client_of(case.settings) as client:
+        path = f"/dead-letters/{case.group}"
+        rows = got(client, path).rows("Dead letters in")
+        assert [row[5] for row in rows] == ["sent", "discarded", "–"]
+        texts = [got(client, f"{path}?partition=0&offset={offset}").text for offset in range(3)]
+    assert ["dlq redrive" in text for text in texts] == [True, False, False]
+    assert "discarded. No redrive sends it" in texts[1]
+    assert "sent back. No redrive sends it again" in texts[2]
+
+
+def at(offset: int) -> Selection:
+    return Selection(offsets={0: OffsetSet.of((offset, offset + 1))})
 
 
 def test_looking_is_bounded(given_up: Make) -> None:
