@@ -11,7 +11,7 @@ import click
 from pydantic import ValidationError
 from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 
-from sharequeue.database.refusals import LOGIN, PARAMETER, refusal_of
+from sharequeue.database.refusals import LOGIN, PARAMETER, TLS, refusal_of
 from sharequeue.database.sqlstates import (
     LOCK_NOT_AVAILABLE,
     QUERY_CANCELLED,
@@ -120,9 +120,8 @@ def database_failure(error: SQLAlchemyError) -> Refused:
     if sqlstate(error) in _TIMEOUTS:
         return Refused(f"Postgres did not finish in the time allowed ({reason}).", RequestTimedOut.name)
     if refusal := refusal_of(error):
-        code = {LOGIN: DATABASE_LOGIN_REFUSED, PARAMETER: SETTING_INVALID}.get(
-            refusal, DATABASE_NOT_AVAILABLE
-        )
+        codes = {LOGIN: DATABASE_LOGIN_REFUSED, PARAMETER: SETTING_INVALID, TLS: SETTING_INVALID}
+        code = codes.get(refusal, DATABASE_NOT_AVAILABLE)
         return Refused(f"The database {refusal.what} ({reason}): {refusal.remedy}.", code)
     if isinstance(original, ReadOnlyDatabase):
         return Refused(reason, DATABASE_NOT_AVAILABLE)

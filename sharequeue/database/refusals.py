@@ -19,7 +19,7 @@ import psycopg2._psycopg
 from psycopg2.extensions import make_dsn
 from sqlalchemy.exc import SQLAlchemyError
 
-__all__ = ["FULL", "LOGIN", "PARAMETER", "ConnectionRefused", "Refusal", "connect", "refusal_of"]
+__all__ = ["FULL", "LOGIN", "PARAMETER", "TLS", "ConnectionRefused", "Refusal", "connect", "refusal_of"]
 
 _BY_THE_SERVER = re.compile(r"failed: \S+:  ")
 """A server's message after its severity, which may be in any language, too; libpq's own messages have none."""
@@ -62,11 +62,25 @@ LOGIN = Refusal(
 )
 PARAMETER = Refusal(
     "refuses a parameter of the connection",
-    "remove it from SHAREQUEUE_DATABASE_URL (behind the `?`) or from the environment (PGOPTIONS); a pooler has no "
-    "startup options, and Postgres only its own parameters",
+    "remove or correct it in SHAREQUEUE_DATABASE_URL (behind the `?`) or in the environment (PGOPTIONS); a pooler "
+    "has no startup options, and Postgres only its own parameters",
     passes=False,
     states=("22023", "42601", "42704", "55P02"),
-    texts=("startup parameter", "command-line options", "invalid dsn", "invalid connection option"),
+    texts=("startup parameter", "command-line options", "invalid dsn", "connection option", " value: "),
+)
+TLS = Refusal(
+    "cannot be reached over TLS as the address wants it",
+    "correct sslmode, sslrootcert, sslcert and sslkey in SHAREQUEUE_DATABASE_URL",
+    passes=False,
+    states=(),
+    texts=(
+        "does not support ssl",
+        "root certificate",
+        "certificate file",
+        "private key file",
+        "certificate verify failed",
+        "server certificate",
+    ),
 )
 FULL = Refusal(
     "has no connection left",
@@ -90,10 +104,11 @@ def connect(*arguments: Any, **route: Any) -> Any:
     try:
         return psycopg2.connect(*arguments, **route)
     except psycopg2.Error as error:
-        refusal = _refusal(str(error), route)
-        if refusal is None:
-            raise
-        raise ConnectionRefused(str(error), refusal) from error
+        # One line for each host of the address.
+        for line in str(error).splitlines():
+            if refusal := _refusal(line, route):
+                raise ConnectionRefused(line, refusal) from error
+        raise
 
 
 def refusal_of(error: SQLAlchemyError) -> Refusal | None:
@@ -103,7 +118,7 @@ def refusal_of(error: SQLAlchemyError) -> Refusal | None:
 
 
 def _refusal(message: str, route: Mapping[str, Any]) -> Refusal | None:
-    known = (PARAMETER, FULL, LOGIN)
+    known = (PARAMETER, TLS, FULL, LOGIN)
     text = message.lower()
     found = next((each for each in known if any(part in text for part in each.texts)), None)
     if found is None and _BY_THE_SERVER.search(message):

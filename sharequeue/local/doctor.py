@@ -174,6 +174,9 @@ def _database(settings: Settings) -> list[Finding]:
         reason = first_line(getattr(error, "orig", None) or error)
         if refusal := refusal_of(error):
             return [Finding("database", FAILURE, f"{refusal.what} ({reason})", refusal.remedy)]
+        if sqlstate(error) is not None:
+            remedy = "give the login a role of the database (`sharequeue migrate --roles` makes them)"
+            return [Finding("database", FAILURE, f"refuses a statement ({reason})", remedy)]
         if _takes_single_statements(database):
             seen = "ends each transaction: a pooler in statement mode is between"
             return [

@@ -80,7 +80,11 @@ def _as_superuser(database: Database, there: Database, statement: str) -> None:
 
 
 def test_a_login_that_may_not_migrate_is_told_the_grants(
-    database: Database, make_database: MakeDatabase, login: str, one_file: Callable[[str], None]
+    database: Database,
+    make_database: MakeDatabase,
+    login: str,
+    one_file: Callable[[str], None],
+    tmp_path: Path,
 ) -> None:
     """Without CREATE on the database the two schemas are named, and with them the migration is done."""
     one_file("create table sharequeue_internal.t (i int)")
@@ -97,6 +101,13 @@ def test_a_login_that_may_not_migrate_is_told_the_grants(
     assert f"`{schemas}`" in str(refused.value)
     with pytest.raises(SchemaForbidden, match=f"alter role {login} createrole"):
         migrate(there, roles=RoleNames())
+    _as_superuser(database, there, "create schema sharequeue")
+    url = there.engine.url.render_as_string(hide_password=False)
+    [found] = _database(Settings.load(tmp_path, database_url=url))
+    assert (
+        "refuses a statement (permission denied for schema sharequeue): give the login a role" in found.text
+    )
+    _as_superuser(database, there, "drop schema sharequeue")
     _as_superuser(database, there, schemas)
     assert migrate(there) == ["migrations/0100_one.sql"]
 

@@ -22,7 +22,7 @@ from sharequeue.cli.consuming import _line, _properties, _row
 from sharequeue.cli.failures import database_failure
 from sharequeue.cli.options import execute_option, parse_topics
 from sharequeue.cli.output import Output, answers, text
-from sharequeue.database.refusals import FULL, LOGIN, PARAMETER, ConnectionRefused, Refusal
+from sharequeue.database.refusals import FULL, LOGIN, PARAMETER, TLS, ConnectionRefused, Refusal
 
 RESET = ("offsets", "reset", "--group", "g")
 KAFKAS = ("share-groups", "--dry-run", "--reset-offsets", "--group", "g")
@@ -109,7 +109,7 @@ def test_what_does_not_go_together_is_refused(
             ("--database-url", "postgresql://u:secret@h/x?nonsense=1"),
             {},
             "SETTING_INVALID: The database refuses a parameter of the connection (invalid dsn: invalid connection "
-            'option "nonsense"): remove it from SHAREQUEUE_DATABASE_URL',
+            'option "nonsense"): remove or correct it in SHAREQUEUE_DATABASE_URL',
         ),
     ],
 )
@@ -204,7 +204,12 @@ def test_an_error_of_postgres_has_its_own_code(state: str, code: str) -> None:
             "DATABASE_LOGIN_REFUSED",
             "The database refuses the login (no): set SHAREQUEUE_DATABASE_URL to",
         ),
-        (PARAMETER, "SETTING_INVALID", "The database refuses a parameter of the connection (no): remove it"),
+        (PARAMETER, "SETTING_INVALID", "The database refuses a parameter of the connection (no): remove or"),
+        (
+            TLS,
+            "SETTING_INVALID",
+            "The database cannot be reached over TLS as the address wants it (no): correct",
+        ),
         (FULL, "DATABASE_NOT_AVAILABLE", "The database has no connection left (no): raise max_connections"),
         (None, "DATABASE_NOT_AVAILABLE", "The database does not respond (no)."),
     ],

@@ -6,15 +6,18 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import psycopg2
 import pytest
 
-from sharequeue.database.refusals import FULL, LOGIN, PARAMETER, ConnectionRefused, Refusal, connect
+from sharequeue.database.refusals import FULL, LOGIN, PARAMETER, TLS, ConnectionRefused, Refusal, connect
+
+_SSL = 80877103
 
 
 class Refusing:
-    """A server that refuses each connection with a code and a message."""
+    """A server without TLS that refuses each connection with a code and a message."""
 
     def __init__(self) -> None:
         self.code, self.message = "", ""
@@ -28,9 +31,9 @@ class Refusing:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            with client:
-                (length,) = struct.unpack("!i", client.recv(4))
-                client.recv(length - 4)
+            with client, suppress(OSError, struct.error):
+                while struct.unpack("!ii", client.recv(8))[1] == _SSL:
+                    client.sendall(b"N")
                 fields = f"SFATAL\0VFATAL\0C{self.code}\0M{self.message}\0\0".encode()
                 client.sendall(b"E" + struct.pack("!i", len(fields) + 4) + fields)
 
@@ -91,3 +94,37 @@ def test_what_passes_by_itself_is_no_refusal(refusing: Refusing, code: str, mess
     with pytest.raises(psycopg2.OperationalError, match="failed") as failed:
         connect(host="127.0.0.1", port=refusing.port, user="u", dbname="x", sslmode="disable")
     assert not isinstance(failed.value, ConnectionRefused)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "refusal"),
+    [
+        ({"sslmode": "bogus"}, PARAMETER),
+        ({"connect_timeout": "soon"}, PARAMETER),
+        ({"nonsense": "1"}, PARAMETER),
+        ({"sslmode": "require"}, TLS),
+    ],
+)
+def test_what_libpq_refuses_has_its_kind(
+    refusing: Refusing, parameters: dict[str, str], refusal: Refusal
+) -> None:
+    """A parameter that it does not know, a value that cannot be, TLS that the server does not have: no outage."""
+    with pytest.raises(ConnectionRefused) as refused:
+        connect(host="127.0.0.1", port=refusing.port, user="u", dbname="x", **parameters)
+    assert refused.value.refusal is refusal
+
+
+def test_of_several_hosts_the_one_that_refuses_is_named(refusing: Refusing) -> None:
+    """Not the one before it that is away."""
+    refusing.code, refusing.message = "28P01", "fehlgeschlagen"
+    away = socket.create_server(("127.0.0.1", 0))
+    port = away.getsockname()[1]
+    away.close()
+    with pytest.raises(ConnectionRefused, match=f"port {refusing.port} failed: FATAL:  fehlgeschlagen"):
+        connect(
+            host="127.0.0.1,127.0.0.1",
+            port=f"{port},{refusing.port}",
+            user="u",
+            dbname="x",
+            sslmode="disable",
+        )
