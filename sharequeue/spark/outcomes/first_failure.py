@@ -6,9 +6,11 @@ Files on the driver's own machine are read without Spark, up to the first such r
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
@@ -27,12 +29,20 @@ def first_failure(spark: SparkSession, files: Files, folders: Collection[str]) -
     """
     if not folders:
         return None
-    here = files.here(*folders)
-    found = next(_in_files(here), None) if here is not None else _by_spark(spark, folders)
+    found = _first(spark, files, folders)
     if found is None:
         return None
     topic, partition, offset, outcome, error = found
     return printable(f"{topic}-{partition} offset {offset}: {outcome}, {error}")
+
+
+def _first(spark: SparkSession, files: Files, folders: Collection[str]) -> Sequence[Any] | None:
+    here = files.here(*folders)
+    if here is not None:
+        # Spark's settings may have made files that Arrow cannot read.
+        with suppress(pa.ArrowException, OSError):
+            return next(_in_files(here), None)
+    return _by_spark(spark, folders)
 
 
 def _in_files(files: Sequence[Path]) -> Iterator[Sequence[Any]]:

@@ -94,13 +94,25 @@ def _no_offset(what: str) -> HandlerError:
 def _in_whole_file(file: Path, by: Sequence[str]) -> list[tuple[tuple[Any, ...], Bounds, int]]:
     try:
         return _in_file(file, by)
-    except (pa.ArrowInvalid, OSError) as error:  # these errors do not name the file
+    except (pa.ArrowInvalid, OSError, NotImplementedError) as error:  # these errors do not name the file
         raise pa.ArrowInvalid(f"{file} cannot be read: {error}") from error
 
 
 def _in_file(file: Path, by: Sequence[str]) -> list[tuple[tuple[Any, ...], Bounds, int]]:
+    try:
+        return _pieces(file, by, dictionaries=by)
+    except (pa.ArrowInvalid, OSError, NotImplementedError):
+        # Arrow reads a text that was written without a dictionary (DELTA_BYTE_ARRAY) only as a plain one.
+        return _pieces(file, by, dictionaries=())
+
+
+def _pieces(
+    file: Path, by: Sequence[str], dictionaries: Sequence[str]
+) -> list[tuple[tuple[Any, ...], Bounds, int]]:
     pieces = []
-    parquet = pq.ParquetFile(file, read_dictionary=list(by), buffer_size=READ_AT_ONCE_BYTES, pre_buffer=False)
+    parquet = pq.ParquetFile(
+        file, read_dictionary=list(dictionaries), buffer_size=READ_AT_ONCE_BYTES, pre_buffer=False
+    )
     for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=[*by, "offset"]):
         if batch["offset"].null_count:
             raise _no_offset("no offset")
