@@ -2,7 +2,7 @@
 
 It holds the names of outcomes, the columns that identify the record of a row, and the check of a handler's result:
 the required columns are there, and every column can be written to a file. Every other module of `sharequeue.spark`
-may import this one; it imports only `signals`.
+may import this one; it imports only `signals` and `nested_parts`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import (
-    ArrayType,
     CalendarIntervalType,
     DataType,
     IntegerType,
     LongType,
-    MapType,
     NullType,
     StringType,
     StructType,
     TimestampType,
 )
 
+from sharequeue.spark.nested_parts import parts_of
 from sharequeue.spark.signals import Terminated
 from sharequeue.words.errors import first_line
 from sharequeue.words.values import AcknowledgeType
@@ -113,6 +112,8 @@ _WHY_TOO_LATE = (
     f"{MOST_YEARS} years ahead (not milliseconds that are read as seconds); reject a record to stop its delivery')"
 )
 
+_TIMES = "spark.sql.parquet.outputTimestampType"
+
 _NOT_PLANNED = (AnalysisException, PySparkAttributeError, PySparkTypeError, PySparkValueError)
 _LOGS_OF_SPARK = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Loggers that write each error of a plan to stderr, with the stack of the JVM as JSON."""
@@ -154,7 +155,7 @@ def with_outcomes(handled: DataFrame) -> DataFrame:
     made so, because Python could not read them. A record that would have to wait longer than the state allows is
     rejected, with the reason. Raises HandlerError when the
     result is not a DataFrame, when `outcome` or a column that identifies the record is missing or of another type,
-    when `not_before` is not a timestamp, and for columns that cannot be written to files.
+    when `not_before` is not a timestamp, and for columns that cannot be written to files, or not without a change.
     """
     if not isinstance(handled, DataFrame):
         raise HandlerError(
@@ -183,6 +184,7 @@ def with_outcomes(handled: DataFrame) -> DataFrame:
                 "the time before which a released record is not delivered again, or null"
             )
     _refuse_unwritable(handled.schema)
+    _refuse_cut_times(handled)
     # In SQL: one JVM call for each column instead of a dozen.
     given = "error" if "error" in columns else "null"
     outcome, error = "coalesce(make_valid_utf8(outcome), 'null')", f"make_valid_utf8(cast({given} as string))"
@@ -220,13 +222,27 @@ def _refuse_unwritable(schema: StructType) -> None:
 
 def _unwritable(kind: DataType) -> DataType | None:
     """Return the part of a type that a Parquet file cannot hold; None if it can hold all."""
-    if isinstance(kind, NullType | CalendarIntervalType) or kind == StructType([]):
-        return kind
-    parts: list[DataType] = []
-    if isinstance(kind, StructType):
-        parts = [each.dataType for each in kind.fields]
-    elif isinstance(kind, ArrayType):
-        parts = [kind.elementType]
-    elif isinstance(kind, MapType):
-        parts = [kind.keyType, kind.valueType]
-    return next((found for part in parts if (found := _unwritable(part)) is not None), None)
+    return next(
+        (
+            part
+            for part in parts_of(kind)
+            if isinstance(part, NullType | CalendarIntervalType) or part == StructType([])
+        ),
+        None,
+    )
+
+
+def _refuse_cut_times(handled: DataFrame) -> None:
+    """Raise HandlerError if the session writes times to files in milliseconds, and there are times."""
+    times = (
+        each.name
+        for each in handled.schema.fields
+        if any(isinstance(part, TimestampType) for part in parts_of(each.dataType))
+    )
+    if (name := next(times, None)) is None:
+        return
+    if str(handled.sparkSession.conf.get(_TIMES)).upper() == "TIMESTAMP_MILLIS":
+        raise HandlerError(
+            f"the session writes times in milliseconds ({_TIMES}=TIMESTAMP_MILLIS), which would change the handler's "
+            f"`{name}`: expected TIMESTAMP_MICROS or INT96; change this setting of the session"
+        )

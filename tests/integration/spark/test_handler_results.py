@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from sharequeue.spark.handler import HandlerError
+from sharequeue.spark.handler import HandlerError, with_outcomes
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.state import State
@@ -215,3 +215,19 @@ def _nothing_happened(state: State, group: str, available: int) -> None:
     assert sum(status.available for status in statuses) == available
     assert state.outputs.counted(group, f"sink-{group}") == []
     assert state.figures.verify(group) == []
+
+
+def test_a_session_that_cuts_times_to_milliseconds_is_refused(spark: SparkSession) -> None:
+    """Spark would write other values than the handler's, without an error; a result without times is accepted."""
+    row = "select 't' as topic, 0 as partition, 0L as offset, 1L as lease_id, 'accept' as outcome"
+    setting = "spark.sql.parquet.outputTimestampType"
+    before = spark.conf.get(setting)
+    spark.conf.set(setting, "TIMESTAMP_MILLIS")
+    try:
+        with pytest.raises(
+            HandlerError, match=r"TIMESTAMP_MILLIS\), which would change the handler's `at`: expected"
+        ):
+            with_outcomes(spark.sql(f"{row}, array(timestamp'2024-01-01') as at"))
+        with_outcomes(spark.sql(f"{row}, timestamp_ntz'2024-01-01' as at"))
+    finally:
+        spark.conf.set(setting, str(before))
