@@ -231,6 +231,44 @@ def test_a_schema_that_is_none_is_the_matter_of_its_records(
     assert (second["outcome"], "schema 2 is not an Avro schema" in second["error"]) == ("reject", True)
 
 
+def test_a_schema_with_an_invalid_default_is_read(
+    spark: SparkSession, registry_server: RegistryServer
+) -> None:
+    """Registries accept such schemas, and Spark's own decoder reads their records; also as the reader's schema. A
+    record that would need the default does not decode."""
+    registry = Registry(registry_server.url, settings=Settings({}))
+    bad = {"name": "note", "type": "string", "default": None}
+    registry_server.register("orders-value", order(), 1)
+    registry_server.register("orders-value", order(bad), 2)
+    values = [(1, bytearray(framed(1, text("a")))), (2, bytearray(framed(2, text("b") + text("x"))))]
+    records = spark.createDataFrame(values, "offset long, value binary")
+    first, second = avro(records, registry, subject="orders-value").orderBy("offset").collect()
+    assert first["outcome"] == "reject"
+    assert (tuple(second["value"]), second["outcome"]) == (("b", "x"), "accept")
+
+
+def test_bytes_after_the_value_are_refused(spark: SparkSession, registry_server: RegistryServer) -> None:
+    """Such bytes are of another schema, or have a header of another format, and their values are wrong."""
+    registry = Registry(registry_server.url, settings=Settings({}))
+    registry_server.register("orders-value", order(), 1)
+    given = (
+        framed(1, text("a")),
+        framed(1, text("a") + b"b"),
+        framed(1, text("abc")[:3]),
+        framed(1, text("")),
+    )
+    records = spark.createDataFrame(
+        [(n, bytearray(each)) for n, each in enumerate(given)], "offset long, value binary"
+    )
+    found = avro(records, registry, subject="orders-value").orderBy("offset").collect()
+    assert [row["outcome"] for row in found] == ["accept", "reject", "reject", "accept"]
+    assert (
+        found[1]["error"] == "longer than its value of schema 1: 8 bytes, beginning with 0x0000000001026162"
+    )
+    plain = avro(records, schema=json.dumps(order())).collect()
+    assert {row["outcome"] for row in plain} == {"reject"}
+
+
 def test_what_cannot_be_decoded_at_all_is_refused(
     spark: SparkSession, registry_server: RegistryServer
 ) -> None:

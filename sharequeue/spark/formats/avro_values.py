@@ -3,14 +3,15 @@
 Spark's own `from_avro` decodes. It needs the schema that a record was written with, and a topic may have records of
 several schemas. So a first pass over a lease reads five bytes of each record to find the schema ids, and the driver
 requests each new id from the registry. `from_avro` gives a struct of nulls for bytes that do not decode, which cannot
-be distinguished from a record of nulls. Both schemas are therefore wrapped in a record of one field, which changes
-nothing in the bytes. The reader's schema has another field, filled by its default: it is null where nothing was
-decoded.
+be distinguished from a record of nulls, and ignores bytes that follow the value. So both schemas are wrapped in a
+record of two fields, and a secret is appended to the bytes: the second field reads it only if the value has decoded,
+and ends where the bytes end.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -29,6 +30,9 @@ MOST_IDS = 1_000
 registry.
 """
 _ID = "sharequeue_schema_id"
+_END_BYTES = 16
+_END = {"type": "fixed", "name": "sharequeue_end", "size": _END_BYTES}
+"""The type of the secret that follows the value."""
 
 
 def avro(
@@ -57,12 +61,12 @@ def avro(
         )
     _refuse_without_avro(records)
     _limit_lengths(records)
-    raw = fn.col(column)
+    raw, end = fn.col(column), secrets.token_bytes(_END_BYTES)
     if registry is None:
         assert schema is not None  # noqa: S101 - see above
         text = _checked(records, schema, "the schema")
-        read = records.withColumn(DECODED, _from_avro(raw, text, text))
-        return _decided(read, column, fn.lit("the schema"))
+        read = records.withColumn(DECODED, _from_avro(raw, text, text, end))
+        return _decided(read, column, fn.lit("the schema"), end)
     what = "the reader's schema"
     if schema is None:
         what = f"the latest schema of {subject}"
@@ -73,7 +77,7 @@ def avro(
     schema_id = fn.conv(fn.hex(fn.substring(raw, 2, 4)), 16, 10).cast("long")
     with_ids = records.withColumn(_ID, fn.when(of_registry(raw), schema_id))
     # The first branch never applies: it gives the column its type if no schema can be used.
-    decoded = fn.when(fn.lit(False), _from_avro(raw, reader, reader))
+    decoded = fn.when(fn.lit(False), _from_avro(raw, reader, reader, end))
     problem = fn.when(
         fn.col(_ID).isNull(),
         fn.concat(fn.lit("not in the registry's format (a zero byte, four of a schema id): "), shown(raw)),
@@ -90,17 +94,20 @@ def avro(
         except HandlerError as error:
             problem = problem.when(here, fn.lit(str(error)))
         else:
-            decoded = decoded.when(here, _from_avro(fn.substring(raw, 6, 2**31 - 1), writer, reader))
+            decoded = decoded.when(here, _from_avro(fn.substring(raw, 6, 2**31 - 1), writer, reader, end))
     name_of = fn.concat(fn.lit("schema "), fn.col(_ID).cast("string"))
-    return _decided(with_ids.withColumn(DECODED, decoded), column, name_of, problem).drop(_ID)
+    return _decided(with_ids.withColumn(DECODED, decoded), column, name_of, end, problem).drop(_ID)
 
 
-def _decided(records: DataFrame, column: str, name: Column, problem: Column | None = None) -> DataFrame:
-    undecoded = fn.concat(
-        fn.lit("no Avro of "), name, fn.lit(", or not of the reader's: "), shown(fn.col(column))
-    )
-    failed = fn.col(DECODED)["decoded"].isNull()
-    error = fn.when(failed, undecoded) if problem is None else problem.when(failed, undecoded)
+def _decided(
+    records: DataFrame, column: str, name: Column, end: bytes, problem: Column | None = None
+) -> DataFrame:
+    found, shows = fn.col(DECODED)["end"], shown(fn.col(column))
+    undecoded = fn.concat(fn.lit("no Avro of "), name, fn.lit(", or not of the reader's: "), shows)
+    longer = fn.concat(fn.lit("longer than its value of "), name, fn.lit(": "), shows)
+    error = fn.when(found.isNull(), undecoded).when(found != fn.lit(end), longer)
+    if problem is not None:
+        error = problem.when(found.isNull(), undecoded).when(found != fn.lit(end), longer)
     return decided(records, column, fn.col(DECODED)["value"], error)
 
 
@@ -128,25 +135,26 @@ def _refuse_references(found: Any, what: str) -> None:
         )
 
 
-def _from_avro(raw: Column, writer: str, reader: str) -> Column:
-    options = {
-        "mode": "PERMISSIVE",
-        "avroSchema": _wrapped(reader, {"name": "decoded", "type": "boolean", "default": True}),
-    }
-    return from_avro(raw, _wrapped(writer), options)
+def _from_avro(raw: Column, writer: str, reader: str, end: bytes) -> Column:
+    options = {"mode": "PERMISSIVE", "avroSchema": _wrapped(reader)}
+    return from_avro(fn.concat(raw, fn.lit(end)), _wrapped(writer), options)
 
 
-def _wrapped(schema: str, *more: dict[str, Any]) -> str:
+def _wrapped(schema: str) -> str:
     # No namespace here: the schemas inside would inherit it.
-    fields = [{"name": "value", "type": json.loads(schema)}, *more]
+    fields = [{"name": "value", "type": json.loads(schema)}, {"name": "end", "type": _END}]
     return json.dumps({"type": "record", "name": "sharequeue_value", "fields": fields})
 
 
 def _checked(records: DataFrame, schema: str, what: str) -> str:
-    """Return the schema as JSON. Raises HandlerError if it is not a schema."""
+    """Return the schema as JSON. Raises HandlerError if it is not a schema.
+
+    Defaults are not checked, nor does Spark's decoder check them: registries have schemas with wrong ones, and their
+    records can be read.
+    """
     jvm: Any = records.sparkSession._jvm
     try:
-        return str(jvm.org.apache.avro.Schema.Parser().parse(schema).toString())
+        return str(jvm.org.apache.avro.Schema.Parser().setValidateDefaults(False).parse(schema).toString())
     except Py4JJavaError as error:
         raise HandlerError(f"{what} is not an Avro schema: {error.java_exception.getMessage()}") from None
 
