@@ -45,6 +45,15 @@ RECORD_SCHEMA = (
 )
 """The columns of a DataFrame of leased records, in DDL."""
 
+_YEAR = "(year(timestamp) - if(month(timestamp) < 3, 1, 0))"
+"""The year, from March to February: a leap day is its last one."""
+_AS_WRITTEN = (
+    "if(timestamp >= timestamp'1582-10-15 00:00:00Z', timestamp, timestamp + "
+    f"make_dt_interval(cast(floor({_YEAR} / 100) - floor({_YEAR} / 400) - 2 as int)))"
+)
+"""The timestamp that the record has. Spark's connector reads one before 1582 as a day of the Julian calendar: year 1
+becomes two days later.
+"""
 _BEFORE, _AFTER = ("topic", "partition", "offset", "timestamp"), ("key", "value")
 
 
@@ -149,7 +158,8 @@ def scan_records(
     """
     reader = spark.read.format("kafka").option("failOnDataLoss", "false")
     given = {name: value for name, value in options.items() if name != SEEK}
-    return reader.options(**{**spark_options(settings), **given, **scan.options()}).load()
+    records = reader.options(**{**spark_options(settings), **given, **scan.options()}).load()
+    return records.withColumn("timestamp", fn.expr(_AS_WRITTEN))
 
 
 def sought_scan(

@@ -16,9 +16,13 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.lease import lease
 from sharequeue.spark.output.manifest import read_output
+from sharequeue.spark.reading.frame import scan_records, sought_scan
+from sharequeue.spark.reading.options import ISOLATION, READER_OPTIONS
+from sharequeue.spark.reading.plan import plan_scans
 from sharequeue.spark.replays.trial import try_on
 from sharequeue.state import State
 from sharequeue.words.errors import InvalidTimestamp
+from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
@@ -130,3 +134,33 @@ def test_records_with_timestamps_in_nanoseconds_are_sought(
         leased.records.collect()
     report = run_job(job, holder)
     assert (report.accepted, report.gaps) == (4, 2)
+
+
+def test_a_timestamp_is_the_one_that_was_written(
+    make_topic: MakeTopic, settings: Settings, spark: SparkSession
+) -> None:
+    """Also before 1582, where Spark's connector takes it for a day of another calendar; a seek reads the same."""
+    topic = make_topic(1)
+    times = [
+        int(datetime(year, month, day, 12, tzinfo=UTC).timestamp() * 1000)
+        for year, month, day in (
+            (1, 1, 1),
+            (100, 3, 2),
+            (1200, 2, 28),
+            (1582, 10, 14),
+            (1582, 10, 15),
+            (2024, 1, 1),
+        )
+    ]
+    producer = Producer(client_config(settings))
+    for at in times:
+        producer.produce(topic, b"a", timestamp=at, partition=0)
+    producer.flush()
+    (scan,) = plan_scans({(topic, 0): OffsetSet.of((0, len(times)))})
+    scanned = scan_records(spark, settings, scan, READER_OPTIONS)
+    sought = sought_scan(
+        spark, settings, scan, {**READER_OPTIONS, ISOLATION: "read_uncommitted"}, headers=False
+    )
+    for records in (scanned, sought):
+        found = records.orderBy("offset").selectExpr("unix_millis(timestamp)").collect()
+        assert [row[0] for row in found] == times
