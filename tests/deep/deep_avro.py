@@ -247,6 +247,23 @@ def test_a_schema_with_an_invalid_default_is_read(
     assert (tuple(second["value"]), second["outcome"]) == (("b", "x"), "accept")
 
 
+def test_a_unit_that_has_changed_is_refused(spark: SparkSession, registry_server: RegistryServer) -> None:
+    """Avro resolves the two schemas, and would make a time of 1970 of one of today."""
+    registry = Registry(registry_server.url, settings=Settings({}))
+    for schema_id, unit in ((1, "millis"), (2, "micros")):
+        at = {"name": "at", "type": {"type": "long", "logicalType": f"timestamp-{unit}"}}
+        registry_server.register(
+            "orders-value", {"type": "record", "name": "Order", "fields": [at]}, schema_id
+        )
+    values = [(n, bytearray(framed(n, number(1_700_000_000_000)))) for n in (1, 2)]
+    records = spark.createDataFrame(values, "offset long, value binary")
+    found = avro(records, registry, subject="orders-value").orderBy("offset").collect()
+    assert [row["outcome"] for row in found] == ["reject", "accept"]
+    assert found[0]["error"] == (
+        "schema 1 has other values than the reader's schema would read (at: timestamp-millis, and timestamp-micros)"
+    )
+
+
 def test_bytes_after_the_value_are_refused(spark: SparkSession, registry_server: RegistryServer) -> None:
     """Such bytes are of another schema, or have a header of another format, and their values are wrong."""
     registry = Registry(registry_server.url, settings=Settings({}))

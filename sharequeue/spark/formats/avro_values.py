@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.avro.functions import from_avro
 
+from sharequeue.spark.formats.avro_units import changed_unit
 from sharequeue.spark.formats.decoded_column import DECODED, decided, of_registry, shown
 from sharequeue.spark.formats.registry import Registry
 from sharequeue.spark.handler import HandlerError
@@ -91,6 +92,7 @@ def avro(
             if found is None:
                 raise HandlerError(f"{name} is not in the registry")
             writer = _checked(records, _avro_of(found, name), name)
+            _refuse_other_units(writer, reader, name)
         except HandlerError as error:
             problem = problem.when(here, fn.lit(str(error)))
         else:
@@ -157,6 +159,11 @@ def _checked(records: DataFrame, schema: str, what: str) -> str:
         return str(jvm.org.apache.avro.Schema.Parser().setValidateDefaults(False).parse(schema).toString())
     except Py4JJavaError as error:
         raise HandlerError(f"{what} is not an Avro schema: {error.java_exception.getMessage()}") from None
+
+
+def _refuse_other_units(writer: str, reader: str, name: str) -> None:
+    if (part := changed_unit(json.loads(writer), json.loads(reader))) is not None:
+        raise HandlerError(f"{name} has other values than the reader's schema would read ({part})")
 
 
 def _limit_lengths(records: DataFrame) -> None:
