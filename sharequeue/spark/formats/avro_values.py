@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.avro.functions import from_avro
@@ -30,6 +32,8 @@ MOST_IDS = 1_000
 """The most schema ids of one lease. More mean that the topic has other bytes, and each would be a request to the
 registry.
 """
+MOST_SAID = 300
+"""The most characters of Spark's own error in a message."""
 _ID = "sharequeue_schema_id"
 _END_BYTES = 16
 _END = {"type": "fixed", "name": "sharequeue_end", "size": _END_BYTES}
@@ -66,6 +70,7 @@ def avro(
     if registry is None:
         assert schema is not None  # noqa: S101 - see above
         text = _checked(records, schema, "the schema")
+        _refuse_untyped(records, text, "the schema")
         read = records.withColumn(DECODED, _from_avro(raw, text, text, end))
         return _decided(read, column, fn.lit("the schema"), end)
     what = "the reader's schema"
@@ -75,6 +80,7 @@ def avro(
         _refuse_references(latest, what)
         schema = _avro_of(latest, what)
     reader = _checked(records, schema, what)
+    _refuse_untyped(records, reader, what)
     schema_id = fn.conv(fn.hex(fn.substring(raw, 2, 4)), 16, 10).cast("long")
     with_ids = records.withColumn(_ID, fn.when(of_registry(raw), schema_id))
     # The first branch never applies: it gives the column its type if no schema can be used.
@@ -149,16 +155,62 @@ def _wrapped(schema: str) -> str:
 
 
 def _checked(records: DataFrame, schema: str, what: str) -> str:
-    """Return the schema as JSON. Raises HandlerError if it is not a schema.
+    """Return the schema as JSON, without its wrong defaults. Raises HandlerError if it is not a schema.
 
-    Defaults are not checked, nor does Spark's decoder check them: registries have schemas with wrong ones, and their
-    records can be read.
+    Registries have schemas with wrong defaults. Their records can be read, but Spark cannot pass such a schema to its
+    executors.
     """
     jvm: Any = records.sparkSession._jvm
+
+    def parsed(text: str, *, defaults: bool = True) -> str:
+        return str(jvm.org.apache.avro.Schema.Parser().setValidateDefaults(defaults).parse(text).toString())
+
     try:
-        return str(jvm.org.apache.avro.Schema.Parser().setValidateDefaults(False).parse(schema).toString())
+        text = parsed(schema, defaults=False)
     except Py4JJavaError as error:
         raise HandlerError(f"{what} is not an Avro schema: {error.java_exception.getMessage()}") from None
+    try:
+        return parsed(text)
+    except Py4JJavaError:
+        return _without_wrong_defaults(json.loads(text), parsed)
+
+
+def _refuse_untyped(records: DataFrame, reader: str, what: str) -> None:
+    """Raise HandlerError if Spark has no type for a schema: one that contains itself, for example."""
+    try:
+        records.select(_from_avro(fn.lit(b""), reader, reader, b""))
+    except (Py4JJavaError, PySparkException) as error:
+        raise HandlerError(f"{what} cannot be a type of Spark: {_reason(error)}") from None
+
+
+def _reason(error: Py4JJavaError | PySparkException) -> str:
+    java = getattr(error, "java_exception", None)
+    return " ".join(str(error if java is None else java.getMessage()).split())[:MOST_SAID]
+
+
+def _without_wrong_defaults(schema: Any, parsed: Callable[[str], str]) -> str:
+    fields = [each for each in _fields(schema) if "default" in each]
+    defaults = [each.pop("default") for each in fields]
+    for field, default in zip(fields, defaults, strict=True):
+        field["default"] = default
+        try:
+            parsed(json.dumps(schema))
+        except Py4JJavaError:
+            del field["default"]
+    return json.dumps(schema)
+
+
+def _fields(schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield the fields of all records in a schema, those inside another field's type first."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from _fields(each)
+    elif isinstance(schema, dict):
+        for part in ("type", "items", "values"):
+            yield from _fields(schema.get(part))
+        for field in schema.get("fields", ()):
+            yield from _fields(field)
+            yield field
 
 
 def _refuse_other_units(writer: str, reader: str, name: str) -> None:
