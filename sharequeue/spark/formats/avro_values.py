@@ -113,9 +113,8 @@ def _decided(
     found, shows = fn.col(DECODED)["end"], shown(fn.col(column))
     undecoded = fn.concat(fn.lit("no Avro of "), name, fn.lit(", or not of the reader's: "), shows)
     longer = fn.concat(fn.lit("longer than its value of "), name, fn.lit(": "), shows)
-    error = fn.when(found.isNull(), undecoded).when(found != fn.lit(end), longer)
-    if problem is not None:
-        error = problem.when(found.isNull(), undecoded).when(found != fn.lit(end), longer)
+    when = fn.when if problem is None else problem.when
+    error = when(found.isNull(), undecoded).when(found != fn.lit(end), longer)
     return decided(records, column, fn.col(DECODED)["value"], error)
 
 

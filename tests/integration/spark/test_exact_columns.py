@@ -67,6 +67,7 @@ CASES: tuple[tuple[types.DataType, str, tuple[str, ...], tuple[str, ...]], ...] 
     (TEXT, "name", ("a" * 63,), ("a" * 64,)),
     (TEXT, '"char"', ("a",), ("ab",)),
     (TEXT, "bit(3)", ("101",), ("1011",)),
+    (TEXT, "text", ("a\n\\.\nb", "\\.", "a\r\nb"), ("a\0b",)),
     (TEXT, "uuid", ("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",), ("a0eebc99",)),
 )
 ARROW: dict[types.DataType, pa.DataType] = {
