@@ -169,6 +169,9 @@ ARGUMENTS: Mapping[str, Argument] = {
     "p_cancelled": EITHER_OF,
     "p_refund": EITHER_OF,
     "p_suspects": Argument([False], meant(("null", "of true"), "none was; either")),
+    "p_reasons": Argument(
+        [None], meant(("null", "a null in it", *each(NAMES)), "words for the dead letter, or none")
+    ),
     # Operators.
     "p_execute": EITHER_OF,
     "p_dry_run": EITHER_OF,

@@ -4,7 +4,8 @@ They contain what Kafka's dead letters do not have: class and message of the han
 first and the last attempt, and its run and member. The attempts are in Postgres, one row per failed lease
 (``sql/functions/40_dead_letters/attempts.sql``). The error is in the Parquet files of the run's exceptions sink,
 which the acknowledgement named as an output of its lease: so acknowledging costs nothing more, and only the errors of
-archived records are read. If the files cannot be read, a header of the letter says so.
+archived records are read. If the files cannot be read, a header of the letter says so. An attempt that ended without
+an acknowledgement has its reason in Postgres.
 """
 
 from __future__ import annotations
@@ -89,10 +90,13 @@ class Explanations:
         for number, attempt in reversed(list(enumerate(attempts))):
             for bounds in attempt.offsets.ranges:
                 first.update(dict.fromkeys(range(*bounds), number))
-        # Only the last attempt's error is the reason; an attempt that ended without an acknowledgement has no error.
+        # Only the last attempt's error is the reason.
         named = {a.exceptions for a in attempts if a.exceptions}
         self._tables = {location: table for location, table in self._tables.items() if location in named}
         errors = [self._errors(attempt) for attempt in attempts]
+        reasons = [
+            () if a.reason is None else exception_headers(a.reason, messages=self._messages) for a in attempts
+        ]
         made: dict[tuple[int, int, Headers], Headers] = {}
 
         def explain(offset: int) -> Headers:
@@ -101,7 +105,8 @@ class Explanations:
                 return ()
             # Equal headers share one tuple: their letters differ only in the offset.
             found = errors[number]
-            what = (first[offset], number, _UNREADABLE if found is None else found.get(offset, ()))
+            error = _UNREADABLE if found is None else found.get(offset, ())
+            what = (first[offset], number, reasons[number] or error)
             headers = made.get(what)
             if headers is None:
                 headers = made[what] = (*what[2], *attempt_headers(attempts[what[0]], attempts[number]))

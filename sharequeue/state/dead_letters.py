@@ -91,6 +91,7 @@ class DeadLetters:
                 datetime.fromisoformat(attempt["acquired_at"]),
                 OffsetSet.parse(attempt["offsets"]),
                 attempt["exceptions"],
+                attempt["reason"],
             )
             for attempt in first["attempts"]
         )

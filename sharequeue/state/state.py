@@ -296,11 +296,19 @@ class State:
         )
         return [refusal(row) or acknowledged_of(row) for row in rows]
 
-    def release(self, leases: Sequence[Lease], *, cancelled: bool = False, refund: bool = False) -> int:
+    def release(
+        self,
+        leases: Sequence[Lease],
+        *,
+        cancelled: bool = False,
+        refund: bool = False,
+        reasons: Sequence[str | None] | None = None,
+    ) -> int:
         """Release all records that these leases still hold; return their number.
 
         They are redelivered as suspects, unless ``cancelled`` or with a ``refund`` (see ``release_member``). Suspects
-        stay suspects.
+        stay suspects. ``reasons`` has for each lease why it was not acknowledged, as ``Class: message``: the dead
+        letter of a record that is exhausted by this has it.
         """
         if not leases:
             return 0
@@ -311,12 +319,13 @@ class State:
             sa.text(
                 "select coalesce(sum(records), 0) as released from sharequeue.release_many(:group_id, :topics,"
                 " :partitions, :member_id, cast(:tokens as uuid[]), :cancelled, :refund,"
-                " cast(:suspects as boolean[]))"
+                " cast(:suspects as boolean[]), cast(:reasons as text[]))"
             ),
             **names,
             cancelled=cancelled,
             refund=refund,
             suspects=[lease.suspects for lease in leases],
+            reasons=None if reasons is None else [each and each.replace("\0", "") for each in reasons],
         )
         return int(rows[0]["released"])
 

@@ -302,6 +302,8 @@ class Attempt:
     offsets: OffsetSet
     exceptions: str | None
     """A folder of Parquet files; None if the attempt was not acknowledged, or its client writes none."""
+    reason: str | None = None
+    """Why it ended without an acknowledgement, as ``Class: message``; None if it was acknowledged, or not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -446,7 +446,9 @@ create table sharequeue.failed_attempts (
     acquired_at timestamptz not null,
     -- Exclusive end of the offsets.
     past bigint not null,
-    offsets int8multirange not null
+    offsets int8multirange not null,
+    -- Why the lease ended without an acknowledgement, as 'Class: message'; null where it was acknowledged, or nobody knows.
+    reason text
 );
 alter table sharequeue.failed_attempts alter column offsets set storage external;
 create index failed_attempts_by_end on sharequeue.failed_attempts (share_partition_id, past);

@@ -364,7 +364,8 @@ begin
         delete from sharequeue.members m where m.group_id = p_group_id and m.session_expires_at <= v_at
         returning m.member_id)
     select coalesce(array_agg(gone.member_id order by gone.member_id), '{}') into v_gone from gone;
-    perform sharequeue_internal.release_held(p_group_id, v_gone);
+    perform sharequeue_internal.release_held(p_group_id, v_gone, p_reason => 'SessionExpired: no heartbeat came before the '
+        'session ended: the process that held the record was killed, or could not reach the service');
     perform sharequeue_internal.note_leavers(p_group_id, cardinality(v_gone));
     return v_gone;
 end

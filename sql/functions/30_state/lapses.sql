@@ -5,11 +5,11 @@
 -- under a limit of l come back in parts of at most N / ceil(N^(1/(l-c))), so that at the last delivery each is alone. At the
 -- limit a record is exhausted only if it was alone in its lease. Records that shared the lease get one more delivery each,
 -- alone, at the same count. Returns the number of records that the leases held, and how many of them are terminal now, for
--- advance_spso.
+-- advance_spso. p_reason, as 'Class: message', is for the dead letters: why no acknowledgement came; null if nobody knows.
 --
 -- One statement processes the whole batches of all leases. Only exploded batches are processed one by one.
 create or replace function sharequeue_internal.end_leases(
-    p_share_partition_id bigint, p_lease_ids bigint[], out held bigint, out completed bigint
+    p_share_partition_id bigint, p_lease_ids bigint[], p_reason text, out held bigint, out completed bigint
 )
 language plpgsql volatile as $$
 declare
@@ -19,7 +19,7 @@ begin
     if not (select s.breaker_percent > 0 from sharequeue.share_partitions sp
             join sharequeue.group_settings s using (group_id) where sp.share_partition_id = p_share_partition_id) then
         select e.held, e.completed into held, completed
-        from sharequeue_internal.end_leases_at(p_share_partition_id, p_lease_ids, null) as e;
+        from sharequeue_internal.end_leases_at(p_share_partition_id, p_lease_ids, null, p_reason) as e;
         return;
     end if;
     -- The circuit breaker counts each lease before it ends, and returns the time until which its records must wait. Its
@@ -31,7 +31,7 @@ begin
     loop
         select e.held, e.completed into v_ended
         from sharequeue_internal.end_leases_at(p_share_partition_id, array[v_lease_id],
-            sharequeue_internal.circuit_lapse(p_share_partition_id, v_lease_id)) as e;
+            sharequeue_internal.circuit_lapse(p_share_partition_id, v_lease_id), p_reason) as e;
         held := held + v_ended.held;
         completed := completed + v_ended.completed;
     end loop;
@@ -40,7 +40,8 @@ $$;
 
 -- The same, with the times until which records of a failed probe wait.
 create or replace function sharequeue_internal.end_leases_at(
-    p_share_partition_id bigint, p_lease_ids bigint[], p_not_before timestamptz, out held bigint, out completed bigint
+    p_share_partition_id bigint, p_lease_ids bigint[], p_not_before timestamptz, p_reason text, out held bigint,
+    out completed bigint
 )
 -- A session keeps a plan that was made while the tables were small. So the query leaves the planner no choice: rows are found by
 -- lease and written by ctid, which cannot change under the share-partition's lock, and no table is read whole. With plain joins
@@ -56,7 +57,7 @@ begin
     from sharequeue.share_partitions sp join sharequeue.group_settings s using (group_id)
     where sp.share_partition_id = p_share_partition_id;
     if v_sp.dead_letters then
-        perform sharequeue_internal.note_attempts(p_share_partition_id, p_lease_ids);
+        perform sharequeue_internal.note_attempts(p_share_partition_id, p_lease_ids, p_reason => p_reason);
     end if;
     with parts as (
         select f.*, sum(f.records) over (partition by e.lease_id)::bigint as together,
@@ -130,10 +131,10 @@ $$;
 
 -- The same for one lease.
 create or replace function sharequeue_internal.end_unacknowledged(
-    p_share_partition_id bigint, p_lease_id bigint, out held bigint, out completed bigint
+    p_share_partition_id bigint, p_lease_id bigint, p_reason text default null, out held bigint, out completed bigint
 )
 language sql volatile as $$
-    select e.held, e.completed from sharequeue_internal.end_leases(p_share_partition_id, array[p_lease_id]) as e
+    select e.held, e.completed from sharequeue_internal.end_leases(p_share_partition_id, array[p_lease_id], p_reason) as e
 $$;
 
 -- Returns whether a share-partition has a lock that was taken in the future: the clock was set back since. Such a lock counts as
@@ -171,7 +172,8 @@ begin
     leases := cardinality(v_lease_ids);
     if leases > 0 then
         select e.held, e.completed into records, v_completed
-        from sharequeue_internal.end_leases(p_share_partition_id, v_lease_ids) as e;
+        from sharequeue_internal.end_leases(p_share_partition_id, v_lease_ids, 'LockLapsed: no acknowledgement came before '
+            'the lock ended: the process that held the record was killed, or took longer than the lock') as e;
         perform sharequeue_internal.count_event(p_share_partition_id, 'lapsed', records);
         perform sharequeue_internal.advance_spso(p_share_partition_id, v_completed);
     end if;

@@ -19,7 +19,7 @@ $$;
 -- One member after the other would return to the first share-partition while the last one is locked.
 create or replace function sharequeue_internal.release_held(
     p_group_id text, p_member_ids text[], p_token uuid default null, p_cancelled boolean default false,
-    p_refund boolean default false
+    p_refund boolean default false, p_reason text default null
 ) returns bigint
 language plpgsql volatile as $$
 declare
@@ -38,7 +38,8 @@ begin
         perform from sharequeue.share_partitions where share_partition_id = v_id for no key update;
         continue when not found;
         foreach v_member_id in array p_member_ids loop
-            v_released := v_released + sharequeue_internal.release_of(v_id, v_member_id, p_token, p_cancelled, p_refund, false);
+            v_released := v_released + sharequeue_internal.release_of(
+                v_id, v_member_id, p_token, p_cancelled, p_refund, false, p_reason);
         end loop;
     end loop;
     return v_released;
@@ -46,10 +47,10 @@ end
 $$;
 
 -- The same for one share-partition, whose row is locked. p_suspects: the records that return after a cancelled run or with a
--- refund were suspects when they were leased. They are suspects again, in parts of the same size.
+-- refund were suspects when they were leased. They are suspects again, in parts of the same size. p_reason: as in end_leases.
 create or replace function sharequeue_internal.release_of(
     p_share_partition_id bigint, p_member_id text, p_token uuid, p_cancelled boolean, p_refund boolean,
-    p_suspects boolean
+    p_suspects boolean, p_reason text
 ) returns bigint
 language plpgsql volatile as $$
 declare
@@ -68,7 +69,8 @@ begin
             select e.held, e.completed into v_ended
             from sharequeue_internal.end_cancelled(p_share_partition_id, v_lease_id, p_refund, p_suspects) as e;
         else
-            select e.held, e.completed into v_ended from sharequeue_internal.end_unacknowledged(p_share_partition_id, v_lease_id) as e;
+            select e.held, e.completed into v_ended
+            from sharequeue_internal.end_unacknowledged(p_share_partition_id, v_lease_id, p_reason) as e;
         end if;
         v_released := v_released + v_ended.held;
         v_completed := v_completed + v_ended.completed;

@@ -14,8 +14,9 @@ $$;
 
 -- Records the failed delivery of the records of p_offsets that these leases hold, or of all that they hold if p_offsets is null.
 -- Called before the records leave their leases, and only if there is a dead-letter topic. Accepted records are left out.
+-- p_reason: why the leases end without an acknowledgement.
 create or replace function sharequeue_internal.note_attempts(
-    p_id bigint, p_lease_ids bigint[], p_offsets int8multirange default null
+    p_id bigint, p_lease_ids bigint[], p_offsets int8multirange default null, p_reason text default null
 ) returns void
 language plpgsql volatile set enable_seqscan = off as $$
 declare
@@ -24,9 +25,9 @@ declare
 begin
     select group_id, spso into v_group_id, v_spso from sharequeue.share_partitions where share_partition_id = p_id;
     perform sharequeue_internal.forget_attempts(p_id, v_spso);
-    insert into sharequeue.failed_attempts (share_partition_id, lease_id, member_id, client_id, acquired_at, past, offsets)
+    insert into sharequeue.failed_attempts (share_partition_id, lease_id, member_id, client_id, acquired_at, past, offsets, reason)
     select p_id, l.lease_id, l.member_id, coalesce((select m.client_id from sharequeue.members m
-            where m.group_id = v_group_id and m.member_id = l.member_id), ''), l.acquired_at, upper(x.offsets), x.offsets
+            where m.group_id = v_group_id and m.member_id = l.member_id), ''), l.acquired_at, upper(x.offsets), x.offsets, p_reason
     from unnest(p_lease_ids) as e (lease_id)
     cross join lateral (
         select lease_id, member_id, acquired_at from sharequeue.leases where lease_id = e.lease_id offset 0) as l
@@ -40,13 +41,13 @@ begin
 end
 $$;
 
--- Returns the attempts of some records, oldest first: the member, the time, and the location of the files with the
--- handler's errors, null if there are none. Attempts before the group had a dead-letter topic are not known.
+-- Returns the attempts of some records, oldest first: the member, the time, the location of the files with the handler's
+-- errors, null if there are none, and why it ended without an acknowledgement. Attempts before the group had a dead-letter topic are not known.
 create or replace function sharequeue_internal.attempts_at(p_id bigint, p_offsets int8multirange) returns jsonb
 language sql stable as $$
     select coalesce(jsonb_agg(jsonb_build_object(
             'lease_id', f.lease_id, 'member_id', f.member_id, 'client_id', f.client_id, 'acquired_at', f.acquired_at,
-            'offsets', (f.offsets * p_offsets)::text, 'exceptions', (
+            'offsets', (f.offsets * p_offsets)::text, 'reason', f.reason, 'exceptions', (
                 select o.location from sharequeue.lease_outputs o
                 where o.lease_id = f.lease_id and o.sink like '%-exceptions' and o.records > 0 limit 1))
         order by f.acquired_at, f.lease_id), '[]')

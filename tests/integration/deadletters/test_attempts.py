@@ -133,7 +133,7 @@ def test_a_group_may_leave_the_messages_of_exceptions_out(case: GivenUp, tmp_pat
     ]
 
 
-def test_a_lapsed_lease_is_an_attempt_without_a_reason(case: GivenUp, tmp_path: Path) -> None:
+def test_a_lapsed_lease_is_an_attempt_whose_lock_lapsed(case: GivenUp, tmp_path: Path) -> None:
     """What killed its worker says nothing: the letter has the member's name and the times, and no stale reason."""
     first = acquire(case, "first", 1)
     outputs = written_exceptions(tmp_path / "lease=1", {0: "ValueError: once"})
@@ -143,8 +143,25 @@ def test_a_lapsed_lease_is_an_attempt_without_a_reason(case: GivenUp, tmp_path: 
     case.state.sweep()
     case.writer().drain()
     (letter,) = case.letters()
-    assert (letter.cause, letter.exception_class, letter.exception_message) == ("exceeded", None, None)
+    assert (letter.cause, letter.exception_class) == ("exceeded", "LockLapsed")
+    assert "the process that held the record was killed, or took longer" in (letter.exception_message or "")
     assert letter.header("sharequeue.run.id") == "killed"
+
+
+def test_a_letter_has_the_reason_for_which_its_lease_was_given_back(case: GivenUp) -> None:
+    """Of each lease its own, also without the messages of exceptions; none was given: none is in the letter. A longer
+    one than any letter shows is cut, and one with a zero byte is none the less stored."""
+    case.configure(sharequeue_dead_letter_error_message_enable="false")
+    for _ in range(2):
+        leases = [acquire(case, "member", 1) for _ in range(3)]
+        case.state.release(leases, reasons=["ProcessKilled: killed its\0 process", None, "x" * 10_000])
+    case.writer().drain()
+    letters = sorted(case.letters(), key=lambda letter: letter.source_offset or 0)
+    assert [(each.exception_class, each.exception_message) for each in letters] == [
+        ("ProcessKilled", None),
+        (None, None),
+        (None, None),
+    ]
 
 
 def test_attempts_are_kept_no_longer_than_their_records_are_in_flight(case: GivenUp) -> None:
