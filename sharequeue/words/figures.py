@@ -160,6 +160,11 @@ class GroupFigures:
     available: int = figure(
         "records that will be delivered again", title="available", dagster="available_records"
     )
+    suspects: int = figure(
+        "of the available records, those whose last delivery ended without an acknowledgement",
+        title="suspects",
+        dagster="suspect_records",
+    )
     archiving: int = figure(
         "records that were given up and whose dead letter is not written",
         title="wait for their dead letter",
@@ -245,6 +250,13 @@ class SharePartitionStatus:
         "of the available records, those that wait for a later time",
         title="wait for a later time",
         command="WAITING",
+    )
+    suspects: int = figure(
+        "of the available records, those whose last delivery ended without an acknowledgement: one of them may have"
+        " killed its process, so they are delivered again in parts",
+        title="suspects",
+        command="SUSPECTS",
+        listed=True,
     )
     waiting_until: datetime | None = figure(
         "when the first of these may be delivered", "time", command="WAITING-UNTIL", default=None, wide=True

@@ -5,7 +5,8 @@
 -- rejected and exhausted ones, no_dlq had no dead-letter topic, dropped_letters were dropped because their letters could not
 -- be written, and the others are letters. Lost records did not end, and are counted separately. If there is lag and nothing
 -- can be leased, blocked_by is the reason as one word, and blocked_reason as a sentence; blocked_until is when this may
--- change, if it is known, and blocked_offset is the blocking record.
+-- change, if it is known, and blocked_offset is the blocking record. Suspects are available records whose last delivery ended
+-- without an acknowledgement.
 create or replace view sharequeue.share_partition_status as
 select
     sp.share_partition_id, sp.group_id, sp.topic, sp.partition, sp.topic_id, sp.status, sp.state_epoch,
@@ -29,7 +30,7 @@ select
     e.rejected + e.exhausted - coalesce(d.total_letters + d.total_dropped, 0) as no_dlq,
     coalesce(d.total_dropped, 0) as dropped_letters,
     held.reason as held_reason,
-    f.waiting_until, b.blocked_by, b.blocked_reason, b.blocked_until, b.blocked_offset
+    f.waiting_until, b.blocked_by, b.blocked_reason, b.blocked_until, b.blocked_offset, f.suspects
 from sharequeue.share_partitions sp
 join sharequeue.group_settings g using (group_id)
 left join sharequeue.observations seen using (group_id, topic)
@@ -41,7 +42,8 @@ cross join lateral (
         coalesce(sum(n) filter (where state = 3), 0)::bigint as archiving,
         coalesce(sum(n) filter (where state = 0 and not_before > sharequeue.clock()), 0)::bigint as waiting,
         min(not_before) filter (where state = 0 and not_before > sharequeue.clock()) as waiting_until,
-        coalesce(max(delivery_count) filter (where state in (0, 1, 3)), 0) as highest_delivery_count
+        coalesce(max(delivery_count) filter (where state in (0, 1, 3)), 0) as highest_delivery_count,
+        coalesce(sum(n) filter (where state = 0 and isolate is not null), 0)::bigint as suspects
     from sharequeue.in_flight_batches b,
         sharequeue.records(sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets)) as n
     where b.share_partition_id = sp.share_partition_id

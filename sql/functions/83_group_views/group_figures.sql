@@ -8,12 +8,13 @@ select f.group_id, f.share_partitions, f.lag, f.in_flight, f.available, f.acquir
     f.oldest_age_seconds, f.finished_records, f.window_seconds,
     case when f.finished_records > 0 then f.finished_records / f.window_seconds end as throughput,
     case when f.lag = 0 then 0 when f.finished_records > 0 then f.lag * f.window_seconds / f.finished_records end
-        as time_to_drain_seconds
+        as time_to_drain_seconds,
+    f.suspects
 from (
     select g.group_id, count(s.share_partition_id) as share_partitions, coalesce(sum(s.lag), 0)::bigint as lag,
         coalesce(sum(s.in_flight), 0)::bigint as in_flight, coalesce(sum(s.available), 0)::bigint as available,
         coalesce(sum(s.acquired), 0)::bigint as acquired, coalesce(sum(s.archiving), 0)::bigint as archiving,
-        coalesce(sum(s.waiting), 0)::bigint as waiting,
+        coalesce(sum(s.waiting), 0)::bigint as waiting, coalesce(sum(s.suspects), 0)::bigint as suspects,
         coalesce(sum(s.delivery_complete_count), 0)::bigint as delivery_complete_count,
         coalesce(sum(s.lost_records), 0)::bigint as lost_records, coalesce(sum(s.accepted), 0)::bigint as accepted,
         coalesce(sum(s.rejected), 0)::bigint as rejected, coalesce(sum(s.exhausted), 0)::bigint as exhausted,
