@@ -14,9 +14,9 @@ The public names, by purpose:
   replaces the rows of the live output with the replay (`PublishReport`);
 - the output: `read_output`, or `job.output()`; `job.sweep()` removes the files that killed runs left;
 - the Spark session: `spark_session`;
-- errors: `HandlerError`, `MostFailed`, `LockLost`, `GroupTaken`, `SinkTaken`, `SinkRefused`, `NotFiles`,
-  `NoSuchSink`, `OutputDamaged`, `OutputFull`, `OutputNotReachable`, `OutputNotShared`, `RegistryNotAvailable`,
-  `SparkNotReady`; and the warning `Unacknowledged`.
+- errors: `HandlerError`, `MostFailed`, `ProcessKilled`, `LockLost`, `GroupTaken`, `SinkTaken`, `SinkRefused`,
+  `NotFiles`, `NoSuchSink`, `OutputDamaged`, `OutputFull`, `OutputNotReachable`, `OutputNotShared`,
+  `RegistryNotAvailable`, `SparkNotReady`; and the warning `Unacknowledged`.
 
 The modules, in the order in which a record passes through them:
 
@@ -25,7 +25,7 @@ The modules, in the order in which a record passes through them:
 - `run` works round by round (`rounds`), `following` starts a run whenever there are records, and `lease` offers the
   same to a program that does its own writing.
 - `leasing/`: the checks of the group (`group`), acquiring leases and renewing their locks (`renewal`), which leases
-  run as a separate Spark job (`isolation`).
+  run as a separate Spark job (`isolation`), and what a dead process means (`crashes`).
 - `reading/`: from leased offsets to a DataFrame. `plan` chooses the scans, `frame` makes the DataFrame, `source`
   queries the topics.
 - `output/`: the files of a lease, and which of them count (`manifest`).
@@ -49,6 +49,7 @@ from sharequeue.spark.by_row import Reject, Release, by_row
 from sharequeue.spark.handler import HandlerError, MostFailed, RegistryNotAvailable
 from sharequeue.spark.job import Summary
 from sharequeue.spark.lease import LeasedRecords, Unacknowledged, lease
+from sharequeue.spark.leasing.crashes import ProcessKilled
 from sharequeue.spark.leasing.group import GroupTaken
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.output.manifest import NoSuchSink, NotFiles, read_output
@@ -88,6 +89,7 @@ __all__ = [
     "ParquetByLease",
     "Pipeline",
     "PostgresTable",
+    "ProcessKilled",
     "PublishReport",
     "RegistryNotAvailable",
     "Reject",

@@ -32,6 +32,7 @@ from sharequeue.groups.membership import Membership
 from sharequeue.reports.waiting_work import GroupWork, work_of
 from sharequeue.spark.handler import RegistryNotAvailable
 from sharequeue.spark.job import Bounds, ShareGroupJob
+from sharequeue.spark.leasing.crashes import ProcessKilled
 from sharequeue.spark.leasing.group import Opened
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.output.reachable import OutputNotReachable
@@ -279,5 +280,5 @@ def _can_wait(error: Exception) -> bool:
     # A handler that cannot be planned fails on all records.
     if isinstance(error, AnalysisException):
         return False
-    outages = PoolTimeout | LockLost | OutputNotReachable | RegistryNotAvailable
+    outages = PoolTimeout | LockLost | OutputNotReachable | ProcessKilled | RegistryNotAvailable
     return isinstance(error, outages | PySparkException | Py4JError)

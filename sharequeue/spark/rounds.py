@@ -62,6 +62,7 @@ from sharequeue.spark.report import RoundReport, counted
 from sharequeue.spark.sinks.interface import Accepted, OpenSink, Refused, SinkContext, WrittenRound
 from sharequeue.spark.spark_jobs import uncache
 from sharequeue.words.errors import BrokerNotAvailable, InvalidRequest
+from sharequeue.words.names import listed
 from sharequeue.words.offsets import EMPTY, OffsetSet
 from sharequeue.words.values import (
     Acknowledged,
@@ -172,6 +173,8 @@ class Run:
     records_done: int = field(init=False, default=0)
     failure: str | None = field(init=False, default=None)
     """The first record of the run that failed with an error."""
+    killers: list[Lease] = field(init=False, default_factory=list)
+    """The records that the run gave up because their process died while they were alone: one in each lease."""
     leasing: threading.Lock = field(init=False, default_factory=threading.Lock)
     """Held while a round is leased, and while one is acknowledged and its releases are noted."""
     reporting: threading.Lock = field(init=False, default_factory=threading.Lock)
@@ -209,6 +212,13 @@ class Run:
         self.context.columns_fit(handled.schema)
         return self.sink.fits(handled)
 
+    def about_killers(self) -> str | None:
+        """Return a remark on the records that were given up because they killed their process; None without any."""
+        if not self.killers:
+            return None
+        places = [f"{lease.share_partition} offset {lease.offsets.first}" for lease in self.killers]
+        return f"given up, because it killed its process alone at its last delivery: {listed(places)}"
+
     def isolation(self, keeper: LeaseKeeper) -> Isolation:
         """Return the runner of the Spark jobs of each round, which writes the handler's results."""
         source, names = self.source, self.job.names
@@ -219,7 +229,9 @@ class Run:
                 self.files, source.settings, source.state, names, handled, leases
             ),
             source.unread,
+            delivery_limit=self.configs.delivery_count_limit,
             stop_alike=self.job.failed_share is not None,
+            given_up=self.killers.extend,
         )
 
 

@@ -151,7 +151,8 @@ def run_rounds(
         drained=drained and not leaderless,
         leaderless=tuple(f"{topic}-{partition}" for topic, partition in sorted(leaderless)),
         seconds=seconds,
-        remark="; ".join(filter(None, (limited, why, about, context.written.remark))) or None,
+        remark="; ".join(filter(None, (limited, why, run.about_killers(), about, context.written.remark)))
+        or None,
         dead_letters=letters,
         errors=() if run.failure is None else (run.failure,),
         **{**total(reports), "lost": report_losses(state, job.group, job.topics)},

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -37,6 +38,7 @@ from sharequeue.state import State
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import SharePartition
 
+POISON = 321
 COLUMNS = "topic string, partition int, offset long, lease_id long, outcome string, attempt int"
 CONF = {
     "spark.driver.host": "127.0.0.1",
@@ -97,16 +99,26 @@ class Stop:
             time.sleep(0.05)
 
 
+def kill(what: str) -> None:
+    """Kill this Python worker, or the executor: the parent of the daemon that has forked it."""
+    if what == "executor":
+        fields = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
+        os.kill(int(fields[1]), signal.SIGKILL)
+    os._exit(86)
+
+
 @dataclass(frozen=True)
 class Handler:
     """Accepts everything, with the attempt that did it; `packaged` by a function that only `spark.submit.pyFiles`
-    brings to the executors.
+    brings to the executors. The record `POISON` of partition 0 kills what is named by `kills`: the Python worker that
+    has it, or the executor.
     """
 
     stop: Stop
     shuffled: bool
     packaged: bool = False
     tasks: int = 2
+    kills: str | None = None
 
     def __call__(self, records: DataFrame) -> DataFrame:
         if self.shuffled:
@@ -121,6 +133,10 @@ class Handler:
         if self.packaged:
             outcome = importlib.import_module("only_in_the_archive").OUTCOME
         for batch in self.stop(batches):
+            if self.kills and (0, POISON) in zip(
+                batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True
+            ):
+                kill(self.kills)
             accepted = pa.array([outcome] * batch.num_rows, pa.string())
             attempts = pa.array([context.attemptNumber()] * batch.num_rows, pa.int32())
             names = [*batch.schema.names, "outcome", "attempt"]
@@ -239,6 +255,7 @@ def main() -> None:
             given["shuffled"],
             given.get("packaged", False),
             given.get("tasks", 2),
+            given.get("kills"),
         )
         copying = {name: given[name] for name in ("url", "connections") if name in given}
         sink = ParquetByLease() if table is None else StoppingTable(table, stop=stop, **copying)

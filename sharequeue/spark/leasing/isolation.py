@@ -8,10 +8,14 @@ further, and the others are acknowledged. A record that kills the driver or an e
 So a suspect's last attempt is alone in its lease and in its round (``30_state/many.sql``), and no record is given up
 because of another.
 
-A mistake in the handler fails every job alike. The first job that fails may be a record's fault, so its lease is
-redelivered in parts. When every part fails with the same error, and no job of that run has succeeded, no record is
-the cause: the run stops, and the parts get their delivery back. So restarting such a run does not bring records
-closer to the dead-letter topic.
+The death of a process need not end the run, even if all jobs of the round failed: the next round has the parts, and
+so on, until the record is alone and given up. So it costs rounds, and no failed run.
+
+A mistake in the handler, or a machine without memory, fails every job alike. The first job that fails may be a
+record's fault, so its lease is redelivered in parts. When every part fails with the same error, and no job of that
+run has succeeded, or none since the first failure, no record is the cause: the run stops, and the parts get their
+delivery back. So restarting such a run does not bring records closer to the dead-letter topic. Any other exception of
+a task ends the run at the first round of which every job fails.
 
 A job whose records Spark's connector cannot represent is run again, with its records sought.
 
@@ -33,10 +37,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.util import inheritable_thread_target
 
 from sharequeue.spark.handler import MostFailed
+from sharequeue.spark.leasing.crashes import (
+    WHAT_TO_CHECK,
+    WORKER_EXITED,
+    ProcessKilled,
+    cause_of,
+    killed_by,
+    reason_for_letters,
+    what_spark_says,
+    words_of_records,
+    words_of_suspects,
+)
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.output.lease_files import Written
 from sharequeue.spark.reading.source import cannot_be_scanned, sought_instead
-from sharequeue.words.names import plural
 from sharequeue.words.values import Lease, SharePartition
 
 _log = logging.getLogger(__name__)
@@ -49,6 +63,14 @@ JOBS_AT_ONCE = 32
 """The most parallel jobs; there are never more than Spark has cores for tasks."""
 LAST_ATTEMPTS_FAILED = 3
 """The number of last attempts failing in a row that ends the run: then the records are not the cause."""
+MOST_IN_VAIN = 3
+"""The most rounds in a row of which every job fails although none of their records had failed before: after a crash,
+such a round may have been leased already, or be of other share-partitions.
+"""
+PARTS_FAILED = (
+    "The rounds before have failed in the same way, so no record is known to be the cause: the deliveries of this "
+    "round were given back"
+)
 
 
 def parts_each(share_partitions: int) -> int:
@@ -98,7 +120,7 @@ class Isolation:
     """A runner of the Spark jobs of a run's rounds, each separate from the others.
 
     With `stop_alike` a run ends as soon as all its jobs fail alike; otherwise each such failure costs the records a
-    delivery.
+    delivery. `given_up` gets the last attempts in which a process died, under the group's `delivery_limit`.
     """
 
     def __init__(
@@ -108,24 +130,33 @@ class Isolation:
         write: Write,
         unread: Unread,
         *,
+        delivery_limit: int,
         stop_alike: bool = True,
+        given_up: Callable[[Iterable[Lease]], None] = lambda leases: None,
     ) -> None:
         self._spark = spark
         self._keeper = keeper
         self._write = write
         self._unread = unread
         self._stop_alike = stop_alike
+        self._delivery_limit = delivery_limit
         self._failed_alone = 0
+        self._in_vain = 0
+        """The rounds in a row of which every job failed."""
         self._worked = False
+        self._explained = False
+        self._given_up = given_up
 
     def write(self, planned: Sequence[SparkJob]) -> Ended:
         """Run the jobs in parallel; the leases of a failed job are given back at once, as suspects. If one of its
         partitions has lost its leader, they are no suspects, and the delivery does not count.
 
-        Raises the first job's error when all of them failed: the leases are given back when the run ends. Raises
-        MostFailed when there were several, all failed alike, and no job of the run has succeeded. A last attempt,
-        which is alone in its round, may fail: its record is then given up. Three last attempts that fail one after
-        the other end the run too. Raises LockLost, and BrokerNotAvailable if no broker responds.
+        Raises the first job's error when all of them failed: the leases are given back when the run ends. If their
+        processes died, the run goes on with the parts instead, if there are any; otherwise raises ProcessKilled.
+        Raises MostFailed when there were several, all failed alike, and no job has succeeded in the run or since the
+        round before. A last attempt, which is alone in its round, may fail: its record is then given up. Three last
+        attempts that fail one after the other end the run too. Raises LockLost, and BrokerNotAvailable if no broker
+        responds.
         """
         results = self._side_by_side(planned)
         self._keeper.check()
@@ -137,23 +168,11 @@ class Isolation:
         not_read = [job for job, _ in unsuccessful if job.reads(leaderless)]
         failed = [job for job, _ in unsuccessful if not job.reads(leaderless)]
         errors = [error for job, error in unsuccessful if not job.reads(leaderless)]
-        if self._stop_alike and not self._worked:
-            _refuse_alike(errors)
-        last_attempt = bool(failed) and all(lease.last_attempt for job in failed for lease in job.leases)
-        self._failed_alone = self._failed_alone + 1 if last_attempt and not succeeded else 0
-        may_go_on = succeeded or not_read or (last_attempt and self._failed_alone < LAST_ATTEMPTS_FAILED)
-        if errors and not may_go_on:
-            raise errors[0]
+        self._refuse(failed, errors, others_went_on=bool(succeeded or not_read))
         ended = [lease for job in failed for lease in job.leases]
         for job, error in zip(failed, errors, strict=True):
-            _log.warning(
-                "%s of %s (leases %s) ended without an acknowledgement: %s",
-                plural(sum(lease.offsets.count for lease in job.leases), "record"),
-                ", ".join(sorted({str(lease.share_partition) for lease in job.leases})),
-                ", ".join(str(lease.lease_id) for lease in job.leases),
-                _cause(error),
-            )
-        self._keeper.give_back(ended)
+            self._explain(job.leases, error)
+        self._give_back(failed, errors)
         given_back = [lease for job in not_read for lease in job.leases]
         self._keeper.give_back(given_back, refund=True)
         return Ended(
@@ -166,6 +185,53 @@ class Isolation:
             [*ended, *given_back],
             leaderless,
         )
+
+    def _refuse(
+        self, failed: Sequence[SparkJob], errors: Sequence[Exception], *, others_went_on: bool
+    ) -> None:
+        """Raise the error that ends the run if every job of a round failed, and the run cannot go on with parts."""
+        leases = [lease for job in failed for lease in job.leases]
+        last_attempt = bool(failed) and all(lease.last_attempt for lease in leases)
+        self._failed_alone = self._failed_alone + 1 if last_attempt and not others_went_on else 0
+        self._in_vain = 0 if others_went_on else self._in_vain + 1
+        if not errors or others_went_on or (last_attempt and self._failed_alone < LAST_ATTEMPTS_FAILED):
+            return
+        alone = all(lease.offsets.count == 1 for lease in leases)
+        suspects = any(lease.suspects for lease in leases)
+        # The parts have failed like the whole, so nothing shows that a record is the cause.
+        in_vain = not alone and self._in_vain > (1 if suspects else MOST_IN_VAIN)
+        if self._stop_alike and _are_alike(errors) and (in_vain or not self._worked):
+            raise _most_failed(errors) from errors[0]
+        if any(killed_by(error) is None for error in errors):
+            raise errors[0]
+        can_be_divided = not alone and not suspects
+        if not (in_vain or last_attempt) and (self._worked or can_be_divided):
+            return
+        refund = in_vain and self._stop_alike
+        self._give_back(failed, errors, refund=refund)
+        fate = PARTS_FAILED if refund else words_of_suspects(leases, self._delivery_limit)
+        raise ProcessKilled(
+            f"A process died with {words_of_records(leases)}: {cause_of(errors[0])}. {fate}. {WHAT_TO_CHECK}."
+            f"\n{what_spark_says(errors[0])}"
+        ) from errors[0]
+
+    def _explain(self, leases: Sequence[Lease], error: Exception) -> None:
+        """Log that the leases of a job ended; what becomes of the first ones that a dead process had held, too."""
+        more = ""
+        if killed_by(error) is not None and not self._explained:
+            self._explained = True
+            more = f". {words_of_suspects(leases, self._delivery_limit)}; the run goes on. {WHAT_TO_CHECK}"
+        _log.warning(
+            "%s ended without an acknowledgement: %s%s", words_of_records(leases), cause_of(error), more
+        )
+
+    def _give_back(
+        self, failed: Sequence[SparkJob], errors: Sequence[Exception], *, refund: bool = False
+    ) -> None:
+        for job, error in zip(failed, errors, strict=True):
+            self._keeper.give_back(job.leases, refund=refund, reason=reason_for_letters(error))
+            if killed_by(error) is not None:
+                self._given_up(lease for lease in job.leases if lease.last_attempt)
 
     def _leaderless(self, unsuccessful: Sequence[tuple[SparkJob, Exception]]) -> frozenset[SharePartition]:
         if not unsuccessful:
@@ -204,17 +270,22 @@ class Isolation:
         return min(jobs, JOBS_AT_ONCE, max(2, self._spark.sparkContext.defaultParallelism))
 
 
-def _refuse_alike(errors: Sequence[Exception]) -> None:
-    """Raise MostFailed for several errors of the same kind."""
+def _are_alike(errors: Sequence[Exception]) -> bool:
+    """Return whether these are several errors of the same kind."""
     kinds = {kind_of(str(error)) for error in errors}
-    if len(errors) < 2 or len(kinds) > 1 or None in kinds:
-        return
-    raise MostFailed(
-        f"all {len(errors)} Spark jobs of the round failed with the same error, and no job of this run has "
-        "succeeded: the handler is the cause, not a record. Nothing was acknowledged, and the deliveries of this "
-        f"round were given back. The error: {_cause(errors[0])}. Correct the handler; if the records are the cause, "
-        "switch this check off with `failed_share=None`."
-    ) from errors[0]
+    return len(errors) > 1 and len(kinds) == 1 and None not in kinds
+
+
+def _most_failed(errors: Sequence[Exception]) -> MostFailed:
+    killed = killed_by(errors[0]) is not None
+    return MostFailed(
+        f"all {len(errors)} Spark jobs of the round failed with the same error, and no job has succeeded "
+        f"{'in this run, or since the process died before' if killed else 'in this run'}: the handler"
+        f"{', or the place where it runs,' if killed else ''} is the cause, not a record. Nothing of this round was "
+        f"acknowledged, and its deliveries were given back. The error: {cause_of(errors[0])}. "
+        f"{f'{WHAT_TO_CHECK}; correct' if killed else 'Correct'} the handler; if the records are the cause, switch "
+        "this check off with `failed_share=None`."
+    )
 
 
 def kind_of(error: str) -> str | None:
@@ -225,6 +296,8 @@ def kind_of(error: str) -> str | None:
     """
     if "ExecutorLostFailure" in error or "SparkContext was shut down" in error:
         return None
+    if WORKER_EXITED in error:
+        return WORKER_EXITED
     if raised := re.findall(
         r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*([\w.]+)", error, re.MULTILINE
     ):
@@ -232,10 +305,3 @@ def kind_of(error: str) -> str | None:
     if named := re.findall(r"\[([A-Z][A-Z0-9_.]+)\]", error):
         return str(named[-1])
     return error.partition("\n")[0].partition(":")[0]
-
-
-def _cause(error: Exception) -> str:
-    """Return the cause of a failed job in one line: the message of its lost task, or the last line of a traceback."""
-    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    lost = next((line for line in lines if "Lost task" in line), None)
-    return lost.partition("Lost task")[2].partition("): ")[2] if lost else lines[-1]

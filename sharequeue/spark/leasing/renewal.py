@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.spark.handler import PipelineError, RegistryNotAvailable
 from sharequeue.spark.leasing.budget import Budget
+from sharequeue.spark.leasing.crashes import reason_for_letters
 from sharequeue.spark.output.reachable import OutputNotReachable
 from sharequeue.spark.output.shared_folder import OutputNotShared
 from sharequeue.spark.signals import deferred, forget_interrupted_call
@@ -110,7 +111,11 @@ class LeaseKeeper(LockKeeper):
                     self.cancel_jobs()
             finally:
                 # An output that is full, or that the driver cannot read, is not the records' fault either.
-                self.give_back(cancelled=not_the_records or stopped_in_spark(error), refund=refund)
+                self.give_back(
+                    cancelled=not_the_records or stopped_in_spark(error),
+                    refund=refund,
+                    reason=reason_for_letters(error) if isinstance(error, Exception) else None,
+                )
                 self.stop()
         # The reason is the lost lock, not Spark's error for the cancelled job.
         if isinstance(error, Exception) and not isinstance(error, LockLost):
@@ -128,16 +133,22 @@ class LeaseKeeper(LockKeeper):
                 return
 
     def give_back(
-        self, leases: Sequence[Lease] | None = None, *, cancelled: bool = False, refund: bool = False
+        self,
+        leases: Sequence[Lease] | None = None,
+        *,
+        cancelled: bool = False,
+        refund: bool = False,
+        reason: str | None = None,
     ) -> None:
         """Give back the held ones of these leases, or all: their records become suspects, unless the run was
-        `cancelled`. With `refund` the delivery does not count, because no record is at fault.
+        `cancelled`. With `refund` the delivery does not count, because no record is at fault. `reason` is for the
+        dead letters of records that are given up by this, as `Class: message`.
         """
         of = None if leases is None else {lease.lease_id for lease in leases}
         held = [lease for lease in self.held if of is None or lease.lease_id in of]
         for lease in held:
             self.drop(lease)
-        release_held(self._state, held, cancelled=cancelled, refund=refund)
+        release_held(self._state, held, cancelled=cancelled, refund=refund, reason=reason)
 
     def acquire_within(
         self,
@@ -230,7 +241,12 @@ def stopped_in_spark(error: BaseException | None) -> bool:
 
 
 def release_held(
-    state: State, leases: Sequence[Lease], *, cancelled: bool = False, refund: bool = False
+    state: State,
+    leases: Sequence[Lease],
+    *,
+    cancelled: bool = False,
+    refund: bool = False,
+    reason: str | None = None,
 ) -> None:
     """Give back these leases as far as possible; the locks of the rest expire.
 
@@ -238,7 +254,7 @@ def release_held(
     """
     for some in in_calls(leases):
         try:
-            state.release(some, cancelled=cancelled, refund=refund)
+            state.release(some, cancelled=cancelled, refund=refund, reasons=[reason] * len(some))
         except (ShareError, SQLAlchemyError) as error:
             ids = ", ".join(str(lease.lease_id) for lease in some)
             _log.warning("leases %s were not given back, their locks will lapse: %s", ids, error)
