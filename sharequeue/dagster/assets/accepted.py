@@ -1,6 +1,7 @@
 """The asset `accepted`: lease, read, handle, write and acknowledge, round by round, as a member of the group."""
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -225,18 +226,19 @@ def _rounds(run: Processing, job: "Pipeline", history: RunHistory) -> tuple["Run
             history.note(progress.stage)
 
         try:
-            report = job.run(
-                settings,
-                spark=session,
-                state=run.queue.state,
-                membership=member,
-                max_seconds=bounds.max_seconds or limits.max_seconds,
-                max_rounds=bounds.max_rounds,
-                max_records=bounds.max_records or limits.max_records,
-                max_bytes=limits.max_bytes if bounds.max_bytes is None else bounds.max_bytes,
-                replaces=limits.replaces,
-                progress=progressed,
-            )
+            with crashes_logged(context.log):
+                report = job.run(
+                    settings,
+                    spark=session,
+                    state=run.queue.state,
+                    membership=member,
+                    max_seconds=bounds.max_seconds or limits.max_seconds,
+                    max_rounds=bounds.max_rounds,
+                    max_records=bounds.max_records or limits.max_records,
+                    max_bytes=limits.max_bytes if bounds.max_bytes is None else bounds.max_bytes,
+                    replaces=limits.replaces,
+                    progress=progressed,
+                )
         except BaseException:
             # A failed run has no report; its leases are in the journal.
             with suppress(SQLAlchemyError, ShareError):
@@ -253,6 +255,34 @@ def _rounds(run: Processing, job: "Pipeline", history: RunHistory) -> tuple["Run
     if report.dead_letters is not None and report.dead_letters.warning is not None:
         context.log.warning(report.dead_letters.warning)
     return report, member.member_id
+
+
+class _RunLog(logging.Handler):
+    """Passes messages on to the log of a run."""
+
+    def __init__(self, log: dg.DagsterLogManager) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write it; an error is no error of the work."""
+        try:
+            self._log.warning(record.getMessage())
+        except Exception:
+            self.handleError(record)
+
+
+@contextmanager
+def crashes_logged(log: dg.DagsterLogManager) -> Iterator[None]:
+    """Write into the log of a run which records ended without an acknowledgement, why, and what follows."""
+    from sharequeue.spark.leasing import isolation
+
+    logger, handler = logging.getLogger(isolation.__name__), _RunLog(log)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _require_topics(settings: Settings, state: State, job: "Pipeline") -> None:
