@@ -43,6 +43,6 @@ def test_the_leased_job_sinks_and_dead_letters(series: str, tmp_path: Path, told
 def test_lakes_of_any_age(series: str, tmp_path: Path) -> None:
     """The jars of a series work with its newest Spark through all that a table does by age."""
     passed(
-        ["tests/deep/deep_lake_ages.py"],
+        ["--deep", "tests/deep/deep_lake_ages.py"],
         PYTHONPATH=with_packages(tmp_path / "pyspark", f"pyspark=={series}.*"),
     )
