@@ -70,7 +70,7 @@ def group_topics(database: Database, group: str) -> set[str]:
 
 
 def awaited_share_partitions(database: Database, group: str) -> list[tuple[str, int]]:
-    """Return the topics and partitions that a group's members subscribe to and that have no state yet."""
+    """Return the topics and partitions that a group should read and that have no state yet."""
     rows = database.rows(
         sa.text(
             "select topic, partition from sharequeue.awaited_share_partitions where group_id = :group_id"

@@ -36,6 +36,10 @@ MOST_FOUND = 1_000
 """The share-partitions of several groups that `remarks_of_groups` reads."""
 _TOPIC_NOT_READ = "the service is running, but does not get this topic: its log and `/ready` have the reason"
 
+_NOT_STARTED = (
+    "the service does it in seconds while a member subscribes to the topic; if not, its log and `/ready` have the "
+    "reason, such as a partition without a leader"
+)
 _NO_SUCH_TOPIC = (
     "the broker has no such topic, or does not show it to the service: check the name in the subscription, or create "
     "the topic"
@@ -177,8 +181,7 @@ def _of_all(
 def _absence(topic: str | None, partition: int | None, watch: TopicWatch) -> str:
     """Return why a partition, a subscribed topic or a whole group has no state."""
     if partition is not None:
-        why = watch.trouble or "the service initialises it in seconds; if not, its log has the reason"
-        return f"not initialised yet: {why}"
+        return f"not initialised yet, so the lag does not count it: {watch.trouble or _NOT_STARTED}"
     if topic is not None:
         why = watch.trouble or _NO_SUCH_TOPIC
         return f"no share-partition yet: {why}"

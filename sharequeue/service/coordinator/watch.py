@@ -34,6 +34,7 @@ from sharequeue.service.coordinator.watched_topics import (
 from sharequeue.state import State
 from sharequeue.words.errors import (
     CoordinatorNotAvailable,
+    LeaderNotAvailable,
     NotCoordinator,
     OffsetNotAvailable,
     ShareError,
@@ -171,7 +172,7 @@ class Watch:
             groups = self._watched()
         observed = self._observe(groups, found.known, refused)
         self.quiet &= not (differs or others or initialized or started)
-        self._log_faults(refused)
+        self._log_faults({**_without_leaders(found.known), **refused})
         return initialized + started, observed
 
     def _watched(self) -> list[WatchedGroup]:
@@ -231,7 +232,7 @@ class Watch:
             if self.faults.get(topic) != reason:
                 by_reason.setdefault(reason, []).append(topic)
         for reason, topics in by_reason.items():
-            _log.warning("topic %s could not be checked: %s", listed(topics), reason)
+            _log.warning("topic %s could not be checked completely: %s", listed(topics), reason)
         self.faults = faults
 
     def _initialize(self, groups: Sequence[WatchedGroup], found: TopicsFound, asked: set[str]) -> int:
@@ -386,6 +387,18 @@ class Watch:
         if not left:
             self._seen, self._confirmed_at = seen, time.monotonic()
         return observed
+
+
+def _without_leaders(known: Mapping[str, TopicInfo]) -> dict[str, ShareError]:
+    """Return the errors of the topics that have partitions without a leader."""
+    return {
+        topic: LeaderNotAvailable(
+            f"Partitions without a leader: {', '.join(map(str, sorted(info.leaderless)))}. Nothing is known of their "
+            "logs: new records in them are not noticed, and they are not leased. Start the brokers that have them."
+        )
+        for topic, info in known.items()
+        if info.leaderless
+    }
 
 
 def _seen_of(

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer
@@ -14,9 +15,10 @@ from sqlalchemy import text
 from sharequeue.database import Database
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.descriptions import describe_group
+from sharequeue.groups.group_names import awaited_share_partitions
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, heartbeat
 from sharequeue.kafka.clients import client_config
-from sharequeue.kafka.topics import LogOffsets, Topics
+from sharequeue.kafka.topics import LogOffsets, Topics, TopicsFound
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.coordinator.watched_topics import watched_groups
 from sharequeue.state import State
@@ -94,6 +96,37 @@ def test_latest_starts_at_the_log_end(
     coordinator.step()
     assert starts(private_database) == {0: 5}
     assert [status.lag for status in State(private_database).figures.describe("g")] == [3]
+
+
+def test_a_partition_without_a_leader_is_named_and_its_lag_is_not_zero(
+    settings: Settings,
+    private_database: Database,
+    coordinator: Coordinator,
+    make_topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fresh group begins with the other partition. The fault of the topic, in `/ready` and the log, names this one.
+    It stays a share-partition that is awaited when the member is gone. The fault ends when a leader is there."""
+    topic, ask = make_topic(2), Topics.ask
+
+    def asked(topics: Topics, names: Iterable[str]) -> TopicsFound:
+        found = ask(topics, names)
+        known = {name: replace(info, leaderless=frozenset({1})) for name, info in found.known.items()}
+        return TopicsFound(known, found.refused)
+
+    monkeypatch.setattr(Topics, "ask", asked)
+    join(private_database, topic)
+    coordinator.step()
+    assert starts(private_database) == {0: 0}
+    assert "LEADER_NOT_AVAILABLE: Partitions without a leader: 1." in coordinator.watcher.faults[topic]
+    assert "Partitions without a leader cannot start" in coordinator.waiting["g", topic]
+    heartbeat(private_database, HeartbeatRequest("g", "m1", -1))
+    assert awaited_share_partitions(private_database, "g") == [(topic, 1)]
+    monkeypatch.undo()
+    join(private_database, topic)
+    coordinator.step()
+    assert (starts(private_database), coordinator.watcher.faults) == ({0: 0, 1: 0}, {})
+    assert awaited_share_partitions(private_database, "g") == []
 
 
 def test_by_duration_starts_at_a_young_record(
