@@ -214,7 +214,7 @@ def test_automation(reader: Reader) -> None:
 
 
 def test_the_sensor_for_failed_runs_sends_the_cause_of_the_last_try(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page's own sensor; a run that Dagster retries is no alert."""
+    """The page's own sensor, in a few lines; a run that Dagster retries is no alert."""
     page = defined("docs/howto/automation.md")
     sent: list[str] = []
 
@@ -227,7 +227,7 @@ def test_the_sensor_for_failed_runs_sends_the_cause_of_the_last_try(monkeypatch:
 
     @dg.op
     def fails() -> None:
-        raise RuntimeError("the table is locked")
+        raise RuntimeError("the table is locked" + "\n\tat a.line.of.Java" * 150)
 
     @dg.job
     def orders() -> None:
@@ -241,7 +241,9 @@ def test_the_sensor_for_failed_runs_sends_the_cause_of_the_last_try(monkeypatch:
             )
             page["failed_runs"](context.for_run_failure())
         assert len(sent) == expected
-    assert sent[0].endswith("RuntimeError: the table is locked")
+    first, *below = sent[0].splitlines()
+    assert first.endswith("RuntimeError: the table is locked")
+    assert len(below) == 4
 
 
 def test_move_offsets(reader: Reader, topics: Topics, make_topic: MakeTopic, produce: Produce) -> None:

@@ -108,7 +108,7 @@ STATES: Mapping[str, tuple[Act, str]] = {
     ),
     "window": (full_window, "the window is full"),
     "transaction": (open_transaction, "an open transaction"),
-    "leaderless": (partition_without_state, "not initialised yet: the service"),
+    "leaderless": (partition_without_state, "not initialised yet, so the lag does not count it: the service"),
     "absent": (lambda s, at: join(s, at, "t", "tt"), "the broker has no such topic"),
 }
 OLD = "the lag does not count newer records"
