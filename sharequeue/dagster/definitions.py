@@ -10,7 +10,8 @@ import dagster as dg
 
 from sharequeue.dagster.assets.accepted import Execute, accepted_asset, process
 from sharequeue.dagster.assets.dead_letters import dead_letters_asset
-from sharequeue.dagster.assets.history import history_asset
+from sharequeue.dagster.assets.history import count_days_job
+from sharequeue.dagster.assets.history import partitions_of as days_of
 from sharequeue.dagster.assets.published import publish_job
 from sharequeue.dagster.assets.replayed import partitions_of, replayed_asset
 from sharequeue.dagster.assets.reports import delivery_counts_asset, spso_and_lag_asset
@@ -101,7 +102,7 @@ def _backfills(group: ShareGroup, backfill: Backfill, lineage: Lineage) -> dg.De
     """Return the definitions of replays, of their publication, and of the history."""
     replayed = replayed_asset(lineage[REPLAYED], group, backfill)
     published = lineage[PUBLISHED].replace_attributes(partitions_def=partitions_of(backfill))
-    history = history_asset(lineage[HISTORY], group)
+    history = lineage[HISTORY].replace_attributes(partitions_def=days_of(group))
     summaries = {name: lineage.key(name) for name in group.summaries}
     replay_job = dg.define_asset_job(
         f"{group.name}_replay",
@@ -109,12 +110,7 @@ def _backfills(group: ShareGroup, backfill: Backfill, lineage: Lineage) -> dg.De
         executor_def=dg.in_process_executor,
         description=f"Replays records of share group {group.group} by time; the live group is not changed.",
     )
-    history_job = dg.define_asset_job(
-        f"{group.name}_count_days",
-        selection=dg.AssetSelection.assets(history),
-        executor_def=dg.in_process_executor,
-        description=f"Counts past days of share group {group.group} from the journal, without Spark.",
-    )
+    history_job = count_days_job(group, history.key)
     return dg.Definitions(
         assets=[replayed, published, history],
         jobs=[replay_job, publish_job(group, backfill, published.key, summaries), history_job],

@@ -242,7 +242,8 @@ def _about(group: ShareGroup) -> dict[str, tuple[str, set[str]]]:
                     {"spark"},
                 ),
                 HISTORY: (
-                    f"The figures of each past day of `{group.group}`, counted again from the journal.",
+                    f"The figures of each past day of `{group.group}`. The job `{group.name}_count_days` counts them "
+                    "again from the journal.",
                     {"postgres"},
                 ),
             }

@@ -162,8 +162,10 @@ def share_group_resources(
     """Return the resources of share groups, to merge with the other definitions of a code location.
 
     `conf` and `master` are Spark's. The keys have a prefix of their own, and the code location keeps its executor.
+    The launch config of a run may have another `home`, for all resources.
     """
-    settings = SettingsResource(home=home)
+    # Otherwise the other two would keep the home that is given here.
+    settings = SettingsResource.configure_at_launch(home=home)
     return dg.Definitions(
         resources={
             SETTINGS: settings,

@@ -253,11 +253,9 @@ class Backfill(dg.Model, dg.Resolvable):
     @field_validator("start")
     @classmethod
     def _is_day(cls, text: str) -> str:
-        with suppress(ValueError):
-            # Dagster reads this form alone; Python also reads 20130101 and 2013-W01-1.
-            if date.fromisoformat(text).isoformat() == text:
-                return text
-        raise ValueError(f"start is {text!r}: expected a day such as 2013-01-01")
+        if day_of(text) is None:
+            raise ValueError(f"start is {text!r}: expected a day such as 2013-01-01")
+        return text
 
 
 class ShareGroup(dg.Model, dg.Resolvable):
@@ -415,6 +413,14 @@ def duration(text: str) -> timedelta:
     if not found:
         raise ValueError(f"{text!r} is not a duration: expected a number and s, m, h, d or w, such as 2h")
     return timedelta(**{_UNITS[found[2]]: float(found[1])})
+
+
+def day_of(text: str) -> date | None:
+    """Return the day that a text such as `2013-01-01` is; None for any other form, such as 20130101 or 2013-W01-1."""
+    with suppress(ValueError):
+        day = date.fromisoformat(text)
+        return day if day.isoformat() == text else None
+    return None
 
 
 def _zone(name: str) -> str:

@@ -1,23 +1,32 @@
-"""The asset `history`: the figures of each past day of a group, counted again from the journal.
+"""Count past days of a group again, from the journal, and record each as a partition of the asset `history`.
 
-The service counts a day when it is over. This asset counts it again, as far back as the journal goes, and
-shows it as a partition of its own, so that a backfill fills the gaps of times without a service. For older
-days it shows the earlier count. It needs no Spark, and does not change the live group.
+The service counts a day when it is over. The job counts it again, as far back as the journal goes, and also the days
+of times without a service. For older days it records the earlier count. It needs no Spark, and does not change the
+live group.
 
-Its partitions are dynamic, and the sensor `history` adds them: when definitions are loaded, nobody knows on which day
-the group began.
+The asset is external, and the job has one op: as an asset that can be materialized, its partitions would be in each
+job over `AssetSelection.all()` of the code location, and Dagster allows one kind of partitions in a job. The
+partitions are dynamic: when definitions are loaded, nobody knows on which day the group began. The sensor `history`
+adds them.
 """
 
 from collections.abc import Sequence
-from datetime import date
-from typing import Any
+from datetime import UTC, date
 
 import dagster as dg
+from pydantic import Field
 
 from sharequeue.dagster import reports
 from sharequeue.dagster.resources import StateResource
-from sharequeue.dagster.share_group import ShareGroup
+from sharequeue.dagster.retries import retried_if_useful
+from sharequeue.dagster.share_group import ShareGroup, day_of
 from sharequeue.state.journal import Day, Journal
+
+
+class Counting(dg.Config):
+    """The days to count."""
+
+    days: list[str] = Field(description="Days in UTC that are over, such as `2026-01-31`.")
 
 
 def partitions_of(group: ShareGroup) -> dg.DynamicPartitionsDefinition:
@@ -25,36 +34,64 @@ def partitions_of(group: ShareGroup) -> dg.DynamicPartitionsDefinition:
     return dg.DynamicPartitionsDefinition(name=f"sharequeue/{group.name}/history")
 
 
-def history_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefinition:
-    """Build the asset of the history of `group`: a partition for each day in UTC, from the journal.
+def count_days_config(group: ShareGroup, days: Sequence[str]) -> dg.RunConfig:
+    """Return the config of a run of the job that counts these days."""
+    return dg.RunConfig(ops={_op(group): Counting(days=list(days))})
 
-    One run makes all requested partitions.
-    """
-    partitions = partitions_of(group)
 
-    @dg.multi_asset(
-        specs=[spec.replace_attributes(partitions_def=partitions)],
-        name=f"{group.name}_history",
-        partitions_def=partitions,
-        backfill_policy=dg.BackfillPolicy.single_run(),
-    )
-    def history(context: dg.AssetExecutionContext, sharequeue_state: StateResource) -> Any:
+def count_days_job(group: ShareGroup, asset: dg.AssetKey) -> dg.JobDefinition:
+    """Build the job that counts past days of `group`, and records each as a partition of `asset`."""
+
+    @dg.op(name=_op(group))
+    @retried_if_useful
+    def count_days(context: dg.OpExecutionContext, config: Counting, sharequeue_state: StateResource) -> None:
+        """Figures of past days, from the journal. A text that is no day that is over does not stop the others."""
         journal = Journal(sharequeue_state.database)
         kept = {partition.day for partition in journal.partitions()}
+        today = sharequeue_state.state.now().astimezone(UTC).date()
+        days, refused = _days(config.days, today)
         # A day is counted from the end of the previous one.
-        for key in sorted(context.partition_keys):
-            day = date.fromisoformat(key)
+        for day in days:
             if day in kept:
                 journal.roll_up(day)
-            days = journal.days(group.group, since=day, until=day)
+            found = journal.days(group.group, since=day, until=day)
             metadata = {
-                **reports.day(days, journal.outcomes(group.group, day)),
-                "counted_from": _source(day in kept, days),
+                **reports.day(found, journal.outcomes(group.group, day)),
+                "counted_from": _source(day in kept, found),
             }
-            context.add_asset_metadata(metadata, asset_key=spec.key, partition_key=key)
-        return dg.MaterializeResult(asset_key=spec.key)
+            context.log_event(dg.AssetMaterialization(asset, partition=day.isoformat(), metadata=metadata))
+        if refused:
+            raise dg.Failure(
+                f"days: {'; '.join(refused)}. The other {len(days)} days were counted", allow_retries=False
+            )
 
-    return history
+    @dg.job(
+        name=f"{group.name}_count_days",
+        executor_def=dg.in_process_executor,
+        description=f"Counts past days of share group {group.group} from the journal, without Spark.",
+    )
+    def job() -> None:
+        count_days()
+
+    return job
+
+
+def _op(group: ShareGroup) -> str:
+    return f"{group.name}_history"
+
+
+def _days(given: Sequence[str], today: date) -> tuple[list[date], list[str]]:
+    """Return the days before `today` in order, each once, and why others are refused."""
+    days, refused = set[date](), list[str]()
+    for text in given:
+        day = day_of(text)
+        if day is None:
+            refused.append(f"{text!r} is not a day such as 2026-01-31")
+        elif day >= today:
+            refused.append(f"{text} is not over: it is {today} in UTC")
+        else:
+            days.add(day)
+    return sorted(days), refused
 
 
 def _source(kept: bool, days: Sequence[Day]) -> str:
@@ -68,4 +105,4 @@ def _source(kept: bool, days: Sequence[Day]) -> str:
     )
 
 
-__all__ = ["history_asset", "partitions_of"]
+__all__ = ["count_days_config", "count_days_job", "partitions_of"]

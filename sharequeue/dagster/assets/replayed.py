@@ -6,6 +6,7 @@ again. Nothing of the live group is changed, so a replay and its runs do not wai
 """
 
 import re
+from collections.abc import Iterator
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -64,26 +65,39 @@ def replayed_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) ->
     policy = dg.BackfillPolicy.single_run() if backfill.one_run else dg.BackfillPolicy.multi_run(1)
 
     @dg.multi_asset(
-        specs=[spec.replace_attributes(partitions_def=partitions)],
+        specs=[spec.replace_attributes(partitions_def=partitions, skippable=True)],
         name=f"{group.name}_replayed",
         partitions_def=partitions,
         backfill_policy=policy,
         pool=group.run.pool,
     )
-    @retried_if_useful
     def replayed(
         context: dg.AssetExecutionContext,
         config: Replaying,
         sharequeue_settings: SettingsResource,
         sharequeue_state: StateResource,
         sharequeue_spark: SparkResource,
+    ) -> Iterator[Any]:
+        if context.has_partition_key or context.has_partition_key_range:
+            yield replay(context, config, sharequeue_settings, sharequeue_state, sharequeue_spark)
+        else:
+            # A run of somebody's job over all assets of the code location.
+            context.log.info("No partition was selected: nothing is replayed.")
+
+    @retried_if_useful
+    def replay(
+        context: dg.AssetExecutionContext,
+        config: Replaying,
+        settings: SettingsResource,
+        state: StateResource,
+        spark: SparkResource,
     ) -> Any:
         from sharequeue.spark.replays.replay import replay_windows
         from sharequeue.spark.replays.selection import Window
 
         # Not the tag of the group's runs: replays are not limited with them.
         context.instance.add_run_tags(context.run.run_id, {REPLAY_TAG: group.group})
-        job, loaded = pipeline_of(group), sharequeue_settings.load()
+        job, loaded = pipeline_of(group), settings.load()
         spans = {key: partitions.time_window_for_partition_key(key) for key in context.partition_keys}
         windows = [Window(span.start, span.end, replay_name(backfill, key)) for key, span in spans.items()]
         with cancelled_plainly("finished partitions are kept"), Topics(loaded) as topics:
@@ -91,9 +105,9 @@ def replayed_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) ->
                 job,
                 loaded,
                 windows,
-                state=sharequeue_state.state,
+                state=state.state,
                 topics=topics,
-                spark=sharequeue_spark.session(f"{group.name} replay {context.run.run_id[:8]}"),
+                spark=spark.session(f"{group.name} replay {context.run.run_id[:8]}"),
                 allow_missing=config.allow_missing,
             )
             try:

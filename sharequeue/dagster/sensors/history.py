@@ -9,7 +9,7 @@ from functools import partial
 
 import dagster as dg
 
-from sharequeue.dagster.assets.history import partitions_of
+from sharequeue.dagster.assets.history import count_days_config, partitions_of
 from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.sensors.active_runs import AT_WORK, end, lifeless
 from sharequeue.dagster.sensors.outages import Answer, Kept, keep, sensor_on_state
@@ -21,7 +21,7 @@ INTERVAL_SECONDS = 600
 
 
 def history_sensor(group: ShareGroup, job_name: str, asset: dg.AssetKey) -> dg.SensorDefinition:
-    """Build the sensor of the history of `group`; `job_name` makes its `asset`. It is on if the observation is."""
+    """Build the sensor of the history of `group`; `job_name` records its `asset`. It is on if the observation is."""
     return sensor_on_state(
         f"{group.name}_history",
         partial(_tick, group, job_name, asset),
@@ -56,15 +56,10 @@ def _tick(
         )
     known = context.instance.get_dynamic_partitions(partitions.name or "")
     added = [day for day in sorted(new) if day not in known]
-    # A range counts in the order in which the partitions were added.
-    ordered = [day for day in (*known, *added) if day in new]
     request = dg.RunRequest(
         # Dagster launches one run for a key, whatever its result.
         run_key=f"{group.group}:history:{min(new)}:{max(new)}:{len(new)}",
-        tags={
-            "dagster/asset_partition_range_start": ordered[0],
-            "dagster/asset_partition_range_end": ordered[-1],
-        },
+        run_config=count_days_config(group, sorted(new)),
     )
     return dg.SensorResult(
         dynamic_partitions_requests=[partitions.build_add_request(added)] if added else [],

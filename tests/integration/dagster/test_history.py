@@ -1,4 +1,4 @@
-"""The asset `history`: past days of a group, counted anew from the journal by a backfill."""
+"""The asset `history`: past days of a group, counted again from the journal by a job."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import dagster as dg
 import pytest
 import sqlalchemy as sa
 
-from sharequeue.dagster import share_group_defs
-from sharequeue.dagster.resources import SettingsResource, StateResource
+from sharequeue.dagster import share_group_defs, share_group_resources
 from sharequeue.database import Database
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.local.stack import StackInfo
@@ -37,12 +36,13 @@ def days_work(state: State, records: int) -> None:
     )
 
 
-def test_days_without_a_service_are_counted_by_a_backfill(
+def test_days_without_a_service_are_counted_by_a_run(
     private_database: Database, stack: StackInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two days of work that nobody has counted: the sensor offers exactly these, and requests one run, which shows
-    each as it was; a day without a journal is shown as such. After a night without work, no further day is offered; a
-    day with work is offered when it is over, and an earlier day when it gets figures."""
+    each as it was; a day without a journal is shown as such. What is no day that is over
+    stops no other day. After a night without work, no further day is offered; a day with work is offered when it is
+    over, and an earlier day when it gets figures."""
     state, journal = State(private_database), Journal(private_database)
     now = state.now().astimezone(UTC)
     # Noon: no midnight comes in between.
@@ -64,10 +64,10 @@ def test_days_without_a_service_are_counted_by_a_backfill(
     monkeypatch.setenv("SHAREQUEUE_DATABASE_URL", url)
     group = share_group("orders", backfill={"start": "2013-01-01"})
     key = dg.AssetKey(["orders", "history"])
-    defs = share_group_defs(group)
-    assets = [a for a in defs.assets or () if isinstance(a, dg.AssetsDefinition)]
-    settings = SettingsResource(home=str(stack.home))
-    resources = {"sharequeue_settings": settings, "sharequeue_state": StateResource(settings=settings)}
+    given = share_group_resources(home=str(stack.home))
+    resources = dict(given.resources or {})
+    defs = dg.Definitions.merge(share_group_defs(group), given)
+    job = defs.resolve_job_def("orders_count_days")
     (sensor,) = [s for s in defs.sensors or () if s.name == "orders_history"]
     instance = dg.DagsterInstance.ephemeral()
 
@@ -80,18 +80,27 @@ def test_days_without_a_service_are_counted_by_a_backfill(
     (offered,) = found.dynamic_partitions_requests
     assert offered.partition_keys == wanted
     assert tick().run_requests == found.run_requests
-    # A person may add a day of which nothing is known.
-    first = today - timedelta(days=3)
-    for added in ([first.isoformat()], wanted):
-        instance.add_dynamic_partitions(offered.partitions_def_name, added)
+    instance.add_dynamic_partitions(offered.partitions_def_name, wanted)
     (request,) = found.run_requests
-    result = dg.materialize(
-        [next(asset for asset in assets if key in asset.keys)],
-        resources=resources,
-        instance=instance,
-        tags={**request.tags, "dagster/asset_partition_range_start": first.isoformat()},
+    (counting,) = request.run_config["ops"].values()
+    assert counting["config"] == {"days": wanted}
+    # A person may also name a day of which nothing is known, and mistype one.
+    first, wrong = (
+        today - timedelta(days=3),
+        [f"{wanted[0]} ", f"{today:%G-W%V-%u}", f"{today:%Y%m%d}", f"{today}"],
     )
-    made = [event.materialization for event in result.get_asset_materialization_events()]
+    counting["config"]["days"] = [wrong[0], *wanted, *wrong[1:], first.isoformat(), wanted[0]]
+    result = job.execute_in_process(run_config=request.run_config, instance=instance, raise_on_error=False)
+    failure = result.failure_data_for_node("orders_history")
+    assert failure is not None
+    assert failure.user_failure_data is not None
+    assert failure.user_failure_data.description == (
+        "days: "
+        + "; ".join(f"{each!r} is not a day such as 2026-01-31" for each in wrong[:3])
+        + f"; {today} is not over: it is {today} in UTC. The other 3 days were counted"
+    )
+    records = instance.fetch_materializations(key, limit=10, ascending=True).records
+    made = [each.asset_materialization for each in records if each.asset_materialization]
     shown: dict[str | None, dict[str, Any]] = {
         each.partition: {name: value.value for name, value in each.metadata.items()} for each in made
     }
@@ -118,4 +127,5 @@ def test_days_without_a_service_are_counted_by_a_backfill(
     )
     answer = tick()
     assert answer.dynamic_partitions_requests[0].partition_keys == [late, over]
-    assert {*answer.run_requests[0].tags.values()} == {late, over}
+    (counting,) = answer.run_requests[0].run_config["ops"].values()
+    assert counting["config"] == {"days": [late, over]}

@@ -25,7 +25,10 @@ def location() -> dg.Definitions:
     """Give the definitions of a location with its own executor and resources, and a share group."""
     theirs = dg.Definitions(
         assets=[report],
-        jobs=[dg.define_asset_job("nightly", selection=[report])],
+        jobs=[
+            dg.define_asset_job("nightly", selection=[report]),
+            dg.define_asset_job("everything", selection=dg.AssetSelection.all()),
+        ],
         resources={name: Told(text=f"their {name}") for name in ("spark", "settings", "queue")},
         executor=dg.multiprocess_executor.configured({"max_concurrent": 3}),
     )
@@ -41,6 +44,17 @@ def test_the_executor_is_ours_on_our_jobs_alone(location: dg.Definitions) -> Non
     ours = {f"orders{suffix}" for suffix in suffixes}
     assert {name for name, executor in executors.items() if executor == "in_process"} == ours
     assert executors["nightly"] == executors["__ASSET_JOB"] == "multiprocess"
+
+
+def test_a_job_over_all_assets_still_loads_and_runs(location: dg.Definitions) -> None:
+    """Of the assets of `backfill` only the replays are in it, which are one kind of partitions; a run without a
+    partition replays nothing."""
+    job = location.get_repository_def().get_job("everything")
+    replayed, history = dg.AssetKey(["orders", "replayed"]), dg.AssetKey(["orders", "history"])
+    assert history not in job.asset_layer.executable_asset_keys
+    result = job.execute_in_process(asset_selection=[report.key, replayed])
+    assert result.success
+    assert [event.asset_key for event in result.get_asset_materialization_events()] == [report.key]
 
 
 def test_resources_of_the_usual_names_stay_the_locations(location: dg.Definitions) -> None:

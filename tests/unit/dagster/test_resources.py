@@ -10,11 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import dagster as dg
 import pytest
 
 from sharequeue.dagster import references, share_group_resources
 from sharequeue.dagster.references import Reference
-from sharequeue.dagster.resources import SPARK
+from sharequeue.dagster.resources import SETTINGS, SPARK, SettingsResource, SparkResource, StateResource
 from sharequeue.spark import session
 from sharequeue.words.settings import Settings
 
@@ -43,9 +44,31 @@ def test_sparks_master_and_conf_are_fields_of_the_resource(
         return SimpleNamespace()
 
     monkeypatch.setattr(session, "spark_session", spark_session)
-    spark: Any = (share_group_resources(**given).resources or {})[SPARK]
+    located: Any = (share_group_resources(**given).resources or {})[SPARK]
+    spark = SparkResource(settings=SettingsResource(), master=located.master, conf=located.conf)
     assert spark.session("orders") is spark.session("once")
     assert made == [wanted]
+
+
+@pytest.mark.parametrize("launched", [None, "of the run"])
+def test_all_resources_have_the_home_of_the_launch_config(launched: str | None, tmp_path: Path) -> None:
+    """Otherwise half of a run would work on another state."""
+    seen = []
+
+    @dg.op
+    def look(
+        sharequeue_settings: SettingsResource,
+        sharequeue_state: StateResource,
+        sharequeue_spark: SparkResource,
+    ) -> None:
+        for settings in (sharequeue_settings, sharequeue_state.settings, sharequeue_spark.settings):
+            seen.append(Path(settings.load().home).name)
+
+    resources = dict(share_group_resources(home=str(tmp_path / "of the location")).resources or {})
+    job = dg.GraphDefinition("job", node_defs=[look]).to_job(resource_defs=resources)
+    home = {} if launched is None else {"home": str(tmp_path / launched)}
+    assert job.execute_in_process({"resources": {SETTINGS: {"config": home}}}).success
+    assert seen == 3 * [launched or "of the location"]
 
 
 @pytest.fixture
@@ -85,7 +108,7 @@ def test_a_cluster_gets_the_python_files_of_the_modules(
     sent: list[str] = []
     fake = SimpleNamespace(sparkContext=SimpleNamespace(addPyFile=sent.append), stop=lambda: None)
     monkeypatch.setattr(session, "spark_session", lambda settings, app_name, conf: fake)
-    spark: Any = (share_group_resources(master="spark://there:7077").resources or {})[SPARK]
+    spark: Any = SparkResource(settings=SettingsResource(), master="spark://there:7077")
     spark.session("orders")
     single, archive = sent
     assert single == str(project / "single_of_a_test.py")
