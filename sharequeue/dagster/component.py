@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, PrivateAttr, create_model, model_validato
 from sharequeue.dagster.assets.accepted import Processing, process
 from sharequeue.dagster.definitions import share_group_defs
 from sharequeue.dagster.lineage import AssetData, Lineage, dead_letter_topic, topics_of
-from sharequeue.dagster.names import NameCollision, dagster_names
+from sharequeue.dagster.names import NameCollision
 from sharequeue.dagster.scaffolder import ShareGroupScaffolder
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.words.names import nearest
@@ -101,16 +101,15 @@ class ShareGroupComponent(ShareGroup, dg.Component):
         ValueError if another `defs.yaml` has this group too.
         """
         beside = context.component_tree.get_all_components(ShareGroupComponent)
-        same = [each for each in beside if each.name == self.name]
-        places = ", ".join(sorted(each._place for each in same))
-        try:
-            dagster_names(each.group for each in same)
-        except NameCollision as error:
-            raise NameCollision(error.name, error.first, error.second, places) from None
+        same = [each for each in beside if each.group == self.group]
         if len(same) > 1:
             raise ValueError(
-                f"share group {self.group!r} is defined twice: keep one defs.yaml for it ({places})"
+                f"share group {self.group!r} is defined twice: keep one defs.yaml for it ({_places(same)})"
             )
+        same = [each for each in beside if each.name == self.name]
+        if len(same) > 1:
+            first, second, *_ = sorted(each.group for each in same)
+            raise NameCollision(self.name, first, second, _places(same))
         # Next to the defs.yaml, whatever the working directory is.
         if self.dead_letters.suite is not None:
             self.dead_letters.suite = str(context.path / self.dead_letters.suite)
@@ -119,12 +118,18 @@ class ShareGroupComponent(ShareGroup, dg.Component):
 
     def _topics(self, queues: Sequence["ShareGroupComponent"]) -> list[dg.AssetSpec]:
         """Return the topics that this queue defines: of all queues with a topic, the first by name defines it."""
-        first: dict[str, str] = {}
+        first: dict[dg.AssetKey, str] = {}
         for each in queues:
             for topic in {*each.topics, dead_letter_topic(each)} - {""} if each.topic_assets else ():
-                first[topic] = min(first.get(topic, each.group), each.group)
-        own = [topic for topic, group in first.items() if group == self.group]
+                key = each.topic_key(topic)
+                first[key] = min(first.get(key, each.group), each.group)
+        own = [key for key, group in first.items() if group == self.group]
         return topics_of([Lineage(each, each.get_asset_spec) for each in queues], own)
+
+
+def _places(components: Sequence[ShareGroupComponent]) -> str:
+    """Return the files and lines of components."""
+    return ", ".join(sorted(each._place for each in components))
 
 
 class _PlainSchema(BaseModel):

@@ -108,6 +108,7 @@ def _backfills(group: ShareGroup, backfill: Backfill, lineage: Lineage) -> dg.De
         f"{group.name}_replay",
         selection=dg.AssetSelection.assets(replayed),
         executor_def=dg.in_process_executor,
+        tags=group.replay_tags,
         description=f"Replays records of share group {group.group} by time; the live group is not changed.",
     )
     history_job = count_days_job(group, history.key)

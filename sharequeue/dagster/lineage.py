@@ -18,10 +18,9 @@ from typing import Any
 
 import dagster as dg
 
-from sharequeue.dagster.names import GROUP_TAG, asset_tag_value
+from sharequeue.dagster.names import GROUP_TAG, asset_tag_value, dagster_name
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import Columns
-from sharequeue.dagster.topics import TOPIC_PREFIX, topic_key
 from sharequeue.words.figures import SharePartitionStatus, words_of
 from sharequeue.words.names import listed
 
@@ -83,10 +82,10 @@ class Lineage:
 
     def _deps(self, name: str) -> list[dg.AssetKey]:
         if name in (ACCEPTED, REPLAYED):
-            return [topic_key(topic) for topic in self.group.topics]
+            return [self.group.topic_key(topic) for topic in self.group.topics]
         letters = dead_letter_topic(self.group)
         if name == REDRIVEN and letters:
-            return [topic_key(letters)]
+            return [self.group.topic_key(letters)]
         return [self.key(dep) for dep in _DEPS.get(name, (ACCEPTED,))]
 
 
@@ -113,7 +112,7 @@ def topic_assets(groups: Iterable[ShareGroup], translate: Translate = _unchanged
     return topics_of([Lineage(group, translate) for group in groups])
 
 
-def topics_of(lineages: Iterable[Lineage], only: Collection[str] | None = None) -> list[dg.AssetSpec]:
+def topics_of(lineages: Iterable[Lineage], only: Collection[dg.AssetKey] | None = None) -> list[dg.AssetSpec]:
     """Return an external asset for each topic that these groups read or write, or for some of the topics."""
     ordered = sorted(lineages, key=lambda lineage: lineage.group.group)
     readers, writers, looped = _users(ordered)
@@ -121,20 +120,22 @@ def topics_of(lineages: Iterable[Lineage], only: Collection[str] | None = None) 
     return [_topic(topic, readers[topic], writers[topic], looped[topic]) for topic in sorted(wanted)]
 
 
-def _users(
-    lineages: Sequence[Lineage],
-) -> tuple[Mapping[str, list[Lineage]], Mapping[str, list[Lineage]], Mapping[str, list[Lineage]]]:
+_ByTopic = Mapping[dg.AssetKey, list[Lineage]]
+
+
+def _users(lineages: Sequence[Lineage]) -> tuple[_ByTopic, _ByTopic, _ByTopic]:
     """Return the groups that read each topic, and those that write their dead letters to it; those of the latter
     that read, maybe over other groups, what is written there, are separate: the dependency would close a circle.
     """
-    readers, writers, looped = (defaultdict[str, list[Lineage]](list) for _ in range(3))
-    below: dict[str, set[str]] = defaultdict(set)
+    readers, writers, looped = (defaultdict[dg.AssetKey, list[Lineage]](list) for _ in range(3))
+    below: dict[dg.AssetKey, set[dg.AssetKey]] = defaultdict(set)
     for lineage in lineages:
-        topics, letters = set(lineage.group.topics), dead_letter_topic(lineage.group)
+        topics = {lineage.group.topic_key(topic) for topic in lineage.group.topics}
         for topic in topics:
             readers[topic].append(lineage)
-        if not letters:
+        if not dead_letter_topic(lineage.group):
             continue
+        letters = lineage.group.topic_key(dead_letter_topic(lineage.group))
         if topics & _reached(letters, below):
             looped[letters].append(lineage)
             continue
@@ -144,7 +145,7 @@ def _users(
     return readers, writers, looped
 
 
-def _reached(topic: str, below: Mapping[str, set[str]]) -> set[str]:
+def _reached(topic: dg.AssetKey, below: Mapping[dg.AssetKey, set[dg.AssetKey]]) -> set[dg.AssetKey]:
     """Return a topic, and the topics that records of it may reach as dead letters."""
     reached, left = {topic}, [topic]
     while left:
@@ -155,8 +156,9 @@ def _reached(topic: str, below: Mapping[str, set[str]]) -> set[str]:
 
 
 def _topic(
-    topic: str, readers: Sequence[Lineage], writers: Sequence[Lineage], looped: Sequence[Lineage]
+    key: dg.AssetKey, readers: Sequence[Lineage], writers: Sequence[Lineage], looped: Sequence[Lineage]
 ) -> dg.AssetSpec:
+    *prefix, topic = key.path
     letters_of = sorted(lineage.group.group for lineage in (*writers, *looped))
     read_by = [lineage.group.group for lineage in readers]
     uses = []
@@ -165,10 +167,10 @@ def _topic(
     if read_by:
         uses.append(f"read by {_groups(read_by)}")
     return dg.AssetSpec(
-        key=topic_key(topic),
+        key=key,
         description=f"The Kafka topic `{topic}`: {', '.join(uses)}. Runs and the observe sensors record its "
         "partitions and offsets.",
-        group_name=TOPIC_PREFIX,
+        group_name=dagster_name("_".join(prefix)),
         kinds={"kafka"},
         deps=[lineage.key(DEAD_LETTERS) for lineage in writers],
         metadata={
@@ -280,7 +282,7 @@ def _stored(group: ShareGroup, name: str) -> Mapping[str, Any]:
             ),
         }
     if name == REDRIVEN:
-        return {f"sends_to_{topic}": dg.MetadataValue.asset(topic_key(topic)) for topic in group.topics}
+        return {f"sends_to_{topic}": dg.MetadataValue.asset(group.topic_key(topic)) for topic in group.topics}
     if name not in _VIEWS:
         return {}
     view, columns = _VIEWS[name]

@@ -1,10 +1,13 @@
 """The names of a share group's definitions in Dagster.
 
-Kafka allows any non-empty text as a group id; Dagster allows letters, digits and underscores in the names of
-jobs, sensors, schedules, groups and checks, and refuses Python's keywords and some other words. The
-encoding keeps the name readable and is not reversible, so two groups can get the same name;
-``dagster_names`` refuses that at load. The group id itself is always in the tag ``sharequeue/group`` and
-in metadata, unencoded.
+A name is given (`name` in the `defs.yaml`), or made from the group id. Kafka allows any non-empty text as a group id;
+Dagster allows letters, digits and underscores in the names of jobs, sensors, schedules, groups and checks, and
+refuses Python's keywords and some other words. The encoding keeps the name readable and is not reversible, so two
+groups can get the same name, which is refused at load. The group id itself is always in the tag ``sharequeue/group``
+and in metadata, unencoded.
+
+A group id is unique in one Kafka cluster only, and a Dagster instance may have queues of two. So what belongs to a
+queue in the instance (its runs, its partitions) is found by the prefix of its asset keys, which is unique there.
 """
 
 import keyword
@@ -19,6 +22,8 @@ LEASES_TAG = "sharequeue/leases"
 """On a run: its group, its member, and the ids of its leases. The group's tag is on its assets too."""
 CLIENT_ID_PREFIX = "dagster-run-"
 """The prefix of a member's client id, followed by the id of its run, so that the run of a member can be found."""
+QUEUE_TAG = "sharequeue/queue"
+"""On each run of a queue's jobs: the prefix of its asset keys, by which its runs are found."""
 REPLAY_TAG = "sharequeue/replay"
 """On a run that replays records of a group, in place of the group's tag: it is not a run of the group."""
 
@@ -40,7 +45,7 @@ class NameCollision(ValueError):
     def __init__(self, name: str, first: str, second: str, places: str = "") -> None:
         super().__init__(
             f"the share groups {first!r} and {second!r} both get the name {name!r} in Dagster, which allows "
-            f"only letters, digits and underscores: give one of them another name{places and f' ({places})'}"
+            f"only letters, digits and underscores: set `name` of one of them{places and f' ({places})'}"
         )
         self.name, self.first, self.second = name, first, second
 
@@ -54,17 +59,13 @@ def dagster_name(group_id: str) -> str:
     if not group_id:
         raise ValueError("group.id must not be empty")
     name = _NOT_ALLOWED.sub("_", group_id)
-    return f"{name}_" if keyword.iskeyword(name) or name in _RESERVED_BY_DAGSTER else name
+    return name if is_dagster_name(name) else f"{name}_"
 
 
-def dagster_names(group_ids: Iterable[str]) -> dict[str, str]:
-    """Return the Dagster name of each group; raises ``NameCollision`` with both ids if two names are the same."""
-    taken: dict[str, str] = {}
-    for group_id in group_ids:
-        owner = taken.setdefault(dagster_name(group_id), group_id)
-        if owner != group_id:
-            raise NameCollision(dagster_name(group_id), owner, group_id)
-    return {group_id: name for name, group_id in taken.items()}
+def is_dagster_name(text: str) -> bool:
+    """Return whether Dagster allows a text as a name."""
+    is_reserved = keyword.iskeyword(text) or text in _RESERVED_BY_DAGSTER
+    return bool(text) and not _NOT_ALLOWED.search(text) and not is_reserved
 
 
 def asset_tag_value(group_id: str) -> str:

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from sharequeue.dagster.names import GROUP_TAG, dagster_name
+from sharequeue.dagster.names import GROUP_TAG, QUEUE_TAG, REPLAY_TAG, dagster_name, is_dagster_name
 from sharequeue.dagster.references import NoSuchObject, Reference
 from sharequeue.database import Database
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs, validate_group_config
@@ -52,6 +52,8 @@ NotNegative = Annotated[int, _bounded(0)]
 Seconds = Annotated[float, _bounded(0, above=True)]
 Share = Annotated[float, _bounded(0, 1, above=True)]
 
+TOPIC_PREFIX = "kafka"
+"""The prefix of the keys of topics, unless `topic_prefix` has another."""
 STALE_AFTER = "1d"
 """The age at which assets of an observed queue are stale, unless `freshness` has another."""
 
@@ -263,6 +265,11 @@ class ShareGroup(dg.Model, dg.Resolvable):
 
     group: str = Field(description="The share group's id in Kafka.")
     topics: Sequence[str] = Field(description="The topics that it reads.")
+    name: str = Field(
+        default="",
+        description="The name in Dagster: of its job and its asset group, and the beginning of its other names; "
+        "default: the group's id, with `_` for characters that Dagster does not allow.",
+    )
     pipeline: str = Field(
         description="MODULE:NAME of a `sharequeue.spark.pipeline`, or of a handler (DataFrame to DataFrame)."
     )
@@ -286,6 +293,10 @@ class ShareGroup(dg.Model, dg.Resolvable):
     key_prefix: Sequence[str] | str | None = Field(
         default=None, description="The prefix of the asset keys; default: the group's name in Dagster."
     )
+    topic_prefix: Sequence[str] | str = Field(
+        default=TOPIC_PREFIX,
+        description="The prefix of the asset keys of topics. Topics of a second Kafka cluster need another one.",
+    )
     owners: Sequence[str] = Field(
         default=[], description="The owners of every asset, such as `team:flights`."
     )
@@ -297,6 +308,22 @@ class ShareGroup(dg.Model, dg.Resolvable):
         if not group or (problem := too_long("group id", group)):
             raise ValueError(problem if group else "group.id must not be empty")
         return group
+
+    @field_validator("name")
+    @classmethod
+    def _is_name(cls, name: str) -> str:
+        if name and "{{" not in name and not is_dagster_name(name):
+            raise ValueError(
+                f"name is {name!r}: use letters, digits and underscores, and no word that Dagster reserves"
+            )
+        return name
+
+    @field_validator("key_prefix", "topic_prefix")
+    @classmethod
+    def _is_prefix(cls, given: Sequence[str] | str | None) -> Sequence[str] | str | None:
+        if given is not None and not (given and all(given)):
+            raise ValueError(f"{given!r} is not the prefix of a key: expected one name or more")
+        return given
 
     @field_validator("topics")
     @classmethod
@@ -346,6 +373,13 @@ class ShareGroup(dg.Model, dg.Resolvable):
             )
         return self
 
+    @model_validator(mode="after")
+    def _has_name(self) -> "ShareGroup":
+        # Dagster also reads the yaml before it has filled in templates.
+        if not self.name and "{{" not in self.group:
+            self.name = dagster_name(self.group)
+        return self
+
     @property
     def stale_after(self) -> Freshness | None:
         """The freshness of its assets: as given, or a day if somebody observes when the queue is empty."""
@@ -360,20 +394,28 @@ class ShareGroup(dg.Model, dg.Resolvable):
         return None if given is None else config_text(given)
 
     @property
-    def name(self) -> str:
-        """The group's name in Dagster: of its job and its asset group, and the prefix of its other names."""
-        return dagster_name(self.group)
-
-    @property
     def prefix(self) -> list[str]:
         """The prefix of its asset keys."""
-        given = self.key_prefix
-        return [self.name] if given is None else [given] if isinstance(given, str) else list(given)
+        return [self.name] if self.key_prefix is None else _parts(self.key_prefix)
+
+    @property
+    def queue(self) -> str:
+        """What its runs and partitions are found by in Dagster, where two clusters may have a group of its id."""
+        return "/".join(self.prefix)
 
     @property
     def run_tags(self) -> dict[str, str]:
-        """The tags of its runs, for the deployment's concurrency limits."""
-        return {GROUP_TAG: self.group}
+        """The tags of its runs, also for the deployment's concurrency limits."""
+        return {GROUP_TAG: self.group, QUEUE_TAG: self.queue}
+
+    @property
+    def replay_tags(self) -> dict[str, str]:
+        """The tags of its replays and their publications, which are not limited with its runs."""
+        return {REPLAY_TAG: self.group, QUEUE_TAG: self.queue}
+
+    def topic_key(self, topic: str) -> dg.AssetKey:
+        """Return the key of a topic's asset."""
+        return dg.AssetKey([*_parts(self.topic_prefix), topic])
 
     def configure(self, database: Database) -> GroupConfigs:
         """Set the group's configs above if the group has no value for them; existing values are kept.
@@ -400,6 +442,10 @@ RESERVED = frozenset(
     }
 )
 """Names of assets that every share group has."""
+
+
+def _parts(prefix: Sequence[str] | str) -> list[str]:
+    return [prefix] if isinstance(prefix, str) else list(prefix)
 
 
 def config_text(value: Config) -> str:

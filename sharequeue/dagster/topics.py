@@ -1,8 +1,8 @@
 """The keys of topics in Dagster, and observations of their offsets.
 
-A topic is an external asset with the key `kafka/<topic>`, whichever share groups read or write it. Its spec is in
-`lineage`. Loading definitions needs no broker: partitions and offsets are recorded as observations by runs and
-sensors.
+A topic is an external asset with the key `kafka/<topic>`, whichever share groups read or write it; `topic_prefix` of
+a group changes the first part. Its spec is in `lineage`. Loading definitions needs no broker: partitions and offsets
+are recorded as observations by runs and sensors.
 """
 
 from collections import Counter
@@ -10,27 +10,21 @@ from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
+from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import table
 from sharequeue.words.figures import SharePartitionStatus
 
-TOPIC_PREFIX = "kafka"
-"""The prefix of a topic's key, and the asset group of all topics."""
 Ends = Mapping[int, tuple[int, int]]
 """The first offset and the end offset of the log, by partition."""
 _MOST_ROWS = 200
 
 
-def topic_key(topic: str) -> dg.AssetKey:
-    """Return the key of a topic's asset."""
-    return dg.AssetKey([TOPIC_PREFIX, topic])
-
-
-def observation(topic: str, ends: Ends) -> dg.AssetObservation:
+def observation(key: dg.AssetKey, ends: Ends) -> dg.AssetObservation:
     """Return the observation of a topic: its partitions and their offsets."""
     columns = {"partition": "int", "log_start_offset": "int", "log_end_offset": "int"}
     rows = [(partition, *of_log) for partition, of_log in sorted(ends.items())]
     return dg.AssetObservation(
-        topic_key(topic),
+        key,
         metadata={
             "partitions": len(ends),
             "log_offsets": sum(end - start for start, end in ends.values()),
@@ -41,7 +35,7 @@ def observation(topic: str, ends: Ends) -> dg.AssetObservation:
 
 
 def observed_topics(
-    statuses: Sequence[SharePartitionStatus], seen: Mapping[str, int] | None = None
+    group: ShareGroup, statuses: Sequence[SharePartitionStatus], seen: Mapping[str, int] | None = None
 ) -> list[dg.AssetObservation]:
     """Return an observation of each topic of a group, from what its state has last seen of the logs.
 
@@ -53,7 +47,9 @@ def observed_topics(
     now = written_offsets(statuses)
     known = seen or {}
     return [
-        observation(topic, ends) for topic, ends in sorted(topics.items()) if known.get(topic) != now[topic]
+        observation(group.topic_key(topic), ends)
+        for topic, ends in sorted(topics.items())
+        if known.get(topic) != now[topic]
     ]
 
 

@@ -77,8 +77,8 @@ def dead_letters_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
         ]
         until = max((run.written_at for run in written), default=since)
         for observed in (
-            *observed_topics(sharequeue_state.state.figures.describe(group.group)),
-            *observed_now(loaded, configs.dead_letter_topic),
+            *observed_topics(group, sharequeue_state.state.figures.describe(group.group)),
+            *observed_now(group, loaded, configs.dead_letter_topic),
         ):
             context.log_event(observed)
         return dg.MaterializeResult(
@@ -92,7 +92,7 @@ def dead_letters_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
     return dead_letters
 
 
-def observed_now(settings: Settings, topic: str) -> list[dg.AssetObservation]:
+def observed_now(group: ShareGroup, settings: Settings, topic: str) -> list[dg.AssetObservation]:
     """Return the observation of a topic, read from the broker; none if it cannot be read."""
     try:
         with Topics(settings, timeout=_BROKER_SECONDS) as topics:
@@ -101,7 +101,7 @@ def observed_now(settings: Settings, topic: str) -> list[dg.AssetObservation]:
     except (KafkaException, ShareError):
         return []
     ends = {partition: (log.log_start, log.log_end) for partition, log in logs.items()}
-    return [observation(topic, ends)] if ends else []
+    return [observation(group.topic_key(topic), ends)] if ends else []
 
 
 def samples(settings: Settings, topic: str, group_id: str) -> dict[str, Any]:

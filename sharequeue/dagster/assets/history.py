@@ -17,6 +17,7 @@ import dagster as dg
 from pydantic import Field
 
 from sharequeue.dagster import reports
+from sharequeue.dagster.names import QUEUE_TAG
 from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import ShareGroup, day_of
@@ -31,7 +32,7 @@ class Counting(dg.Config):
 
 def partitions_of(group: ShareGroup) -> dg.DynamicPartitionsDefinition:
     """Return the partitions of the asset: the days (UTC) that are over and of which the group has figures."""
-    return dg.DynamicPartitionsDefinition(name=f"sharequeue/{group.name}/history")
+    return dg.DynamicPartitionsDefinition(name=f"sharequeue/{group.queue}/history")
 
 
 def count_days_config(group: ShareGroup, days: Sequence[str]) -> dg.RunConfig:
@@ -68,6 +69,7 @@ def count_days_job(group: ShareGroup, asset: dg.AssetKey) -> dg.JobDefinition:
     @dg.job(
         name=f"{group.name}_count_days",
         executor_def=dg.in_process_executor,
+        tags={QUEUE_TAG: group.queue},
         description=f"Counts past days of share group {group.group} from the journal, without Spark.",
     )
     def job() -> None:

@@ -14,7 +14,6 @@ from pydantic import Field
 from sharequeue.dagster.assets.accepted import cancelled_plainly, pipeline_of
 from sharequeue.dagster.assets.replayed import partitions_of, replay_name
 from sharequeue.dagster.assets.summaries import merge_summary
-from sharequeue.dagster.names import REPLAY_TAG
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import Backfill, ShareGroup
@@ -94,7 +93,7 @@ def publish_job(
     @dg.job(
         name=f"{group.name}_publish",
         executor_def=dg.in_process_executor,
-        tags={REPLAY_TAG: group.group},
+        tags=group.replay_tags,
         description=f"Publishes replayed partitions of share group {group.group} into its live output; a dry run by "
         "default.",
     )

@@ -14,7 +14,6 @@ import dagster as dg
 from pydantic import Field
 
 from sharequeue.dagster.assets.accepted import cancelled_plainly, pipeline_of
-from sharequeue.dagster.names import REPLAY_TAG
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import Backfill, ShareGroup
@@ -96,7 +95,7 @@ def replayed_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) ->
         from sharequeue.spark.replays.selection import Window
 
         # Not the tag of the group's runs: replays are not limited with them.
-        context.instance.add_run_tags(context.run.run_id, {REPLAY_TAG: group.group})
+        context.instance.add_run_tags(context.run.run_id, group.replay_tags)
         job, loaded = pipeline_of(group), settings.load()
         spans = {key: partitions.time_window_for_partition_key(key) for key in context.partition_keys}
         windows = [Window(span.start, span.end, replay_name(backfill, key)) for key, span in spans.items()]

@@ -1,9 +1,10 @@
 """Find the runs that make a share group's assets, and end those whose process is gone.
 
 These are runs of its own jobs, of the UI ("Materialize", which is no job of ours), of a backfill, and of other jobs
-with the same assets, queued ones included. The tag `sharequeue/group` is not enough: a run that the UI launches gets
-it when its first step begins. Nor is a job's name: another code location may have a job with the same name. Runs of
-the group's own jobs have the tag from the beginning. A run of checks only does not process records.
+with the same assets, queued ones included. The tags of a run are not enough: a run that the UI launches gets them
+when its first step begins. Nor is a job's name, nor the group's id: another code location may have both, for another
+Kafka cluster. Runs of the group's own jobs have the tags from the beginning, and one of them is the prefix of its
+asset keys. A run of checks only does not process records.
 
 The status of a run is not enough: after a reboot it stays `STARTED`, because Dagster's default launcher cannot see
 that the process is gone. A run is at work if its member lives, if its member holds a lock that has not lapsed, or if
@@ -19,7 +20,7 @@ import dagster as dg
 # The statuses of backfills, by which the instance filters them, have no public name (Dagster 1.13).
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 
-from sharequeue.dagster.names import CLIENT_ID_PREFIX, GROUP_TAG, MEMBER_TAG, REPLAY_TAG
+from sharequeue.dagster.names import CLIENT_ID_PREFIX, MEMBER_TAG, QUEUE_TAG
 from sharequeue.dagster.retries import own_tag
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.signs_of_life import last_sign, seconds_since
@@ -98,13 +99,14 @@ def lifeless(
     if silent <= QUIET_SECONDS or instance.run_launcher.supports_check_run_worker_health:
         return None
     # All steps of the group's own jobs give signs, from their beginning.
-    own = run.job_name in own_jobs(group) and run.tags.get(GROUP_TAG) == group.group
+    own = run.job_name in own_jobs(group) and run.tags.get(QUEUE_TAG) == group.queue
     return Lifeless(run, f"its log has had no event for {silent:,.0f} s", own)
 
 
 def own_jobs(group: ShareGroup) -> list[str]:
-    """Return the names of the jobs whose runs have the group's tag from the beginning, and only our steps."""
-    return [group.name, f"{group.name}_checks", f"{group.name}_redrive"]
+    """Return the names of the group's jobs: their runs have its tags from the beginning, and only our steps."""
+    others = ("checks", "redrive", "replay", "publish", "count_days")
+    return [group.name, *(f"{group.name}_{other}" for other in others)]
 
 
 def _silent_for(instance: dg.DagsterInstance, run: dg.DagsterRun) -> float:
@@ -126,11 +128,7 @@ def end_gone(
     """
     keys, found = frozenset(assets), list[Lifeless]()
     for run in instance.get_runs(dg.RunsFilter(statuses=AT_WORK), limit=_MOST_RUNS):
-        is_ours = (
-            run.tags.get(REPLAY_TAG) == group.group
-            or run.job_name.startswith(f"{group.name}_")
-            or _touches(instance, run, group, keys)
-        )
+        is_ours = run.tags.get(QUEUE_TAG) == group.queue or _touches(instance, run, group, keys)
         dead = lifeless(instance, run, group, work) if is_ours else None
         if dead is not None and dead.is_gone:
             end(instance, dead)
@@ -166,7 +164,7 @@ def _touches(
     ).records
     if planned:
         return any(record.asset_key in keys for record in planned)
-    return run.tags.get(GROUP_TAG) == group.group
+    return run.tags.items() >= group.run_tags.items()
 
 
 def _runs_at_work(instance: dg.DagsterInstance, group: ShareGroup) -> Iterator[dg.DagsterRun]:

@@ -10,6 +10,7 @@ from functools import partial
 import dagster as dg
 
 from sharequeue.dagster.assets.history import count_days_config, partitions_of
+from sharequeue.dagster.names import QUEUE_TAG
 from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.sensors.active_runs import AT_WORK, end, lifeless
 from sharequeue.dagster.sensors.outages import Answer, Kept, keep, sensor_on_state
@@ -42,7 +43,8 @@ def _tick(
 ) -> Answer:
     keep(context, kept)
     partitions = partitions_of(group)
-    for run in context.instance.get_runs(dg.RunsFilter(job_name=job_name, statuses=AT_WORK)):
+    ours = dg.RunsFilter(job_name=job_name, tags={QUEUE_TAG: group.queue}, statuses=AT_WORK)
+    for run in context.instance.get_runs(ours):
         dead = lifeless(context.instance, run, group)
         if dead is None:
             return dg.SkipReason("a run counts days at the moment")
@@ -58,7 +60,7 @@ def _tick(
     added = [day for day in sorted(new) if day not in known]
     request = dg.RunRequest(
         # Dagster launches one run for a key, whatever its result.
-        run_key=f"{group.group}:history:{min(new)}:{max(new)}:{len(new)}",
+        run_key=f"{group.queue}:history:{min(new)}:{max(new)}:{len(new)}",
         run_config=count_days_config(group, sorted(new)),
     )
     return dg.SensorResult(

@@ -81,7 +81,7 @@ def _tick(
         return skipped(waits)
     if reason := _unknown_or_few(group, work, latest, now, since) or _not_there(work, unknown, first):
         return skipped(reason, waiting_since=since)
-    run_key = f"{group.group}:{latest.dagster_run.run_id if latest else 'first'}"
+    run_key = f"{group.queue}:{latest.dagster_run.run_id if latest else 'first'}"
     return dg.SensorResult(
         run_requests=[dg.RunRequest(run_key=run_key, tags=group.run_tags)],
         cursor=json.dumps({"lag_records": lag, "waiting_records": work.records, "progress": progress}),

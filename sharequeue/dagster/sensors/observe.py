@@ -127,7 +127,7 @@ def _tick(
         run_requests=requests,
         # Dagster refuses a reason beside a request.
         skip_reason=None if requests else reason,
-        asset_events=[*events, *observed_topics(position.everything, kept.get("topics"))],
+        asset_events=[*events, *observed_topics(group, position.everything, kept.get("topics"))],
         # Dagster shows the beginning beside each tick, and the reason only on a click.
         cursor=json.dumps(
             {
@@ -268,7 +268,7 @@ def _checks(
         return [], waits_for
     # Dagster launches nothing for a key that already had a run, whatever its result.
     after = f":after:{latest.dagster_run.run_id}" if latest is not None and failed else ""
-    run_key = f"{group.group}:letters:{written_at.isoformat()}{after}"
+    run_key = f"{group.queue}:letters:{written_at.isoformat()}{after}"
     return [dg.RunRequest(run_key=run_key, tags=group.run_tags)], ""
 
 

@@ -22,8 +22,7 @@ from sharequeue.dagster.names import MEMBER_TAG
 from sharequeue.dagster.reports import figures
 from sharequeue.dagster.resources import SettingsResource
 from sharequeue.dagster.sensors import Observed, observe_sensor
-from sharequeue.dagster.share_group import Automation, LagSensor
-from sharequeue.dagster.topics import TOPIC_PREFIX, topic_key
+from sharequeue.dagster.share_group import TOPIC_PREFIX, Automation, LagSensor
 from sharequeue.database import Database
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.kafka.clients import client_config
@@ -516,7 +515,7 @@ def test_a_topic_is_observed_when_it_has_new_offsets(
     """The first tick has its partitions and offsets; later ones only what has changed."""
 
     def topics() -> list[dg.AssetObservation]:
-        return [event for event in tick().asset_events if event.asset_key == topic_key("t")]
+        return [event for event in tick().asset_events if event.asset_key == dg.AssetKey([TOPIC_PREFIX, "t"])]
 
     (first,) = topics()
     (status,) = State(private_database).figures.describe("g")

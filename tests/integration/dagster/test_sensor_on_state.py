@@ -138,6 +138,7 @@ class Case:
         checks: frozenset[dg.AssetCheckKey] | None = None,
         tagged: bool | None = None,
         member: str | None = None,
+        tags: Mapping[str, str] | None = None,
         **planned: dg.AssetKey,
     ) -> dg.DagsterRun:
         """A run as Dagster has it after it was created, of the group's job with its tags; `planned` are the assets
@@ -153,6 +154,7 @@ class Case:
                 tags={
                     **(GROUP.run_tags if tagged or (tagged is None and job == GROUP.name) else {}),
                     **({} if member is None else {MEMBER_TAG: member}),
+                    **(tags or {}),
                 },
                 remote_job_origin=RemoteJobOrigin(origin, job),
             )
@@ -321,11 +323,20 @@ def test_one_backlog_has_one_run(case: Case) -> None:
     assert case.said() is None
 
 
-def test_another_locations_job_of_the_same_name_does_not_hold_it_up(case: Case) -> None:
-    """Neither a failed run of it, nor one that came to nothing."""
-    run = case.run(dg.DagsterRunStatus.STARTED, tagged=False)
-    case.instance.report_run_failed(run)
+@pytest.mark.parametrize(
+    "tags",
+    [{}, share_group("g", topics=["t"], key_prefix=["west", "g"]).run_tags],
+    ids=["of theirs", "of ours"],
+)
+def test_another_locations_job_of_the_same_name_does_not_hold_it_up(
+    case: Case, tags: Mapping[str, str]
+) -> None:
+    """Neither a failed run of it, nor an active one; also if it is of a queue with the same group id, in another
+    Kafka cluster. It is not ended either: its member is in another state."""
+    failed, active = (case.run(STARTED, tagged=False, tags=tags, member="theirs") for _ in range(2))
+    case.instance.report_run_failed(failed)
     answer = case.look()
+    assert status(case, active) == STARTED
     assert isinstance(answer, dg.SensorResult)
     assert [request.run_key for request in answer.run_requests or ()] == ["g:first"]
 
@@ -355,7 +366,7 @@ def test_a_run_whose_machine_went_down_is_ended_and_followed(case: Case) -> None
     sign(case, run, AT_WORK, 60)
     assert "of g is started" in str(case.said())
     assert status(case, run) == STARTED
-    other = case.run(CANCELING, job="g_replay", tagged=False)
+    other = case.run(CANCELING, job="g_replay", tags=GROUP.replay_tags)
     dead = case.run(STARTED)
     for each in (other, dead):
         sign(case, each, AT_WORK, 300)

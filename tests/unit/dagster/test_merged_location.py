@@ -69,3 +69,49 @@ def test_every_key_of_ours_has_the_prefix() -> None:
     given = share_group_resources()
     assert all(key.startswith("sharequeue_") for key in given.resources or {})
     assert given.executor is None
+
+
+def test_a_name_of_its_own_collides_with_no_job_op_or_asset() -> None:
+    """An existing location may have a job, an op and an asset of the group's name."""
+
+    @dg.op(name="orders_accepted")
+    def op() -> None: ...
+
+    @dg.job(name="orders")
+    def job() -> None:
+        op()
+
+    @dg.asset(key=["orders", "accepted"])
+    def theirs() -> None: ...
+
+    existing = dg.Definitions(assets=[theirs], jobs=[job])
+    group = share_group("orders", name="orders_queue", backfill={"start": "2013-01-01"})
+    merged = dg.Definitions.merge(existing, share_group_defs(group), share_group_resources())
+    dg.Definitions.validate_loadable(merged)
+    names = {job.name for job in merged.get_repository_def().get_all_jobs()}
+    assert names >= {"orders", "orders_queue", "orders_queue_redrive"}
+
+
+def test_queues_of_two_clusters_with_one_group_id_share_nothing() -> None:
+    """With a name and a prefix of topics of its own, the second one has other assets, topics, tags and partitions."""
+    east = share_group("orders", backfill={"start": "2013-01-01"})
+    west = share_group(
+        "orders", name="orders_west", topic_prefix=["kafka", "west"], backfill={"start": "2013-01-01"}
+    )
+    keys, partitions, tags = [], [], []
+    for group in (east, west):
+        defs = dg.Definitions.merge(share_group_defs(group), share_group_resources())
+        keys.append({spec.key for spec in defs.resolve_all_asset_specs()})
+        partitions.append(
+            {
+                spec.partitions_def.name
+                for spec in defs.resolve_all_asset_specs()
+                if isinstance(spec.partitions_def, dg.DynamicPartitionsDefinition)
+            }
+        )
+        jobs = [job for job in defs.get_repository_def().get_all_jobs() if "ASSET_JOB" not in job.name]
+        tags.append({job.run_tags["sharequeue/queue"] for job in jobs})
+    assert not keys[0] & keys[1]
+    assert dg.AssetKey(["kafka", "west", "flights"]) in keys[1]
+    assert partitions == [{"sharequeue/orders/history"}, {"sharequeue/orders_west/history"}]
+    assert tags == [{"orders"}, {"orders_west"}]

@@ -138,7 +138,7 @@ def test_work_requests_a_run(tick: Tick) -> None:
     answer = tick(work(part(lag=5, ready_records=5), part(lag=7, ready_records=7, partition=1)))
     (request,) = answer.run_requests
     assert request.run_key == "orders:first"
-    assert request.tags == {"sharequeue/group": "orders"}
+    assert request.tags == {"sharequeue/group": "orders", "sharequeue/queue": "orders"}
     assert json.loads(answer.cursor)["lag_records"] == 12
 
 

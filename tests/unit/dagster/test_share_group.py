@@ -257,6 +257,13 @@ def test_groups_that_dagster_could_not_tell_apart_are_refused() -> None:
     assert re.search(r"another name \(\S+/queue0/defs.yaml:2, \S+/queue1/defs.yaml:2\)", told)
 
 
+def test_a_name_in_the_yaml_settles_a_collision() -> None:
+    """It is the name of the job, and the prefix of the keys."""
+    defs = loaded({**MINIMAL, "group": "a-b"}, {**MINIMAL, "group": "a.b", "name": "other"})
+    assert {"a_b", "other"} <= {job.name for job in defs.jobs or ()}
+    assert "other/accepted" in specs(defs)
+
+
 def test_a_group_that_is_defined_twice_is_refused() -> None:
     told = refused(MINIMAL, MINIMAL)
     assert "share group 'orders' is defined twice: keep one defs.yaml for it" in told
@@ -375,6 +382,10 @@ def test_the_schema_has_the_fields_of_a_component_of_ones_own() -> None:
     ("given", "message"),
     [
         ({"group": ""}, "group.id must not be empty"),
+        ({"name": "a-b"}, "name is 'a-b': use letters, digits and underscores"),
+        ({"name": "config"}, "name is 'config': use letters"),
+        ({"key_prefix": []}, "[] is not the prefix of a key"),
+        ({"topic_prefix": ["a", ""]}, "['a', ''] is not the prefix of a key"),
         ({"group": "g" * 250}, "has 250 characters"),
         ({"topics": []}, "topics must have at least one topic"),
         ({"topics": ["a b"]}, "The topic name 'a b' is not legal"),
