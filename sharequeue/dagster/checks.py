@@ -75,7 +75,9 @@ def dead_letter_checks(
     """
     given = group.dead_letters
     user_suite = None if given.suite is None else Path(given.suite).absolute()
-    built_in, users = dead_letters.expectations(), () if user_suite is None else suite_of(user_suite)
+    built_in = dead_letters.expectations()
+    taken = {each.check for each in (*built_in, _RECONCILIATION, *_FROM_STATE)}
+    users = () if user_suite is None else suite_of(user_suite, taken)
     read = (*built_in, *users, _RECONCILIATION)
 
     @dg.multi_asset_check(

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sharequeue.dagster.quality.expectations import Expectation
+from sharequeue.dagster.quality.expectations import Expectation, read_suite
 from sharequeue.dagster.quality.findings import SHOWN, Finding, Found
 from sharequeue.reports.data_docs import is_of_life, site_folder
 
@@ -31,6 +31,8 @@ _ROWS = {
     "unexpected_index_column_names": ["dlq_partition", "dlq_offset"],
     "partial_unexpected_count": SHOWN,
 }
+REASON_CHARACTERS = 500
+"""The length of the reason why a check failed."""
 KEPT_VALIDATIONS = 100
 """The number of validation results, and of their pages, to keep; older ones are removed."""
 
@@ -55,9 +57,7 @@ class QualityContext:
             site = site_folder(self.folder)
             if self.created_at and site.exists() and not is_of_life(site, self.created_at):
                 shutil.rmtree(self.folder / "gx")
-            checkpoint, problems = _checkpoint(self)
-            checks = [each.check for each in (*self.built_in, *self.users)]
-            yield Validator(checkpoint, checks, problems)
+            yield Validator(self)
             for kept in (self.folder / "gx" / "uncommitted", site):
                 _remove_old(kept / "validations")
 
@@ -65,11 +65,11 @@ class QualityContext:
 class Validator:
     """Validates batches with the group's checkpoint."""
 
-    def __init__(self, checkpoint: Any, checks: Sequence[str], problems: Mapping[str, str]) -> None:
-        self._checkpoint = checkpoint
-        self._checks = checks
-        self._problems = problems
-        """Why an expectation is not in the checkpoint, by its check."""
+    def __init__(self, given: QualityContext) -> None:
+        self._given = given
+        self._problems: dict[str, str] = {}
+        """Why an expectation of the user's suite is not in the checkpoint, by its check."""
+        self._checkpoint, self._batch, self._users = _checkpoint(given, self._problems)
         self._number = 0
 
     def validate(
@@ -78,25 +78,58 @@ class Validator:
         """Validate one batch with both suites, store the results and update the Data Docs. Return what each check
         has found; `finding` makes a finding from the cells of a letter. An expectation without a result has failed.
         """
-        from great_expectations.core.run_identifier import RunIdentifier
-
         self._number += 1
-        result = self._checkpoint.run(
-            batch_parameters={"dataframe": frame},
-            run_id=RunIdentifier(run_name=f"{run_name}-{self._number}"),
-        )
+        result = self._run({"dataframe": frame}, f"{run_name}-{self._number}")
         found = {
             str(each.expectation_config.meta["check"]): _found(each, finding)
             for validated in result.run_results.values()
             for each in validated.results
         }
-        for check in self._checks:
+        for check in (each.check for each in (*self._given.built_in, *self._given.users)):
             if check not in found:
                 found[check] = Found()
                 found[check].problem = self._problems.get(
                     check, "Great Expectations returned no result for it"
                 )
         return found
+
+    def _run(self, batch: Mapping[str, Any], run_name: str) -> Any:
+        """Run the checkpoint on a batch. If that raises, leave out what is at fault in the user's suite."""
+        from great_expectations.core.run_identifier import RunIdentifier
+
+        run_id = RunIdentifier(run_name=run_name)
+        try:
+            return self._checkpoint.run(batch_parameters=batch, run_id=run_id)
+        except Exception as error:
+            if not self._users:
+                raise
+            whole = self._batch.get_batch(batch_parameters=batch)
+            faults = {each.meta["check"]: _fault(whole, each) for each in self._users}
+            found = {check: fault for check, fault in faults.items() if fault}
+            # If each is right by itself, none of them can be evaluated.
+            self._problems |= found or dict.fromkeys(faults, _reason(error))
+            self._checkpoint, self._batch, self._users = _checkpoint(self._given, self._problems)
+            return self._run(batch, run_name)
+
+
+def _fault(batch: Any, expectation: Any) -> str | None:
+    """Return why an expectation alone cannot be evaluated on a batch, or its result not be stored; None if it can."""
+    try:
+        json.dumps(batch.validate(expectation, result_format=_ROWS).to_json_dict())
+    except Exception as error:
+        return _reason(error)
+    return None
+
+
+def _reason(error: Exception) -> str:
+    """Return why an expectation could not be evaluated."""
+    return _shortened(f"could not be evaluated: {type(error).__name__}: {error}")
+
+
+def _shortened(reason: str) -> str:
+    """Return a reason on one line, of a length that can be shown: some have every value of a column."""
+    line = " ".join(reason.split())
+    return line if len(line) <= REASON_CHARACTERS else f"{line[: REASON_CHARACTERS - 1]}…"
 
 
 def _found(result: Any, finding: Callable[[Mapping[str, Any]], Finding]) -> Found:
@@ -108,7 +141,7 @@ def _found(result: Any, finding: Callable[[Mapping[str, Any]], Finding]) -> Foun
         found.problem = _not_evaluated(result.exception_info)
         if found.problem is None and not found.counts:
             # An expectation about the whole table has no rows to show.
-            found.problem = f"observed {outcome.get('observed_value')}"
+            found.problem = _shortened(f"observed {outcome.get('observed_value')}")
     return found
 
 
@@ -120,13 +153,15 @@ def _not_evaluated(exception_info: Any) -> str | None:
     given = exception_info or {}
     for info in [given, *(value for value in given.values() if isinstance(value, dict))]:
         if info.get("raised_exception"):
-            return f"could not be evaluated: {info.get('exception_message') or 'unknown error'}"
+            return _shortened(f"could not be evaluated: {info.get('exception_message') or 'unknown error'}")
     return None
 
 
-def _checkpoint(given: QualityContext) -> tuple[Any, dict[str, str]]:
-    """Return the group's checkpoint, and by check, why an expectation of the user's suite is not in it: one that
-    Great Expectations cannot create would cost all others their result.
+def _checkpoint(given: QualityContext, problems: dict[str, str]) -> tuple[Any, Any, list[Any]]:
+    """Return the group's checkpoint, its batch definition, and the user's expectations in it.
+
+    Those whose checks are in `problems` are not in it, and one that Great Expectations cannot create is added to
+    them: each would cost all others their result.
     """
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     try:
@@ -167,9 +202,9 @@ def _checkpoint(given: QualityContext) -> tuple[Any, dict[str, str]]:
         for each in given.built_in
     ]
     suites = [gx.ExpectationSuite(name=BUILT_IN, expectations=built)]
-    problems: dict[str, str] = {}
+    users = [] if given.user_suite is None else _users_expectations(given, problems)
     if given.user_suite is not None:
-        suites.append(gx.ExpectationSuite(name=USERS, expectations=_users_expectations(given, problems)))
+        suites.append(gx.ExpectationSuite(name=USERS, expectations=users))
     definitions = [
         context.validation_definitions.add_or_update(
             gx.ValidationDefinition(name=suite.name, data=batch, suite=context.suites.add_or_update(suite))
@@ -184,7 +219,7 @@ def _checkpoint(given: QualityContext) -> tuple[Any, dict[str, str]]:
             result_format=_ROWS,
         )
     )
-    return checkpoint, problems
+    return checkpoint, batch, users
 
 
 def _users_expectations(given: QualityContext, problems: dict[str, str]) -> list[Any]:
@@ -193,17 +228,16 @@ def _users_expectations(given: QualityContext, problems: dict[str, str]) -> list
 
     assert given.user_suite is not None  # noqa: S101 - the caller has checked it
     made = []
-    for each, expectation in zip(
-        json.loads(given.user_suite.read_text())["expectations"], given.users, strict=True
-    ):
+    for each, expectation in zip(read_suite(given.user_suite), given.users, strict=True):
+        if expectation.check in problems:
+            continue
         named = {**each, "meta": {**(each.get("meta") or {}), "check": expectation.check}}
         # An id is of the suite in which it was stored.
         named.pop("id", None)
         try:
             made.append(ExpectationConfiguration(**named).to_domain_obj())
         except Exception as error:
-            reason = " ".join(str(error).split())
-            problems[expectation.check] = f"could not be evaluated: {type(error).__name__}: {reason}"
+            problems[expectation.check] = _reason(error)
     return made
 
 

@@ -9,7 +9,7 @@ in Great Expectations' format for suites.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,25 +47,20 @@ class SuiteUnreadable(ValueError):
     """The file is not a suite of Great Expectations; the message has the file and the reason."""
 
 
-def suite_of(path: Path) -> tuple[Expectation, ...]:
+def suite_of(path: Path, taken: Collection[str] = ()) -> tuple[Expectation, ...]:
     """Read a user's suite from JSON, each expectation with the name of its check.
 
-    The name is `meta.check` if given, else it is made of the type and the columns. Raises SuiteUnreadable.
+    The name is `meta.check` if given, else it is made of the type and the columns. Raises SuiteUnreadable, also for a
+    name in `taken`, which are those of our checks.
     """
-    try:
-        read = json.loads(path.read_text())
-    except OSError as error:
-        raise SuiteUnreadable(f"{path}: {error.strerror}: expected a suite of Great Expectations") from error
-    except ValueError as error:
-        raise SuiteUnreadable(f"{path} is not JSON: {error}") from error
-    given = read.get("expectations") if isinstance(read, dict) else None
-    if not isinstance(given, list) or not given:
-        raise SuiteUnreadable(
-            f"{path} is not a suite of Great Expectations: expected an object with a list `expectations`, not empty"
-        )
     found: dict[str, Expectation] = {}
-    for number, each in enumerate(given):
+    for number, each in enumerate(read_suite(path)):
         expectation = _given(path, number, each)
+        if not expectation.check or expectation.check in taken:
+            raise SuiteUnreadable(
+                f"{path}: expectation {number} would have the check {expectation.check!r}: give it another name, of "
+                'letters, digits and underscores, that no check of ours has: `"meta": {"check": "…"}`'
+            )
         if expectation.check in found:
             raise SuiteUnreadable(
                 f"{path}: two expectations have the name {expectation.check!r}: give one of them another name, "
@@ -73,6 +68,40 @@ def suite_of(path: Path) -> tuple[Expectation, ...]:
             )
         found[expectation.check] = expectation
     return tuple(found.values())
+
+
+def read_suite(path: Path) -> list[Any]:
+    """Return the expectations of a suite as they are written in JSON. Raises SuiteUnreadable."""
+    try:
+        # Some editors begin a file with a byte order mark.
+        text = path.read_text("utf-8-sig")
+        read = json.loads(text, object_pairs_hook=_each_once, parse_constant=_refuse_constant)
+    except OSError as error:
+        raise SuiteUnreadable(f"{path}: {error.strerror}: expected a suite of Great Expectations") from error
+    except RecursionError as error:
+        raise SuiteUnreadable(f"{path} is nested too deeply") from error
+    except ValueError as error:
+        raise SuiteUnreadable(f"{path} is not JSON: {error}") from error
+    given = read.get("expectations") if isinstance(read, dict) else None
+    if not isinstance(given, list) or not given:
+        raise SuiteUnreadable(
+            f"{path} is not a suite of Great Expectations: expected an object with a list `expectations`, not empty"
+        )
+    return given
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON. Raises ValueError for a name that it has twice: one would be dropped silently."""
+    named = dict(pairs)
+    if len(named) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"an object has {max(names, key=names.count)!r} twice")
+    return named
+
+
+def _refuse_constant(text: str) -> None:
+    """Raise ValueError for NaN and the infinities, which JSON does not have: no value is below or above NaN."""
+    raise ValueError(f"{text} is not a number")
 
 
 def _given(path: Path, number: int, each: Any) -> Expectation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -21,10 +22,10 @@ from sharequeue.dagster import position, share_group_defs, share_group_resources
 from sharequeue.dagster.quality import dead_letters
 from sharequeue.dagster.quality.archived import ArchivedBatch
 from sharequeue.dagster.quality.comparison import ABSENT, OTHER, Compared
-from sharequeue.dagster.quality.context import QualityContext, Validator
+from sharequeue.dagster.quality.context import REASON_CHARACTERS, QualityContext, Validator
 from sharequeue.dagster.quality.dead_letters import HEADERS, header_problems
 from sharequeue.dagster.quality.drift import changes_of
-from sharequeue.dagster.quality.expectations import SuiteUnreadable, suite_of
+from sharequeue.dagster.quality.expectations import Expectation, SuiteUnreadable, suite_of
 from sharequeue.dagster.quality.findings import Finding, Found, Kept, Place
 from sharequeue.dagster.quality.judging import Judged, header_texts
 from sharequeue.dagster.quality.reconciliation import Reconciliation, about
@@ -287,7 +288,7 @@ def test_an_expectation_without_a_result_fails_its_own_check(tmp_path: Path) -> 
     path.write_text(json.dumps({"expectations": given}))
     good, strange, invalid = users = suite_of(path)
     with QualityContext(tmp_path / "gx", SUITE[:1], path, users).open() as opened:
-        opened._checks = [*opened._checks, "dropped"]
+        opened._given = replace(opened._given, built_in=[*SUITE[:1], Expectation("dropped", "")])
         judged = archived(letter(7))
         frame = dead_letters.frame([judged], [NOTHING_COPIED], 4, set())
         found = opened.validate(frame, "unit", lambda row: about(judged, str(row)))
@@ -297,6 +298,75 @@ def test_an_expectation_without_a_result_fails_its_own_check(tmp_path: Path) -> 
     assert "could not be evaluated" in str(found[invalid.check].problem)
     assert found["dropped"].problem == "Great Expectations returned no result for it"
     assert found[SUITE[0].check].problem is None
+
+
+def test_an_expectation_that_raises_costs_no_other_its_result(tmp_path: Path) -> None:
+    """Great Expectations raises for the whole checkpoint if a parameter has no value, or if a result cannot be
+    stored: that is the failure of that check alone. A reason that has every value of a column is shortened."""
+    given: dict[str, dict[str, Any]] = {
+        "good": {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "dlq_offset"}},
+        "parameter": {
+            "type": "expect_column_max_to_be_between",
+            "kwargs": {"column": "deliveries", "max_value": {"$PARAMETER": "most"}},
+        },
+        # With all values null, its result has a bool of numpy.
+        "quantiles": {
+            "type": "expect_column_quantile_values_to_be_between",
+            "kwargs": {
+                "column": "archived_deliveries",
+                "quantile_ranges": {"quantiles": [0.5], "value_ranges": [[0, 1]]},
+            },
+        },
+        "long": {"type": "expect_column_mean_to_be_between", "kwargs": {"column": "topic", "min_value": 0}},
+    }
+    path = tmp_path / "suite.json"
+    path.write_text(json.dumps({"expectations": [{**e, "meta": {"check": c}} for c, e in given.items()]}))
+    judged = [archived(letter(offset)) for offset in range(100)]
+    with QualityContext(tmp_path / "gx", SUITE[:1], path, suite_of(path)).open() as opened:
+        frame = dead_letters.frame(judged, [NOTHING_COPIED] * 100, 4, set())
+        frame["archived_deliveries"] = float("nan")
+        for _ in range(2):
+            found = opened.validate(frame, "unit", lambda row: about(judged[0], str(row)))
+    problems = {check: each.problem for check, each in found.items()}
+    assert problems[SUITE[0].check] is problems["good"] is None
+    assert problems["parameter"] == (
+        "could not be evaluated: SuiteParameterError: No value found for $PARAMETER most"
+    )
+    assert "could not be evaluated: TypeError" in str(problems["quantiles"])
+    assert str(problems["long"]).startswith(
+        "could not be evaluated: Could not convert string 'flightsflights"
+    )
+    assert len(str(problems["long"])) == REASON_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"expectations": [%s], "expectations": [%s]}', "an object has 'expectations' twice"),
+        ('{"expectations": [{"kwargs": {"min_value": NaN}}]}', "NaN is not a number"),
+        ('{"expectations": ' + 100_000 * "[", "is nested too deeply"),
+        (
+            '{"expectations": [%s, {"type": "expect_column_values_to_be_null", "kwargs": {"column": "a"},'
+            ' "meta": {"check": "数据"}}]}',
+            "''",
+        ),
+        (
+            '{"expectations": [%s, {"type": "expect_column_values_to_be_null", "kwargs": {"column": "a"},'
+            ' "meta": {"check": "headers valid"}}]}',
+            "would have the check 'headers_valid': give it another name",
+        ),
+    ],
+    ids=["twice", "nan", "nested", "no name", "taken"],
+)
+def test_a_suite_that_would_hide_something_is_refused(text: str, says: str, tmp_path: Path) -> None:
+    """What JSON would drop, what no value can fail, and names that Dagster would refuse without the suite's path."""
+    good = '{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "a"}}'
+    path = tmp_path / "suite.json"
+    path.write_text(text.replace("%s", good))
+    with pytest.raises(SuiteUnreadable, match=re.escape(says)):
+        suite_of(path, {HEADERS})
+    path.write_text(f'{{"expectations": [{good}]}}', "utf-8-sig")
+    assert len(suite_of(path, {HEADERS})) == 1
 
 
 def test_a_suite_stands_beside_its_defs_yaml() -> None:
