@@ -180,7 +180,7 @@ def latest_runs(
     instance: dg.DagsterInstance, group: ShareGroup, job_name: str | None = None
 ) -> Sequence[dg.RunRecord]:
     """Return the newest runs of the group's job, or of another one of its jobs, the newest first."""
-    ours = dg.RunsFilter(job_name=job_name or group.name, tags=group.run_tags)
+    ours = dg.RunsFilter(job_name=job_name or group.name, tags={QUEUE_TAG: group.queue})
     return instance.get_run_records(ours, limit=MOST_FAILURES)
 
 

@@ -2,9 +2,11 @@
 
 The partitions of the asset `history` are dynamic: a day becomes one when it is over and the group has figures of it.
 The sensor adds them, and requests one run for all that were not counted yet: also for an earlier day whose figures
-came later, and again for days whose run failed, together with the next one. It needs neither Spark nor the broker.
+came later. After a run that failed, it waits as the lag sensor does, and requests the days again. It needs neither
+Spark nor the broker.
 """
 
+import time
 from functools import partial
 
 import dagster as dg
@@ -12,7 +14,8 @@ import dagster as dg
 from sharequeue.dagster.assets.history import count_days_config, partitions_of
 from sharequeue.dagster.names import QUEUE_TAG
 from sharequeue.dagster.resources import StateResource
-from sharequeue.dagster.sensors.active_runs import AT_WORK, end, lifeless
+from sharequeue.dagster.sensors.active_runs import AT_WORK, end, latest_runs, lifeless
+from sharequeue.dagster.sensors.lag import reason_to_wait
 from sharequeue.dagster.sensors.outages import Answer, Kept, keep, sensor_on_state
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.state.journal import Journal
@@ -56,13 +59,14 @@ def _tick(
         return dg.SkipReason(
             f"no further day is over since {days[-1]}" if days else "the group has no day that is over"
         )
+    runs = latest_runs(context.instance, group, job_name)
+    if waits := reason_to_wait(context.instance, group.automation.sensor, runs, False, time.time()):
+        return dg.SkipReason(waits)
     known = context.instance.get_dynamic_partitions(partitions.name or "")
     added = [day for day in sorted(new) if day not in known]
-    request = dg.RunRequest(
-        # Dagster launches one run for a key, whatever its result.
-        run_key=f"{group.queue}:history:{min(new)}:{max(new)}:{len(new)}",
-        run_config=count_days_config(group, sorted(new)),
-    )
+    # Dagster launches one run for a key, whatever its result.
+    run_key = f"{group.queue}:history:{runs[0].dagster_run.run_id if runs else 'first'}"
+    request = dg.RunRequest(run_key=run_key, run_config=count_days_config(group, sorted(new)))
     return dg.SensorResult(
         dynamic_partitions_requests=[partitions.build_add_request(added)] if added else [],
         run_requests=[request],

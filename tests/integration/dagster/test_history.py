@@ -62,7 +62,9 @@ def test_days_without_a_service_are_counted_by_a_run(
 
     url = private_database.engine.url.render_as_string(hide_password=False)
     monkeypatch.setenv("SHAREQUEUE_DATABASE_URL", url)
-    group = share_group("orders", backfill={"start": "2013-01-01"})
+    group = share_group(
+        "orders", backfill={"start": "2013-01-01"}, automation={"sensor": {"pause_after_failure_seconds": 0}}
+    )
     key = dg.AssetKey(["orders", "history"])
     given = share_group_resources(home=str(stack.home))
     resources = dict(given.resources or {})
@@ -129,3 +131,5 @@ def test_days_without_a_service_are_counted_by_a_run(
     assert answer.dynamic_partitions_requests[0].partition_keys == [late, over]
     (counting,) = answer.run_requests[0].run_config["ops"].values()
     assert counting["config"] == {"days": [late, over]}
+    # Not named after the days: those of a run that failed are requested again.
+    assert answer.run_requests[0].run_key == f"orders:history:{result.run_id}"
