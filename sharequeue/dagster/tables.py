@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -83,6 +84,9 @@ def _plain(value: Any, kind: str) -> str | int | float | bool | None:
 
     if is_scalar(value) and isna(value):
         return None
+    # JSON has no infinity, and Dagster's page would not show the row.
+    if kind == "float" and not isfinite(value):
+        return str(value)
     made: dict[str, type[int | float | bool]] = {"int": int, "float": float, "bool": bool}
     return made.get(kind, str)(value)
 

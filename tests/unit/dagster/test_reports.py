@@ -109,7 +109,7 @@ def test_held_dead_letters_say_why() -> None:
 
 
 def test_the_first_rows_of_a_summary_are_shown_whatever_their_types_are() -> None:
-    """Bytes that are no text, decimals of many places, days, lists and values that are missing."""
+    """Bytes that are no text, decimals of many places, days, lists, infinities and values that are missing."""
     frame = pd.DataFrame(
         {
             "raw": [b"\xff\x00", None],
@@ -118,6 +118,7 @@ def test_the_first_rows_of_a_summary_are_shown_whatever_their_types_are() -> Non
             "codes": [np.array([1, 2]), np.array([3])],
             "count": pd.array([1, None], dtype="Int64"),
             "delay": [1.5, float("nan")],
+            "rate": [float("inf"), float("-inf")],
             "late": [True, False],
         }
     )
@@ -130,7 +131,9 @@ def test_the_first_rows_of_a_summary_are_shown_whatever_their_types_are() -> Non
             "codes": "[1 2]",
             "count": 1,
             "delay": 1.5,
+            "rate": "inf",
             "late": True,
         },
-        dict.fromkeys(("raw", "price", "day", "count", "delay")) | {"codes": "[3]", "late": False},
+        dict.fromkeys(("raw", "price", "day", "count", "delay"))
+        | {"codes": "[3]", "rate": "-inf", "late": False},
     ]
