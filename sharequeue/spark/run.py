@@ -44,7 +44,7 @@ from sharequeue.spark.output.manifest import refuse_gone
 from sharequeue.spark.output.owners import SinkTaken, claim
 from sharequeue.spark.output.reachable import OutputNotReachable, failed_by_store
 from sharequeue.spark.output.shared_folder import refuse_unusable
-from sharequeue.spark.progress import ProgressCallback
+from sharequeue.spark.progress import Progress, ProgressCallback
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.reading.source import Source, words_of_leaderless
@@ -95,6 +95,8 @@ def run_rounds(
         refuse_unusable(spark, settings, settings.output)
         source = Source(settings, state, topics, spark, ReaderOptions.of(job.reader_options), job.headers)
         context = SinkContext(settings, state, spark, job.names)
+        # Before the first lease, each may take minutes: killed runs have left something, the handler reads tables.
+        progress(Progress(1, "opening the output", 0, 0, 0.0, None))
         # The sink is closed last, when no lease is held.
         with (job.destination or ParquetByLease()).open(context) as sink:
             run = Run(
@@ -164,6 +166,8 @@ def _rounds(run: Run, max_seconds: float | None) -> tuple[list[RoundReport], boo
     source = run.source
     with cancellable(source.spark) as jobs, LeaseKeeper(source.state, run.member, jobs) as keeper:
         if run.job.try_empty:
+            since = time.monotonic() - run.began_at
+            run.progress(Progress(1, "calling the handler without records", 0, 0, since, None))
             _try_empty(run)
         with failed_by_store(source.settings.output):
             claim(run.files, source.settings, source.state, run.job.names)
