@@ -1,8 +1,8 @@
 """The parts of the reference that the code knows, compared with the pages.
 
 `python -m tests.docs.reference` writes these parts again: configs, settings, commands, figures, metrics, error names,
-SQL functions and views, sinks; and the list of all names (`public_names`). A part stands in a page between
-two markers; the text around them is written by hand. `test_reference.py` compares.
+SQL functions and views, sinks, public names of Python; and the list of all names (`public_names`). A part stands in
+a page between two markers; the text around them is written by hand. `test_reference.py` compares.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import get_args
 
@@ -235,7 +236,7 @@ def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, ...]
             yield from fields(inner, f"{prefix}{name}.")
         else:
             value = field.get_default(call_default_factory=True)
-            shown = "none" if value in (None, [], {}) else f"`{as_text(value)}`"
+            shown = "none" if value in (None, "", [], {}) else f"`{as_text(value)}`"
             yield f"`{prefix}{name}`", "required" if field.is_required() else shown, field.description or ""
 
 
@@ -252,6 +253,26 @@ def sinks() -> str:
     return table(("sink", "where accepted records go"), rows)
 
 
+def python_names(module: str) -> str:
+    """Return the public names of a package, the methods of its classes included, with what their docstrings say."""
+    package, rows = import_module(module), list[tuple[str, str]]()
+    for name in package.__all__:
+        value = getattr(package, name)
+        rows.append((f"`{name}`", _purpose(value)))
+        for member, made in vars(value).items() if inspect.isclass(value) else ():
+            method = getattr(made, "__func__", made)
+            if not member.startswith("_") and (inspect.isfunction(method) or isinstance(made, property)):
+                rows.append(
+                    (f"`{name}.{member}{'' if isinstance(made, property) else '()'}`", _purpose(method))
+                )
+    return table(("name", "purpose"), rows)
+
+
+def _purpose(value: object) -> str:
+    first, _, _ = inspect.cleandoc(getattr(value, "__doc__", None) or "").partition("\n\n")
+    return re.sub(r":\w+:`", "`", " ".join(first.split()).replace("``", "`"))
+
+
 PARTS: Mapping[str, tuple[str, Callable[[], str]]] = {
     "group configs": ("configs.md", group_configs),
     "service configs": ("configs.md", service_configs),
@@ -266,6 +287,10 @@ PARTS: Mapping[str, tuple[str, Callable[[], str]]] = {
     "functions": ("sql.md", functions),
     "views": ("sql.md", views),
     "sinks": ("../howto/sinks.md", sinks),
+    **{
+        name: ("python.md", partial(python_names, name))
+        for name in ("sharequeue", "sharequeue.spark", "sharequeue.dagster", "sharequeue.testing")
+    },
 }
 """The parts: the page of each, from `FOLDER`, and its function."""
 

@@ -254,7 +254,7 @@ def test_materialize_all_neither_redrives_nor_publishes() -> None:
 def test_groups_that_dagster_could_not_tell_apart_are_refused() -> None:
     told = refused({**MINIMAL, "group": "a-b"}, {**MINIMAL, "group": "a.b"})
     assert "the share groups 'a-b' and 'a.b' both get the name 'a_b' in Dagster" in told
-    assert re.search(r"another name \(\S+/queue0/defs.yaml:2, \S+/queue1/defs.yaml:2\)", told)
+    assert re.search(r"set `name` of one of them \(\S+/queue0/defs.yaml:2, \S+/queue1/defs.yaml:2\)", told)
 
 
 def test_a_name_in_the_yaml_settles_a_collision() -> None:
