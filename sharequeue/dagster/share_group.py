@@ -404,6 +404,11 @@ class ShareGroup(dg.Model, dg.Resolvable):
         return "/".join(self.prefix)
 
     @property
+    def output(self) -> str:
+        """The name of its output if its pipeline has none: of the group's id, so that `name` moves no output."""
+        return dagster_name(self.group)
+
+    @property
     def run_tags(self) -> dict[str, str]:
         """The tags of its runs, also for the deployment's concurrency limits."""
         return {GROUP_TAG: self.group, QUEUE_TAG: self.queue}

@@ -191,7 +191,7 @@ def pipeline_of(group: ShareGroup) -> "Pipeline":
                 "to DataFrame, or a pipeline made with `@sharequeue.spark.pipeline(…)`",
                 allow_retries=False,
             )
-        found = pipeline(group=group.group, topics=tuple(group.topics), sink=group.name)(found)
+        found = pipeline(group=group.group, topics=tuple(group.topics), sink=group.output)(found)
     if found.group != group.group or sorted(found.topics) != sorted(group.topics):
         raise dg.Failure(
             f"pipeline: {group.pipeline} is for group {found.group} and topics {', '.join(found.topics)}, but "

@@ -69,7 +69,7 @@ def merge_summary(
     partials = read_output(session, state, group.group, sink)
     rows = merge(partials)
     merged = rows.toPandas()
-    path = _replace_parquet(merged, settings.local_output / folder_name(group.name) / f"{name}.parquet")
+    path = _replace_parquet(merged, settings.local_output / folder_name(group.output) / f"{name}.parquet")
     return {
         "dagster/row_count": len(merged),
         "path": dg.MetadataValue.path(path),

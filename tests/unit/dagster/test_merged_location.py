@@ -90,6 +90,8 @@ def test_a_name_of_its_own_collides_with_no_job_op_or_asset() -> None:
     dg.Definitions.validate_loadable(merged)
     names = {job.name for job in merged.get_repository_def().get_all_jobs()}
     assert names >= {"orders", "orders_queue", "orders_queue_redrive"}
+    # Its output stays where it is.
+    assert share_group("a-b", name="other").output == share_group("a-b").output == "a_b"
 
 
 def test_queues_of_two_clusters_with_one_group_id_share_nothing() -> None:
