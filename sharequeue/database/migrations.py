@@ -90,12 +90,10 @@ def _migrate(upgrade: Upgrade, dry_run: bool, roles: RoleNames | None) -> list[s
         _hand_over(upgrade, roles.owner)
     is_owner = _become_owner(connection)
     todo = _pending(connection)
+    if todo and roles is None:
+        _require_rights(connection, is_owner=is_owner)
     if dry_run:
         return [migration.name for migration in todo]
-    if todo and not is_owner:
-        raise SchemaForbidden(
-            f"The login may not become the owner of the schema; nothing was changed. {_grants(connection, roles)}"
-        )
     if todo:
         _prepare(connection)
         # A function may use one from a later file. All of them are checked once they exist.
@@ -158,6 +156,23 @@ def _refuse_old_postgres(connection: sa.Connection) -> None:
             f"This is PostgreSQL {version}, but the schema needs {OLDEST_POSTGRES} or later. Nothing was changed. "
             "Use a newer server, or upgrade this one with pg_upgrade."
         )
+
+
+def _require_rights(connection: sa.Connection, *, is_owner: bool) -> None:
+    """Refuse a login that may not apply files, also in a dry run."""
+    lacking = "may not become the owner of the schema"
+    if is_owner:
+        may_create, complete = connection.execute(
+            sa.text(
+                "select has_database_privilege(current_database(), 'CREATE'),"
+                " not exists (select from unnest(cast(:schemas as text[])) s where to_regnamespace(s) is null)"
+            ),
+            {"schemas": list(_SCHEMAS)},
+        ).one()
+        if may_create or complete:
+            return
+        lacking = "may not create a schema in the database"
+    raise SchemaForbidden(f"The login {lacking}; nothing was changed. {_grants(connection, None)}")
 
 
 def encoding_defect(encoding: str) -> str | None:
