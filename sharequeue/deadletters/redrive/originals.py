@@ -19,6 +19,7 @@ from sharequeue.deadletters.redrive.selection import Place
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import Topics
 from sharequeue.kafka.transactions import is_passing
+from sharequeue.words.names import is_topic_name
 from sharequeue.words.offsets import OffsetSet
 
 Original: TypeAlias = DeadLetter | str | None
@@ -87,5 +88,5 @@ def sources(batches: RedriveBatches, topics: Topics, names: Iterable[str]) -> di
 
     One that was deleted or created again since is left out: it holds other records.
     """
-    there = topics.describe(names)
+    there = topics.describe(filter(is_topic_name, names))
     return {name: info.topic_id for name, info in there.items() if batches.is_source(name, info.topic_id)}

@@ -43,7 +43,7 @@ from sharequeue.kafka.topics import TopicInfo, Topics
 from sharequeue.kafka.transactions import MarkerGroup, producer_limits
 from sharequeue.state import State
 from sharequeue.words.errors import InvalidRequest, ShareError
-from sharequeue.words.names import finite, nearest, plural
+from sharequeue.words.names import finite, is_topic_name, nearest, plural, shown
 from sharequeue.words.offsets import EMPTY, OffsetSet
 from sharequeue.words.settings import Settings
 
@@ -225,12 +225,12 @@ class Redrive:
                     if letter.has_content:
                         with_content.add(at)
         letters.check(self._selection, self._topic, self._batches.group_names, self._topics)
-        there = self._there({*targets, *([self._target] if self._target else [])})
         missing = self._gone(without_copy)
         gone = missing - with_content
         chosen = [at for at in chosen if at not in gone]
         targets -= Counter(self._target or at.topic for at in gone)
         causes -= Counter(without_copy[at] for at in gone)
+        there = self._there({*targets, *([self._target] if self._target else [])})
         away = (not 0 <= at.source_partition < there[self._target or at.topic].partitions for at in chosen)
         readers = self._batches.groups_of({at.topic for at in chosen if at.is_known})
         hidden = tuple(hidden_records(self._settings, self._topic, logs))
@@ -272,11 +272,13 @@ class Redrive:
 
     def _there(self, targets: set[str]) -> dict[str, TopicInfo]:
         """Return the target topics. Raises RedriveRefused if one does not exist."""
-        there = self._topics.describe(targets)
+        # Any program may have written the name of a source topic into a letter.
+        there = self._topics.describe(filter(is_topic_name, targets))
         if missing := sorted(targets - set(there)):
+            near = nearest(missing[0], self._topics.names(), "topics")
             raise RedriveRefused(
-                f"there is no topic `{missing[0]}` to send to. {nearest(missing[0], self._topics.names(), 'topics')} "
-                "Create it, name another, or choose letters of other topics."
+                f"there is no topic {shown(missing[0])} to send to. {near} Create it, name another, or choose "
+                "letters of other topics."
             )
         return there
 

@@ -221,7 +221,9 @@ class LettersSeen:
         sources = self.topics if source is None else {source}
         if partition is None or not sources or any((name, partition) in self.partitions for name in sources):
             return
-        sizes = {name: info.partitions for name, info in broker.describe(sources).items()}
+        sizes = {
+            name: info.partitions for name, info in broker.describe(filter(is_topic_name, sources)).items()
+        }
         if all(partition >= size for size in sizes.values()):
             there = ", ".join(f"{name} has {size}" for name, size in sorted(sizes.items()))
             raise RedriveRefused(

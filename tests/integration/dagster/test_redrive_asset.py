@@ -131,7 +131,7 @@ def test_a_run_sends_what_is_chosen_once(case: GivenUp, launch: Launch, definiti
         ({"header": "kind"}, "expected NAME=VALUE"),
         ({"offsets": ["0:9-3"]}, "expected PARTITION:OFFSET or PARTITION:FIRST-LAST"),
         ({"since": "yesterday"}, "Invalid isoformat string"),
-        ({"target": "nowhere", "execute": True}, "there is no topic `nowhere` to send to"),
+        ({"target": "nowhere", "execute": True}, "there is no topic 'nowhere' to send to"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_anything_is_sent(

@@ -308,7 +308,7 @@ def test_another_target_and_a_topic_that_is_not_there(given_up: Make, make_topic
     case.reject()
     case.writer().drain()
     work = redrive(case, target="nowhere")
-    with pytest.raises(RedriveRefused, match="there is no topic `nowhere` to send to"):
+    with pytest.raises(RedriveRefused, match="there is no topic 'nowhere' to send to"):
         work.plan()
     with pytest.raises(RedriveRefused, match="choose another target topic"):
         redrive(case, target=case.dead_letter_topic)

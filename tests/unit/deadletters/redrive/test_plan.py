@@ -14,7 +14,7 @@ from sharequeue.deadletters.letters import DeadLetter
 from sharequeue.deadletters.redrive import redrive as module
 from sharequeue.deadletters.redrive.batches import HandledLetters
 from sharequeue.deadletters.redrive.redrive import Redrive, RedriveReport
-from sharequeue.deadletters.redrive.selection import Selection
+from sharequeue.deadletters.redrive.selection import RedriveRefused, Selection
 from sharequeue.kafka.topics import LogOffsets, TopicInfo
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
@@ -38,6 +38,10 @@ class Broker:
     def describe(self, topics: Iterable[str]) -> Mapping[str, TopicInfo]:
         """Return those that are there."""
         return {topic: self.info(topic) for topic in topics if topic in LOGS}
+
+    def names(self) -> list[str]:
+        """Return those that are there."""
+        return list(LOGS)
 
     def offsets(self, topic: str) -> dict[int, LogOffsets]:
         """Return the log of the one partition."""
@@ -148,6 +152,18 @@ def test_a_redrive_with_nothing_to_send_makes_no_batch(letters: list[DeadLetter]
     report = work.run(work.plan())
     assert report == RedriveReport(report.redrive_id, gone=2, seconds=report.seconds)
     assert Batches.asked == [report.redrive_id]
+
+
+def test_a_letter_that_names_no_possible_topic_is_refused_by_name(letters: list[DeadLetter]) -> None:
+    """Any program may write it: the message says what to do, as for a topic that does not exist; others can be
+    chosen, and without a copy its record is gone."""
+    letters += [letter(0, "no topic!", 0), letter(1, "orders", 2)]
+    assert (redrive().plan().letters, redrive().plan().gone) == (1, 1)
+    letters.append(letter(2, "no topic!", 1, copy=True))
+    with pytest.raises(
+        RedriveRefused, match=r"no topic 'no topic!' to send to.*choose letters of other topics"
+    ):
+        redrive().plan()
 
 
 @pytest.mark.parametrize("rate", [float("nan"), float("inf"), 0.0, -1.0, 1e-9])
