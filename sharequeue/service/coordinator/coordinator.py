@@ -190,7 +190,7 @@ class Coordinator:
         turns = self.watcher.turns
         found = self.watcher.look()
         if self.watcher.turns > turns:
-            self.work.done("watch")
+            self._succeeded("watch")
         if self.watcher.quiet:
             # `settle` updates the assignments that are still behind.
             self.groups.note(_NEWS, {})
@@ -321,10 +321,14 @@ class Coordinator:
                 _log.warning("%s failed, trying again: %s", work, reason)
             self.faults[work] = reason
         else:
-            if work != "watch":  # which may have had no turn: `watch` records those that it had
-                self.work.done(work)
-            if self.faults.pop(work, None) is not None:
-                _log.info("%s works again", work)
+            # The watch may have had no turn, which is neither a success nor a failure: it records its own successes.
+            if work != "watch":
+                self._succeeded(work)
+
+    def _succeeded(self, work: Work) -> None:
+        self.work.done(work)
+        if self.faults.pop(work, None) is not None:
+            _log.info("%s works again", work)
 
     def _refresh_assignments(self, kind: str, behind: Iterable[str]) -> None:
         """Renew the assignments of the groups that are behind, and of those of the next groups that have changed."""

@@ -42,6 +42,7 @@ def test_a_loop_goes_on_after_an_error_without_a_text(
         noted.append(idle.faults.get(work))  # type: ignore[call-overload]
         if errors:
             raise errors.pop(0)
+        idle.watcher.turns += 1
         stop.set()
         idle.wake()
 
@@ -51,10 +52,35 @@ def test_a_loop_goes_on_after_an_error_without_a_text(
     monkeypatch.setattr(idle._state, "now", lambda: None)
     for other in {"keep", "watch", "settle"} - {turn}:
         monkeypatch.setattr(idle, other, lambda *_: stop.wait(60))
-    monkeypatch.setattr(idle, turn, once)
+    if turn == "watch":
+        monkeypatch.setattr(idle.watcher, "look", once)
+        idle.watcher.quiet = True
+    else:
+        monkeypatch.setattr(idle, turn, once)
     idle.run(stop)
     wait_until(lambda: idle.faults == {})
     assert noted == [None, "MemoryError", "TimeoutError", "TimeoutError"]
+
+
+def test_a_turn_without_the_task_ends_no_fault(idle: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two replicas and a broker that hangs, each has the task in turn: the fault stays until a turn succeeds."""
+    turns: list[Callable[[], None]] = []
+
+    def fails() -> None:
+        raise TimeoutError("the broker hangs")
+
+    def succeeds() -> None:
+        idle.watcher.turns += 1
+
+    monkeypatch.setattr(idle.watcher, "look", lambda: turns.pop(0)())
+    idle.watcher.quiet = True
+    seen = []
+    for turn in (fails, lambda: None, lambda: None, fails, lambda: None, succeeds, lambda: None):
+        turns.append(turn)
+        with idle._reporting("watch"):
+            idle.watch()
+        seen.append("watch" in idle.faults)
+    assert seen == [True, True, True, True, True, False, False]
 
 
 def test_a_loop_that_has_ended_is_a_fault(idle: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
