@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -22,6 +23,7 @@ from sharequeue.service.metrics import figures, registry
 from sharequeue.service.metrics.figures import Reader
 from sharequeue.state import State
 from sharequeue.state.replicas import LATE_SECONDS, hear_replica
+from sharequeue.words.errors import CoordinatorNotAvailable
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.settings import Settings
 from sharequeue.words.values import AcknowledgementBatch, AcknowledgeType, SharePartition
@@ -252,3 +254,22 @@ def test_a_replica_at_work_says_so(here: Settings, private_database: Database) -
         with private_database.transaction() as connection:
             connection.execute(sa.text("alter function sharequeue.swept_away(integer) rename to sweep"))
         wait_until(lambda: age_of_sweep() < 0)
+
+
+def test_the_event_loop_makes_no_text(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heartbeats wait on it: a scrape is made in a thread, also without the database."""
+    made: list[str] = []
+    text = registry.Own.text
+
+    def noted(own: registry.Own) -> str:
+        made.append(threading.current_thread().name)
+        return text(own)
+
+    def fails(_: Reader) -> None:
+        raise CoordinatorNotAvailable
+
+    monkeypatch.setattr(registry.Own, "text", noted)
+    assert client.get("/metrics").status_code == 200
+    monkeypatch.setattr(Reader, "read", fails)
+    assert "sharequeue_database_up 0.0" in client.get("/metrics").text
+    assert made == ["sharequeue-scrape"] * 2
