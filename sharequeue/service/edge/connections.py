@@ -73,7 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         self._handshake: asyncio.Task[None] | None = None
         self._early = b""
         self._unserved = 0
-        self._serving = self._idle = False
+        self._serving = self._idle = self._ended = False
         self._since: float | None = None
         """The time since which it has waited for its client; None while a response is being made."""
         self._unread_since: float | None = None
@@ -142,8 +142,16 @@ class Connection(asyncio.BufferedProtocol):
         self._http.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Pass on that the client has finished sending."""
-        return None if self._http is None else self._http.eof_received()
+        """Keep the connection for the responses to what the client has sent before it finished sending.
+
+        Some clients close their side at once. `overdue` closes the other one, and requests that are not complete.
+        """
+        now = asyncio.get_running_loop().time()
+        # A response that has just ended may be followed by that to the next request, which was sent with the first.
+        nothing_sent = self._idle and self._since is not None and now - self._since > _CHECK_SECONDS
+        # TLS cannot be kept: asyncio would log a warning.
+        self._ended = self._http is not None and self._held.tls is None and not nothing_sent
+        return self._ended
 
     def pause_writing(self) -> None:
         """Pass on that the client does not read."""
@@ -205,11 +213,9 @@ class Connection(asyncio.BufferedProtocol):
             self._unread_since = self._unread_since or now
             return now - self._unread_since > limits.answer_timeout_ms / 1000
         self._unread_since = None
-        return (
-            self._since is not None
-            and not self._idle
-            and now - self._since > limits.request_timeout_ms / 1000
-        )
+        if self._since is None or (self._idle and not self._ended):
+            return False
+        return now - self._since > (_CHECK_SECONDS if self._ended else limits.request_timeout_ms / 1000)
 
     def waits_since(self, now: float) -> float | None:
         """Return the time since which it has waited for its client; None while a response is being made."""
@@ -222,6 +228,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close the connection and drop unsent data."""
+        if self._ended and self._idle:
+            self._transport.close()  # all was sent, and may not be read yet
+            return
         if self._handshake is not None:
             self._handshake.cancel()
         # Otherwise the kernel keeps unread data, and tries to send it for minutes.

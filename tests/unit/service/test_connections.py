@@ -243,6 +243,21 @@ def test_a_client_names_what_tls_lacks(tmp_path: Path) -> None:
         assert "does not speak TLS" in plain
 
 
+def test_a_client_that_has_finished_sending_gets_its_responses() -> None:
+    """It closes its side after the request, as `nc` and some probes do; then the service closes its own. A request
+    that is not complete is closed, too, and so is a connection without one."""
+    request = b"POST /read HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"
+    for sent, responses in ((request, 1), (request * 3, 3), (request[:-1], 0), (request[:20], 0), (b"", 0)):
+        with serving() as port, socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+            client.sendall(sent)
+            client.shutdown(socket.SHUT_WR)
+            got = b""
+            with contextlib.suppress(ConnectionResetError):
+                while part := client.recv(65536):
+                    got += part
+            assert got.count(b"200 OK") == responses, sent
+
+
 def test_a_proxy_names_clients_by_addresses_only() -> None:
     """Whatever else stands in its header is neither stored nor shown: the connection's own address is."""
     with serving() as port:
