@@ -7,6 +7,7 @@ rebinding). So a request must have an allowed host (`SHAREQUEUE_SERVICE_ALLOWED_
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from ipaddress import ip_address
 
@@ -19,6 +20,7 @@ from sharequeue.words.names import shown
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 ANY = "*"
+_HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:@/,\s]+))(?::[0-9]*)?")
 
 
 def is_loopback(host: str) -> bool:
@@ -37,7 +39,7 @@ class AllowedHosts:
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
         self._app = app
-        self._hosts = {host.strip("[]").lower() for host in (*LOOPBACK_HOSTS, *hosts)}
+        self._hosts = {host.strip("[]").lower().removesuffix(".") for host in (*LOOPBACK_HOSTS, *hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI scope: a request, or another one."""
@@ -59,7 +61,9 @@ class AllowedHosts:
 
 
 def host_name(header: str) -> str:
-    """Return the host of a `Host` header, without its port and brackets."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0].lower()
-    return header.partition(":")[0].lower()
+    """Return the host of a `Host` header, without its port, its brackets, and the dot of a full name.
+
+    A header with anything else is returned as it is: that is no name of a host.
+    """
+    found = _HOST.fullmatch(header)
+    return header if found is None else (found["address"] or found["name"]).lower().removesuffix(".")
