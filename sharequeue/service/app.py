@@ -66,6 +66,7 @@ _SOON_S = 1.0
 _STATES = {"Empty", "Stable", "Dead"}
 _HEARTBEAT = "/v1/share-group-heartbeat"
 _SEND_JSON = "Send the request as `Content-Type: application/json`."
+_SEND_PLAIN = "The body has the Content-Encoding {}, which is not supported: send it without."
 
 
 class _GroupId(PathConvertor):
@@ -142,6 +143,8 @@ def create_app(
         ],
         exception_handlers={HTTPException: _not_served},
     )
+    # A redirect would name the service as a proxy sees it, perhaps by http, and clients would send their token there.
+    app.router.redirect_slashes = False
     app.state.service = service
     return app
 
@@ -191,8 +194,8 @@ async def _not_served(request: Request, error: Exception) -> Response:
 def _admin(operation: Operation) -> Handler:
     async def answer(service: Service, request: Request) -> Response:
         await service.admission.principal(request)
-        if not _is_json(request):
-            return refused(InvalidRequest(_SEND_JSON), 415)
+        if (not_json := _not_json(request)) is not None:
+            return not_json
         async with service.threads.room_for(request):
             asked = parsed(operation.body, await _body(request))
             # Checked again: a body may arrive slowly, and its token may be revoked meanwhile.
@@ -208,15 +211,22 @@ def _admin(operation: Operation) -> Handler:
     return answer
 
 
-def _is_json(request: Request) -> bool:
+def _not_json(request: Request) -> Response | None:
+    """Return the response to a request whose headers name another body than JSON; None if they do not."""
     # Another site can make a browser send any body, but not with this content type without a preflight request.
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+    kinds = [each.partition(";")[0].strip().lower() for each in request.headers.getlist("content-type")]
+    if kinds != ["application/json"]:
+        return refused(InvalidRequest(_SEND_JSON), 415)
+    encoding = ", ".join(request.headers.getlist("content-encoding")).strip()
+    if encoding.lower() not in ("", "identity"):
+        return refused(InvalidRequest(_SEND_PLAIN.format(shown(encoding))), 415)
+    return None
 
 
 async def _heartbeat(service: Service, request: Request) -> Response:
     principal = await service.admission.principal(request)
-    if not _is_json(request):
-        return refused(InvalidRequest(_SEND_JSON), 415)
+    if (not_json := _not_json(request)) is not None:
+        return not_json
     began = time.monotonic()
     try:
         async with service.threads.room_for(request):

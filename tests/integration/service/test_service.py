@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 import socket
 import sys
@@ -177,8 +178,18 @@ def test_only_json_is_taken(client: httpx.Client, kind: str | None) -> None:
     reply = client.post(PATH, content=body, headers={"Content-Type": kind} if kind else {})
     assert reply.status_code == 415
     assert client.get("/v1/groups").json() == {"groups": []}
-    json = client.post(PATH, content=body, headers={"Content-Type": "Application/JSON; charset=utf-8"})
-    assert json.json()["error_code"] == 0
+    json = {"Content-Type": "Application/JSON; charset=utf-8"}
+    packed = client.post(PATH, content=gzip.compress(body), headers={**json, "Content-Encoding": "gzip"})
+    assert (packed.status_code, "send it without" in packed.json()["error_message"]) == (415, True)
+    twice = client.post(PATH, content=body, headers=[*json.items(), ("Content-Type", "text/plain")])
+    assert twice.status_code == 415
+    assert client.post(PATH, content=body, headers=json).json()["error_code"] == 0
+
+
+def test_no_request_is_sent_elsewhere(client: httpx.Client) -> None:
+    """A redirect would name the service as a proxy sees it, perhaps by http, and take the token along."""
+    for path in ("/v1/groups/", "/health/", f"{PATH}/"):
+        assert client.get(path, headers={"X-Forwarded-Proto": "http"}).status_code == 404
 
 
 def test_only_requests_for_our_own_names_are_served(here: Settings) -> None:
