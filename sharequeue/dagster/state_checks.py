@@ -127,7 +127,7 @@ def _verified(violations: Sequence[str]) -> _Result:
 
 def _lag_known(position: Position) -> _Result:
     statuses = position.everything
-    ahead = [status for status in statuses if is_ahead(status)]
+    ahead = [status for status in statuses if is_ahead(status) or status.truncated_to is not None]
     where = ", ".join(str(status.share_partition) for status in ahead)
     problems = (silence(position.work), f"ahead of the log: {where}" if ahead else "")
     columns = {"topic": "string", "partition": "int", "spso": "int", "log_end": "int"}

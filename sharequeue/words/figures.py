@@ -354,6 +354,7 @@ class SharePartitionStatus:
         http="blocked_offset",
     )
     blocked_reason: str | None = None
+    truncated_to: int | None = None
     status: str = figure(
         "`active`, or `topic_recreated` if the topic was deleted and created again",
         "text",

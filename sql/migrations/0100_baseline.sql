@@ -464,6 +464,18 @@ create table sharequeue.held_dead_letters (
     since timestamptz not null
 );
 
+-- Logs that ended below delivered records: where, and since when. Once such a log has grown again, nothing else shows that its
+-- offsets name other records than those that were delivered. A reset of the offsets removes the row.
+create table sharequeue.truncated_logs (
+    share_partition_id bigint constraint truncated_logs_pkey primary key
+        constraint truncated_logs_share_partition_fkey references sharequeue.share_partitions on delete cascade,
+    -- The lowest end that was seen.
+    log_end bigint not null,
+    -- Exclusive: the end of what had been delivered.
+    delivered bigint not null,
+    truncated_at timestamptz not null
+);
+
 -- Dead letters that were put back.
 create table sharequeue.redrives (
     redrive_id uuid constraint redrives_pkey primary key,

@@ -18,6 +18,7 @@ declare
     v_new record;
     v_whole text[];
     v_ids bigint[];
+    v_short boolean;
 begin
     perform sharequeue_internal.authorise_topics(p_group_id, 'READ', p_topics);
     perform sharequeue_internal.check_present('the group id', p_group_id);
@@ -38,9 +39,11 @@ begin
             on n.topic = sp.topic and n.partition = sp.partition
         where sp.group_id = p_group_id and sp.topic = any (p_topics)
         group by sp.topic having bool_and(n.topic is not null) order by sp.topic);
-    -- Rows that must be written, by id. The call does not wait for the others.
-    v_ids := array(
-        select sp.share_partition_id
+    -- Rows that must be written, by id, and whether one of their logs ended below delivered records. The call does not wait for the
+    -- others.
+    select coalesce(array_agg(due.share_partition_id), '{}'), coalesce(bool_or(due.short), false) into v_ids, v_short
+    from (
+        select sp.share_partition_id, sp.log_end < sp.speo as short
         from sharequeue.share_partitions sp
         join unnest(p_topics, p_partitions, p_topic_ids, p_log_starts, p_log_ends, p_last_stable_offsets)
             as n (topic, partition, topic_id, log_start, log_end, stable) using (topic, partition)
@@ -51,7 +54,7 @@ begin
                 or (sp.topic <> all (v_whole) and greatest(sp.observed_at, (
                     select o.observed_at from sharequeue.observations o
                     where o.group_id = p_group_id and o.topic = sp.topic)) not between v_at - interval '10 seconds' and v_at + interval '1 second'))
-        order by sp.share_partition_id for no key update of sp);
+        order by sp.share_partition_id for no key update of sp) as due;
     -- Almost always only the end of the log has moved: one statement. observe_log handles log starts that move SPSO, topics that
     -- were created again, and invalid logs.
     for v_new in
@@ -67,23 +70,43 @@ begin
         )
         select n.*, sp.status, sp.share_partition_id in (select share_partition_id from moved)
             or (coalesce(sp.share_partition_id, 0) <> all (v_ids) and n.log_end >= n.log_start and n.log_start >= 0
-                and n.stable >= 0) as done
+                and n.stable >= 0) as done, n.log_end < sp.speo as short
         from unnest(p_topics, p_partitions, p_topic_ids, p_log_starts, p_log_ends, p_last_stable_offsets)
             as n (topic, partition, topic_id, log_start, log_end, stable)
         left join sharequeue.share_partitions sp
             on sp.group_id = p_group_id and sp.topic = n.topic and sp.partition = n.partition
         order by sp.share_partition_id
     loop
+        v_short := v_short or coalesce(v_new.short, false);
         if not coalesce(v_new.done, false) then
             v_new.status := sharequeue_internal.observe_log(p_group_id, v_new.topic, v_new.partition, v_new.topic_id,
                 v_new.log_start, v_new.log_end, v_new.stable);
         end if;
         return next row(v_new.topic, v_new.partition, v_new.status)::sharequeue.observed_of;
     end loop;
+    if v_short then
+        perform sharequeue_internal.remember_truncation(v_ids, v_at);
+    end if;
     insert into sharequeue.observations as o (group_id, topic, observed_at)
     select p_group_id, w.topic, v_at from unnest(v_whole) as w (topic) order by w.topic
     on conflict on constraint observations_pkey do update set observed_at = excluded.observed_at
     where o.observed_at < excluded.observed_at or sharequeue_internal.is_ahead(o.observed_at, v_at);
+end
+$$;
+
+-- Remembers which logs end below delivered records. A worker's older answer of the broker may replace a newer one until the next
+-- look, seconds later: a log that is long enough again within ten seconds is forgotten.
+create or replace function sharequeue_internal.remember_truncation(p_ids bigint[], p_at timestamptz) returns void
+language plpgsql volatile as $$
+begin
+    insert into sharequeue.truncated_logs as t (share_partition_id, log_end, delivered, truncated_at)
+    select share_partition_id, log_end, speo, p_at from sharequeue.share_partitions
+    where share_partition_id = any (p_ids) and status = 'active' and log_end < speo order by share_partition_id
+    on conflict on constraint truncated_logs_pkey do update set log_end = excluded.log_end
+    where t.log_end > excluded.log_end;
+    delete from sharequeue.truncated_logs t using sharequeue.share_partitions sp
+    where t.share_partition_id = any (p_ids) and sp.share_partition_id = t.share_partition_id and sp.log_end >= sp.speo
+        and t.truncated_at between p_at - interval '10 seconds' and p_at;
 end
 $$;
 

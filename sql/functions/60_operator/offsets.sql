@@ -64,6 +64,7 @@ begin
         delete from sharequeue.circuit_breakers where share_partition_id = v_sp.share_partition_id;
         perform sharequeue_internal.forget_attempts(v_sp.share_partition_id, 9223372036854775807);
         delete from sharequeue.held_dead_letters where share_partition_id = v_sp.share_partition_id;
+        delete from sharequeue.truncated_logs where share_partition_id = v_sp.share_partition_id;
         delete from sharequeue.dead_letter_batches
         where share_partition_id = v_sp.share_partition_id and written_at is null;
         update sharequeue.share_partitions

@@ -6,7 +6,7 @@
 -- be written, and the others are letters. Lost records did not end, and are counted separately. If there is lag and nothing
 -- can be leased, blocked_by is the reason as one word, and blocked_reason as a sentence; blocked_until is when this may
 -- change, if it is known, and blocked_offset is the blocking record. Suspects are available records whose last delivery ended
--- without an acknowledgement.
+-- without an acknowledgement. truncated_to is where the log once ended below delivered records, until the offsets are reset.
 create or replace view sharequeue.share_partition_status as
 select
     sp.share_partition_id, sp.group_id, sp.topic, sp.partition, sp.topic_id, sp.status, sp.state_epoch,
@@ -22,7 +22,8 @@ select
         when t.topic is not null then sharequeue_internal.lost_topic(sp.group_id, sp.topic, false) || '. Since '
             || to_char(t.gone_since at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') || ' the broker has no topic of the id '
             || sp.topic_id
-        when sp.observed_at is null or sp.log_end >= sp.spso + sp.delivery_complete_count then null
+        when sp.observed_at is null then null
+        when sp.log_end >= sp.spso + sp.delivery_complete_count then sharequeue_internal.truncated_log(cut)
         when sp.speo = sp.spso then 'the group starts at ' || sp.spso || ', after the end of the log, ' || sp.log_end
             || ': the log was truncated, or the group was reset to it. Nothing before that offset is delivered'
         else 'the log ends at ' || sp.log_end || ', below delivered records: it was truncated' end as fault,
@@ -30,11 +31,13 @@ select
     e.rejected + e.exhausted - coalesce(d.total_letters + d.total_dropped, 0) as no_dlq,
     coalesce(d.total_dropped, 0) as dropped_letters,
     held.reason as held_reason,
-    f.waiting_until, b.blocked_by, b.blocked_reason, b.blocked_until, b.blocked_offset, f.suspects
+    f.waiting_until, b.blocked_by, b.blocked_reason, b.blocked_until, b.blocked_offset, f.suspects,
+    cut.log_end as truncated_to
 from sharequeue.share_partitions sp
 join sharequeue.group_settings g using (group_id)
 left join sharequeue.observations seen using (group_id, topic)
 left join sharequeue.gone_topics t on t.topic = sp.topic and t.topic_id = sp.topic_id
+left join sharequeue.truncated_logs cut using (share_partition_id)
 cross join lateral (
     select
         coalesce(sum(n) filter (where state = 0), 0)::bigint as available,

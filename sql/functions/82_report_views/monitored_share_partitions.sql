@@ -25,7 +25,8 @@ select sp.share_partition_id, sp.group_id, sp.topic, sp.partition, sp.spso, sp.s
         when coalesce(sp.paused_reason, g.paused_reason) is not null then 'paused'
         when c.state <> 'closed' and g.breaker_percent > 0 then 'breaker_open'
         when k.reason is not null and b.archiving > 0 then 'dead_letters_held'
-        when sp.observed_at is not null and sp.log_end < sp.spso + sp.delivery_complete_count then 'log_truncated'
+        when cut.share_partition_id is not null
+            or (sp.observed_at is not null and sp.log_end < sp.spso + sp.delivery_complete_count) then 'log_truncated'
         else 'active' end as condition
 from (select sharequeue.clock() as now) as at
 cross join sharequeue.share_partitions sp
@@ -34,6 +35,7 @@ left join sharequeue.observations seen using (group_id, topic)
 left join sharequeue.gone_topics t on t.topic = sp.topic and t.topic_id = sp.topic_id
 left join sharequeue.circuit_breakers c using (share_partition_id)
 left join sharequeue.held_dead_letters k using (share_partition_id)
+left join sharequeue.truncated_logs cut using (share_partition_id)
 left join (
     select f.share_partition_id, count(distinct f.first_offset) as batches,
         sum(f.records) filter (where f.state = 0) as available, sum(f.records) filter (where f.state = 1) as acquired,

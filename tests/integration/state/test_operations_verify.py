@@ -11,6 +11,7 @@ from sharequeue.state import State
 from sharequeue.words.offsets import OffsetSet
 from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
+from tests.waiting import pass_time
 
 BREAKS = [
     # The batches: 0-9 exploded (0 available, 1-4 accepted, 5-9 leased), 10-19 leased whole, 20-29 accepted whole.
@@ -135,3 +136,32 @@ def test_a_truncated_log_is_a_named_fault(state: State) -> None:
     status = state.figures.describe("g")[0]
     assert status.lag == 0
     assert status.fault == "the log ends at 5, below delivered records: it was truncated"
+
+
+def test_a_truncated_log_stays_a_fault_when_it_has_grown_again(
+    state: State, private_database: Database
+) -> None:
+    """What was delivered there are other records now, which nobody gets until the offsets are reset."""
+    at = SharePartition("g", "t", 0)
+    single.observe(state, at, "id", 0, 5, 5)
+    single.observe(state, at, "id", 0, 4, 4)
+    pass_time(private_database, 11)
+    single.observe(state, at, "id", 0, 1000, 1000)
+    status = state.figures.describe("g")[0]
+    assert status.truncated_to == 4
+    assert str(status.fault).startswith("the log was truncated to 4 at ")
+    assert f"offsets 4 to {status.speo - 1} are other records" in str(status.fault)
+    condition = "select condition from sharequeue.monitored_share_partitions"
+    assert private_database.rows(sa.text(condition))[0]["condition"] == "log_truncated"
+    single.alter_offsets(state, at, "id", 4)
+    status = state.figures.describe("g")[0]
+    assert (status.truncated_to, status.fault) == (None, None)
+
+
+def test_an_older_answer_of_the_broker_is_no_truncated_log(state: State) -> None:
+    """The next look, seconds later, corrects it."""
+    at = SharePartition("g", "t", 0)
+    single.observe(state, at, "id", 0, 5, 5)
+    single.observe(state, at, "id", 0, 1000, 1000)
+    status = state.figures.describe("g")[0]
+    assert (status.truncated_to, status.fault) == (None, None)
