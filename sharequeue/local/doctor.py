@@ -19,6 +19,7 @@ from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
 from sharequeue.database import Database
 from sharequeue.database.migrations import OLDEST_POSTGRES, encoding_defect, pending
+from sharequeue.database.pool import Joined
 from sharequeue.database.refusals import refusal_of
 from sharequeue.database.schema_files import SchemaOutdated, schema_mismatch
 from sharequeue.database.sqlstates import FORBIDDEN, READ_ONLY, sqlstate
@@ -36,7 +37,7 @@ from sharequeue.local.preflight import (
     find_java,
 )
 from sharequeue.state import State
-from sharequeue.words.errors import ShareError, first_line
+from sharequeue.words.errors import InconsistentClusterId, ShareError, first_line
 from sharequeue.words.settings import SettingMissing, Settings
 from sharequeue.words.settings.service_address import unanswered
 
@@ -374,7 +375,26 @@ def _broker(settings: Settings) -> Finding:
         return Finding("broker", FAILURE, str(error))
     except ShareError as error:
         return Finding("broker", FAILURE, error.message.rstrip("."), remedy)
+    if wrong := _other_cluster(settings, cluster_id):
+        return Finding("broker", FAILURE, wrong)
     return Finding("broker", OK, f"{brokers} at {settings.bootstrap_servers}, cluster {cluster_id}")
+
+
+def _other_cluster(settings: Settings, cluster_id: str) -> str | None:
+    """Return why the state does not belong to this Kafka cluster. None if it does, and if the state cannot be asked,
+    or is a copy: the findings on the database tell that.
+    """
+    try:
+        with Database.open(settings) as database, database.transaction() as connection:
+            administration = State(Joined(connection)).administration
+            if not administration.place().is_copy:
+                administration.check_cluster(cluster_id)
+            connection.rollback()  # The first check binds the state.
+    except InconsistentClusterId as error:
+        return error.message
+    except (SettingMissing, ShareError, SchemaOutdated, SQLAlchemyError):
+        return None
+    return None
 
 
 def _service(settings: Settings) -> Finding:

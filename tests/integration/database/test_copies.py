@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from sharequeue.cli import command
 from sharequeue.database import Database
-from sharequeue.local.doctor import FAILURE, examine_servers
+from sharequeue.local.doctor import FAILURE, OK, Finding, examine_servers
 from sharequeue.state import State
 from sharequeue.words.errors import FencedStateEpoch, InconsistentClusterId
 from sharequeue.words.offsets import OffsetSet
@@ -220,3 +220,18 @@ def test_the_command_shows_before_it_adopts(
     assert json.loads(done.output)["status"] == "done"
     assert json.loads(adopt(copy, "-o", "json").output)["share_partitions"] == 1
     copy.outputs.check_identity()
+
+
+def test_the_doctor_names_another_kafka_cluster(settings: Settings, private_database: Database) -> None:
+    """The offsets of the state are not valid there. To ask does not bind a state that belongs to none."""
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    here = settings.replace(database_url=url)
+
+    def broker() -> Finding:
+        return next(each for each in examine_servers(here) if each.subject == "broker")
+
+    assert broker().level == OK
+    assert private_database.rows(sa.text("select * from sharequeue.kafka_cluster")) == []
+    State(private_database).administration.check_cluster("a cluster")
+    assert broker().level == FAILURE
+    assert "but the state to cluster a cluster" in broker().seen
