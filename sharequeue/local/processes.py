@@ -1,8 +1,9 @@
 """Start, find and end the processes of a component, and never touch any other process.
 
 A component is identified by its pid *and* the start time of that pid: after a crash or a reboot, another program may
-have the same pid. Every component also has a mark in its environment, so that it is found even if its starter was
-killed before it wrote the record, or if the clock was set. Each component's own module defines when it is ready.
+have the same pid. Its record names the folder, because a copy of the folder has the record, too. Every component has
+a mark in its environment, so that it is found even if its starter was killed before it wrote the record, or if the
+clock was set. Each component's own module defines when it is ready.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def recorded(record: Any) -> psutil.Process | None:
 
 def find(home: Home, name: str) -> Running | None:
     """Return the running component `name`, or None; stale records are ignored."""
-    process = recorded(read_json(home.run / f"{name}.json"))
+    record = read_json(home.run / f"{name}.json")
+    process = recorded(record) if _is_of(home, record) else None
     if process is not None and (running := Running(name, process, _log(home, name))).alive:
         return running
     orphan = _marked(home, name)
@@ -217,7 +219,19 @@ def _mark(home: Home, name: str) -> str:
 
 
 def _record(home: Home, running: Running) -> None:
-    write_json(home.run / f"{running.name}.json", record_of(running.process))
+    record = {**record_of(running.process), "home": str(home.path)}
+    write_json(home.run / f"{running.name}.json", record)
+
+
+def _is_of(home: Home, record: Any) -> bool:
+    """Return whether a record was written in this folder. A copy of a folder has the records of the original, whose
+    processes it must not touch; a folder that was moved keeps its own.
+    """
+    try:
+        written = Path(record["home"])
+        return not written.exists() or written.samefile(home.path)
+    except (TypeError, KeyError):
+        return True
 
 
 def _marked(home: Home, name: str) -> Running | None:

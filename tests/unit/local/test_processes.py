@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ SLEEP = (sys.executable, "-c", "import time; print('ready', flush=True); time.sl
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:
-    home = Home.at(tmp_path)
+    home = Home.at(tmp_path / "home")
     home.create()
     yield home
     for record in home.run.glob("*.json"):
@@ -56,6 +57,25 @@ def test_a_stale_record_never_names_somebody_elses_process(home: Home) -> None:
             assert not ports.stop(home, "sleeper")
         assert stranger.poll() is None
         stranger.kill()
+
+
+def test_a_copy_of_the_folder_has_no_processes(home: Home, tmp_path: Path) -> None:
+    """`down` in a copy does not stop the original's servers; a folder that was moved keeps its own."""
+    running = start(home, *SLEEP)
+    copy = Home.at(shutil.copytree(home.path, tmp_path / "copy"))
+    assert processes.find(copy, "sleeper") is None
+    assert not ports.stop(copy, "sleeper")
+    assert running.alive
+    (tmp_path / "link").symlink_to(home.path)
+    found = processes.find(Home.at(tmp_path / "link"), "sleeper")
+    assert found is not None
+    assert found.process == running.process
+    (tmp_path / "link").unlink()
+    moved = Home.at(home.path.rename(tmp_path / "moved"))
+    found = processes.find(moved, "sleeper")
+    assert found is not None
+    processes.stop(moved, found)
+    assert not running.alive
 
 
 def test_a_process_whose_starter_was_killed_before_recording_it_is_found(home: Home) -> None:
