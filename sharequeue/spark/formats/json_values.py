@@ -54,6 +54,9 @@ _ONE_BRACE = r"\A[^}]*\}\s*\z"
 _HIGH, _LOW = r"\\u[dD][89aAbB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _LONE = f"{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
 _HUGE = "[0-9][eE][+]?[0-9]{3}|[0-9]{309}"
+_AS_SPARK_WRITES = r"\A-?[0-9]+\.[0-9]+(E-?[0-9]+)?\z"
+_DIGITS_OF_A_DOUBLE = 17
+_LOST_DIGITS = "a number with more digits than Spark keeps in a string: read it as a decimal"
 _AS_SPARK_WRITES_HUGE = ('"Infinity"', '"-Infinity"')
 
 
@@ -79,6 +82,7 @@ def json(records: DataFrame, schema: str | StructType, *, column: str = "value")
     error = fn.when(~fn.coalesce(whole, fn.lit(False)), _reason(raw, text, value, wanted)).when(
         _is_infinite(value, wanted, text), fn.lit("a number that is too large for its type")
     )
+    error = error.when(_has_lost_digits(value, wanted, text), fn.lit(_LOST_DIGITS))
     parsed = _parsed(text, wanted)
     if refused is not None:
         parsed = fn.when(~refused, parsed)
@@ -155,6 +159,15 @@ def _is_infinite(value: Column, wanted: StructType, text: Column) -> Column:
 
     kinds = (DoubleType, FloatType, StringType)
     return any_part(value, wanted, lambda kind: isinstance(kind, kinds), special)
+
+
+def _has_lost_digits(value: Column, wanted: StructType, text: Column) -> Column:
+    """Return whether a number was read as a text with other digits: Spark writes one with a fraction as a double."""
+
+    def lost(part: Column, _: DataType) -> Column:
+        return (fn.length(part) >= _DIGITS_OF_A_DOUBLE) & part.rlike(_AS_SPARK_WRITES) & ~text.contains(part)
+
+    return any_part(value, wanted, lambda kind: isinstance(kind, StringType), lost)
 
 
 def _reason(raw: Column, text: Column, value: Column, wanted: StructType) -> Column:

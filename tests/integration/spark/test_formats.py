@@ -122,6 +122,7 @@ def test_json_is_one_object_and_nothing_else(spark: SparkSession) -> None:
 def test_a_value_that_no_type_can_hold_is_refused(spark: SparkSession) -> None:
     """A number that is infinite in its type, wherever it is, and half of a surrogate pair, which Spark would read as
     a question mark. Quotes make no number of NaN."""
+    digits = "a number with more digits than Spark keeps in a string: read it as a decimal"
     large, half = "a number that is too large for its type", "not Unicode: half of a surrogate pair"
     refused = {
         b'{"d": 1e400}': large,
@@ -133,6 +134,8 @@ def test_a_value_that_no_type_can_hold_is_refused(spark: SparkSession) -> None:
         b'{"s": "\\uDC00\\ud800"}': half,
         b'{"s": "a\\\\\\ud83dx"}': half,
         b'{"s": "\\\\\\\\ud83d\\ude00"}': half,
+        b'{"s": 12345678901234567890.123}': digits,
+        b'{"m": {}, "s": -0.12345678901234567891}': digits,
         b'{"d": "NaN"}': "a field of another type than the schema's: d (double)",
         b'{"d": "Infinity"}': "a field of another type than the schema's: d (double)",
     }
@@ -142,6 +145,10 @@ def test_a_value_that_no_type_can_hold_is_refused(spark: SparkSession) -> None:
         b'{"s": "\\\\ud800"}': "\\ud800",
         b'{"s": "\\"Infinity\\""}': '"Infinity"',
         b'{"s": "NaN"}': "NaN",
+        b'{"s": "12345678901234567890.123"}': "12345678901234567890.123",
+        b'{"s": 12345678901234567890123}': "12345678901234567890123",
+        b'{"s": 3.141592653589793}': "3.141592653589793",
+        b'{"s": 1.50}': "1.5",
     }
     schema = "d double, f float, s string, m map<string, array<double>>"
     found = rows_of(json(records_of(spark, *refused, *read), schema))
