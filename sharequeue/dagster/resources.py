@@ -147,8 +147,14 @@ class SparkResource(dg.ConfigurableResource[Any]):
                 self._session.sparkContext.addPyFile(str(file))
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """Stop the session if this run has created it."""
+        """Stop the session if this run has created it.
+
+        A run that was cancelled may have been interrupted in a call to the JVM anywhere, also before it held a lease.
+        """
         if self._session is not None and self._ours:
+            from sharequeue.spark.signals import forget_interrupted_call
+
+            forget_interrupted_call()
             self._session.stop()
         self._session = None
         if self._sent is not None:

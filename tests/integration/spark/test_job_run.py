@@ -11,16 +11,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner, Result
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.cli import command, main
 from sharequeue.cli.run import STOPPED
+from sharequeue.dagster import share_group_resources
+from sharequeue.dagster.resources import SPARK
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.group_names import group_names
@@ -134,6 +138,33 @@ def test_a_misspelt_topic_is_said_before_anybody_joins(
     with pytest.raises(UnknownTopicOrPartition, match=rf"Did you mean {job.topics[0]}\b"):
         misspelt.run(progress=False)
     assert misspelt.group not in group_names(database)
+
+
+class Interruption(BaseException):
+    """What Dagster's "terminate" raises; it is no KeyboardInterrupt, which Py4J itself knows."""
+
+
+def test_a_run_that_was_interrupted_in_a_call_to_spark_stops_its_session(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply to the interrupted call arrives later: it is not taken for that of the call that stops Spark. A run
+    of Dagster may be cancelled before it holds a lease."""
+    connection: Any = SparkContext._gateway._gateway_client.get_thread_connection()  # type: ignore[union-attr]
+
+    def readline() -> bytes:
+        raise Interruption
+
+    with monkeypatch.context() as patched:
+        silent = SimpleNamespace(readline=readline, close=connection.stream.close)
+        patched.setattr(connection, "stream", silent)
+        with pytest.raises(Interruption):
+            spark.range(3).count()
+    stopped: list[int] = []
+    resource: Any = (share_group_resources().resources or {})[SPARK]
+    resource._session = SimpleNamespace(stop=lambda: stopped.append(spark.range(5).count()))
+    resource._ours = True
+    resource.teardown_after_execution(None)
+    assert stopped == [5]
 
 
 def test_a_trial_takes_nothing(
