@@ -28,7 +28,14 @@ from sharequeue.kafka.topics import TopicInfo
 from sharequeue.spark.dead_letters import Drained, about_letters, drain_at_end
 from sharequeue.spark.handler import HandlerError, check_dropped
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
-from sharequeue.spark.leasing.group import Opened, joined, opened, report_losses, why_nothing, words_of_losses
+from sharequeue.spark.leasing.group import (
+    Opened,
+    a_member,
+    opened,
+    report_losses,
+    why_nothing,
+    words_of_losses,
+)
 from sharequeue.spark.leasing.renewal import LeaseKeeper, Member, in_turn, release_held
 from sharequeue.spark.outcomes.acknowledging import Sending, to_send
 from sharequeue.spark.outcomes.outcomes import Acknowledgement, acknowledgements
@@ -336,7 +343,8 @@ def lease(
         configs = GroupConfigs.load(at.state.database, group)
         source = Source(at.settings, at.state, at.topics, at.spark, options, headers)
         stack.push(drain)
-        member = stack.enter_context(joined(at.settings, group, names, membership))
+        member, join = stack.enter_context(a_member(at.settings, group, names, membership))
+        join()
         own = member if membership is None and isinstance(member, Membership) else None
         cancel = stack.enter_context(cancellable(at.spark))
         keeper = stack.enter_context(LeaseKeeper(at.state, member, cancel))

@@ -20,7 +20,7 @@ from sharequeue.groups.membership import Membership
 from sharequeue.spark.following import OnRun, follow_rounds
 from sharequeue.spark.handler import Handler
 from sharequeue.spark.job import Bounds, ShareGroupJob, Summary
-from sharequeue.spark.leasing.group import Opened, joined, opened
+from sharequeue.spark.leasing.group import Opened, a_member, opened
 from sharequeue.spark.leasing.renewal import Member
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.progress import ProgressCallback, shown_progress
@@ -58,10 +58,11 @@ class Pipeline(ShareGroupJob):
         """Lease, handle, write and acknowledge, round by round, until nothing is left to lease.
 
         Settings, Spark session, state and membership are created when they are not given. A membership that is
-        created here joins the group through the service and leaves it at the end. `max_records` and `max_bytes` bound
-        one round; `max_bytes` is the group's own when None. `max_rounds` and `max_seconds` bound the run. Only one
-        pipeline works on a group: `replaces` is the name of the previous one, if this one replaces it. `progress` is
-        shown on stderr; with False it is not shown; a function receives it instead.
+        created here joins the group through the service, once nothing refuses the run, and leaves it at the end.
+        `max_records` and `max_bytes` bound one round; `max_bytes` is the group's own when None. `max_rounds` and
+        `max_seconds` bound the run. Only one pipeline works on a group: `replaces` is the name of the previous one,
+        if this one replaces it. `progress` is shown on stderr; with False it is not shown; a function receives it
+        instead.
 
         Raises GroupTaken where another pipeline works on the group, or has replaced this one meanwhile, TypeError for
         a bound that is not a number, ValueError for a budget below one record and for a `max_seconds` that is
@@ -73,13 +74,14 @@ class Pipeline(ShareGroupJob):
         """
         with (
             opened(settings, spark, state, self.group, self.topics) as place,
-            joined(place.settings, self.group, self.topics, membership) as member,
+            a_member(place.settings, self.group, self.topics, membership) as (member, join),
             shown_progress(progress) as shown,
         ):
             return run_rounds(
                 place.settings,
                 self,
                 membership=member,
+                join=join,
                 state=place.state,
                 topics=place.topics,
                 spark=place.spark,

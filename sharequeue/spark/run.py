@@ -4,7 +4,7 @@ Each round requests the log ends from the broker, acquires within the budget, re
 handles and writes them, reads the output back, and acknowledges each lease accordingly (`rounds.py`). The run ends
 when there is nothing left to acquire. Locks are renewed meanwhile (`leasing/renewal.py`); a lost lock stops the run
 before it writes or acknowledges more. If a run ends early for any reason, its leases are given back at once. The
-caller joins and leaves the group and runs the sweeps; dead letters are written at the end, unless a service writes
+caller creates the member and runs the sweeps; dead letters are written at the end, unless a service writes
 them (`dead_letters.py`).
 
 The next round is leased and planned while the current one is written; it is written while the current one is read
@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from pyspark.sql import SparkSession
@@ -72,6 +72,7 @@ def run_rounds(
     state: State,
     topics: Topics,
     spark: SparkSession,
+    join: Callable[[], None] = lambda: None,
     max_rounds: int | None = None,
     max_records: int = MAX_RECORDS,
     max_bytes: int | None = None,
@@ -81,7 +82,8 @@ def run_rounds(
 ) -> RunReport:
     """Process the member's assigned partitions until drained, out of rounds, or no further round may begin.
 
-    The arguments and the errors are those of `Pipeline.run`, which creates the objects passed here.
+    The arguments and the errors are those of `Pipeline.run`, which creates the objects passed here. `join` lets the
+    member join, if it has not: it is called when nothing has refused the run.
     """
     max_records = whole_number("max_records", max_records, 1)
     max_rounds = None if max_rounds is None else whole_number("max_rounds", max_rounds, 0)
@@ -113,7 +115,7 @@ def run_rounds(
             )
             refuse_gone(run.files, settings, state, job.names)
             try:
-                reports, ended = _rounds(run, max_seconds)
+                reports, ended = _rounds(run, join, max_seconds)
             except Exception:
                 drain_at_end(settings, state, configs)
                 raise
@@ -161,7 +163,7 @@ def run_rounds(
     )
 
 
-def _rounds(run: Run, max_seconds: float | None) -> tuple[list[RoundReport], bool]:
+def _rounds(run: Run, join: Callable[[], None], max_seconds: float | None) -> tuple[list[RoundReport], bool]:
     """Run the rounds; return their reports, and whether nothing was left to lease."""
     source = run.source
     with cancellable(source.spark) as jobs, LeaseKeeper(source.state, run.member, jobs) as keeper:
@@ -171,6 +173,10 @@ def _rounds(run: Run, max_seconds: float | None) -> tuple[list[RoundReport], boo
             _try_empty(run)
         with failed_by_store(source.settings.output):
             claim(run.files, source.settings, source.state, run.job.names)
+        asked_at = time.monotonic()
+        # Where a new group begins is decided now: a run that is refused must not decide it.
+        join()
+        run.began_at += time.monotonic() - asked_at  # a wait for an assignment is no work
         rounds = Rounds(run, keeper, run.isolation(keeper), jobs)
         return rounds.reports, rounds.work(max_seconds)
 

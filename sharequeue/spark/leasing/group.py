@@ -11,7 +11,7 @@ the group has done all its work.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC
@@ -74,15 +74,24 @@ def opened(
 
 
 @contextmanager
-def joined(settings: Settings, group: str, topics: Sequence[str], member: Member | None) -> Iterator[Member]:
-    """Yield the member, or else one that joins the group through the service, and leaves it at the end."""
-    if member is not None:
-        yield member
+def a_member(
+    settings: Settings, group: str, topics: Sequence[str], given: Member | None
+) -> Iterator[tuple[Member, Callable[[], None]]]:
+    """Yield the given member, or else a new one, and a function by which it joins through the service.
+
+    Where a group begins is decided when its first member joins, so join after everything that refuses the work. A
+    new member leaves at the end.
+    """
+    if given is not None:
+        yield given, lambda: None
         return
-    with Membership(settings.service, group, topics) as joined_here:
-        with named_wait(f"share-partitions of {', '.join(topics)} in group {group}, from the service"):
-            joined_here.join()
-        yield joined_here
+    with Membership(settings.service, group, topics) as new:
+
+        def join() -> None:
+            with named_wait(f"share-partitions of {', '.join(topics)} in group {group}, from the service"):
+                new.join()
+
+        yield new, join
 
 
 class GroupTaken(PipelineError):

@@ -29,7 +29,8 @@ from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.group_names import group_names
 from sharequeue.kafka.topics import Topics
-from sharequeue.spark import GroupTaken, HandlerError, Pipeline, by_row, pipeline
+from sharequeue.spark import GroupTaken, HandlerError, Pipeline, PostgresTable, SinkRefused, by_row, pipeline
+from sharequeue.spark.handler import Handler
 from sharequeue.spark.outcomes.first_failure import first_failure
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import new_folder
@@ -128,6 +129,24 @@ def test_a_run_without_errors_names_no_failure(surroundings: Settings, job: Pipe
     """Released and rejected records without an error are none."""
     report = job.run(progress=False)
     assert (report.released, report.rejected, report.errors) == (1, 1, ())
+
+
+def test_a_refused_run_does_not_decide_where_its_group_begins(
+    surroundings: Settings, job: Pipeline, database: Database, state: State
+) -> None:
+    """A table that is missing, or a handler that cannot be planned: nobody has joined, so the group still begins
+    where a config says that is set afterwards."""
+    alter_group_configs(database, job.group, {"share.auto.offset.reset": "latest"})
+    typo: Handler = lambda records: by_value(records).withColumn("id", fn.col("idd"))  # noqa: E731
+    for refused, error in (
+        (replace(job, destination=PostgresTable("no_such.table")), SinkRefused),
+        (replace(job, handler=typo, name=job.pipeline_name), HandlerError),
+    ):
+        with pytest.raises(error):
+            refused.run(progress=False)
+    assert state.figures.describe(job.group) == []
+    alter_group_configs(database, job.group, {"share.auto.offset.reset": "earliest"})
+    assert job.run(progress=False, max_rounds=1).leased == 6
 
 
 def test_a_misspelt_topic_is_said_before_anybody_joins(
