@@ -166,7 +166,7 @@ class ShareConsumer:
         """Acknowledge a record of the last poll; it is sent with the next poll, commit or close.
 
         Until then the acknowledgement may be replaced by another one. RENEW (``sharequeue.AcknowledgeType``) keeps
-        the lock for another full duration: the next poll returns the record again, with the same delivery count. A
+        the lock for another full duration: a later poll returns the record again, with the same delivery count. A
         released record is delivered again after ``delay`` seconds at the earliest. ``error`` is the reason of the
         failure, for the dead letter. Raises IllegalStateException in implicit mode and for a record that is not in
         hand, ValueError for an unknown type, for a ``delay`` without RELEASE and an ``error`` without RELEASE or
