@@ -178,6 +178,6 @@ def give_back(state: State, waiting: Sequence[HeldLease], in_hand: Sequence[Held
 def anyone(lease: Lease) -> Lease:
     """Return the lease without its member epoch.
 
-    The token is enough proof, even after the member has left (2.20, line 6).
+    The token is enough proof, even after the member has left.
     """
     return replace(lease, member_epoch=None)

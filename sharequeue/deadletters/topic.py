@@ -1,7 +1,7 @@
 """Decide whether a topic may take the group's dead letters, and if not, what to do.
 
-Kafka's rules for a dead-letter topic (kafka-semantics R-DL-6 and 7; Kafka's `ShareGroupDLQStateManager`): its
-name, its opt-in, its creation. When a rule is broken, Kafka drops the records and writes a line to its log.
+Kafka's rules for a dead-letter topic (KIP-1191, R-DL-6, R-DL-7; Kafka's `ShareGroupDLQStateManager`): its name,
+its opt-in, its creation. When a rule is broken, Kafka drops the records and writes a line to its log.
 Here the records are held, and the reason is a message for the operator of the group. The content of the topic is in
 `deadletters.letters`.
 """

@@ -1,8 +1,7 @@
 """The assignment of each member of a group.
 
 ``sql/functions/20_groups/heartbeats.sql`` decides when an assignment is due, and what a member gets of it
-(kafka-semantics 2.14, rules 4 to 8). `assignors` computes the assignment. This module connects
-the two.
+(R-GR-4 to R-GR-8). `assignors` computes the assignment. This module connects the two.
 """
 
 from __future__ import annotations

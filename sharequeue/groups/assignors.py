@@ -2,8 +2,8 @@
 
 Kafka's SimpleAssignor ("simple", the only one a share group has) as a pure function: balance first, then
 stickiness. With M members over P share-partitions each is shared by s = ceil(M / P) members, so up to M = P a
-share group is divided like a consumer group, and beyond it members share. Mirrors kafka-semantics R-GR-11 to
-13 (`SimpleHomogeneousAssignmentBuilder`, `SimpleHeterogeneousAssignmentBuilder`). Where Kafka picks among
+share group is divided like a consumer group, and beyond it members share. Mirrors R-GR-11 to
+R-GR-13 (`SimpleHomogeneousAssignmentBuilder`, `SimpleHeterogeneousAssignmentBuilder`). Where Kafka picks among
 equals at random, this picks by order, so that the same input has the same result. Which share-partitions
 may be assigned, and when, is decided elsewhere in `groups`.
 """

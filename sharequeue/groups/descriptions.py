@@ -1,6 +1,6 @@
 """Describe a share group: its state, its epochs, its members.
 
-Read only; the values of Kafka's ListGroups and ShareGroupDescribe (kafka-semantics 2.16, 2.19). The figures
+Read only; the values of Kafka's ListGroups and ShareGroupDescribe (KIP-932; R-AD-4). The figures
 of share-partitions are in `State.figures.describe`.
 """
 

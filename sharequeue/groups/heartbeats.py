@@ -1,8 +1,8 @@
 """Heartbeats: members of a share group, their epochs and their assignments.
 
 The group coordinator's half of KIP-932 with its state in Postgres: ShareGroupHeartbeat (join, stay, leave),
-session expiry, epochs and the assignment. Rules and their order are kafka-semantics 2.14
-(`GroupMetadataManager`). The rules that look at a group's state are in ``sql/functions/20_groups/heartbeats.sql``.
+session expiry, epochs and the assignment. Rules and their order are R-GR-0 to R-GR-10 (Kafka's
+`GroupMetadataManager`). The rules that look at a group's state are in ``sql/functions/20_groups/heartbeats.sql``.
 Each call of the database is one transaction with the group's row locked, so any number of services may serve a
 group. `assignors` computes assignments, the coordinator decides which share-partitions exist, and `state` has the
 records and locks.
@@ -202,7 +202,7 @@ def expire_members_of(database: Database, group_id: str) -> list[str]:
     """Remove the members of a group whose session has expired, release their records, and return their ids.
 
     Kafka's coordinator only fences them and lets their locks lapse. Here the records of a removed member are
-    available again at once (kafka-semantics 2.20, line 6). Raises `CoordinatorNotAvailable` while another transaction
+    available again at once (R-GR-9). Raises `CoordinatorNotAvailable` while another transaction
     holds the group.
     """
     [row] = database.rows(_EXPIRE, group_id=group_id)

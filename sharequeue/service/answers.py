@@ -1,7 +1,7 @@
 """The service's responses as JSON.
 
 The types that `bodies` and `admin` return, for type checkers and for the OpenAPI document, which is generated from
-them (`openapi.py`). Fields are Kafka's in snake case (kafka-semantics 2.19), and our own.
+them (`openapi.py`). Fields are Kafka's in snake case (KIP-932, the messages of its protocol), and our own.
 """
 
 from __future__ import annotations

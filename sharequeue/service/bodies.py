@@ -1,6 +1,6 @@
 """The requests and responses of the service as JSON.
 
-Kafka's messages in snake case (kafka-semantics 2.19), validated on entry: the fault of a body is one sentence under
+Kafka's messages in snake case (KIP-932), validated on entry: the fault of a body is one sentence under
 INVALID_REQUEST. `groups` defines the meaning of the fields. Our additions: `client_id` in the request (Kafka has it
 in the request header), `topic_name` and `session_timeout_ms` in the response.
 """

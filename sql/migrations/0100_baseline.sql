@@ -66,7 +66,7 @@ create table sharequeue.roles (
 create table sharequeue.share_groups (
     group_id text constraint share_groups_pkey primary key
         constraint share_groups_group_id_not_empty check (group_id <> ''),
-    -- A group begins at epoch 1 (kafka-semantics R-GR), so that its first member gets epoch 2.
+    -- A group begins at epoch 1 (R-GR-4), so that its first member gets epoch 2.
     group_epoch integer not null default 1,
     assignment_epoch integer not null default 0,
     assigned_at timestamptz,

@@ -104,7 +104,7 @@ def test_three_consumers_of_kip_932(engine: str, log: list[tuple[int, int]] | No
 @pytest.mark.rule("R-OR-1")
 @on_every_engine
 def test_a_group_that_starts_at_latest_starts_at_the_log_end(engine: str) -> None:
-    """Row 0: latest offset 100, so SPSO and SPEO are 100."""
+    """The first row of that table: latest offset 100, so SPSO and SPEO are 100."""
     started = ENGINES[engine]()
     started.configure("g", {"share.auto.offset.reset": "latest"})
     at = SharePartition("g", "t", 0)

@@ -38,7 +38,7 @@ def _purpose(comment: str) -> str:
     """Return the first paragraph of the comment above a thing. What follows it is for those who change the thing."""
     lines = [line.removeprefix("--").strip() for line in comment.strip().splitlines()]
     said = " ".join("\n".join(lines).partition("\n\n")[0].split())
-    return re.sub(r"\s*\((?:kafka-semantics|design|R-)[^)]*\)", "", said)
+    return re.sub(r"\s*\(R-[^)]*\)", "", said)
 
 
 def _signature(text: str, start: int) -> str:

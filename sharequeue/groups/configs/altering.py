@@ -22,7 +22,7 @@ def validate_group_config(name: str, value: str, service: ServiceConfigs | None 
     """Return the value that a group's config would have, checked for type, range and the service's bounds.
 
     Raises `InvalidConfig` with what was wrong, what is expected and what to do; for an old name it has the present
-    one; for a name that only a broker has, it explains that it has no meaning here (kafka-semantics 2.19).
+    one; for a name that only a broker has, it explains that it has no meaning here.
     """
     key = known_key(name, GROUP_CONFIGS)
     parsed = parse(key, value)

@@ -1,7 +1,7 @@
 """The background work for share groups: assignment, expiry of sessions, sweeps.
 
 Sessions expire, lapsed locks are swept, and the broker's topics are watched: new share-partitions get their start
-offset (kafka-semantics 2.12), growth and truncation of logs and deletion and re-creation of topics are recorded, and
+offset (R-OR-1 to R-OR-3), growth and truncation of logs and deletion and re-creation of topics are recorded, and
 assignments are updated. Kafka does this in the group coordinator, the share-partition leader and the share
 coordinator. Several coordinators may run, and each step may be repeated: every decision is one transaction over
 locked rows; only the watch needs a lease, so that one coordinator at a time does it. Each group and each topic is a

@@ -1,7 +1,7 @@
 """Watch the broker's topics and log offsets, and update the groups.
 
 One replica at a time has a turn. It asks the broker for the topics of all groups, records what the broker returned,
-initialises share-partitions (kafka-semantics 2.12), and records the ends of the logs. The replica holds a lease for
+initialises share-partitions (R-OR-1 to R-OR-3), and records the ends of the logs. The replica holds a lease for
 its turn and no lock: each write is a short transaction, which is refused once another replica has taken over. An
 error of one topic or one group does not stop the others. `coordinator` decides when a turn is due.
 """

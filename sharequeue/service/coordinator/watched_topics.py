@@ -2,7 +2,7 @@
 
 The coordinator's records of the broker, in the tables `topics` and `share_partitions`: the names to request, each
 group's state of them, and how a result is recorded. A deleted topic stays recorded with 0 partitions. Partitions that
-are added to a topic start at 0 in every group that knows the topic, for any reset policy (kafka-semantics R-OR-3).
+are added to a topic start at 0 in every group that knows the topic, for any reset policy (R-OR-3).
 They are recorded in the same transaction as the growth, and each group starts them in a separate step before any
 other partition of the topic. Partitions without a start offset after that existed when the group began, and start by
 the policy.

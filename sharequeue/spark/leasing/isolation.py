@@ -5,8 +5,8 @@ Suspects, whose last delivery ended without an acknowledgement, are leased in pa
 and with one job for all records that are not suspect. A Python worker belongs to one task, and a task to one job. So
 a record that kills its worker fails only its own job; that lease ends without an acknowledgement and is divided
 further, and the others are acknowledged. A record that kills the driver or an executor may end all jobs of the round.
-So a suspect's last attempt is alone in its lease and in its round (``30_state/many.sql``), and no record is given up
-because of another.
+So a suspect's last attempt is alone in its lease and in its round (``30_state/acquire_many.sql``), and no record is
+given up because of another.
 
 The death of a process need not end the run, even if all jobs of the round failed: the next round has the parts, and
 so on, until the record is alone and given up. So it costs rounds, and no failed run.

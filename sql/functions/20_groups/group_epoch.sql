@@ -1,4 +1,4 @@
--- Functions of the group coordinator (kafka-semantics 2.14). Each expects the group's row to be locked.
+-- Functions of the group coordinator (R-GR). Each expects the group's row to be locked.
 
 -- Returns the share-partitions that may be assigned: initialised, active, of a topic to which a member subscribes, and of a
 -- partition that the topic had when it was last seen: with the same id, and below its number of partitions (0 if it was gone).
@@ -38,7 +38,7 @@ begin
 end
 $$;
 
--- Raises the group epoch by one if there is a reason (R-GR, rule 4): a subscription changed (the caller reports this), the
+-- Raises the group epoch by one if there is a reason (R-GR-4): a subscription changed (the caller reports this), the
 -- subscribed topics changed, or there are assignable share-partitions without a member and no assignment is pending.
 create or replace function sharequeue.raise_group_epoch(p_group_id text, p_subscription_changed boolean) returns integer
 language plpgsql volatile set search_path = pg_catalog as $$

@@ -1,4 +1,4 @@
--- Heartbeats of members and related operations, each one call and one transaction (kafka-semantics 2.14). Only the service
+-- Heartbeats of members and related operations, each one call and one transaction (R-GR). Only the service
 -- may call them. Each locks the group's row first. The caller computes the assignment (sharequeue/groups/assignors.py), and
 -- holds no lock meanwhile: assign_share_partitions writes nothing if the group has changed since.
 
@@ -16,7 +16,7 @@ begin
 end
 $$;
 
--- Checks the fields of a heartbeat (rows 3 to 7, which do not depend on the group's state). They are checked nowhere else. A
+-- Checks the fields of a heartbeat (those of R-GR-0 that do not depend on the group's state). They are checked nowhere else. A
 -- field of blanks is empty: Kafka trims it as Java does. Raises INVALID_REQUEST and INVALID_TOPIC.
 create or replace function sharequeue_internal.check_heartbeat(
     p_group_id text, p_member_id text, p_member_epoch integer, p_rack_id text, p_topics text[], p_client_id text
@@ -74,7 +74,7 @@ begin
 end
 $$;
 
--- Returns the input of the assignor if an assignment is due (rule 5); null if none is due: the group's epoch, each member's
+-- Returns the input of the assignor if an assignment is due (R-GR-5); null if none is due: the group's epoch, each member's
 -- share-partitions and topics (only topics with assignable share-partitions), and each topic's share-partitions.
 create or replace function sharequeue_internal.due_assignment(p_group_id text, p_interval_ms integer) returns jsonb
 language plpgsql volatile as $$
@@ -113,7 +113,7 @@ $$;
 -- An error is SQLSTATE SQnnn, where nnn is Kafka's error number; nothing has changed then. With p_assign, while an
 -- assignment is due, only to_assign is returned: compute the assignment, write it with assign_share_partitions, and
 -- repeat the call. Otherwise the member gets the assignment that the group has; assignment is null when it is the
--- same as the last one returned (rule 8). p_principal is the caller; null is the service itself, which may send
+-- same as the last one returned (R-GR-8). p_principal is the caller; null is the service itself, which may send
 -- heartbeats for all members.
 create or replace function sharequeue.heartbeat(
     p_group_id text, p_member_id text, p_member_epoch integer, p_rack_id text, p_subscribed_topic_names text[],
@@ -153,7 +153,7 @@ begin
     end loop;
     v_at := sharequeue.clock();
 
-    -- Rows 9 to 12.
+    -- The checks of R-GR-0 that depend on the group's members: its size first, then the member and its epoch.
     select * into v_member from sharequeue.members m where m.group_id = p_group_id and m.member_id = p_member_id;
     if v_member.member_id is not null and sharequeue_internal.is_other_principal(v_member.principal, p_principal) then
         perform sharequeue_internal.refuse_other_principal(p_group_id, p_member_id, p_principal);
@@ -196,7 +196,7 @@ begin
         where m.group_id = p_group_id and m.member_id = p_member_id;
     end if;
 
-    -- The group's epochs, rules 4 and 5.
+    -- The group's epochs (R-GR-4, R-GR-5).
     perform sharequeue.raise_group_epoch(p_group_id, v_topics is distinct from v_member.subscribed_topic_names);
     if p_assign then
         to_assign := sharequeue_internal.due_assignment(
@@ -206,7 +206,7 @@ begin
         end if;
     end if;
 
-    -- The member jumps to the assignment's epoch (rule 7); a changed assignment is returned (rule 8).
+    -- The member jumps to the assignment's epoch (R-GR-7); a changed assignment is returned (R-GR-8).
     select g.assignment_epoch into member_epoch from sharequeue.share_groups g where g.group_id = p_group_id;
     -- A member that still has the previous epoch did not receive the last response. A broker would not send it again, and the
     -- member would work with its assignment of before, or with none.
@@ -241,7 +241,7 @@ begin
 end
 $$;
 
--- Checks the rights for a heartbeat (rows 1 and 2): READ on the group, and DESCRIBE on the topics that it names. Without a
+-- Checks the rights for a heartbeat (R-GR-0): READ on the group, and DESCRIBE on the topics that it names. Without a
 -- principal the caller is the service itself.
 create or replace function sharequeue_internal.authorise_heartbeat(p_group_id text, p_principal text, p_topics text[])
 returns void

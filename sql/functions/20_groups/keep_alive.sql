@@ -1,7 +1,7 @@
 -- Heartbeats of many members in one call that only keep the member alive: they request nothing, and the group
 -- has not changed. Returns the positions (from 1 on) of those that are done, with the data for the response. Every
 -- other one must go through heartbeat, which reports the error or does the work that is due. No group is locked, and
--- the call waits for no row. It does not check whether a group's topics have changed (R-GR, rule 4), so it is only
+-- the call waits for no row. It does not check whether a group's topics have changed (R-GR-4), so it is only
 -- for replicas that check all groups. The arguments are those of heartbeat.
 create or replace function sharequeue.keep_alive(
     p_group_ids text[], p_member_ids text[], p_member_epochs integer[], p_client_ids text[], p_client_hosts text[],

@@ -8,10 +8,10 @@
 -- each share-partition. The first lease has at least one record, however large it is. p_leave_outs has for each share-partition
 -- the offsets that this caller does not want again, under fan_out; other callers may lease them.
 --
--- p_redelivery is 'kafka' (the throttle near the delivery limit, R-TH) or 'fan_out' (suspects come in parts of their own;
--- design: poison isolation). Under fan_out up to p_parts parts of the suspects of one share-partition are leased, one lease
--- each, for a worker that processes them in parallel. The last attempt of a suspect is leased alone. With p_last_attempt it
--- comes first, and nothing else is leased; otherwise it is not leased, and the records behind it are.
+-- p_redelivery is 'kafka' (the throttle near the delivery limit, R-TH) or 'fan_out' (suspects come in parts of their own,
+-- so that a record that kills its worker fails alone). Under fan_out up to p_parts parts of the suspects of one share-partition
+-- are leased, one lease each, for a worker that processes them in parallel. The last attempt of a suspect is leased alone.
+-- With p_last_attempt it comes first, and nothing else is leased; otherwise it is not leased, and the records behind it are.
 --
 -- For 'kafka' only: p_mode is 'batch_optimized' or 'record_limit'. p_batch_size is what a fetch carries. p_log_firsts and
 -- p_log_lasts are the log's batches (R-AQ); without them one acquire is one batch, cut exactly at its budget. p_aborted
@@ -368,8 +368,8 @@ begin
 end
 $$;
 
--- Returns rows of acquire_many with their sets of offsets, which are stored apart. Rows that an earlier release stored already
--- have them.
+-- Returns rows of acquire_many with their sets of offsets, which are stored apart. Rows of lease_fresh
+-- have theirs, which are one range each.
 create or replace function sharequeue_internal.with_sets(p_rows sharequeue.acquired_of[], p_sets int8multirange[])
 returns setof sharequeue.acquired_of
 language sql immutable as $$

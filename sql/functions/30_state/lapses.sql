@@ -1,7 +1,7 @@
 -- Locks that end without an acknowledgement: lapsed, expired with their member, or released by a run that failed.
 
 -- Ends leases that were not acknowledged. The records that they still hold become available again, or are exhausted at the
--- limit (R-ST-4). Under fan_out (design: poison isolation) these records are *suspects*. N suspects that were delivered c times
+-- limit (R-ST-4). Under fan_out these records are *suspects*. N suspects that were delivered c times
 -- under a limit of l come back in parts of at most N / ceil(N^(1/(l-c))), so that at the last delivery each is alone. At the
 -- limit a record is exhausted only if it was alone in its lease. Records that shared the lease get one more delivery each,
 -- alone, at the same count. Returns the number of records that the leases held, and how many of them are terminal now, for

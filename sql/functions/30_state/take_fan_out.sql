@@ -1,4 +1,4 @@
--- Leases records under fan_out, for batch members (design: poison isolation). Suspects come in a lease of their own, in parts of
+-- Leases records under fan_out, for batch members. Suspects come in a lease of their own, in parts of
 -- bounded size. Then come the records that an acknowledgement has released, together, and then fresh records. Fresh records are
 -- limited to share.partition.max.record.locks between SPSO and SPEO; redelivery inside that window is not limited.
 create or replace function sharequeue_internal.take_fan_out(
@@ -83,7 +83,6 @@ begin
         insert into sharequeue.in_flight_batches
             (share_partition_id, first_offset, last_offset, state, delivery_count, lease_id)
         values (v_id, p_sp.speo, v_fresh_to - 1, 1, 1, p_lease_id);
-        -- redeliverable is named so that the journal's trigger fires (70_journal/triggers.sql).
         update sharequeue.share_partitions set speo = v_fresh_to
         where share_partition_id = v_id;
     end if;

@@ -1,4 +1,4 @@
--- Deletes a group and its state, but not its configs, as a broker does (kafka-semantics 2.20): a new group of that
+-- Deletes a group and its state, but not its configs, as a broker does (R-AD-5): a new group of that
 -- name has these configs. Returns whether the group existed.
 create or replace function sharequeue.delete_group(p_group_id text) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$

@@ -84,7 +84,7 @@ def settle(queue: Database, *members: str) -> dict[str, list[int]]:
 )
 @pytest.mark.rule("R-GR-0")
 def test_malformed_heartbeats(queue: Database, request_: HeartbeatRequest, says: str) -> None:
-    """Rows 3, 5, 6, 7: INVALID_REQUEST that says what is wrong, and nobody has joined."""
+    """INVALID_REQUEST that says what is wrong, and nobody has joined."""
     response = heartbeat(queue, request_)
     assert response.error_code == INVALID_REQUEST
     assert says in (response.error_message or "")
@@ -109,7 +109,7 @@ def test_an_earlier_row_answers_first(queue: Database) -> None:
 @pytest.mark.parametrize("epoch", [1, -1])
 @pytest.mark.rule("R-GR-0")
 def test_a_group_that_is_not_there(queue: Database, epoch: int) -> None:
-    """Row 8: only epoch 0 makes a group; anything else is GROUP_ID_NOT_FOUND and makes none."""
+    """Only epoch 0 makes a group; anything else is GROUP_ID_NOT_FOUND and makes none."""
     request = HeartbeatRequest("ghost", "m1", epoch)
     assert heartbeat(queue, request).error_code == GROUP_ID_NOT_FOUND
     with pytest.raises(GroupIdNotFound):
@@ -118,7 +118,7 @@ def test_a_group_that_is_not_there(queue: Database, epoch: int) -> None:
 
 @pytest.mark.rule("R-GR-0")
 def test_a_full_group(queue: Database) -> None:
-    """Row 9: a full group refuses strangers at any epoch before it asks who they are; members stay."""
+    """A full group refuses strangers at any epoch before it asks who they are; members stay."""
     small = ServiceConfigs.of({"group.share.max.size": "1"})
     assert heartbeat(queue, JOIN, small).error_code == 0
     stranger = replace(JOIN, member_id="m2")
@@ -130,7 +130,7 @@ def test_a_full_group(queue: Database) -> None:
 @pytest.mark.parametrize("epoch", [5, -1])
 @pytest.mark.rule("R-GR-0", "R-GR-2")
 def test_an_unknown_member(queue: Database, epoch: int) -> None:
-    """Row 10 and rule 2: who is not a member can neither stay nor leave."""
+    """Who is not a member can neither stay nor leave."""
     beat(queue, "m1", 0, ["t"])
     response = beat(queue, "other", epoch)
     assert (response.error_code, response.member_epoch) == (UNKNOWN_MEMBER_ID, 0)
@@ -138,8 +138,7 @@ def test_an_unknown_member(queue: Database, epoch: int) -> None:
 
 @pytest.mark.rule("R-GR-0")
 def test_epochs_too_high_and_too_low(queue: Database) -> None:
-    """Rows 11 and 12: the epoch must be the known one or the one before (a lost response); all else is
-    fenced."""
+    """The epoch must be the known one or the one before (a lost response); all else is fenced."""
     beat(queue, "m1", 0, ["t"])
     initialize(queue)
     assert beat(queue, "m1", 2).member_epoch == 3
@@ -195,7 +194,7 @@ def test_joining_again_changes_no_epoch(queue: Database) -> None:
 
 @pytest.mark.rule("R-GR-8")
 def test_the_assignment_is_sent_when_there_is_news(queue: Database) -> None:
-    """Rule 8: told on joining, on naming topics, and when it moved; otherwise left out."""
+    """Told on joining, on naming topics, and when it moved; otherwise left out."""
     beat(queue, "m1", 0, ["t"])
     initialize(queue)
     assert beat(queue, "m1", 2).assignment
@@ -205,7 +204,7 @@ def test_the_assignment_is_sent_when_there_is_news(queue: Database) -> None:
 
 @pytest.mark.rule("R-GR-8")
 def test_the_assignment_is_sent_once(queue: Database) -> None:
-    """Rule 8: a new epoch with the same share-partitions is told without them; a changed set, a join or a
+    """A new epoch with the same share-partitions is told without them; a changed set, a join or a
     subscription with them."""
     beat(queue, "m1", 0, ["t"])
     initialize(queue)
@@ -224,7 +223,7 @@ def test_the_assignment_is_sent_once(queue: Database) -> None:
 
 @pytest.mark.rule("R-GR-8")
 def test_a_repeated_heartbeat_gets_the_assignment_again(queue: Database) -> None:
-    """Rule 8: a member that still sends its previous epoch did not receive the last response, so its assignment is
+    """A member that still sends its previous epoch did not receive the last response, so its assignment is
     sent again, until it has sent the new epoch once."""
     beat(queue, "m1", 0, ["t"])
     initialize(queue)
@@ -307,7 +306,7 @@ def test_members_share_and_take_over(queue: Database) -> None:
 
 @pytest.mark.rule("R-GR-5")
 def test_the_assignment_waits_for_its_interval(queue: Database) -> None:
-    """Rule 5: within share.assignment.interval.ms of the last one, a joiner gets the old epoch and nothing
+    """Within share.assignment.interval.ms of the last one, a joiner gets the old epoch and nothing
     yet."""
     alter_group_configs(queue, "g", {"share.assignment.interval.ms": 15_000})
     initialize(queue)
@@ -320,7 +319,7 @@ def test_the_assignment_waits_for_its_interval(queue: Database) -> None:
 
 @pytest.mark.rule("R-GR-4")
 def test_grown_metadata_raises_the_epoch(queue: Database) -> None:
-    """Rule 4: a subscribed topic with more partitions is another group epoch; its new share-partitions
+    """A subscribed topic with more partitions is another group epoch; its new share-partitions
     start at 0."""
     beat(queue, "m1", 0, ["t"])
     initialize(queue)

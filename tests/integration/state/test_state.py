@@ -94,7 +94,7 @@ def test_another_state_epoch_or_token_is_fenced(state: State, at: SharePartition
 def test_a_member_must_be_live_where_it_names_its_epoch(
     state: State, at: SharePartition, private_database: Database
 ) -> None:
-    """Unknown members are refused, other epochs fenced, the previous epoch tolerated (R-GR 10–12)."""
+    """Unknown members are refused, other epochs fenced, the previous epoch tolerated (R-GR-0)."""
     with pytest.raises(UnknownMemberId):
         single.acquire(state, at, "m1", 3, 10)
     with private_database.transaction() as connection:
