@@ -121,7 +121,7 @@ class Demo:
     def _run(self, number: int, max_seconds: float | None) -> RunOutcome:
         before = self.look()
         self.say(
-            f"run {number}        {before.lag:,} records to do, {before.archiving:,} dead letters to write"
+            f"run {number}        {before.lag:,} records to process, {before.archiving:,} dead letters to write"
         )
         with self.console.status("starting") as status:
 

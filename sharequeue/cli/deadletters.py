@@ -189,7 +189,7 @@ def _handled(settings: Settings, output: Output, topic: str) -> dict[int, Handle
         with Topics(settings) as broker, Database.open(settings) as database:
             return RedriveBatches(database, topic, broker.info(topic).topic_id).handled()
     except (ShareError, SQLAlchemyError, SettingMissing, SchemaOutdated) as error:
-        output.warn(f"which letters were sent back or discarded is not known: {first_line(error)}")
+        output.warn(f"could not check which letters were sent back or discarded: {first_line(error)}")
         return {}
 
 

@@ -104,7 +104,7 @@ def describe(
     members: bool,
     state: bool,
 ) -> None:
-    """Show the share-partitions of groups: start, lag, records in flight, and how records ended.
+    """Show the share-partitions of groups: start, lag, records in flight, and outcomes.
 
     Whatever blocks a share-partition, and a lag that is not current, is listed under the tables. `-` marks one that
     is not initialised yet. RATE, of --state, is the number of records that ended per second since the first report

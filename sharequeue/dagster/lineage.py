@@ -213,7 +213,7 @@ def _about(group: ShareGroup) -> dict[str, tuple[str, set[str]]]:
             for name in group.summaries
         },
         DEAD_LETTERS: (
-            f"Records that `{group.group}` rejected, or that were delivered too often, written to the dead-letter "
+            f"Records that `{group.group}` rejected, or whose deliveries were exhausted, written to the dead-letter "
             "topic, each exactly once.",
             {"kafka"},
         ),
@@ -327,7 +327,7 @@ _DESCRIBED = {
     "fault": "Why lag does not follow the formula, or that the log was truncated.",
     "truncated_to": "Where the log once ended below delivered records, until the offsets are reset.",
     "held_reason": "Why dead letters are not written, if an operator must act.",
-    "outcome": "How the records ended: accepted, rejected, exceeded (delivered too often) or gap.",
+    "outcome": "The outcome: accepted, rejected, exceeded (exhausted) or gap.",
     "delivery_count": "How often they were delivered.",
     "records": "The number of records.",
 }

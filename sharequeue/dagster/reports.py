@@ -159,7 +159,7 @@ def spso_and_lag(report: GroupReport, days: Sequence[Day]) -> Metadata:
 
 
 def day(days: Sequence[Day], outcomes: Sequence[DayOutcome]) -> Metadata:
-    """Report one day: new records, how records ended, and one row for each share-partition."""
+    """Report one day: new records, outcomes, and one row for each share-partition."""
     ended = _by_outcome(outcomes)
     ended["accepted"] += sum(each.accepted_first for each in days)
     return {

@@ -25,12 +25,12 @@ def page(report: GroupReport) -> str:
     sections: tuple[tuple[str, Content], ...] = (
         ("Lag", parts.lag_line(report.moments)),
         ("Throughput", _throughput(report)),
-        ("Deliveries until a record ended", parts.histogram(report.delivery_counts)),
+        ("Deliveries per finished record", parts.histogram(report.delivery_counts)),
         ("In flight", _windows(report)),
         ("Dead letters by day and cause", parts.causes(report.causes)),
         ("Stuck leases", parts.stuck(report.stuck, report.figures.stuck_leases)),
         ("Share-partitions", _share_partitions(report)),
-        ("How records ended", _ended(report)),
+        ("Outcomes", _ended(report)),
     )
     today = sum(cause.written_records for cause in report.causes if cause.day == day)
     main = element(
@@ -99,6 +99,6 @@ def _ended(report: GroupReport) -> Html:
     return table(
         ("outcome", "delivery count", "records"),
         [(*ended, records) for ended, records in sorted(summed.items())][:MOST_ROWS],
-        caption="How records ended",
+        caption="Outcomes",
         of=len(summed),
     )

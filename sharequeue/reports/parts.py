@@ -121,7 +121,7 @@ def histogram(counts: Sequence[DeliveryCount]) -> Html:
         (f"{count} or more" if count == _MOST_COUNTS else str(count), summed[count])
         for count in sorted(summed)
     ]
-    return drawing.bars(groups, OUTCOME_COLOURS, title="Deliveries until a record ended", logarithmic=True)
+    return drawing.bars(groups, OUTCOME_COLOURS, title="Deliveries per finished record", logarithmic=True)
 
 
 def causes_by_day(found: Iterable[CausesOfDay]) -> dict[date, dict[str, int]]:

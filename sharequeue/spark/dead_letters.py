@@ -49,7 +49,7 @@ class Drained:
 
 def drain_at_end(settings: Settings, state: State, configs: GroupConfigs) -> Drained | None:
     """Write the waiting dead letters of a group; return None if none wait or a service writes them. Never raises."""
-    waits = f"whether dead letters of group {configs.group_id} wait is not known"
+    waits = f"could not check for waiting dead letters of group {configs.group_id}"
     try:
         if state.dead_letters.service_drains() or not state.dead_letters.waiting(configs.group_id):
             return None
@@ -102,8 +102,8 @@ def _drain(settings: Settings, state: State, configs: GroupConfigs) -> Drained:
 
 def _left(group: str, waits: str, reason: str) -> str:
     return (
-        f"{waits}: {reason.removesuffix('.')}. Then `sharequeue dlq drain --group {group} --execute` writes them, "
-        "and so does the next run"
+        f"{waits}: {reason.removesuffix('.')}. Afterwards `sharequeue dlq drain --group {group} --execute` writes "
+        "them, and so does the next run"
     )
 
 

@@ -182,7 +182,7 @@ class Follower:
                 self._wait_out(error, seconds)
                 continue
             if self._outage is not None:
-                _log.warning("group %s: works again", self.job.group)
+                _log.warning("group %s: recovered", self.job.group)
             self._outage, self._pause = None, 0.0
             if found is None:
                 self._wait(seconds)

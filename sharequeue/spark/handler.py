@@ -215,7 +215,7 @@ def _refuse_unwritable(schema: StructType) -> None:
         # `error` is cast to a text, whatever its type.
         if each.name != "error" and (kind := _unwritable(each.dataType)) is not None:
             raise HandlerError(
-                f"the handler's `{each.name}` has a part of type {kind.simpleString()}, which no file can hold: cast "
+                f"the handler's `{each.name}` contains type {kind.simpleString()}, which Parquet cannot store: cast "
                 'it to another type, such as `fn.lit(None).cast("string")`, or leave it out'
             )
 

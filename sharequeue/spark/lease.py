@@ -80,8 +80,8 @@ class _Opened:
 
 
 class LeasedRecords(Shown):
-    """The result of `lease`: a context manager, or `open` and `close`. It is true if anything was leased, also after
-    the end.
+    """The result of `lease`: a context manager, or `open` and `close`. Truthy if anything was leased, even after
+    the block ends.
     """
 
     def __init__(self, group: str, begin: Callable[[ExitStack], _Opened], dropped: str | None) -> None:

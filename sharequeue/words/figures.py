@@ -57,7 +57,7 @@ class Figure:
     wide: bool = False
     """Whether that column is shown only with `--verbose`."""
     ended: bool = False
-    """Whether that column is in the command's second table, on how records ended."""
+    """Whether that column is in the command's second table, on outcomes."""
     dagster: str = ""
     """The key in Dagster's metadata, which includes the unit."""
     http: str = ""
@@ -167,7 +167,7 @@ class GroupFigures:
     )
     archiving: int = figure(
         "records that were given up and whose dead letter is not written",
-        title="wait for their dead letter",
+        title="awaiting dead letter",
         dagster="archiving_records",
         listed=True,
         wrong=True,
@@ -185,7 +185,7 @@ class GroupFigures:
     )
     accepted: int = figure("records accepted", title="accepted")
     rejected: int = figure("records rejected", title="rejected")
-    exhausted: int = figure("records delivered as often as the group allows", title="delivered too often")
+    exhausted: int = figure("records delivered as often as the group allows", title="exhausted")
     gap: int = figure("offsets that hold no record")
     leases: int = figure("leases that are held", "leases")
     waiting: int = figure("available records that wait for a later time")
@@ -263,7 +263,7 @@ class SharePartitionStatus:
     )
     archiving: int = figure(
         "records that were given up and whose dead letter is not written",
-        title="wait for their dead letter",
+        title="awaiting dead letter",
         command="ARCHIVING",
         listed=True,
         wrong=True,

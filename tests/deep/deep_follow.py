@@ -84,9 +84,7 @@ def test_servers_go_and_come_and_it_goes_on(stack_home: Path, tmp_path: Path, to
                 _worked_on(process, state, log, at)
                 told.append(f"followed on {time.monotonic() - began:.1f} s after {server} was back")
             # Where it looked at nothing while a server was away, it says nothing; else it does after its run.
-            wait_until(
-                lambda: ("works again" in log.read_text()) == ("until it works" in log.read_text()), 30
-            )
+            wait_until(lambda: ("recovered" in log.read_text()) == ("until it works" in log.read_text()), 30)
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 143, log.read_text()
         finally:
@@ -130,7 +128,7 @@ def test_everything_starts_at_once(stack_home: Path, tmp_path: Path) -> None:
         up(stack_home, say, environment=environment)
         with Database.open(settings) as database:
             _worked_on(process, State(database), log, 1)
-        wait_until(lambda: "works again" in log.read_text(), 60)
+        wait_until(lambda: "recovered" in log.read_text(), 60)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 143, log.read_text()
     finally:

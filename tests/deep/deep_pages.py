@@ -97,7 +97,7 @@ def fill(database: Database) -> None:
                 back = OffsetSet.from_offsets(drawn.sample(offsets[cut:], 60))
                 bad = OffsetSet.from_offsets(drawn.sample(offsets[cut:], 9)) - back
                 single.acknowledge(state, lease, {ACCEPT: settled - back - bad, RELEASE: back, REJECT: bad})
-    state.administration.pause("invoices", "the ledger is closed till Monday", "orders", 2)
+    state.administration.pause("invoices", "the ledger is closed until Monday", "orders", 2)
     reports.record("flight-delays")
 
 

@@ -184,7 +184,7 @@ def metric_names() -> str:
 
 
 def figures(*, ended: bool) -> str:
-    """Return the columns of `groups describe`: how records ended, or the others."""
+    """Return the columns of `groups describe`: outcomes, or the others."""
     rows = [
         (f"`{each.command}`", each.unit, each.words)
         for each in figures_of(SharePartitionStatus)

@@ -159,7 +159,7 @@ def test_new_records_are_done_alone(drained: Drained) -> None:
         before = State(database).outputs.counted(GROUP, TOPIC)
         printed = drained.stack.run("--more", "1000")
         after = State(database).outputs.counted(GROUP, TOPIC)
-    assert "1,000 records to do" in printed
+    assert "1,000 records to process" in printed
     assert drained.stack.run_statuses() == ["SUCCESS"] * 2
     assert_drained(drained.stack)
     assert after[: len(before)] == before

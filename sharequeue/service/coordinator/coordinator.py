@@ -328,7 +328,7 @@ class Coordinator:
     def _succeeded(self, work: Work) -> None:
         self.work.done(work)
         if self.faults.pop(work, None) is not None:
-            _log.info("%s works again", work)
+            _log.info("%s recovered", work)
 
     def _refresh_assignments(self, kind: str, behind: Iterable[str]) -> None:
         """Renew the assignments of the groups that are behind, and of those of the next groups that have changed."""

@@ -139,7 +139,7 @@ def _leases(leases: Sequence[LeaseRow], count: int) -> Html:
     ]
     columns = (
         *("lease", "share-partition", "offsets", "records", "most deliveries", "run or client", "member"),
-        *("since (UTC)", "till (UTC)", "lapses"),
+        *("since (UTC)", "until (UTC)", "lapses"),
     )
     return table(columns, rows, caption="Leases, the soonest to lapse first", of=count)
 

@@ -155,10 +155,10 @@ class Pages:
             except (SQLAlchemyError, TimeoutError) as error:
                 _log.warning("%s failed: %s", request.url.path, first_line(error))
                 message = "The database did not answer in time, or too many pages are being read. Try again."
-                return error_page("Not now", message, 503, principal)
+                return error_page("Temporarily unavailable", message, 503, principal)
             except Exception:
                 _log.exception("%s failed", request.url.path)
-                return error_page("This failed", UnknownServerError().message, 500, principal)
+                return error_page("Internal error", UnknownServerError().message, 500, principal)
 
         return endpoint
 

@@ -1,4 +1,4 @@
-"""How records ended: the counters add up to all that ended, and are shown."""
+"""Outcomes: the counters add up to all that ended, and are shown."""
 
 from __future__ import annotations
 

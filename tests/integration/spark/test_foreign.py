@@ -181,10 +181,10 @@ def test_a_column_of_another_type_is_named(spark: SparkSession, column: str, val
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("nothing", "null", "`nothing` has a part of type void"),
-        ("deep", "array(named_struct('a', null))", "`deep` has a part of type void"),
-        ("gap", "make_interval(1)", "`gap` has a part of type interval"),
-        ("empty", "struct()", "`empty` has a part of type struct<>"),
+        ("nothing", "null", "`nothing` contains type void"),
+        ("deep", "array(named_struct('a', null))", "`deep` contains type void"),
+        ("gap", "make_interval(1)", "`gap` contains type interval"),
+        ("empty", "struct()", "`empty` contains type struct<>"),
         ("outcome", "'accept'", "the columns `outcome` and `outcome`"),
         ("Offset", "1", "the columns `offset` and `Offset`"),
         ("sharequeue_lease", "1", "a column `sharequeue_lease`, the name"),

@@ -40,4 +40,4 @@ def test_a_database_that_is_away_says_nothing_of_dead_letters(private_database: 
     with Database.open(settings) as away:
         drained = drain_at_end(settings, State(away), configs)
     assert drained is not None
-    assert "whether dead letters of group g wait is not known" in str(drained.warning)
+    assert "could not check for waiting dead letters of group g" in str(drained.warning)

@@ -203,7 +203,7 @@ def test_what_a_run_can_do_nothing_about_is_left_for_a_while(world: World) -> No
 def test_an_outage_is_waited_out_with_one_line(
     world: World, outage: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It says once what is lost, and once that it works again."""
+    """An outage and its end are each logged once."""
     world.waits = [READY, READY, OperationalError("select 2", {}, Exception("no")), READY]
     world.runs = [outage, outage, report(ROUND)]
     with caplog.at_level(logging.WARNING):
@@ -211,7 +211,7 @@ def test_an_outage_is_waited_out_with_one_line(
     said = [record.getMessage() for record in caplog.records if record.name == following.__name__]
     lost = str(getattr(outage, "orig", outage)).splitlines()[0]
     assert len([line for line in said if lost in line]) == 1, said
-    assert said[-1] == "group g: works again"
+    assert said[-1] == "group g: recovered"
 
 
 def test_who_was_forgotten_joins_again(world: World) -> None:
@@ -245,7 +245,7 @@ def test_servers_that_are_away_are_waited_for_at_the_start(
     assert said == [
         "group g: no broker; trying again until it works",
         "group g: no service; trying again until it works",
-        "group g: works again",
+        "group g: recovered",
     ]
     assert (len(begun), world.member.joined, len(world.ran)) == (3, 3, 1)
 

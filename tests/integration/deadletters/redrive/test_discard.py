@@ -84,7 +84,7 @@ def test_no_redrive_sends_a_discarded_letter(case: GivenUp, monkeypatch: pytest.
         case, monkeypatch, "list", "-o", "json", "--database-url", "postgresql://127.0.0.1:1/nowhere"
     )
     assert [letter["status"] for letter in json.loads(without.stdout)] == [None] * 6
-    assert "which letters were sent back or discarded is not known" in without.stderr
+    assert "could not check which letters were sent back or discarded" in without.stderr
     case.assert_each_exactly_once()
 
 

@@ -1,4 +1,4 @@
-"""Dead letters put back to work: each once, whatever dies when, and never in a loop."""
+"""Redriven dead letters: each once, whatever dies when, and never in a loop."""
 
 from __future__ import annotations
 
