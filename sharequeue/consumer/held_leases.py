@@ -109,7 +109,7 @@ class HeldLease:
 
     @property
     def untouched(self) -> bool:
-        """Whether none of its records was handed out: nobody has seen them."""
+        """Whether none of its records was handed out."""
         return self.next == 0 and not self.handed and not self.seen
 
     @property

@@ -331,7 +331,7 @@ _DESCRIBED = {
     "delivery_count": "How often they were delivered.",
     "records": "The number of records.",
 }
-"""The descriptions of columns that are no figures."""
+"""The descriptions of columns that are not figures."""
 _DESCRIBED_IN: Mapping[str, Mapping[str, str]] = {
     "daily_rollups": {
         "day": "The day, in UTC.",

@@ -122,7 +122,7 @@ class Reference:
 
 
 def own_modules() -> Mapping[str, Path]:
-    """Return the top-level modules that references have named and nobody has installed: their files or folders."""
+    """Return the top-level modules that references name and that are not installed: their files or folders."""
     return dict(_found)
 
 

@@ -32,7 +32,7 @@ _MISSING_IN_WORKER = ("ModuleNotFoundError: ", "ImportError: ")
 
 
 def is_final(error: BaseException) -> bool:
-    """Return whether a retry cannot cure an error: somebody has to change something first.
+    """Return whether a retry cannot succeed until something else is changed.
 
     The causes of an error count too.
     """

@@ -7,8 +7,8 @@ a new event means that the process is gone. A process that is only stopped would
 is harmless, because its locks lapse, too.
 
 An event that is ahead of the clock is from before the clock was set back. It does not show whether the process is
-alive: the next event of a live one is up to 30 s away, and the clock catches up with a dead one much later. So who
-finds such an event adds one of their own, and the silence counts from there.
+alive: the next event of a live one is up to 30 s away, and the clock catches up with a dead one much later. So a
+check that finds such an event adds an event, and the silence counts from there.
 """
 
 import threading

@@ -253,7 +253,7 @@ def _become_owner(connection: sa.Connection) -> bool:
 
 
 def _to_become(connection: sa.Connection) -> str:
-    """Return the name of the right to SET ROLE. From 16 on, a member may be without it: who creates a role is."""
+    """Return the name of the right to SET ROLE. From 16 on, a member may lack it, as the creator of a role does."""
     number = connection.scalar(sa.text("select cast(current_setting('server_version_num') as int)"))
     return "SET" if number is not None and number >= 160_000 else "MEMBER"
 
@@ -267,7 +267,7 @@ def _make_roles(connection: sa.Connection, roles: RoleNames) -> None:
 
 
 def _make_role(connection: sa.Connection, quoted: str | None) -> None:
-    """Create a role, unless somebody creates it at this moment: roles belong to all databases of the server, the
+    """Create a role, unless another session is creating it now: roles belong to all databases of the server, the
     migration's lock to one."""
     try:
         with connection.begin_nested():

@@ -34,7 +34,7 @@ MEMBER = "sharequeue.member.id"
 MOST_MESSAGE_BYTES = 1_000
 """A message may quote the record; the record itself is in the letter only if the group's config asks for a copy."""
 MOST_CLASS_CHARACTERS = 250
-"""What is longer is no class, even if it looks like one: it may be a whole record."""
+"""A longer text is not a class, even if it looks like one: it may be a whole record."""
 
 _MOST_CHARACTERS = MOST_CLASS_CHARACTERS + len(": ") + MOST_MESSAGE_BYTES
 _CLASS = re.compile(r"((?:\w+\.)*_*[A-Z]\w*)(?:: (.*))?", re.DOTALL)

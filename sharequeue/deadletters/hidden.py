@@ -56,7 +56,7 @@ class Hidden:
 
 
 def _writer(first: DeadLetter | None) -> str:
-    """Return who has written the first record of a transaction, by its headers."""
+    """Return the writer of the first record of a transaction, by its headers."""
     if first is None:
         return "an unknown producer"
     if origin := first.header(REDRIVE_FROM):

@@ -147,7 +147,7 @@ class Membership:
         """Join, and wait for share-partitions; return the assignment, empty if `timeout` ended
         first.
 
-        `timeout` in seconds, None is no limit; `progress` is called with what the member waits for. Heartbeats
+        `timeout` in seconds, None means no limit; `progress` is called with what the member waits for. Heartbeats
         continue in the background. Raises the error of a refusal, `CoordinatorNotAvailable` if the service did
         not respond in time, RuntimeError after `leave`.
         """

@@ -35,7 +35,7 @@ all of `/ready`; every change."""
 
 
 class TokenRefused(SaslAuthenticationFailed):
-    """A token names nobody. The same error for a client; for the service another than that its broker refuses it."""
+    """The token is invalid. Clients get Kafka's error; the service can tell it from a refusal by its broker."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ def _is_inside(consumer: Consumer, report: Message, offset: int, seconds: float)
         error = message.error()
         if is_damaged(message):
             return bool(message.offset() == report.offset())
-        # Any other error passes, or is met again by whoever reads on.
+        # Any other error passes, or is met again by the next read.
         if error is None or error.code() in (
             kafka.KafkaError._PARTITION_EOF,
             kafka.KafkaError._AUTO_OFFSET_RESET,

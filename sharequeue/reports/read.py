@@ -205,7 +205,7 @@ def read_windows(
     wanted: Mapping[str, Sequence[int] | None] | None = None,
     most: int | None = MOST_WINDOWS,
 ) -> list[Window]:
-    """Return the windows of the share-partitions with most in flight, `most` at most; None is no limit.
+    """Return the windows of the share-partitions with most in flight, `most` at most; None means no limit.
 
     `wanted` are the topics, each with its partitions or with None for all of them; without it, every topic. If
     `most` is None and all partitions are named, they are returned whatever they have in flight, at a cost that does

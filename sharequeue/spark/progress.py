@@ -80,7 +80,7 @@ def _lines() -> Iterator[ProgressCallback]:
             timer.cancel()
         if progress.stage == "done":
             _write(progress)
-        elif progress.stage != "waiting":  # for records: that is no delay
+        elif progress.stage != "waiting":  # for records: that is not a delay
             waiting[progress.round] = timer = threading.Timer(WAIT_SECONDS, _write, (progress,))
             timer.daemon = True
             timer.start()

@@ -25,7 +25,7 @@ _PYSPARK = "pyspark.core.context"
 
 
 class Terminated(SystemExit):
-    """SIGTERM: the exit of this process by somebody's will. Any other SystemExit is an error of the code that ran."""
+    """SIGTERM: a requested exit of this process. Any other SystemExit is an error of the code that ran."""
 
 
 @contextmanager

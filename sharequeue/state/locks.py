@@ -71,7 +71,7 @@ class Holder(Protocol):
 
     @property
     def member_epoch(self) -> int | None:
-        """Its epoch now; None for a holder that is no member."""
+        """Its epoch now; None for a holder that is not a member."""
         ...
 
     @property

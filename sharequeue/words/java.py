@@ -177,7 +177,7 @@ def _inspect(executable: Path) -> Java | None:
 
 
 def _released(home: Path) -> str:
-    """Return what an installation of Java states about itself; an empty text if it is none."""
+    """Return what an installation of Java states about itself; an empty text if it is not one."""
     try:
         return (home / "release").read_text(errors="replace")
     except OSError:

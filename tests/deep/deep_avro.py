@@ -216,7 +216,7 @@ def test_a_registry_that_stops_costs_no_delivery(
     assert run_job(job_of(group, topic, orders), holder).accepted == 10
 
 
-def test_a_schema_that_is_none_is_the_matter_of_its_records(
+def test_an_invalid_schema_rejects_only_its_records(
     spark: SparkSession, registry_server: RegistryServer
 ) -> None:
     """What the registry has under an id may be anything; records of other ids are decoded."""

@@ -177,7 +177,7 @@ def test_a_login_may_what_its_process_does_and_no_more(
         _does(containers, login, "select", other)
 
 
-def test_the_service_is_alive_and_ready_for_who_has_a_token(containers: Containers) -> None:
+def test_the_service_is_alive_and_requires_a_token(containers: Containers) -> None:
     """It answers under the port of its command, finds schema and broker, and refuses who shows no token. The file
     that Dagster's runs are pointed to holds one, and a new one leaves it in force."""
     url = f"http://127.0.0.1:{containers.port('service-1', 28080)}"
@@ -257,7 +257,7 @@ def test_the_cluster_works_for_our_drivers(containers: Containers, make_topic: M
     )
 
 
-def test_the_demos_group_is_configured_by_who_may(containers: Containers) -> None:
+def test_the_demos_group_is_configured_with_the_services_login(containers: Containers) -> None:
     """The one-shot container gives it its configs, with the login of the service."""
     containers.start("demo-group")
     wait_until(lambda: containers.completed("demo-group-1"), 60, "the configs of the demo's group")

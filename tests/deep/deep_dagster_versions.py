@@ -36,7 +36,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return with_packages(folder, *PACKAGES[request.param])
 
 
-def test_it_has_every_private_name(path: str, told: list[str]) -> None:
+def test_this_dagster_has_every_private_name(path: str, told: list[str]) -> None:
     """Each import of the project works with it."""
     statements = "\n".join(sorted({found.code for found in private_imports()}))
     code = f"{statements}\nimport dagster; print(dagster.__version__, dagster.__file__)"

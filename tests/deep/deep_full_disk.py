@@ -152,7 +152,7 @@ def test_full_while_tasks_write(case: Case, disk: Disk) -> None:
     assert case.ends_well()
 
 
-def test_full_in_a_lease_of_ones_own(case: Case, disk: Disk) -> None:
+def test_a_disk_that_is_full_in_a_lease_block(case: Case, disk: Disk) -> None:
     """`leased.write` says it by the same name, and the block gives all back."""
     job = case.job
     with (
@@ -185,7 +185,7 @@ def test_full_in_a_lease_of_ones_own(case: Case, disk: Disk) -> None:
     ("number", "kind"),
     [(errno.ENOSPC, OutputFull), (errno.EDQUOT, OutputFull), (errno.EIO, OutputNotReachable)],
 )
-def test_full_when_it_is_flushed(
+def test_a_disk_that_is_full_at_the_flush(
     case: Case, disk: Disk, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
 ) -> None:
     """Some file systems take what is written and refuse it at fsync: nothing counts then either."""

@@ -57,7 +57,7 @@ def test_all_others_are_through_in_minutes(
 
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(("kills", "said"), [("worker", WORKER_EXITED), ("executor", "ExecutorLostFailure")])
-def test_on_a_cluster_it_takes_only_itself_along(
+def test_a_record_that_kills_workers_on_a_cluster_is_isolated(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,

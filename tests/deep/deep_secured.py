@@ -339,7 +339,7 @@ def test_a_password_changes_while_all_goes_on(
         wait_until(lambda: len(list(read_dead_letters(plain, letters))) == 1, 60)
 
 
-def test_a_consumer_hears_that_it_is_not_let_in(place: Place, private_database: Database) -> None:
+def test_poll_raises_a_rejected_login(place: Place, private_database: Database) -> None:
     """A poll raises, instead of waiting for ever; with the right password, given by the program, it goes on."""
     settings = place("SCRAM-SHA-512", SASL_PASSWORD=WRONG)
     plain = settings.replace(kafka={}, bootstrap_servers=place.secured.broker.address())

@@ -179,7 +179,7 @@ def test_names_that_are_poison(world: World) -> None:
     world.recover()
 
 
-def test_rows_are_held_by_somebody(world: World) -> None:
+def test_rows_locked_by_an_administrator_delay_only_their_members(world: World) -> None:
     """A session of an administrator holds a group's row and a share-partition's: the others' members are heard on."""
     heard = sa.text(
         "select group_id, min(session_expires_at) as heard from sharequeue.group_members"

@@ -171,7 +171,7 @@ def _stored_rows(job: "Pipeline", settings: Settings, state: State) -> dict[str,
 def pipeline_of(group: ShareGroup) -> "Pipeline":
     """Import the group's pipeline. A plain handler becomes a pipeline, with its output named after the group.
 
-    Raises dg.Failure if it is missing, cannot be imported, is no function, or is for another group or other topics.
+    Raises dg.Failure if it is missing, cannot be imported, is not a function, or has another group or other topics.
     """
     from sharequeue.spark import Pipeline, pipeline
 
@@ -265,7 +265,7 @@ class _RunLog(logging.Handler):
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write it; an error is no error of the work."""
+        """Write the record to the run's log; an error does not fail the run."""
         try:
             self._log.warning(record.getMessage())
         except Exception:

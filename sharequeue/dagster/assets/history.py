@@ -46,7 +46,7 @@ def count_days_job(group: ShareGroup, asset: dg.AssetKey) -> dg.JobDefinition:
     @dg.op(name=_op(group))
     @retried_if_useful
     def count_days(context: dg.OpExecutionContext, config: Counting, sharequeue_state: StateResource) -> None:
-        """Figures of past days, from the journal. A text that is no day that is over does not stop the others."""
+        """Figures of past days, from the journal. An invalid day does not stop the others."""
         journal = Journal(sharequeue_state.database)
         kept = {partition.day for partition in journal.partitions()}
         today = sharequeue_state.state.now().astimezone(UTC).date()

@@ -80,7 +80,7 @@ def replayed_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) ->
         if context.has_partition_key or context.has_partition_key_range:
             yield replay(context, config, sharequeue_settings, sharequeue_state, sharequeue_spark)
         else:
-            # A run of somebody's job over all assets of the code location.
+            # A run of a user's job over all assets of the code location.
             context.log.info("No partition was selected: nothing is replayed.")
 
     @retried_if_useful

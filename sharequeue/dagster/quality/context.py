@@ -148,7 +148,7 @@ def _found(result: Any, finding: Callable[[Mapping[str, Any]], Finding]) -> Foun
 def _not_evaluated(exception_info: Any) -> str | None:
     """Return why an expectation could not be evaluated; None if it was.
 
-    If an expectation raised, that is no result about the data. GX puts it into the result, in two forms.
+    If an expectation raised, that is not a result about the data. GX puts it into the result, in two forms.
     """
     given = exception_info or {}
     for info in [given, *(value for value in given.values() if isinstance(value, dict))]:

@@ -1,6 +1,6 @@
 """Find the runs that make a share group's assets, and end those whose process is gone.
 
-These are runs of its own jobs, of the UI ("Materialize", which is no job of ours), of a backfill, and of other jobs
+These are runs of its own jobs, of the UI ("Materialize", not one of our jobs), of a backfill, and of other jobs
 with the same assets, queued ones included. The tags of a run are not enough: a run that the UI launches gets them
 when its first step begins. Nor is a job's name, nor the group's id: another code location may have both, for another
 Kafka cluster. Runs of the group's own jobs have the tags from the beginning, and one of them is the prefix of its

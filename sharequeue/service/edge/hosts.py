@@ -63,7 +63,7 @@ class AllowedHosts:
 def host_name(header: str) -> str:
     """Return the host of a `Host` header, without its port, its brackets, and the dot of a full name.
 
-    A header with anything else is returned as it is: that is no name of a host.
+    A header with anything else is returned as it is: that is not a host name.
     """
     found = _HOST.fullmatch(header)
     return header if found is None else (found["address"] or found["name"]).lower().removesuffix(".")

@@ -87,7 +87,7 @@ class Own:
         self.registry = CollectorRegistry()
         self.heartbeats = Counter(
             "sharequeue_heartbeats",
-            "Responses to heartbeats, by error code (0 is none).",
+            "Responses to heartbeats, by error code (0: no error).",
             ["error_code"],
             registry=self.registry,
         )

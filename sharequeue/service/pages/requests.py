@@ -70,7 +70,7 @@ class PageRequest:
         return self.request.query_params.get(name, "")
 
     def number(self, name: str, least: int, most: int) -> int:
-        """Return a field of the query as a number within bounds; `least` if it is no number."""
+        """Return a field of the query as a number within bounds; `least` if it is not a number."""
         text = self.asked(name)
         return min(max(int(text), least), most) if text.isdecimal() and len(text) < 20 else least
 

@@ -97,7 +97,7 @@ def words_of_suspects(leases: Sequence[Lease], delivery_limit: int) -> str:
 
 
 def what_spark_says(error: BaseException) -> str:
-    """Return the lines of Spark's error that are no stack frames."""
+    """Return the lines of Spark's error that are not stack frames."""
     lines = (line.strip() for line in str(error).splitlines())
     said = dict.fromkeys(
         line[:_CHARACTERS]

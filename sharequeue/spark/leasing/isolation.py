@@ -149,7 +149,7 @@ class Isolation:
 
     def write(self, planned: Sequence[SparkJob]) -> Ended:
         """Run the jobs in parallel; the leases of a failed job are given back at once, as suspects. If one of its
-        partitions has lost its leader, they are no suspects, and the delivery does not count.
+        partitions has lost its leader, they are not suspects, and the delivery does not count.
 
         Raises the first job's error when all of them failed: the leases are given back when the run ends. If their
         processes died, the run goes on with the parts instead, if there are any; otherwise raises ProcessKilled.

@@ -131,7 +131,7 @@ def _refuse_old(spark: SparkSession) -> None:
     try:
         delta = str(getattr(getattr(jvm.io.delta, "package$"), "MODULE$").VERSION())
     except (Py4JError, TypeError):
-        return  # a build of somebody's own
+        return  # a custom build
     if not reads_checkpoints(delta, spark.version):
         raise SinkRefused(
             f"Delta {delta} cannot read its own checkpoints with Spark {spark.version} (NoSuchMethodError), and a "

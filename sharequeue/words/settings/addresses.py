@@ -25,7 +25,7 @@ _PORT = re.compile(r"(?:\[[^\]]*\]|[^:\]]*):([^:]*)")
 """A host with a port. Two colons without brackets are an IPv6 address without a port."""
 _URL = re.compile(r"(?P<user>[^/?]*@)?(?P<hosts>[^/?@]*)(?P<path>/[^?]*)?(?:\?(?P<query>.*))?")
 _PLACE = re.compile(r"(?:\[(?P<address>[^\]]*)\]|(?P<name>[^:\[\]]*))(?::(?P<port>[0-9]*))?")
-"""A host, or the folder of a socket, with or without a port. An IPv6 address without brackets is none."""
+"""A host, or the folder of a socket, with or without a port. An IPv6 address without brackets does not match."""
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _STORES = ("abfs", "abfss", "gs", "hdfs", "s3a")
 """Known file systems: a text with this prefix is never a path."""

@@ -153,7 +153,7 @@ def test_the_database_away_for_a_moment(work: Work, make_topic: MakeTopic) -> No
     wait_until(work.done, otherwise=work.status)
 
 
-def test_the_reader_takes_silence_for_nothing(settings: Settings, make_topic: MakeTopic) -> None:
+def test_only_missing_records_are_gaps(settings: Settings, make_topic: MakeTopic) -> None:
     """Any leased offsets, in any order: each record that is there comes, and only what is not there is a gap."""
     topic = make_topic()
     random = Random(7)  # noqa: S311

@@ -679,7 +679,9 @@ def test_lost_records_fail_a_check(run_checks: RunChecks, ours: GivenUp) -> None
     assert NONE_LOST not in failed(run_checks(given={"checks": {"max_lost": 4}}))
 
 
-def test_another_week_is_told(settings: Settings, private_database: Database, make_topic: MakeTopic) -> None:
+def test_a_change_from_the_week_before_is_reported(
+    settings: Settings, private_database: Database, make_topic: MakeTopic
+) -> None:
     """From what Postgres has as written: fifty letters a week ago, none in the last seven days."""
     source = make_topic(1)
     dlq = make_topic(1, name=f"dlq.{source}", errors_deadletterqueue_group_enable="true")

@@ -130,7 +130,7 @@ def test_a_database_that_is_renamed_is_no_copy(original: State) -> None:
     assert original.outputs.check_identity() == was
 
 
-def test_each_part_of_the_place_tells_a_copy(original: State) -> None:
+def test_each_part_of_the_identity_shows_a_copy(original: State) -> None:
     """Another server, another database of the server, a restore into the same database."""
     for moved in (
         "update sharequeue.state_identity set system_identifier = system_identifier + 1",

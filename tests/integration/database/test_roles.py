@@ -345,9 +345,9 @@ def test_the_audit_trail_cannot_be_rewritten(logins: Logins, group: str, topic: 
             logins.owner.rows(sa.text(statement))
 
 
-def test_every_function_that_a_program_calls_is_somebodys(logins: Logins) -> None:
-    """What the Python of the queue, its pipelines and its Dagster code calls, the service or a reader may call: a new
-    function that nobody put into 99_permissions.sql is found here, not by the first who is refused."""
+def test_every_function_that_the_code_calls_is_granted_to_a_role(logins: Logins) -> None:
+    """Each SQL function that the Python code calls is granted to a role: a new function that is missing in
+    99_permissions.sql is found here, not by a user."""
     sources = [path.read_text() for room in PROGRAMS for path in (REPOSITORY / room).rglob("*.py")]
     called = {name for source in sources for name in re.findall(r"sharequeue\.(\w+)\(", source)}
     closed = _names(

@@ -53,7 +53,7 @@ def test_headers_are_read_as_often_as_one_likes(given_up: Make) -> None:
 
 
 @pytest.mark.usefixtures("patient_failures")
-def test_a_program_gets_the_others(given_up: Make) -> None:
+def test_a_program_gets_the_readable_records(given_up: Make) -> None:
     """With a delivery limit of 2, ten of eleven are accepted; the eleventh comes with an error and its value, and
     becomes a dead letter with the reason and what can be copied."""
     case = given_up(copy=True)

@@ -78,7 +78,9 @@ def test_those_alive_have_their_session_renewed(database: Database) -> None:
         (HeartbeatRequest("another", "ann", 3, client_id="c", client_host="h"), ANN),
     ],
 )
-def test_anything_else_is_left(database: Database, request_: HeartbeatRequest, principal: str) -> None:
+def test_other_heartbeats_are_left_to_their_own_call(
+    database: Database, request_: HeartbeatRequest, principal: str
+) -> None:
     """Strangers, other epochs, another's member and what is new of a member are left to a heartbeat of their own."""
     before = expiries(database)
     [left, done] = keep_alive(database, [(request_, principal), (of("bob"), BOB)], CONFIGS)

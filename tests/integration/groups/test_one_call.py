@@ -183,7 +183,7 @@ def test_a_service_that_stopped_before_it_assigned(queue: Database) -> None:
     assert [len(partitions) for partitions in assigned(queue).values()] == [2, 2]
 
 
-def test_members_that_keep_coming_hold_nobody_up(
+def test_members_that_keep_joining_delay_no_heartbeat(
     queue: Database, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A heartbeat whose assignments come too late each time returns the assignment there is."""

@@ -130,7 +130,7 @@ def clients(
         ),
     ],
 )
-def test_many_that_do_not_go_on_take_nothing_away(
+def test_idle_connections_do_not_block_other_clients(
     address: tuple[str, int], say: Callable[[socket.socket], None]
 ) -> None:
     """More than the service takes: it answers probes and the heartbeats of others, and drops the many."""
@@ -312,7 +312,7 @@ def test_one_principal_leaves_threads_for_others(settings: Settings, private_dat
 
 
 @pytest.mark.deep
-def test_half_a_handshake_takes_nothing_away(
+def test_unfinished_handshakes_do_not_block_other_clients(
     settings: Settings, private_database: Database, tmp_path: Path
 ) -> None:
     """With TLS, too: who connects and shakes no hands makes room for others, and is not waited for."""

@@ -232,7 +232,7 @@ def test_work_that_no_replica_does_is_late(client: TestClient, private_database:
 
 
 def test_a_replica_at_work_says_so(here: Settings, private_database: Database) -> None:
-    """A service that runs writes its ages down; a fault has an age that grows, and goes when it recovers."""
+    """A running service records its ages; the age of a fault grows until the work recovers."""
     with serving(here) as url, httpx.Client(base_url=url, trust_env=False, timeout=20) as client:
 
         def ready() -> dict[str, Any]:

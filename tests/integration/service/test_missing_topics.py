@@ -116,7 +116,9 @@ class Counting:
         return futures
 
 
-def test_many_names_are_several_questions(topics: Topics, topic: str, make_topic: Callable[..., str]) -> None:
+def test_many_names_are_asked_for_in_several_requests(
+    topics: Topics, topic: str, make_topic: Callable[..., str]
+) -> None:
     """No question has more than a thousand names, and the answers are those of one."""
     make_topic(name=topic)
     counting = Counting(topics._admin())

@@ -207,7 +207,7 @@ def test_only_requests_for_our_own_names_are_served(here: Settings) -> None:
 
 @pytest.mark.parametrize("group", ["%00", "a%00b", "g" * 3200])
 @pytest.mark.rule("R-AD-4")
-def test_a_group_that_can_be_none(client: httpx.Client, group: str) -> None:
+def test_an_invalid_group_id_has_its_own_error(client: httpx.Client, group: str) -> None:
     """An id that no group can have is INVALID_GROUP_ID, not a failure of the service."""
     reply = client.get(f"/v1/groups/{group}")
     assert (reply.status_code, reply.json()["error_code"]) == (404, 24)

@@ -124,7 +124,7 @@ class Neighbours:
 @pytest.mark.parametrize(
     "kinds", [pytest.param(SICK, id="all"), *(pytest.param((k,), id=k, marks=pytest.mark.deep) for k in SICK)]
 )
-def test_the_well_go_on(
+def test_a_sick_group_does_not_delay_the_others(
     private_database: Database,
     topics: Topics,
     make_topic: MakeTopic,

@@ -107,7 +107,7 @@ def test_a_caller_with_a_token_is_its_principal(client: TestClient, private_data
     assert client.post(PATH, json=CHANGE, headers=bearer(secret)).json()["error_code"] == 0
 
 
-def test_a_header_that_names_nobody_is_refused(
+def test_an_invalid_authorization_header_is_refused(
     client: TestClient, private_database: Database, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     """On every path below /v1: nothing is done, and it is not taken for no header. No secret is in the log."""
@@ -231,8 +231,8 @@ def test_the_secret_is_nowhere(private_database: Database) -> None:
 
 
 @pytest.mark.parametrize("principal", ["User:*", ANONYMOUS, "User:", "ann", "Group:ann", "", "User:a\nb"])
-def test_a_token_is_of_somebody(principal: str, private_database: Database) -> None:
-    """Of one principal, which is not everybody and not nobody."""
+def test_a_token_needs_a_principal(principal: str, private_database: Database) -> None:
+    """A token is for one principal, neither all nor none."""
     with pytest.raises(InvalidRequest):
         Tokens(private_database).create(principal)
     for lifetime in (timedelta(0), timedelta(days=-1), timedelta(days=40_000)):

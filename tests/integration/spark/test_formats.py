@@ -242,7 +242,7 @@ def test_a_registry_that_does_not_answer_costs_no_delivery(
     state.release([again], refund=True)
 
 
-def test_a_lease_of_ones_own_too(
+def test_an_unavailable_registry_ends_a_lease_without_a_delivery(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,

@@ -186,7 +186,7 @@ def test_a_run_that_was_interrupted_in_a_call_to_spark_stops_its_session(
     assert stopped == [5]
 
 
-def test_a_trial_takes_nothing(
+def test_a_trial_leases_nothing(
     surroundings: Settings, job: Pipeline, database: Database, state: State, produce: Produce
 ) -> None:
     """It reads what a run would lease and counts the outcomes; it leaves no trace."""

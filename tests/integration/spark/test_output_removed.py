@@ -216,9 +216,7 @@ def test_a_sink_that_takes_no_file_while_tasks_write_costs_no_delivery(
         "a:b",
     ],
 )
-def test_a_folder_with_an_unusual_name_is_one_of_this_machine(
-    spark: SparkSession, tmp_path: Path, name: str
-) -> None:
+def test_a_folder_with_an_unusual_name_is_local(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """What is written there is flushed: a `#` or `%` in the name made it look like a folder that is not there."""
     folder = tmp_path / name / "leases=1"
     folder.mkdir(parents=True)

@@ -195,7 +195,7 @@ def test_more_partitions_than_constants(
     check(spark, settings, *(lease_of(61 + p, filled, p, (1, OffsetSet.of((p, 500)))) for p in range(3)))
 
 
-def test_a_record_comes_whole(spark: SparkSession, settings: Settings, make_topic: MakeTopic) -> None:
+def test_a_record_is_read_completely(spark: SparkSession, settings: Settings, make_topic: MakeTopic) -> None:
     """Key, value, timestamp with its type, and headers with doubled names, nulls included."""
     topic = make_topic(1)
     producer = Producer(client_config(settings))

@@ -160,7 +160,7 @@ def test_another_database_neither_writes_nor_sweeps(
     assert read_output(spark, state, job.group, job.sink).count() == 2
 
 
-def test_of_a_state_and_its_copy_one_goes_on(
+def test_of_a_state_and_its_copy_only_one_continues(
     job: ShareGroupJob,
     produce: Produce,
     run_job: RunJob,

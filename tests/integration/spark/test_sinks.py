@@ -119,7 +119,7 @@ def test_a_released_record_comes_no_sooner_than_its_time(
     assert state.figures.verify(group) == []
 
 
-def test_thousands_of_times_become_a_hundred_and_none_is_sooner(
+def test_thousands_of_times_are_rounded_up_to_a_hundred(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,
@@ -150,7 +150,7 @@ def test_thousands_of_times_become_a_hundred_and_none_is_sooner(
         assert wanted <= time < wanted + timedelta(seconds=121)
 
 
-def test_a_time_that_is_none_is_refused(
+def test_a_text_as_timestamp_is_refused(
     group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob
 ) -> None:
     """Text is no timestamp: said before anything is written."""

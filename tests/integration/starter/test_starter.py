@@ -115,7 +115,7 @@ def test_the_project_requires_what_is_installed(
         *(("_x", "x_queue"), ("_1", "queue_1"), ("--", "queue_")),
     ],
 )
-def test_a_name_that_yaml_or_python_takes_for_something_else_is_one_all_the_same(
+def test_a_name_that_is_a_keyword_or_a_yaml_value_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, name: str
 ) -> None:
     """The project loads, with that group and that topic, and its handler works."""

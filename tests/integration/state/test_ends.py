@@ -192,7 +192,7 @@ def test_group_configs_are_checked_by_what_the_service_published(
     assert joined.session_timeout_ms == 50_000
 
 
-def test_a_service_that_says_otherwise_says_so(
+def test_configs_that_the_service_changes_are_logged(
     private_database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Old value, new value, who set the old one: a warning for each config, and none where nothing differs."""

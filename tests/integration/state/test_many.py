@@ -127,7 +127,9 @@ def test_what_did_not_change_is_not_written(private_database: Database, group: s
     assert [status.log_end for status in state.figures.describe(group)] == [101] + [100] * 128
 
 
-def test_a_look_at_some_of_a_topic_says_nothing_of_the_others(private_database: Database, group: str) -> None:
+def test_log_ends_of_some_partitions_do_not_make_the_others_current(
+    private_database: Database, group: str
+) -> None:
     """A worker looks at what it is assigned: only that is as of now."""
     state = State(private_database)
     at = started(state, group, 4)

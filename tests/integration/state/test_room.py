@@ -25,7 +25,9 @@ def _bytes(database: Database) -> int:
         return int(connection.execute(BYTES).scalar_one())
 
 
-def test_room_is_given_back_once_it_is_room(private_database: Database, group: str, topic: str) -> None:
+def test_free_space_is_returned_when_no_transaction_needs_it(
+    private_database: Database, group: str, topic: str
+) -> None:
     """While a transaction elsewhere holds the horizon nothing is written anew, nor while an operation is at work;
     afterwards the table is as small as what is in it, and neither state nor schema has changed."""
     with private_database.transaction() as connection:

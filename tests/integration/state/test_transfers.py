@@ -105,7 +105,7 @@ def test_a_restored_database_uses_no_number_again(state: State) -> None:
     assert begin(state).number > first.number
 
 
-def test_columns_are_changed_by_who_knows_the_last_ones(state: State) -> None:
+def test_columns_are_changed_only_from_their_latest_version(state: State) -> None:
     """Of two runs that add columns at once, the second learns of the first one's."""
     keep = state.outputs.keep_columns
     assert keep("g", "files") is None

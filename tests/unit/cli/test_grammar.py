@@ -122,7 +122,7 @@ def test_what_acts_at_once_or_reads_has_nothing_to_execute(name: str) -> None:
     assert not {"--execute", "--yes"} & set(options(name))
 
 
-def test_only_one_place_asks() -> None:
+def test_only_execute_prompts() -> None:
     """No command prompts but through `--execute`."""
     folder = Path(sharequeue.cli.__file__).parent
     asking = {

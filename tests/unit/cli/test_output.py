@@ -94,7 +94,7 @@ def test_usual_names_fit(name: str, view: str, capsys: pytest.CaptureFixture[str
     assert max(len(line) for line in capsys.readouterr().out.splitlines()) <= WIDTH
 
 
-def test_a_table_stays_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_escaped_in_tables(capsys: pytest.CaptureFixture[str]) -> None:
     """What a value has of newlines and escapes for terminals is shown, not obeyed; JSON has it as it is."""
     Output((text("A"),)).rows([{"a": "x\ny\x1b[2Jé"}])
     assert capsys.readouterr().out.splitlines()[2:] == [r"x\ny\x1b[2Jé"]

@@ -217,7 +217,7 @@ def test_an_older_subscription_s_error_is_forgotten(consumer: Any, group: Group)
     assert consumer.poll(0).is_empty()
 
 
-def test_a_lost_topic_is_told_once(consumer: Any, group: Group) -> None:
+def test_a_lost_topic_is_reported_once(consumer: Any, group: Group) -> None:
     """By the next poll that has no records; one that is there again and is lost again is told again."""
     member, told = consumer._member, []
 
@@ -254,7 +254,7 @@ def test_an_error_waits_behind_records(consumer: Any) -> None:
         consumer.poll(0)
 
 
-def test_a_lost_topic_is_told_to_the_error_callback() -> None:
+def test_a_lost_topic_is_reported_to_the_error_callback() -> None:
     """Where the config has one: no poll raises then, and one that waits goes on waiting."""
     told: list[str] = []
     with consumer_of() as consumer:

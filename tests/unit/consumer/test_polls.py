@@ -35,7 +35,7 @@ def test_a_callback_that_raises_costs_no_record() -> None:
         assert not consumer._handover.outbox
 
 
-def test_no_result_is_told_once_records_are_taken() -> None:
+def test_no_callback_runs_after_records_were_taken() -> None:
     """What a callback raises would otherwise keep records from the program, which the next poll accepts."""
 
     def callback(*_: object) -> None:

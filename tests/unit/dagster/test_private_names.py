@@ -15,7 +15,7 @@ def test_each_private_import_of_dagster_has_its_reason() -> None:
     assert [(found.file, found.line) for found in private_imports() if not found.reason] == []
 
 
-def test_the_library_and_the_demo_have_one() -> None:
+def test_the_library_imports_one_private_name() -> None:
     """All others are the tests' own."""
     ours = [found.code for found in private_imports() if not found.file.startswith("tests/")]
     assert ours == ["from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus"]

@@ -39,7 +39,7 @@ def test_what_the_text_binds_is_there(module: Path, name: str) -> None:
     Reference.parse(f"jobs.orders:{name}").check()
 
 
-def test_a_missing_name_is_told_with_the_nearest(module: Path) -> None:
+def test_a_missing_name_is_reported_with_the_nearest(module: Path) -> None:
     with pytest.raises(NoSuchObject, match=r"module jobs\.orders has no handel\. Did you mean handle\?"):
         Reference.parse("jobs.orders:handel").check()
 
@@ -47,7 +47,7 @@ def test_a_missing_name_is_told_with_the_nearest(module: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["jobs.nothing:handle", "no_such_package:handle", "jobs.orders.deeper:handle"]
 )
-def test_a_missing_module_is_told(module: Path, text: str) -> None:
+def test_a_missing_module_is_reported(module: Path, text: str) -> None:
     with pytest.raises(NoSuchObject, match="there is no module"):
         Reference.parse(text).check()
 
@@ -60,7 +60,7 @@ def test_a_missing_module_is_told(module: Path, text: str) -> None:
         (b"\0", "null"),
     ],
 )
-def test_a_module_that_is_no_python_is_told_with_its_line(module: Path, text: bytes, says: str) -> None:
+def test_a_syntax_error_of_a_module_is_reported_with_its_line(module: Path, text: bytes, says: str) -> None:
     module.write_bytes(text)
     with pytest.raises(NoSuchObject, match=rf"module jobs\.orders is not valid Python: .*{says}"):
         Reference.parse("jobs.orders:handle").check()

@@ -120,7 +120,7 @@ def test_a_broken_letter_is_read_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "-1", " 5", "+5", "1_0", "\u0663", "2147483648", "9" * 20])
-def test_a_number_that_kafka_cannot_have_is_none(text: str) -> None:
+def test_an_impossible_number_in_a_header_is_ignored(text: str) -> None:
     """A partition, an offset or a count of deliveries that no broker has written is not taken for one."""
     read = letter(
         ("__dlq.errors.partition", text.encode()),

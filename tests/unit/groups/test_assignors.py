@@ -83,7 +83,7 @@ def test_a_joiner_costs_no_more_than_its_share(members: int, partitions: int) ->
 
 
 @given(members=st.integers(2, 12), partitions=st.integers(1, 15), leaver=st.integers(0, 11))
-def test_a_leaver_costs_nobody_unshared(members: int, partitions: int, leaver: int) -> None:
+def test_a_leaving_member_moves_no_unshared_assignment(members: int, partitions: int, leaver: int) -> None:
     """While each share-partition has one member (M ≤ P), who stays keeps everything when another leaves."""
     before = homogeneous(members, partitions)
     gone = f"m{leaver % members:02}"

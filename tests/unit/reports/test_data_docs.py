@@ -57,7 +57,7 @@ def test_a_site_that_does_not_exist_has_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "group", ["orders", "a/b", "..", ".", "%2E", "é ü", "a%2Fb", "~", "a~2Fb", "x" * 240]
 )
-def test_any_group_is_one_part_of_the_address(tmp_path: Path, group: str) -> None:
+def test_any_group_id_is_one_segment_of_the_address(tmp_path: Path, group: str) -> None:
     """The address leads to the group whose name it has, and its folder is in the data folder."""
     settings = Settings({"home": tmp_path, "service_url": "http://localhost:28080"})
     address = data_docs_address(settings, group)

@@ -24,13 +24,13 @@ def test_a_bucket_empties_and_fills() -> None:
 
 
 def test_no_bound() -> None:
-    """0 is none, and nothing is kept."""
+    """A rate of 0 means no limit, and nothing is kept."""
     rates = Rates(0)
     assert max(rates.take("a") for _ in range(1000)) == 0
     assert len(rates) == 0
 
 
-def test_many_callers_take_little() -> None:
+def test_the_rates_of_many_callers_use_bounded_memory() -> None:
     """Of ten thousand who ask, those of late are kept; one that asks for ever is."""
     now = 0.0
     rates = Rates(1, lambda: now, most=100)

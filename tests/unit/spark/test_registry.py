@@ -50,7 +50,7 @@ def test_what_passes_is_tried_again_and_what_does_not_is_an_error_without_a_pass
     assert repr(both) == f"Registry('http://127.0.0.1:9, {registry_server.url}/')"
 
 
-def test_an_address_of_something_else_is_no_registry_without_the_schema(
+def test_a_404_of_another_server_is_an_error_not_a_missing_schema(
     registry_server: RegistryServer,
 ) -> None:
     """A 404 that is not the registry's own would make dead letters of all records."""

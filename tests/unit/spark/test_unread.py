@@ -43,7 +43,7 @@ def test_a_timeout_of_the_client_is_an_outage_also_if_all_have_leaders_again(err
         source(frozenset()).unread([RuntimeError(error)], [AT])
 
 
-def test_any_error_is_an_outage_without_a_leader_and_none_with_one() -> None:
+def test_an_error_is_an_outage_only_without_a_leader() -> None:
     """A record that kills its worker is still found where the brokers are up."""
     error = RuntimeError("Python worker exited unexpectedly")
     assert source(frozenset({0})).unread([error], [AT]) == {AT}

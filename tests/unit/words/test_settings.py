@@ -166,7 +166,7 @@ def test_a_master_that_spark_has_not_is_refused() -> None:
     "servers",
     ["h:1", "h:65535, g:9092", "SASL_SSL://h:9093", "h", "", "h:1,", "[::1]:9092", "[::1]", "fe80::1:2"],
 )
-def test_an_address_that_librdkafka_takes_is_taken(servers: str) -> None:
+def test_an_address_that_librdkafka_accepts_is_accepted(servers: str) -> None:
     """As it is."""
     settings = Settings({"bootstrap_servers": servers})
     assert settings.knows("bootstrap_servers") == bool(servers)

@@ -167,7 +167,7 @@ def test_a_letter_that_names_no_possible_topic_is_refused_by_name(letters: list[
 
 
 @pytest.mark.parametrize("rate", [float("nan"), float("inf"), 0.0, -1.0, 1e-9])
-def test_a_rate_that_is_none_is_refused(letters: list[DeadLetter], rate: float) -> None:
+def test_an_invalid_rate_is_refused(letters: list[DeadLetter], rate: float) -> None:
     """Before anything is asked."""
     with pytest.raises(ValueError, match=r"rate is .*: expected a finite number, 0\.001 or more"):
         redrive(rate=rate)
