@@ -153,7 +153,7 @@ begin
     end loop;
     v_at := sharequeue.clock();
 
-    -- The checks of R-GR-0 that depend on the group's members: its size first, then the member and its epoch.
+    -- First our own check of the principal, then those of R-GR-0 that depend on the members: their number, the member, its epoch.
     select * into v_member from sharequeue.members m where m.group_id = p_group_id and m.member_id = p_member_id;
     if v_member.member_id is not null and sharequeue_internal.is_other_principal(v_member.principal, p_principal) then
         perform sharequeue_internal.refuse_other_principal(p_group_id, p_member_id, p_principal);
