@@ -87,9 +87,8 @@ def test_every_variable_is_one_the_code_reads(
     file = tmp_path / "ca.pem"
     file.write_text("-----BEGIN CERTIFICATE-----")
     for name in kafka_names:
-        value = "PLAIN" if name.endswith("MECHANISM") else "given"
-        value = str(file) if name.endswith(("LOCATION", "FILE")) else value
-        no_environment.setenv(name, value)
+        kinds = {"PROTOCOL": "SASL_SSL", "MECHANISM": "PLAIN", "LOCATION": str(file), "FILE": str(file)}
+        no_environment.setenv(name, kinds.get(name.rpartition("_")[2], "given"))
     no_environment.setenv("SHAREQUEUE_BOOTSTRAP_SERVERS", "broker:9092")
     found = Settings.load()
     assert len(found.kafka) == len(kafka_names)
