@@ -19,7 +19,7 @@ from sharequeue.state import State
 from sharequeue.state.replicas import ALIVE_SECONDS, LATE_SECONDS, read_replicas
 from sharequeue.words.figures import OBSTACLES, SharePartitionStatus, column_list
 from sharequeue.words.moments import span
-from sharequeue.words.names import listed
+from sharequeue.words.names import listed, plural
 
 __all__ = [
     "Line",
@@ -43,6 +43,10 @@ _NOT_STARTED = (
 _NO_SUCH_TOPIC = (
     "the broker has no such topic, or does not show it to the service: check the name in the subscription, or create "
     "the topic"
+)
+_SUSPECTS = (
+    "{} are suspects: their last delivery ended without an acknowledgement, perhaps because one of them killed its "
+    "process, so they are delivered again in parts"
 )
 _NO_SUBSCRIPTION = (
     "no share-partition yet: no member subscribes to a topic. A run or a consumer creates them for its topics; if it "
@@ -147,7 +151,8 @@ def remarks_of_groups(database: Database, group_ids: Sequence[str]) -> list[Rema
 def remarks_on(status: SharePartitionStatus, watch: TopicWatch) -> list[Remark]:
     """Return the remarks on a share-partition."""
     paused = status.paused_reason and f"paused: {status.paused_reason}"
-    texts = (status.fault, paused, status.held_reason, status.obstacle, watch.outdated(status))
+    suspects = status.suspects and _SUSPECTS.format(plural(status.suspects, "available record"))
+    texts = (status.fault, paused, status.held_reason, status.obstacle, suspects, watch.outdated(status))
     return [Remark(status.group_id, text, status.topic, status.partition) for text in texts if text]
 
 
@@ -196,7 +201,7 @@ _NOTEWORTHY = sa.text(
     f"select {column_list(SharePartitionStatus)} from sharequeue.share_partition_status"  # noqa: S608 - our columns
     " where group_id = any (cast(:groups as text[]))"
     " and (coalesce(paused_reason, fault, held_reason) is not null or observed_at is null"
-    " or blocked_by = any (cast(:obstacles as text[]))"
+    " or blocked_by = any (cast(:obstacles as text[])) or suspects > 0"
     " or abs(extract(epoch from sharequeue.clock() - observed_at)) > :late_seconds)"
     " order by group_id, topic, partition limit :most"
 )

@@ -257,6 +257,7 @@ class SharePartitionStatus:
         title="suspects",
         command="SUSPECTS",
         listed=True,
+        wide=True,
     )
     waiting_until: datetime | None = figure(
         "when the first of these may be delivered", "time", command="WAITING-UNTIL", default=None, wide=True

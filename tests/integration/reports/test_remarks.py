@@ -53,6 +53,13 @@ def all_rejected(state: State, at: SharePartition) -> None:
     state.dead_letters.hold(at, "no dlq.g")
 
 
+def suspects(state: State, at: SharePartition) -> None:
+    """Have a run die with its records."""
+    lease = single.acquire(state, at, "m", None, 5)
+    assert lease is not None
+    single.release(state, lease)
+
+
 def breaker(state: State, at: SharePartition) -> None:
     """Open the circuit breaker."""
     percent = {"sharequeue.circuit.breaker.failure.percent": 50}
@@ -101,6 +108,7 @@ STATES: Mapping[str, tuple[Act, str]] = {
     "paused": (lambda s, at: s.administration.pause(at.group_id, "stock-taking"), "paused: stock-taking"),
     "held": (all_rejected, "dead letters are held: no dlq.g"),
     "breaker": (breaker, "circuit breaker open: too many"),
+    "suspects": (suspects, "5 available records are suspects"),
     "recreated": (lambda s, at: single.observe(s, at, "new", 0, 4, 4), "deleted and created again"),
     "truncated": (
         lambda s, at: (single.alter_offsets(s, at, "id", 500), single.observe(s, at, "id", 0, 9, 9)),
