@@ -201,6 +201,7 @@ def metadata(result: dg.ExecuteInProcessResult) -> dict[str | None, dict[str, An
     return {each.partition: {key: value.value for key, value in each.metadata.items()} for each in events}
 
 
+@pytest.mark.deep
 def test_three_days_cancelled_midway_resumed_and_executed_again_equal_a_clean_run(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:

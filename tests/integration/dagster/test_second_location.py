@@ -58,7 +58,9 @@ LOCATIONS = pytest.mark.parametrize(
     ("module", "location", "how"),
     [
         ("shop_of_two.orders", "shop_of_two/location.py", ("-m", "shop_of_two.location")),
-        ("single_orders", "single_location.py", ("-f", "single_location.py")),
+        pytest.param(
+            "single_orders", "single_location.py", ("-f", "single_location.py"), marks=pytest.mark.deep
+        ),
     ],
 )
 Execute = Callable[..., None]

@@ -125,7 +125,7 @@ def test_an_error_without_a_rule_is_a_reason(given_up: Make, monkeypatch: pytest
 
 def test_an_error_before_the_drain_is_a_reason(held: GivenUp) -> None:
     """A file that the service cannot read ends its turn before the broker is asked: the reason is stored."""
-    refused = held.settings.replace(kafka={"ssl.ca.location": "/there/is/none"})
+    refused = held.settings.replace(kafka={"security.protocol": "ssl", "ssl.ca.location": "/there/is/none"})
     drainer = DeadLetterDrainer(refused, held.database, "replica")
     drainer._turn(drainer.waiting())
     reasons = {each.reason for each in held.state.dead_letters.held(held.group)}

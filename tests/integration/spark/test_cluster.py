@@ -73,6 +73,7 @@ def test_a_task_that_is_done_twice_at_once_counts_once(
     }
 
 
+@DEEP
 def test_an_executor_that_is_killed_takes_nothing_along(
     group: str, filled: str, cluster: Cluster, state: State
 ) -> None:
