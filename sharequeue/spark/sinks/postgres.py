@@ -311,6 +311,9 @@ class OpenTable(OpenSink):
 
     def acknowledge(self, round: WrittenRound) -> list[Acknowledged | Refused]:
         """Copy the accepted rows of a round; then, for each lease, move its rows and acknowledge it."""
+        # A lease without its refused rows comes back, perhaps with none to copy.
+        self.attempts.clear()
+        self.refused.clear()
         with round.stage("stage"):
             folders = {each.lease.lease_id: each.folder for each in round.leases if each.folder is not None}
             if folders:

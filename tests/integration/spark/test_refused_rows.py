@@ -117,6 +117,25 @@ def test_each_refused_row_is_rejected_with_the_words_of_postgres(
     assert "reject, CharacterNotInRepertoire" in report.errors[0]
 
 
+def test_a_lease_of_which_every_row_is_refused_ends(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    database: Database,
+    make_table: MakeTable,
+) -> None:
+    """Nothing is left to copy: the records are rejected in their round, beside a lease that is accepted."""
+    topic, table = make_topic(2), make_table(COLUMNS)
+    produce(topic, 0, ["long", "checked", "nul"])
+    produce(topic, 1, ["a"])
+    job = job_of(group, topic, refused_kinds, destination=PostgresTable(table))
+    report = run_job(job, assigned(topic))
+    assert (len(report.rounds), report.accepted, report.rejected, report.lag) == (1, 1, 3, 0)
+    assert offsets_of(database, table) == [0]
+
+
 def test_a_table_that_refuses_most_rows_ends_the_run(
     group: str,
     make_topic: MakeTopic,
