@@ -298,8 +298,6 @@ class OpenTable(OpenSink):
         """Note how many rows each attempt copied for each lease, and which were refused, or would be changed. Only
         the rows of these attempts are moved.
         """
-        self.attempts.clear()
-        self.refused.clear()
         for attempt, lease_id, rows, offset, refusal in receipts:
             if refusal is None:
                 self.attempts.setdefault(lease_id, {})[attempt] = rows
