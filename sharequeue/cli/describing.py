@@ -19,7 +19,7 @@ from sharequeue.database import Database
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.reports.ages import read_ages
 from sharequeue.reports.read import read_figures
-from sharequeue.reports.remarks import Remark, joined_remarks, lines_of, remarks_of
+from sharequeue.reports.remarks import Remark, TopicWatch, joined_remarks, lines_of, remarks_of
 from sharequeue.state import State
 from sharequeue.words.errors import UnknownTopicOrPartition
 from sharequeue.words.figures import Figure, GroupFigures, SharePartitionStatus, figures_of
@@ -119,7 +119,8 @@ def describe(
             output.view("--members").rows(found, now=now)
             return
         statuses = {group: State(database).figures.describe(group) for group in groups}
-        remarks = {group: remarks_of(database, group, statuses[group]) for group in groups}
+        watch = TopicWatch.read(database)
+        remarks = {group: remarks_of(database, group, statuses[group], watch) for group in groups}
         if state:
             rows = [_state(settings, database, group, statuses[group], remarks[group]) for group in groups]
             output.view("--state").rows(rows, now=now)

@@ -126,9 +126,17 @@ class TopicWatch:
         return f"{since}. The reason: {self.trouble or _TOPIC_NOT_READ}"
 
 
-def remarks_of(database: Database, group_id: str, statuses: Iterable[SharePartitionStatus]) -> list[Remark]:
-    """Return all remarks on a group: on these share-partitions, and on what has no state yet."""
-    return _of_all(database, [group_id], statuses)
+def remarks_of(
+    database: Database,
+    group_id: str,
+    statuses: Iterable[SharePartitionStatus],
+    watch: TopicWatch | None = None,
+) -> list[Remark]:
+    """Return all remarks on a group: on these share-partitions, and on what has no state yet.
+
+    `watch` is read if it is not given.
+    """
+    return _of_all(database, [group_id], statuses, watch or TopicWatch.read(database))
 
 
 def remarks_of_groups(database: Database, group_ids: Sequence[str]) -> list[Remark]:
@@ -136,15 +144,15 @@ def remarks_of_groups(database: Database, group_ids: Sequence[str]) -> list[Rema
 
     Of all their share-partitions the first MOST_FOUND with a remark are read.
     """
-    late_seconds = TopicWatch.read(database).late_seconds
+    watch = TopicWatch.read(database)
     rows = database.rows(
         _NOTEWORTHY,
         groups=list(group_ids),
         obstacles=list(OBSTACLES),
-        late_seconds=late_seconds,
+        late_seconds=watch.late_seconds,
         most=MOST_FOUND,
     )
-    found = _of_all(database, group_ids, [SharePartitionStatus(**row) for row in rows])
+    found = _of_all(database, group_ids, [SharePartitionStatus(**row) for row in rows], watch)
     return [each for each in found if each.topic is not None]
 
 
@@ -173,9 +181,11 @@ def lines_of(remarks: Iterable[Remark]) -> list[Line]:
 
 
 def _of_all(
-    database: Database, group_ids: Sequence[str], statuses: Iterable[SharePartitionStatus]
+    database: Database,
+    group_ids: Sequence[str],
+    statuses: Iterable[SharePartitionStatus],
+    watch: TopicWatch,
 ) -> list[Remark]:
-    watch = TopicWatch.read(database)
     found = [remark for status in statuses for remark in remarks_on(status, watch)]
     for row in database.rows(_WITHOUT_STATE, groups=list(group_ids)):
         topic, partition = row["topic"], row["partition"]
