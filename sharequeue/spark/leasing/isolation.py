@@ -228,10 +228,13 @@ class Isolation:
     def _give_back(
         self, failed: Sequence[SparkJob], errors: Sequence[Exception], *, refund: bool = False
     ) -> None:
+        ended: dict[str, list[Lease]] = {}
         for job, error in zip(failed, errors, strict=True):
-            self._keeper.give_back(job.leases, refund=refund, reason=reason_for_letters(error))
+            ended.setdefault(reason_for_letters(error), []).extend(job.leases)
             if killed_by(error) is not None:
                 self._given_up(lease for lease in job.leases if lease.last_attempt)
+        for reason, leases in ended.items():
+            self._keeper.give_back(leases, refund=refund, reason=reason)
 
     def _leaderless(self, unsuccessful: Sequence[tuple[SparkJob, Exception]]) -> frozenset[SharePartition]:
         if not unsuccessful:
