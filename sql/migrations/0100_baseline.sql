@@ -447,7 +447,7 @@ create table sharequeue.failed_attempts (
     -- Exclusive end of the offsets.
     past bigint not null,
     offsets int8multirange not null,
-    -- Why the lease ended without an acknowledgement, as 'Class: message'; null where it was acknowledged, or nobody knows.
+    -- Why the lease ended without an acknowledgement, as 'Class: message'; null if it was acknowledged, or not known.
     reason text
 );
 alter table sharequeue.failed_attempts alter column offsets set storage external;

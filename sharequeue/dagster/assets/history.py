@@ -6,8 +6,8 @@ live group.
 
 The asset is external, and the job has one op: as an asset that can be materialized, its partitions would be in each
 job over `AssetSelection.all()` of the code location, and Dagster allows one kind of partitions in a job. The
-partitions are dynamic: when definitions are loaded, nobody knows on which day the group began. The sensor `history`
-adds them.
+partitions are dynamic: when definitions are loaded, the day on which the group began is not known. The sensor
+`history` adds them.
 """
 
 from collections.abc import Sequence

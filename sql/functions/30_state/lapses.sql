@@ -5,7 +5,7 @@
 -- under a limit of l come back in parts of at most N / ceil(N^(1/(l-c))), so that at the last delivery each is alone. At the
 -- limit a record is exhausted only if it was alone in its lease. Records that shared the lease get one more delivery each,
 -- alone, at the same count. Returns the number of records that the leases held, and how many of them are terminal now, for
--- advance_spso. p_reason, as 'Class: message', is for the dead letters: why no acknowledgement came; null if nobody knows.
+-- advance_spso. p_reason, as 'Class: message', is for the dead letters: why no acknowledgement came; null if not known.
 --
 -- One statement processes the whole batches of all leases. Only exploded batches are processed one by one.
 create or replace function sharequeue_internal.end_leases(
