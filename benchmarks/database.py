@@ -19,6 +19,16 @@ from psycopg2 import extensions
 from benchmarks.harness import MADE_OF
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import (
+    Acknowledged,
+    AcknowledgeType,
+    Lease,
+    LeaseOutput,
+    LogSeen,
+    SharePartition,
+)
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.heartbeats import refresh_group
@@ -28,9 +38,6 @@ from sharequeue.local.home import Home
 from sharequeue.local.ports import LOOPBACK
 from sharequeue.state import State
 from sharequeue.state.calls import LeaseAcknowledgement
-from sharequeue.words.errors import ShareError
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, LogSeen, SharePartition
 
 ALL_LOCKS = 2**31 - 1
 BATCH = 500

@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from benchmarks.database import connect, server, settle, share_partitions
 from benchmarks.harness import Table, case, seconds
 from sharequeue.database import Database
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgeType, Lease, LogSeen, SharePartition
 from sharequeue.state import State
 from sharequeue.state.calls import LeaseAcknowledgement, in_calls
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgeType, Lease, LogSeen, SharePartition
 
 LEASES = ((1_000, 1_000, 0), (100_000, 1_000, 0), (100_000, 100, 100), (1_000_000, 10, 100))
 """Records of a lease, number of leases, and n if every n-th record is released; 0 for none."""

@@ -26,7 +26,7 @@ from benchmarks.stack import Jobs, Stages, connector, jobs, spent_note, stack
 from pipelines.flights.pipeline import FLIGHT, flight_delays
 from pipelines.flights.producer import produce
 from pipelines.flights.records import TOPIC
-from sharequeue.words.settings import Settings
+from sharequeue.domain.settings import Settings
 
 BY_FILE = 50_000
 LEASED = "leased, each record acknowledged"

@@ -19,11 +19,11 @@ from benchmarks.stack import PARTITIONS, Jobs, Ranges, Stages, fill, jobs, spent
 from pipelines.flights.pipeline import flight_delays
 from pipelines.flights.producer import produce
 from pipelines.flights.records import TOPIC as FLIGHTS
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import pipeline
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.reading.options import READER_OPTIONS
-from sharequeue.words.settings import Settings
 
 CONNECTOR, LEASED = "Spark's connector, same handler", "leased, each record acknowledged"
 

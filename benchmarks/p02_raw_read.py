@@ -16,6 +16,8 @@ from benchmarks.harness import Side, Table, case, in_turn, say, seconds, side_ta
 from benchmarks.share_groups import confluent_seconds, java_runs_sources, java_seconds
 from benchmarks.stack import RECORD_BYTES, connector, fill, group_on, session, stack, total
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.leasing.budget import Budget
 from sharequeue.spark.leasing.renewal import LeaseKeeper
@@ -23,8 +25,6 @@ from sharequeue.spark.reading.options import READER_OPTIONS
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.spark_jobs import cancellable
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType
 
 TOPIC, LEASED = "bench", "leased, read, acknowledged"
 

@@ -21,9 +21,9 @@ import sqlalchemy as sa
 from benchmarks.database import BATCH, connect, server, share_partitions, window
 from benchmarks.harness import REPOSITORY, Table, case, in_turn, median, number, seconds
 from sharequeue.database import Database
+from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
 from sharequeue.state import State
 from sharequeue.state.calls import LeaseAcknowledgement
-from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
 
 MANY = 16
 """Share-partitions in one call."""

@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame
 
 from benchmarks.harness import Side, Table, case, in_turn, seconds, side_rows, side_table
 from benchmarks.stack import PARTITIONS, RECORD_BYTES, connector, fill, second_leases, session, stack, total
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import Lease
 from sharequeue.spark.reading.frame import leased_records
 from sharequeue.spark.reading.options import SEEK
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import Lease
 
 CLUSTERS = 4
 """By partition."""

@@ -20,12 +20,12 @@ from benchmarks.stack import PARTITIONS, connector, session, stack
 from sharequeue.database import Database
 from sharequeue.deadletters.topic import GROUP_ENABLE
 from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.kafka.clients import spark_options
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType, SharePartition
 
 SOURCE = "flights"
 HEADERS = {

@@ -18,8 +18,8 @@ from benchmarks.harness import Table, case, in_turn, median, number, part, say, 
 from benchmarks.share_groups import broker_group
 from benchmarks.stack import fill, stack
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.words.settings import Settings
 
 OURS, THEIRS = "sharequeue", "confluent_kafka"
 

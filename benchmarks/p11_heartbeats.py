@@ -39,10 +39,10 @@ def serve(url: str, connections: str, how: str) -> None:
     """Run the service with a stand-in for the broker; ``how`` is `gathered` or a call for each heartbeat."""
     import uvicorn
 
+    from sharequeue.domain.settings import Settings
     from sharequeue.service import context
     from sharequeue.service.app import create_app
     from sharequeue.service.server import collect_rarely, configured
-    from sharequeue.words.settings import Settings
 
     logging.disable(logging.WARNING)
     stand_in: Any = StandIn(MEMBERS)

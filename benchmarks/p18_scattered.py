@@ -14,9 +14,9 @@ from typing import Any
 from benchmarks.database import acknowledge, connect, server, share_partitions
 from benchmarks.harness import Table, case, median, number, seconds, spread
 from sharequeue.database import Database
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.state import State
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgeType, SharePartition
 
 _topics = count()
 

@@ -28,6 +28,8 @@ from benchmarks.database import acknowledge, lease_all, wait_until
 from benchmarks.harness import Side, Table, case, in_turn, median, seconds, side_rows
 from benchmarks.stack import new_group, session, stack
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import LeaseOutput, SharePartition
 from sharequeue.local import optional_jars
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.outcomes import read_back
@@ -36,8 +38,6 @@ from sharequeue.spark.output.lease_files import durable, write_leases
 from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.session import ON_S3
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import LeaseOutput, SharePartition
 
 PARTITIONS = 2
 SPARKS_OWN = {

@@ -33,10 +33,10 @@ from benchmarks.database import (
 )
 from benchmarks.harness import Table, case, part
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.service.coordinator import Coordinator
-from sharequeue.words.settings import Settings
 
 PARTITIONS = 100
 WARM_SECONDS = 15

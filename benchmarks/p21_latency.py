@@ -30,12 +30,12 @@ from benchmarks.database import connect
 from benchmarks.harness import REPOSITORY, Table, case, median, percentile, say, spread
 from benchmarks.stack import session, stack
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import dagster_ui
 from sharequeue.local.home import Home
-from sharequeue.words.settings import Settings
 
 PARTITIONS = 2
 WARM_UP = 3

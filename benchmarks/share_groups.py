@@ -23,8 +23,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config
-from sharequeue.words.settings import Settings
 
 JAVA_PEER = Path(__file__).parent / "ShareConsumers.java"
 Work = Callable[[Any], None]

@@ -22,6 +22,9 @@ from pyspark.sql import functions as fn
 from benchmarks.database import ALL_LOCKS, acknowledge, lease_all, note_version
 from benchmarks.harness import MADE_OF, median, number, seconds
 from sharequeue.database import Database
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config, spark_options
 from sharequeue.kafka.topics import Topics
@@ -32,9 +35,6 @@ from sharequeue.spark.report import STAGES
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.session import spark_session
 from sharequeue.state import State
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
 
 PARTITIONS = 4
 RECORD_BYTES = 100

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
         WakeupException,
     )
     from sharequeue.database import Database
+    from sharequeue.domain.errors import ShareError
+    from sharequeue.domain.offsets import OffsetSet
+    from sharequeue.domain.settings import Settings
+    from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
     from sharequeue.groups.configs import GroupConfigs
     from sharequeue.groups.membership import Membership
     from sharequeue.state import State
-    from sharequeue.words.errors import ShareError
-    from sharequeue.words.offsets import OffsetSet
-    from sharequeue.words.settings import Settings
-    from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
 
 __version__ = "1.0.0"
 
@@ -51,17 +51,17 @@ __all__ = [
 ]
 
 _MODULES = {
-    "AcknowledgeType": "words.values",
+    "AcknowledgeType": "domain.values",
     "Database": "database",
     "DeserializingShareConsumer": "consumer",
     "GroupConfigs": "groups.configs",
-    "Lease": "words.values",
+    "Lease": "domain.values",
     "Membership": "groups.membership",
-    "OffsetSet": "words.offsets",
-    "Settings": "words.settings",
+    "OffsetSet": "domain.offsets",
+    "Settings": "domain.settings",
     "ShareConsumer": "consumer",
-    "ShareError": "words.errors",
-    "SharePartition": "words.values",
+    "ShareError": "domain.errors",
+    "SharePartition": "domain.values",
     "State": "state",
     "WakeupException": "consumer",
 }

@@ -46,7 +46,7 @@ def make(at_the_end: Callable[[Callable[[], None]], None]) -> None:
 
 @contextmanager
 def _made_at_the_end(folder: Path) -> Iterator[None]:
-    from sharequeue.words.java import launchers_home
+    from sharequeue.domain.java import launchers_home
 
     made = folder / ARCHIVE.name
     os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:ArchiveClassesAtExit={made} {QUIET}"

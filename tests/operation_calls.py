@@ -9,11 +9,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgeType, LeaseOutput, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.state import State
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgeType, LeaseOutput, SharePartition
 from tests import single
 from tests.fixtures.stack import LOCK_BOUNDS
 from tests.hostile import Function, functions

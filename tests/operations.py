@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sharequeue.words.values import SharePartition
+from sharequeue.domain.values import SharePartition
 from tests.hostile import Function
 
 HELD = SharePartition("g", "t", 0)

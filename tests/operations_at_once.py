@@ -23,6 +23,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import AcknowledgeType, Lease, LeaseOutput, LogSeen, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import (
     HeartbeatRequest,
@@ -39,9 +42,6 @@ from sharequeue.state.calls import LeaseAcknowledgement
 from sharequeue.state.journal import Journal
 from sharequeue.state.replicas import hear_replica
 from sharequeue.state.rows import AcquireMode, Redelivery
-from sharequeue.words.errors import ShareError
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import AcknowledgeType, Lease, LeaseOutput, LogSeen, SharePartition
 from tests import single
 from tests.fixtures.stack import LOCK_BOUNDS
 from tests.hostile import functions

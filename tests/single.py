@@ -13,12 +13,19 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import (
+    Acknowledged,
+    AcknowledgeType,
+    Lease,
+    LeaseOutput,
+    LogSeen,
+    SharePartition,
+)
 from sharequeue.state import State
 from sharequeue.state.calls import LeaseAcknowledgement
 from sharequeue.state.rows import ACQUIRED, lease_of, raise_refusal
-from sharequeue.words.errors import ShareError
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, LogSeen, SharePartition
 
 _T = TypeVar("_T")
 

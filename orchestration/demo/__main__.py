@@ -20,13 +20,13 @@ from orchestration.demo.queue import GROUP, NAME, QUEUE, TOPIC
 from orchestration.demo.runs import Launcher, RunOutcome, open_instance, sole_demo
 from orchestration.demo.waiting import Holder, Holders, wait_for_holders
 from sharequeue.database import Database
+from sharequeue.domain.errors import BrokerNotAvailable, CoordinatorNotAvailable, ShareError, first_line
+from sharequeue.domain.settings import SettingMissing, Settings
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import stack
 from sharequeue.local.home import Home
 from sharequeue.local.preflight import StackError
 from sharequeue.state import State
-from sharequeue.words.errors import BrokerNotAvailable, CoordinatorNotAvailable, ShareError, first_line
-from sharequeue.words.settings import SettingMissing, Settings
 
 FLIGHTS = 336_776
 WIDTH_OF_A_LOG = 110

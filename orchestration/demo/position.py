@@ -7,9 +7,9 @@ response. The group is drained when both agree that nothing is left.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sharequeue.domain.figures import SharePartitionStatus
 from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.state import State
-from sharequeue.words.figures import SharePartitionStatus
 
 
 @dataclass(frozen=True, slots=True)

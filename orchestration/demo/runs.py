@@ -25,9 +25,9 @@ import dagster as dg
 from orchestration.demo.queue import NAME, QUEUE
 from sharequeue.dagster.lineage import ACCEPTED
 from sharequeue.dagster.sensors import AT_WORK
+from sharequeue.domain.settings import Settings
 from sharequeue.local import dagster_ui
 from sharequeue.local.home import Home
-from sharequeue.words.settings import Settings
 
 HOME_TAG = "sharequeue/demo-home"
 LAUNCH_TAG = "sharequeue/demo-launch"

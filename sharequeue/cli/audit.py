@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from sharequeue.cli.options import GroupsNamed, Moment, groups_option, settings_options
 from sharequeue.cli.output import Output, answers, moment, nested, text
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 
 ACTS = (
     *("add_acl", "adopt", "allow_everyone_if_no_acl_found", "alter_group_config", "alter_offsets"),

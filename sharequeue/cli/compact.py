@@ -10,11 +10,11 @@ from sharequeue.cli.options import execute_option, group_option, settings_option
 from sharequeue.cli.output import Output, answers, number, text
 from sharequeue.cli.run import pipeline_code
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidRequest
+from sharequeue.domain.names import nearest
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.group_names import require_group
 from sharequeue.state import State
-from sharequeue.words.errors import InvalidRequest
-from sharequeue.words.names import nearest
-from sharequeue.words.settings import Settings
 
 _TARGET_MIB = 128
 _GRACE_SECONDS = 3600

@@ -18,6 +18,8 @@ from sharequeue.cli.options import (
 from sharequeue.cli.output import Output, answers, flag, text
 from sharequeue.database import Database
 from sharequeue.deadletters.topic import warning_of_alter
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import (
     GroupConfigs,
     ServiceConfigs,
@@ -28,8 +30,6 @@ from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS
 from sharequeue.groups.configs.names import unknown_config
 from sharequeue.groups.configs.texts import as_text
 from sharequeue.groups.group_names import group_names, require_group
-from sharequeue.words.errors import ShareError
-from sharequeue.words.settings import Settings
 
 
 @click.group()

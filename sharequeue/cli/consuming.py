@@ -24,6 +24,11 @@ from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import settings_options
 from sharequeue.cli.output import Output, answers, moment, nested, number, text
 from sharequeue.database import Database
+from sharequeue.domain.errors import CoordinatorNotAvailable, UnknownTopicOrPartition
+from sharequeue.domain.names import nearest
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.record_bytes import text_of
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.group_names import awaited_share_partitions, require_group
 from sharequeue.kafka.damage import is_damaged
@@ -32,11 +37,6 @@ from sharequeue.kafka.reading import offset_of, place_of, scan
 from sharequeue.kafka.topics import Topics
 from sharequeue.reports.read import read_windows
 from sharequeue.state import State
-from sharequeue.words.errors import CoordinatorNotAvailable, UnknownTopicOrPartition
-from sharequeue.words.names import nearest
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.record_bytes import text_of
-from sharequeue.words.settings import Settings
 
 GROUP = "console-share-consumer"
 """The default group, as in Kafka."""

@@ -35,15 +35,15 @@ from sharequeue.deadletters.redrive.selection import (
     parse_offsets,
 )
 from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.domain.errors import ShareError, first_line
+from sharequeue.domain.names import plural
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.record_bytes import text_of
+from sharequeue.domain.settings import SettingMissing, Settings
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.group_names import group_names, require_group
 from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.state import State
-from sharequeue.words.errors import ShareError, first_line
-from sharequeue.words.names import plural
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.record_bytes import text_of
-from sharequeue.words.settings import SettingMissing, Settings
 
 
 def _offsets(

@@ -1,6 +1,6 @@
 """`sharequeue groups describe`: the position of groups, their state, and their members.
 
-The figures and their columns are those of `sharequeue.words.figures`, the remarks are made in
+The figures and their columns are those of `sharequeue.domain.figures`, the remarks are made in
 `sharequeue.reports.remarks`.
 """
 
@@ -16,15 +16,15 @@ import sqlalchemy as sa
 from sharequeue.cli.options import GroupsNamed, groups_option, parse_topics, settings_options, topic_option
 from sharequeue.cli.output import Column, Output, age, answers, moment, number, row_of, text
 from sharequeue.database import Database
+from sharequeue.domain.errors import UnknownTopicOrPartition
+from sharequeue.domain.figures import Figure, GroupFigures, SharePartitionStatus, figures_of
+from sharequeue.domain.names import listed, nearest, printable
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.reports.ages import read_ages
 from sharequeue.reports.read import read_figures
 from sharequeue.reports.remarks import Remark, TopicWatch, joined_remarks, lines_of, remarks_of
 from sharequeue.state import State
-from sharequeue.words.errors import UnknownTopicOrPartition
-from sharequeue.words.figures import Figure, GroupFigures, SharePartitionStatus, figures_of
-from sharequeue.words.names import listed, nearest, printable
-from sharequeue.words.settings import Settings
 
 _KINDS = {"text": text, "time": moment, "seconds": age}
 _NAME = ("GROUP", "TOPIC", "PARTITION")

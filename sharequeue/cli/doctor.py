@@ -8,8 +8,8 @@ import click
 
 from sharequeue.cli.options import settings_options
 from sharequeue.cli.output import Output, answers, text
+from sharequeue.domain.settings import Settings
 from sharequeue.local import doctor as examination
-from sharequeue.words.settings import Settings
 
 _SIGNS = {examination.OK: "ok", examination.WARNING: "!!", examination.FAILURE: "XX"}
 

@@ -18,9 +18,9 @@ from sharequeue.database.sqlstates import (
     ReadOnlyDatabase,
     sqlstate,
 )
-from sharequeue.words.errors import RequestTimedOut, ShareError, first_line
-from sharequeue.words.figures import SharePartitionStatus
-from sharequeue.words.settings import SettingInvalid
+from sharequeue.domain.errors import RequestTimedOut, ShareError, first_line
+from sharequeue.domain.figures import SharePartitionStatus
+from sharequeue.domain.settings import SettingInvalid
 
 __all__ = [
     "Refused",

@@ -21,10 +21,10 @@ from sharequeue.cli.options import (
 )
 from sharequeue.cli.output import Output, answers, moment, number, text
 from sharequeue.database import Database
+from sharequeue.domain.errors import GroupIdNotFound, NonEmptyGroup, ShareError
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.group_names import listed_groups
 from sharequeue.state import State
-from sharequeue.words.errors import GroupIdNotFound, NonEmptyGroup, ShareError
-from sharequeue.words.settings import Settings
 
 
 def _states(context: click.Context, parameter: click.Parameter, given: Sequence[str]) -> list[str]:

@@ -8,9 +8,9 @@ import click
 
 from sharequeue.cli.options import home_option
 from sharequeue.cli.output import Output, answers, text
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.settings.jar_sets import DESCRIPTIONS, SERIES, folder_of
 from sharequeue.local import optional_jars
-from sharequeue.words.settings import Settings
-from sharequeue.words.settings.jar_sets import DESCRIPTIONS, SERIES, folder_of
 
 _COLUMNS = (text("NAME"), text("STATE"), text("WHAT"), text("FOLDER", wide=True))
 

@@ -17,13 +17,13 @@ from sharequeue.cli.options import (
 )
 from sharequeue.cli.output import Output, answers, moment, nested, number, row_of, text
 from sharequeue.database import Database
+from sharequeue.domain.errors import UnknownTopicOrPartition
+from sharequeue.domain.moments import span
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.words.errors import UnknownTopicOrPartition
-from sharequeue.words.moments import span
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 
 
 @click.group()

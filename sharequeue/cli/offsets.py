@@ -28,14 +28,14 @@ from sharequeue.cli.options import (
 )
 from sharequeue.cli.output import Output, answers, number, text
 from sharequeue.database import Database
+from sharequeue.domain.errors import NonEmptyGroup, ShareError, UnknownTopicOrPartition
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import ResetRow
 from sharequeue.groups.group_names import listed_groups, require_among
 from sharequeue.kafka.offset_resets import OffsetResets, Start, of_file
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
-from sharequeue.words.errors import NonEmptyGroup, ShareError, UnknownTopicOrPartition
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import ResetRow
 
 _FINISHED = sa.text(
     "select w.topic, w.partition, cast(range_agg(each) as text) as offsets"

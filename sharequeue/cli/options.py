@@ -25,10 +25,10 @@ from sqlalchemy.exc import ArgumentError
 from sharequeue.cli.failures import setting_failure
 from sharequeue.cli.output import Output
 from sharequeue.database import Database
+from sharequeue.domain.errors import GroupIdNotFound, InvalidConfig
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs.texts import reset_duration
 from sharequeue.groups.group_names import group_names, require_among, require_group
-from sharequeue.words.errors import GroupIdNotFound, InvalidConfig
-from sharequeue.words.settings import Settings
 
 __all__ = [
     "Finite",

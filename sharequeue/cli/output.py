@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sharequeue.words.moments import moment_of, span
-from sharequeue.words.names import printable
+from sharequeue.domain.moments import moment_of, span
+from sharequeue.domain.names import printable
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

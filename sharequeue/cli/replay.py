@@ -12,7 +12,7 @@ import click
 from sharequeue.cli.options import Moment, execute_option, settings_options
 from sharequeue.cli.output import Output, answers, flag, nested, number, text
 from sharequeue.cli.run import load_job, pipeline_code
-from sharequeue.words.settings import Settings
+from sharequeue.domain.settings import Settings
 
 T = TypeVar("T")
 

@@ -9,12 +9,12 @@ import click
 from sharequeue.cli.options import group_option, settings_options
 from sharequeue.cli.output import Output, answers, text
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.group_names import require_group
 from sharequeue.reports.files import replace_text, write_page
 from sharequeue.reports.history import Reports
 from sharequeue.reports.page import page
 from sharequeue.reports.read import read_report
-from sharequeue.words.settings import Settings
 
 _BEGINS = b"<!doctype html>"
 """A file that begins with this may be an earlier page, and is overwritten."""

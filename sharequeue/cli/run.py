@@ -16,9 +16,9 @@ from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import Finite, settings_options
 from sharequeue.cli.output import Output, answers, flag, nested, number, text
 from sharequeue.database import Database
+from sharequeue.domain.names import nearest
+from sharequeue.domain.settings import Settings
 from sharequeue.state import State
-from sharequeue.words.names import nearest
-from sharequeue.words.settings import Settings
 
 if TYPE_CHECKING:
     from sharequeue.spark import Pipeline, RunReport

@@ -9,9 +9,9 @@ from sharequeue.cli.output import Output, answers, moment, number, text
 from sharequeue.cli.run import pipeline_code
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate as apply_migrations
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import StatePlace
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import StatePlace
 
 
 @click.command()

@@ -8,7 +8,7 @@ import click
 
 from sharequeue.cli.options import settings_options
 from sharequeue.cli.output import Output, answers, text
-from sharequeue.words.settings import Settings
+from sharequeue.domain.settings import Settings
 
 _PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
 

@@ -11,10 +11,10 @@ import click
 
 from sharequeue.cli.options import execute_option, home_option
 from sharequeue.cli.output import Output, answers, moment, number, text
+from sharequeue.domain.settings import Settings
 from sharequeue.local import dagster_ui, stack
 from sharequeue.local.home import Home
 from sharequeue.local.preflight import StackError
-from sharequeue.words.settings import Settings
 
 
 @click.command()

@@ -25,14 +25,14 @@ from sharequeue.cli.options import (
 )
 from sharequeue.cli.output import Output, age, answers, moment, number, row_of, text
 from sharequeue.database import Database
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import ForcedRun, SharePartition
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.reports.drawing import divided, window_text
 from sharequeue.reports.read import Window, read_windows
 from sharequeue.state import State
 from sharequeue.state.administration import Administration
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import ForcedRun, SharePartition
 
 _CELLS = 80
 _LOOKS = {

@@ -12,8 +12,8 @@ from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import duration, execute_option, settings_options
 from sharequeue.cli.output import Column, Output, answers, moment, row_of, text
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.tokens import SCOPES, Token, Tokens
-from sharequeue.words.settings import Settings
 
 _NEVER = "never"
 

@@ -19,9 +19,9 @@ from sharequeue.consumer.failures import PATIENCE_S, Failures
 from sharequeue.consumer.handover import Handover
 from sharequeue.consumer.held_leases import HeldLease
 from sharequeue.consumer.member import Member
+from sharequeue.domain.errors import CoordinatorNotAvailable, ShareError, UnknownServerError, first_line
 from sharequeue.state import State
 from sharequeue.state.locks import lock_clock
-from sharequeue.words.errors import CoordinatorNotAvailable, ShareError, UnknownServerError, first_line
 
 _log = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ from uuid import UUID, uuid4, uuid5
 from sharequeue.consumer.failures import Failures
 from sharequeue.consumer.held_leases import HeldLease, LeaseOutcomes, offset_of
 from sharequeue.consumer.reader import Key
+from sharequeue.domain.errors import RequestTimedOut, ShareError
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import AcknowledgementBatch, AcknowledgeType, Lease, LeaseOutput
 from sharequeue.state import State
 from sharequeue.state.calls import DELAYS, LeaseAcknowledgement, in_calls
 from sharequeue.state.locks import Lock, lock_clock
-from sharequeue.words.errors import RequestTimedOut, ShareError
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import AcknowledgementBatch, AcknowledgeType, Lease, LeaseOutput
 
 Result = ShareError | None
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from sharequeue.words.settings import Settings
+from sharequeue.domain.settings import Settings
 
 IMPLICIT, EXPLICIT = "implicit", "explicit"
 

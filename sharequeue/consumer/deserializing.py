@@ -15,8 +15,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from sharequeue.consumer.failures import printable
 from sharequeue.consumer.share_consumer import ShareConsumer
+from sharequeue.domain.values import AcknowledgeType
 from sharequeue.kafka.headers import headers_of
-from sharequeue.words.values import AcknowledgeType
 
 Deserializer = Callable[[bytes | None, SerializationContext], Any]
 

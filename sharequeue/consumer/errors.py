@@ -5,7 +5,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from sharequeue.words.errors import ShareError
+from sharequeue.domain.errors import ShareError
 
 
 class WakeupException(KafkaException):

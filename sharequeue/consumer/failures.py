@@ -20,10 +20,10 @@ from uuid import UUID, uuid4
 
 from sharequeue.consumer.held_leases import HeldLease
 from sharequeue.deadletters.attempts import filesystem_of
-from sharequeue.words.errors import ShareError, first_line
-from sharequeue.words.names import folder_name
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import LeaseOutput
+from sharequeue.domain.errors import ShareError, first_line
+from sharequeue.domain.names import folder_name
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import LeaseOutput
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

@@ -27,11 +27,7 @@ from sharequeue.consumer.log_ends import BROKER_TIMEOUT_S, LONGEST_WAIT_S, LOOK_
 from sharequeue.consumer.member import Member
 from sharequeue.consumer.reader import Key, Reader
 from sharequeue.database import Database
-from sharequeue.kafka.clients import logged_in
-from sharequeue.state import State
-from sharequeue.state.calls import in_calls
-from sharequeue.state.locks import lock_clock
-from sharequeue.words.errors import (
+from sharequeue.domain.errors import (
     BrokerNotAvailable,
     FencedMemberEpoch,
     GroupAuthorizationFailed,
@@ -42,8 +38,12 @@ from sharequeue.words.errors import (
     UnknownTopicId,
     first_line,
 )
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import SharePartition
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import SharePartition
+from sharequeue.kafka.clients import logged_in
+from sharequeue.state import State
+from sharequeue.state.calls import in_calls
+from sharequeue.state.locks import lock_clock
 
 _log = logging.getLogger(__name__)
 

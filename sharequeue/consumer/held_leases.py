@@ -14,10 +14,10 @@ from uuid import UUID, uuid4
 
 from confluent_kafka import KafkaError, Message
 
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
 from sharequeue.kafka.headers import PROBLEM, Undecodable, read_headers
 from sharequeue.state.locks import Lock
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
 
 NOT_YET = -1
 """Handed out, and not acknowledged yet."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from confluent_kafka import Message
 
 from sharequeue.consumer.held_leases import HeldLease
-from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.domain.offsets import EMPTY, OffsetSet
 
 _log = logging.getLogger(__name__)
 

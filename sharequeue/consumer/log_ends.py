@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from sharequeue.consumer.reader import Key, Reader
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import LogSeen, SharePartition
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
-from sharequeue.words.errors import ShareError
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import LogSeen, SharePartition
 
 _log = logging.getLogger(__name__)
 

@@ -16,13 +16,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.consumer.configs import ConsumerConfig
 from sharequeue.database import Database
+from sharequeue.domain.errors import ShareError, UnknownTopicId, first_line
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.heartbeat_transports import DatabaseHeartbeats, ServiceHeartbeats, Transport
 from sharequeue.groups.heartbeats import HeartbeatResponse
 from sharequeue.groups.membership import Membership
 from sharequeue.state import State
-from sharequeue.words.errors import ShareError, UnknownTopicId, first_line
-from sharequeue.words.values import SharePartition
 
 _log = logging.getLogger(__name__)
 

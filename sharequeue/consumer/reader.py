@@ -18,11 +18,11 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config, credentials
 from sharequeue.kafka.damage import is_damaged
 from sharequeue.kafka.reading import READING, damaged_records, open_consumer, passes
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
 
 _log = logging.getLogger(__name__)
 

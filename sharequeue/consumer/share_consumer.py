@@ -38,12 +38,12 @@ from sharequeue.consumer.held_leases import NOT_YET, HeldLease
 from sharequeue.consumer.member import Member
 from sharequeue.consumer.reader import Key
 from sharequeue.database import Database
+from sharequeue.domain.errors import ShareError, UnknownTopicId, first_line
+from sharequeue.domain.names import plural
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgeType
 from sharequeue.state.listening import Listener
 from sharequeue.state.locks import lock_clock
-from sharequeue.words.errors import ShareError, UnknownTopicId, first_line
-from sharequeue.words.names import plural
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgeType
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ For a code location:
 Needs the extra `dagster`. Importing it loads Dagster, but neither Spark nor Great Expectations.
 """
 
-from sharequeue.words.extras import require
+from sharequeue.domain.extras import require
 
 require("dagster", "dagster", "great_expectations")
 

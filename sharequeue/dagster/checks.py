@@ -27,12 +27,12 @@ from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import table
 from sharequeue.database import Database
+from sharequeue.domain.names import plural
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics
 from sharequeue.reports.data_docs import CREATED, INDEX, context_folder, data_docs_address, site_folder
 from sharequeue.state import State
-from sharequeue.words.names import plural
-from sharequeue.words.settings import Settings
 
 NONE_HELD, DRIFT = "none_held", "like_last_week"
 

@@ -19,7 +19,7 @@ from sharequeue.dagster.lineage import AssetData, Lineage, dead_letter_topic, to
 from sharequeue.dagster.names import NameCollision
 from sharequeue.dagster.scaffolder import ShareGroupScaffolder
 from sharequeue.dagster.share_group import ShareGroup
-from sharequeue.words.names import nearest
+from sharequeue.domain.names import nearest
 
 _translation = TranslationFnResolver[AssetData](
     lambda data: {"asset": data.name, "group": data.group.group, "topics": list(data.group.topics)}

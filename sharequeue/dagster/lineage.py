@@ -21,8 +21,8 @@ import dagster as dg
 from sharequeue.dagster.names import GROUP_TAG, asset_tag_value, dagster_name
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import Columns
-from sharequeue.words.figures import SharePartitionStatus, words_of
-from sharequeue.words.names import listed
+from sharequeue.domain.figures import SharePartitionStatus, words_of
+from sharequeue.domain.names import listed
 
 ACCEPTED, DEAD_LETTERS, REDRIVEN = "accepted", "dead_letters", "redriven"
 SPSO_AND_LAG, DELIVERY_COUNTS = "spso_and_lag", "delivery_counts"

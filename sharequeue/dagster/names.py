@@ -14,7 +14,7 @@ import keyword
 import re
 from collections.abc import Iterable
 
-from sharequeue.words.offsets import OffsetSet
+from sharequeue.domain.offsets import OffsetSet
 
 GROUP_TAG = "sharequeue/group"
 MEMBER_TAG = "sharequeue/member"

@@ -12,16 +12,16 @@ from confluent_kafka import KafkaException
 
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.database import Database
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.figures import SharePartitionStatus
+from sharequeue.domain.settings import SettingInvalid, SettingMissing, Settings
+from sharequeue.domain.values import LeaseRow
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.configs.texts import reset_duration
 from sharequeue.reports.ages import Ages, read_ages
 from sharequeue.reports.first_run import first_run
 from sharequeue.reports.waiting_work import GroupWork, work_of
 from sharequeue.state import State
-from sharequeue.words.errors import ShareError
-from sharequeue.words.figures import SharePartitionStatus
-from sharequeue.words.settings import SettingInvalid, SettingMissing, Settings
-from sharequeue.words.values import LeaseRow
 
 SILENT = timedelta(seconds=60)
 """After this time without the service, or without the broker, the stored ends of the logs are old."""

@@ -21,7 +21,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from sharequeue.words.names import nearest, shown
+from sharequeue.domain.names import nearest, shown
 
 __all__ = ["NoSuchObject", "Reference", "own_modules", "own_path", "packed"]
 

@@ -3,7 +3,7 @@
 First a link to the page and the numbers that matter most, then pictures that are small enough to be shown in place,
 then the other numbers, and tables last: Dagster keeps this order. It plots numbers over time: flat keys, one
 unit each, the same at every materialization; what is not known is null. Figures and history are read from Postgres;
-nothing is computed here that SQL already computes. Their keys are named in `sharequeue.words.figures`.
+nothing is computed here that SQL already computes. Their keys are named in `sharequeue.domain.figures`.
 """
 
 from collections import Counter
@@ -14,15 +14,15 @@ import dagster as dg
 
 from sharequeue.dagster.tables import figure_columns, table, table_of
 from sharequeue.deadletters.writer import DeadLetterReport
+from sharequeue.domain.figures import GroupFigures, SharePartitionStatus, figures_of
+from sharequeue.domain.names import listed
+from sharequeue.domain.values import ArchivedRun, DeliveryCount
 from sharequeue.reports import inline_pictures
 from sharequeue.reports.drawing import CAUSE_COLOURS
 from sharequeue.reports.parts import causes_by_day
 from sharequeue.reports.read import CausesOfDay, GroupReport
 from sharequeue.reports.remarks import lines_of
 from sharequeue.state.journal import Day, DayOutcome
-from sharequeue.words.figures import GroupFigures, SharePartitionStatus, figures_of
-from sharequeue.words.names import listed
-from sharequeue.words.values import ArchivedRun, DeliveryCount
 
 if TYPE_CHECKING:
     from sharequeue.spark.report import RunReport

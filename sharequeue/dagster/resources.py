@@ -18,9 +18,9 @@ from sharequeue.dagster.references import own_modules, own_path, packed
 from sharequeue.dagster.retries import forget_parent
 from sharequeue.dagster.signs_of_life import SignsOfLife
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.reports.history import Reports
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

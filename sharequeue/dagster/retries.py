@@ -15,8 +15,8 @@ import dagster as dg
 from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG
 from sharequeue.dagster.references import NoSuchObject
 from sharequeue.database.schema_files import SchemaOutdated
-from sharequeue.words.errors import ShareError, first_line
-from sharequeue.words.settings import SettingInvalid, SettingMissing
+from sharequeue.domain.errors import ShareError, first_line
+from sharequeue.domain.settings import SettingInvalid, SettingMissing
 
 MAX_RETRIES_TAG = "dagster/max_retries"
 BACKFILL_TAG = "dagster/backfill"

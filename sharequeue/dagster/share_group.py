@@ -19,9 +19,9 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from sharequeue.dagster.names import GROUP_TAG, QUEUE_TAG, REPLAY_TAG, dagster_name, is_dagster_name
 from sharequeue.dagster.references import NoSuchObject, Reference
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidConfig
+from sharequeue.domain.names import too_long, topic_name_problem
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs, validate_group_config
-from sharequeue.words.errors import InvalidConfig
-from sharequeue.words.names import too_long, topic_name_problem
 
 Config = str | int | float | bool
 

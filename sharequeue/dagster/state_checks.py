@@ -17,8 +17,8 @@ from sharequeue.dagster.reports import STUCK_COLUMNS
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.dagster.tables import table_of
-from sharequeue.words.figures import SharePartitionStatus
-from sharequeue.words.names import plural
+from sharequeue.domain.figures import SharePartitionStatus
+from sharequeue.domain.names import plural
 
 STATE_VERIFIED = "state_verified"
 LAG_KNOWN = "lag_known"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from sharequeue.words.figures import SharePartitionStatus, figures_of, words_of
+from sharequeue.domain.figures import SharePartitionStatus, figures_of, words_of
 
 if TYPE_CHECKING:
     import pandas as pd

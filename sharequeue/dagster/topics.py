@@ -12,7 +12,7 @@ import dagster as dg
 
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import table
-from sharequeue.words.figures import SharePartitionStatus
+from sharequeue.domain.figures import SharePartitionStatus
 
 Ends = Mapping[int, tuple[int, int]]
 """The first offset and the end offset of the log, by partition."""

@@ -15,8 +15,8 @@ from sharequeue.database.pool import Database
 from sharequeue.database.schema_files import VERSIONED, Migration, SchemaNewer, SchemaOutdated, applied
 from sharequeue.database.sqlstates import DUPLICATE_OBJECT, DUPLICATE_ROW, FORBIDDEN, sqlstate
 from sharequeue.database.upgrades import SchemaBusy, Upgrade, patiently
-from sharequeue.words.errors import UnsupportedVersion, first_line
-from sharequeue.words.settings import RoleNames
+from sharequeue.domain.errors import UnsupportedVersion, first_line
+from sharequeue.domain.settings import RoleNames
 
 __all__ = [
     "OLDEST_POSTGRES",

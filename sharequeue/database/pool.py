@@ -33,9 +33,9 @@ from sharequeue.database.sqlstates import (
     may_be_of_the_session,
     sqlstate,
 )
-from sharequeue.words import traces
-from sharequeue.words.errors import error_for, first_line
-from sharequeue.words.settings import DatabaseOptions, Settings
+from sharequeue.domain import traces
+from sharequeue.domain.errors import error_for, first_line
+from sharequeue.domain.settings import DatabaseOptions, Settings
 
 __all__ = ["Database", "Joined"]
 
@@ -102,7 +102,7 @@ class Database:
     that is read-only raises OperationalError, as one that does not respond.
 
     A statement that uses objects missing in the schema raises SchemaOutdated, whose message names the
-    older of the two. A refusal by a function is raised as the error of Kafka's name from ``sharequeue.words.errors``.
+    older of the two. A refusal by a function is raised as the error of Kafka's name from `domain.errors`.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ import psycopg2
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.database.refusals import refusal_of
-from sharequeue.words.errors import first_line
+from sharequeue.domain.errors import first_line
 
 DEADLOCK = "40P01"
 LOCK_NOT_AVAILABLE = "55P03"

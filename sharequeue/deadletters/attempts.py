@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from sharequeue.deadletters.letters import EXCEPTION_CLASS, EXCEPTION_MESSAGE, EXCEPTION_UNREADABLE
+from sharequeue.domain.values import Attempt
 from sharequeue.kafka.headers import Header, Headers
-from sharequeue.words.values import Attempt
 
 if TYPE_CHECKING:
     import pyarrow as pa

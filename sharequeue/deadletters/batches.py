@@ -34,15 +34,15 @@ from sharequeue.deadletters.letters import (
 )
 from sharequeue.deadletters.outbox import Fenced, Marker, Record
 from sharequeue.deadletters.topic import CannotWrite, DeadLetterTopic, refusal, unanswered
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import DeadLetterBatch, SharePartition
 from sharequeue.kafka.headers import Header
 from sharequeue.kafka.reading import RecordReader, offset_of
 from sharequeue.kafka.topics import Topics
 from sharequeue.kafka.transactions import FENCED, LARGEST_MESSAGE_BYTES
 from sharequeue.state import State
-from sharequeue.words.errors import ShareError
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import DeadLetterBatch, SharePartition
 
 LARGEST_LETTER_BYTES = 8_192
 """The maximum size of a letter without a copy; letters are measured only if the topic's limit is lower."""

@@ -14,9 +14,9 @@ from types import MappingProxyType
 
 from sharequeue.deadletters.hidden import hidden_records
 from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
+from sharequeue.domain.errors import ShareError, UnknownTopicOrPartition
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import LogOffsets, Topics
-from sharequeue.words.errors import ShareError, UnknownTopicOrPartition
-from sharequeue.words.settings import Settings
 
 SECONDS = 3.0
 """How long a topic is read for one page."""

@@ -22,12 +22,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from sharequeue.database import Database
 from sharequeue.deadletters.outbox import Fenced, Step
 from sharequeue.deadletters.writer import DeadLetterReport, DeadLetterWriter, Held
+from sharequeue.domain.errors import first_line
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.service_leases import ServiceLease
 from sharequeue.state import State
-from sharequeue.words.errors import first_line
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 
 _log = logging.getLogger(__name__)
 

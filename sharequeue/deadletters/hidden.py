@@ -15,13 +15,13 @@ from confluent_kafka import KafkaException
 
 from sharequeue.deadletters.letters import BATCH, DeadLetter, read_dead_letters
 from sharequeue.deadletters.redrive.selection import REDRIVE_FROM
+from sharequeue.domain.errors import BrokerNotAvailable
+from sharequeue.domain.moments import milliseconds_of, moment_of
+from sharequeue.domain.names import plural
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import LogOffsets, Topics
-from sharequeue.words.errors import BrokerNotAvailable
-from sharequeue.words.moments import milliseconds_of, moment_of
-from sharequeue.words.names import plural
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
 
 SETTLED_WITHIN_SECONDS = 10.0
 CLOCKS_APART = timedelta(days=1)

@@ -17,14 +17,14 @@ from typing import NamedTuple, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from sharequeue.domain.errors import error_for
+from sharequeue.domain.offsets import MAX_OFFSET, MAX_PARTITION, OffsetSet
+from sharequeue.domain.record_bytes import number_of
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import READ_COMMITTED, DeadLetterBatch
 from sharequeue.kafka.headers import PROBLEM, REMARK, Header, Headers, headers_of
 from sharequeue.kafka.reading import TIMEOUT_SECONDS, offset_of, place_of, scan
 from sharequeue.kafka.topics import LogOffsets, Topics
-from sharequeue.words.errors import error_for
-from sharequeue.words.offsets import MAX_OFFSET, MAX_PARTITION, OffsetSet
-from sharequeue.words.record_bytes import number_of
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import READ_COMMITTED, DeadLetterBatch
 
 TOPIC = "__dlq.errors.topic"
 PARTITION = "__dlq.errors.partition"

@@ -24,11 +24,11 @@ from typing import Any, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from sharequeue.domain.offsets import MAX_OFFSET, OffsetSet
+from sharequeue.domain.record_bytes import number_of
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.headers import Header
 from sharequeue.kafka.transactions import MarkedProducer, MarkerGroup, RecordsRefused
-from sharequeue.words.offsets import MAX_OFFSET, OffsetSet
-from sharequeue.words.record_bytes import number_of
-from sharequeue.words.settings import Settings
 
 PRODUCED_STEP = 1_000
 """The step `producing` is called after this many records; in a smaller batch, after its half."""

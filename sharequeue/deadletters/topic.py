@@ -18,11 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy import text
 
 from sharequeue.database import Database
-from sharequeue.groups.configs import GroupConfigs
-from sharequeue.groups.configs.names import environment_name
-from sharequeue.kafka.topics import Topics
-from sharequeue.kafka.transactions import TRANSACTION_TIMEOUT_MS, is_passing
-from sharequeue.words.errors import (
+from sharequeue.domain.errors import (
     BrokerNotAvailable,
     InvalidConfig,
     ShareError,
@@ -30,7 +26,11 @@ from sharequeue.words.errors import (
     UnknownServerError,
     first_line,
 )
-from sharequeue.words.settings import SettingMissing, Settings
+from sharequeue.domain.settings import SettingMissing, Settings
+from sharequeue.groups.configs import GroupConfigs
+from sharequeue.groups.configs.names import environment_name
+from sharequeue.kafka.topics import Topics
+from sharequeue.kafka.transactions import TRANSACTION_TIMEOUT_MS, is_passing
 
 GROUP_ENABLE = "errors.deadletterqueue.group.enable"
 """The topic config that allows dead letters of groups in a topic. Brokers before 4.4 do not know it."""

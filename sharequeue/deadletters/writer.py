@@ -32,15 +32,15 @@ from sharequeue.deadletters.topic import (
     inputs_of,
     unforeseen,
 )
+from sharequeue.domain.errors import BrokerNotAvailable, ShareError
+from sharequeue.domain.names import plural
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import DeadLetterBatch, SharePartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import SETTLE_SECONDS, Topics
 from sharequeue.kafka.transactions import MarkerGroup
 from sharequeue.state import State
-from sharequeue.words.errors import BrokerNotAvailable, ShareError
-from sharequeue.words.names import plural
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import DeadLetterBatch, SharePartition
 
 BATCH_RECORDS = 20_000
 PARALLEL = 4

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.words.errors import InvalidRequest
+from sharequeue.domain.errors import InvalidRequest
 
 __all__ = [
     "OPERATIONS",

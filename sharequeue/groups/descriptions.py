@@ -13,9 +13,9 @@ from datetime import datetime
 from sqlalchemy import text
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import GroupIdNotFound, InvalidGroupId
+from sharequeue.domain.names import too_long
 from sharequeue.groups.assignments import AssignedTopic
-from sharequeue.words.errors import GroupIdNotFound, InvalidGroupId
-from sharequeue.words.names import too_long
 
 ASSIGNOR = "simple"
 """Kafka's SimpleAssignor, the only one of share groups."""

@@ -7,8 +7,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.words.errors import GroupIdNotFound
-from sharequeue.words.names import nearest, shown
+from sharequeue.domain.errors import GroupIdNotFound
+from sharequeue.domain.names import nearest, shown
 
 __all__ = [
     "awaited_share_partitions",

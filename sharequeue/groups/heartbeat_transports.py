@@ -17,6 +17,15 @@ from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
 from sharequeue.database.sqlstates import FORBIDDEN, sqlstate
+from sharequeue.domain import traces
+from sharequeue.domain.errors import (
+    NONE,
+    ClusterAuthorizationFailed,
+    CoordinatorNotAvailable,
+    UnknownServerError,
+)
+from sharequeue.domain.settings import ServiceAddress, SettingMissing, Settings
+from sharequeue.domain.settings.service_address import unanswered
 from sharequeue.groups.assignments import AssignedTopic
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
 from sharequeue.groups.heartbeats import (
@@ -27,15 +36,6 @@ from sharequeue.groups.heartbeats import (
     is_keep_alive,
 )
 from sharequeue.groups.tokens import TokenRefused, authorization
-from sharequeue.words import traces
-from sharequeue.words.errors import (
-    NONE,
-    ClusterAuthorizationFailed,
-    CoordinatorNotAvailable,
-    UnknownServerError,
-)
-from sharequeue.words.settings import ServiceAddress, SettingMissing, Settings
-from sharequeue.words.settings.service_address import unanswered
 
 PATH = "/v1/share-group-heartbeat"
 TIMEOUT_S = 10.0

@@ -19,17 +19,17 @@ from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
 from sharequeue.database.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
-from sharequeue.groups.assignments import ASSIGN, AssignedTopic, assignment_parameters, write_assignment
-from sharequeue.groups.configs import ServiceConfigs
-from sharequeue.groups.lock_timeouts import STEP_LOCK_TIMEOUT_MS, with_short_waits
-from sharequeue.words.errors import (
+from sharequeue.domain.errors import (
     NONE,
     CoordinatorNotAvailable,
     InvalidGroupId,
     InvalidRequest,
     ShareError,
 )
-from sharequeue.words.names import too_long
+from sharequeue.domain.names import too_long
+from sharequeue.groups.assignments import ASSIGN, AssignedTopic, assignment_parameters, write_assignment
+from sharequeue.groups.configs import ServiceConfigs
+from sharequeue.groups.lock_timeouts import STEP_LOCK_TIMEOUT_MS, with_short_waits
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1

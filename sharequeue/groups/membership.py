@@ -17,9 +17,7 @@ from types import TracebackType
 from typing import Protocol, Self
 from uuid import uuid4
 
-from sharequeue.groups.heartbeat_transports import TIMEOUT_S, ServiceHeartbeats, Transport
-from sharequeue.groups.heartbeats import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatRequest, HeartbeatResponse
-from sharequeue.words.errors import (
+from sharequeue.domain.errors import (
     NONE,
     FencedMemberEpoch,
     GroupIdNotFound,
@@ -28,8 +26,10 @@ from sharequeue.words.errors import (
     error_for,
     first_line,
 )
-from sharequeue.words.settings import ServiceAddress
-from sharequeue.words.values import SharePartition
+from sharequeue.domain.settings import ServiceAddress
+from sharequeue.domain.values import SharePartition
+from sharequeue.groups.heartbeat_transports import TIMEOUT_S, ServiceHeartbeats, Transport
+from sharequeue.groups.heartbeats import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatRequest, HeartbeatResponse
 
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.words.errors import SaslAuthenticationFailed
+from sharequeue.domain.errors import SaslAuthenticationFailed
 
 __all__ = ["SCOPES", "Token", "TokenRefused", "Tokens", "authorization", "hash_of", "principal_of"]
 

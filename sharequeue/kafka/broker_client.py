@@ -15,14 +15,14 @@ from typing import Any, Self
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sharequeue.kafka.clients import Credentials, client_config, credentials, logged_in
-from sharequeue.words.errors import (
+from sharequeue.domain.errors import (
     BrokerNotAvailable,
     SaslAuthenticationFailed,
     UnknownTopicOrPartition,
     error_for,
 )
-from sharequeue.words.settings import SettingMissing, Settings
+from sharequeue.domain.settings import SettingMissing, Settings
+from sharequeue.kafka.clients import Credentials, client_config, credentials, logged_in
 
 _UNREACHABLE = frozenset(
     {

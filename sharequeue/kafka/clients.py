@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sharequeue.domain.settings import KAFKA_PREFIX, SettingMissing, Settings
 from sharequeue.kafka.text_files import TextUnreadable, read_text
-from sharequeue.words.settings import KAFKA_PREFIX, SettingMissing, Settings
 
 __all__ = ["Credentials", "client_config", "credentials", "logged_in", "portable_config", "spark_options"]
 

@@ -16,10 +16,10 @@ from datetime import datetime, timedelta
 from io import StringIO
 from pathlib import Path
 
+from sharequeue.domain.errors import GroupIdNotFound, InvalidRequest, UnknownTopicOrPartition
+from sharequeue.domain.names import shown
 from sharequeue.kafka.text_files import TextUnreadable, read_text
 from sharequeue.kafka.topics import LogOffsets, Topics
-from sharequeue.words.errors import GroupIdNotFound, InvalidRequest, UnknownTopicOrPartition
-from sharequeue.words.names import shown
 
 Partition = tuple[str, int]
 

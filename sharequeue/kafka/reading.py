@@ -17,12 +17,12 @@ from collections.abc import Collection, Generator, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from sharequeue.domain.errors import BrokerNotAvailable
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import READ_UNCOMMITTED
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.damage import CHECKED, is_damaged, records_of_damaged
-from sharequeue.words.errors import BrokerNotAvailable
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import READ_UNCOMMITTED
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message

@@ -31,8 +31,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from sharequeue.kafka.broker_client import BrokerClient
-from sharequeue.words.errors import (
+from sharequeue.domain.errors import (
     BrokerNotAvailable,
     InvalidTopic,
     LeaderNotAvailable,
@@ -40,7 +39,8 @@ from sharequeue.words.errors import (
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
-from sharequeue.words.names import nearest, topic_name_problem
+from sharequeue.domain.names import nearest, topic_name_problem
+from sharequeue.kafka.broker_client import BrokerClient
 
 _log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config
-from sharequeue.words.settings import Settings
 
 TRANSACTION_TIMEOUT_MS = 60_000
 """How long an unfinished transaction of a dead producer can delay read_committed readers of the topic."""

@@ -12,11 +12,11 @@ import shutil
 import sys
 from pathlib import Path
 
+from sharequeue.domain.settings import Settings
 from sharequeue.local import ports, processes
 from sharequeue.local.home import Home, Progress
 from sharequeue.local.preflight import StackError
 from sharequeue.local.processes import Start
-from sharequeue.words.settings import Settings
 
 __all__ = ["NAMES", "addresses", "environment", "prepare", "project", "start"]
 

@@ -23,6 +23,9 @@ from sharequeue.database.pool import Joined
 from sharequeue.database.refusals import refusal_of
 from sharequeue.database.schema_files import SchemaOutdated, schema_mismatch
 from sharequeue.database.sqlstates import FORBIDDEN, READ_ONLY, sqlstate
+from sharequeue.domain.errors import InconsistentClusterId, ShareError, first_line
+from sharequeue.domain.settings import SettingMissing, Settings
+from sharequeue.domain.settings.service_address import unanswered
 from sharequeue.kafka.clients import spark_options
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import jars, ports, processes
@@ -37,9 +40,6 @@ from sharequeue.local.preflight import (
     find_java,
 )
 from sharequeue.state import State
-from sharequeue.words.errors import InconsistentClusterId, ShareError, first_line
-from sharequeue.words.settings import SettingMissing, Settings
-from sharequeue.words.settings.service_address import unanswered
 
 __all__ = ["FAILURE", "OK", "WARNING", "Finding", "examine", "examine_machine", "examine_servers"]
 

@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from sharequeue.domain.java import is_of_wheel
+from sharequeue.domain.settings import jar_sets
+from sharequeue.domain.settings.jar_sets import CONNECTOR, JarSetMissing
 from sharequeue.local.home import Progress, file_lock
 from sharequeue.local.preflight import Java, StackError
 from sharequeue.local.trust_store import trust_options
-from sharequeue.words.java import is_of_wheel
-from sharequeue.words.settings import jar_sets
-from sharequeue.words.settings.jar_sets import CONNECTOR, JarSetMissing
 
 __all__ = ["JarSet", "defects", "ensure", "ensure_stack", "expected", "pyspark_home", "stack_sets"]
 

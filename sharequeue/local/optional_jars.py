@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.settings.jar_sets import JarSetMissing, set_name
 from sharequeue.local import jars
 from sharequeue.local.home import Progress
 from sharequeue.local.preflight import StackError, find_java
-from sharequeue.words.settings import Settings
-from sharequeue.words.settings.jar_sets import JarSetMissing, set_name
 
 __all__ = ["MEGABYTES", "NOT_FOR_THIS_SPARK", "ensure", "jar_set", "state"]
 

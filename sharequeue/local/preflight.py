@@ -16,8 +16,8 @@ from pathlib import Path
 if __name__ == "__main__":  # a script has no package
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from sharequeue.words import java
-from sharequeue.words.java import JAVA_MAJORS, Java, NoJava
+from sharequeue.domain import java
+from sharequeue.domain.java import JAVA_MAJORS, Java, NoJava
 
 __all__ = [
     "DISK_NEEDED_FOR_SETUP",
@@ -42,7 +42,7 @@ class StackError(Exception):
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
-    """Return Java 17 or 21, as `sharequeue.words.java` finds it. Raises `StackError` with what was found."""
+    """Return Java 17 or 21, as `sharequeue.domain.java` finds it. Raises `StackError` with what was found."""
     try:
         return java.find_java(os.environ if environment is None else environment)
     except NoJava as error:

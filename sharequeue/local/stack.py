@@ -19,11 +19,11 @@ from typing import Any
 from sharequeue.database import Database
 from sharequeue.database.migrations import may_migrate, migrate
 from sharequeue.database.schema_files import schema_mismatch
+from sharequeue.domain.settings import Settings
 from sharequeue.local import dagster_ui, jars, kafka, ports, postgres, processes, service
 from sharequeue.local.doctor import FAILURE, examine_machine
 from sharequeue.local.home import Home, Progress, read_json, write_json
 from sharequeue.local.preflight import Java, StackError, find_java
-from sharequeue.words.settings import Settings
 
 __all__ = ["ComponentStatus", "StackInfo", "down", "reset", "status", "up"]
 

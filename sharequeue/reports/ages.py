@@ -11,10 +11,10 @@ from datetime import datetime
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaException
 
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.figures import SharePartitionStatus
+from sharequeue.domain.settings import SettingMissing, Settings
 from sharequeue.kafka.reading import first_records
-from sharequeue.words.errors import ShareError
-from sharequeue.words.figures import SharePartitionStatus
-from sharequeue.words.settings import SettingMissing, Settings
 
 __all__ = ["Ages", "read_ages", "with_a_record"]
 

@@ -12,8 +12,8 @@ from urllib.parse import quote, unquote
 
 import sqlalchemy as sa
 
-from sharequeue.words.names import folder_name
-from sharequeue.words.settings import Settings
+from sharequeue.domain.names import folder_name
+from sharequeue.domain.settings import Settings
 
 INDEX = "index.html"
 CONTENT_TYPES = {

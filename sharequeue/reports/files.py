@@ -10,10 +10,10 @@ import os
 from datetime import UTC, date
 from pathlib import Path
 
+from sharequeue.domain.names import folder_name
+from sharequeue.domain.settings import Settings
 from sharequeue.reports.page import page
 from sharequeue.reports.read import GroupReport
-from sharequeue.words.names import folder_name
-from sharequeue.words.settings import Settings
 
 
 def page_path(settings: Settings, group_id: str, day: date) -> Path:

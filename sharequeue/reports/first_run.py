@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
+from sharequeue.domain.figures import SharePartitionStatus
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.offset_resets import first_offsets_in
 from sharequeue.kafka.topics import Topics
-from sharequeue.words.figures import SharePartitionStatus
-from sharequeue.words.settings import Settings
 
 __all__ = ["NO_STATE", "first_run"]
 

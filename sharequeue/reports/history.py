@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.database import Database
-from sharequeue.words.errors import ShareError
+from sharequeue.domain.errors import ShareError
 
 __all__ = ["Reports", "RunHistory"]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC
 
+from sharequeue.domain.figures import SharePartitionStatus
 from sharequeue.reports import drawing, parts
 from sharequeue.reports.drawing import STATE_COLOURS
 from sharequeue.reports.html import Content, Html, document, each, element, joined, moment, table
 from sharequeue.reports.read import MOST_WINDOWS, GroupReport
-from sharequeue.words.figures import SharePartitionStatus
 
 MOST_ROWS = 200
 """The maximum number of rows of a table; the views have all rows."""

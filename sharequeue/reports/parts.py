@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 
+from sharequeue.domain.figures import Figure, GroupFigures, SharePartitionStatus, figures_of
+from sharequeue.domain.values import DeliveryCount, LeaseRow
 from sharequeue.reports import drawing
 from sharequeue.reports.drawing import CAUSE_COLOURS, OUTCOME_COLOURS, number
 from sharequeue.reports.html import Content, Html, each, element, joined, moment, table
 from sharequeue.reports.read import CausesOfDay, Moment
 from sharequeue.reports.remarks import Remark, lines_of
-from sharequeue.words.figures import Figure, GroupFigures, SharePartitionStatus, figures_of
-from sharequeue.words.values import DeliveryCount, LeaseRow
 
 _MOST_COUNTS = 20
 """The number of delivery counts with their own bar."""

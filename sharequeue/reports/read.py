@@ -15,13 +15,13 @@ from itertools import pairwise
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.figures import GroupFigures, SharePartitionStatus, column_list
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import DeliveryCount, LeaseRow
 from sharequeue.reports.ages import Ages, read_ages
 from sharequeue.reports.remarks import Remark, remarks_of
 from sharequeue.state.figures import Figures
-from sharequeue.words.figures import GroupFigures, SharePartitionStatus, column_list
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import DeliveryCount, LeaseRow
 
 STATES = ("available", "acquired", "acknowledged", "archiving", "archived")
 """The states of an offset in flight, in the order of Kafka's numbers."""

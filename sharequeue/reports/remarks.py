@@ -14,12 +14,12 @@ from typing import Self
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.figures import OBSTACLES, SharePartitionStatus, column_list
+from sharequeue.domain.moments import span
+from sharequeue.domain.names import listed, plural
 from sharequeue.reports.first_run import NO_STATE
 from sharequeue.state import State
 from sharequeue.state.replicas import ALIVE_SECONDS, LATE_SECONDS, read_replicas
-from sharequeue.words.figures import OBSTACLES, SharePartitionStatus, column_list
-from sharequeue.words.moments import span
-from sharequeue.words.names import listed, plural
 
 __all__ = [
     "Line",

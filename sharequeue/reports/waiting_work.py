@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.database.pool import Joined
-from sharequeue.words.figures import column_list
+from sharequeue.domain.figures import column_list
 
 STATEMENT_TIMEOUT_MS = 10_000
 

@@ -5,7 +5,7 @@ Needs the extra `service`.
 
 from __future__ import annotations
 
-from sharequeue.words.extras import require
+from sharequeue.domain.extras import require
 
 require("service", "starlette", "uvicorn", "prometheus_client")
 

@@ -20,6 +20,17 @@ from typing import Any
 from sharequeue.database import Database
 from sharequeue.database.pool import Joined
 from sharequeue.deadletters.topic import warning_of_alter
+from sharequeue.domain.errors import (
+    GroupAuthorizationFailed,
+    InvalidGroupId,
+    InvalidRequest,
+    ShareError,
+    TopicAuthorizationFailed,
+    UnknownTopicOrPartition,
+)
+from sharequeue.domain.figures import SharePartitionStatus
+from sharequeue.domain.names import shown
+from sharequeue.domain.values import ResetRow
 from sharequeue.groups.acls import authorized_operations, on_behalf_of, refused_topics
 from sharequeue.groups.configs import GroupConfigs, alter_and_tell
 from sharequeue.groups.configs.keys import GROUP_CONFIGS
@@ -51,17 +62,6 @@ from sharequeue.service.answers import (
 from sharequeue.service.bodies import RequestBody, described
 from sharequeue.service.callers import ANONYMOUS
 from sharequeue.state import State
-from sharequeue.words.errors import (
-    GroupAuthorizationFailed,
-    InvalidGroupId,
-    InvalidRequest,
-    ShareError,
-    TopicAuthorizationFailed,
-    UnknownTopicOrPartition,
-)
-from sharequeue.words.figures import SharePartitionStatus
-from sharequeue.words.names import shown
-from sharequeue.words.values import ResetRow
 
 _NO_OFFSET = -1
 _NO_LEADER_EPOCH = -1

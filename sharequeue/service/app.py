@@ -25,6 +25,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from sharequeue.domain.errors import (
+    InvalidRequest,
+    ShareError,
+    UnknownServerError,
+    first_line,
+)
+from sharequeue.domain.names import shown
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.group_names import require_there
@@ -46,14 +54,6 @@ from sharequeue.service.pages import routes as page_routes
 from sharequeue.service.pages.layout import secured
 from sharequeue.service.probes import health, metrics, openapi, ready
 from sharequeue.state import State
-from sharequeue.words.errors import (
-    InvalidRequest,
-    ShareError,
-    UnknownServerError,
-    first_line,
-)
-from sharequeue.words.names import shown
-from sharequeue.words.settings import Settings
 
 __all__ = ["create_app"]
 

@@ -15,6 +15,9 @@ from typing import Annotated, Any, ClassVar, TypeVar, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
+from sharequeue.domain.errors import InvalidRequest
+from sharequeue.domain.figures import SharePartitionStatus, figures_of
+from sharequeue.domain.names import shown
 from sharequeue.groups.descriptions import GroupDescription
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
 from sharequeue.reports.remarks import Remark, joined_remarks, lines_of
@@ -24,9 +27,6 @@ from sharequeue.service.answers import (
     HeartbeatAnswer,
     SharePartitionAnswer,
 )
-from sharequeue.words.errors import InvalidRequest
-from sharequeue.words.figures import SharePartitionStatus, figures_of
-from sharequeue.words.names import shown
 
 
 def without_nul(text: str) -> str:

@@ -19,10 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from sharequeue.database.sqlstates import READ_ONLY, outage_reason, sqlstate
-from sharequeue.groups.tokens import TokenRefused
-from sharequeue.service.edge.connections import CONNECTION, Connection
-from sharequeue.service.edge.rates import network_of
-from sharequeue.words.errors import (
+from sharequeue.domain.errors import (
     ClusterAuthorizationFailed,
     CoordinatorNotAvailable,
     GroupAuthorizationFailed,
@@ -32,6 +29,9 @@ from sharequeue.words.errors import (
     ThrottlingQuotaExceeded,
     TopicAuthorizationFailed,
 )
+from sharequeue.groups.tokens import TokenRefused
+from sharequeue.service.edge.connections import CONNECTION, Connection
+from sharequeue.service.edge.rates import network_of
 
 ANONYMOUS = "User:ANONYMOUS"
 """Kafka's principal of an unauthenticated caller."""

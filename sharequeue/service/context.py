@@ -12,6 +12,8 @@ import threading
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.admission import Admission
@@ -22,8 +24,6 @@ from sharequeue.service.health.single_flight import SingleFlight
 from sharequeue.service.heartbeats import Heartbeats
 from sharequeue.service.metrics.registry import Metrics
 from sharequeue.service.threads import POOL_SIZE, Threads
-from sharequeue.words.errors import ShareError
-from sharequeue.words.settings import Settings
 
 __all__ = ["Service"]
 

@@ -15,9 +15,9 @@ from functools import partial
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import ShareError, first_line
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, is_keep_alive, keep_alive
-from sharequeue.words.errors import ShareError, first_line
 
 _log = logging.getLogger(__name__)
 

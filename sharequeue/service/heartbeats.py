@@ -12,6 +12,8 @@ import logging
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import BrokerNotAvailable, CoordinatorNotAvailable, ShareError, first_line
+from sharequeue.domain.names import listed
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, heartbeat
 from sharequeue.kafka.topics import Topics
@@ -20,8 +22,6 @@ from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.coordinator.watched_topics import record_topics, unknown_topics
 from sharequeue.service.gathered_heartbeats import GatheredHeartbeats
 from sharequeue.service.threads import Threads
-from sharequeue.words.errors import BrokerNotAvailable, CoordinatorNotAvailable, ShareError, first_line
-from sharequeue.words.names import listed
 
 __all__ = ["Heartbeats", "refusal"]
 

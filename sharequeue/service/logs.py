@@ -13,8 +13,8 @@ import time
 from datetime import UTC, datetime
 from typing import Literal
 
-from sharequeue.words import traces
-from sharequeue.words.names import printable
+from sharequeue.domain import traces
+from sharequeue.domain.names import printable
 
 __all__ = ["FIELDS", "JsonLine", "LogFormat", "OneLine", "log_to_stderr"]
 

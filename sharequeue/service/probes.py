@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from sharequeue import __version__
+from sharequeue.domain.errors import CoordinatorNotAvailable, ShareError
 from sharequeue.groups.tokens import TokenRefused
 from sharequeue.service.answers import FaultAnswer, ReadyAnswer, WorkAnswer
 from sharequeue.service.context import Service
@@ -24,7 +25,6 @@ from sharequeue.service.health.faults import Fault, recorded_faults
 from sharequeue.service.health.servers import DatabaseState
 from sharequeue.service.openapi import rendered
 from sharequeue.state.replicas import WORK
-from sharequeue.words.errors import CoordinatorNotAvailable, ShareError
 
 __all__ = ["health", "metrics", "openapi", "ready"]
 

@@ -23,11 +23,11 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from sharequeue import __version__
+from sharequeue.domain.settings import ServiceLimits, Settings
+from sharequeue.domain.settings.pem_files import PemFile, load_authority, load_identity
 from sharequeue.service.app import create_app
 from sharequeue.service.edge.connections import Connections
 from sharequeue.service.logs import log_to_stderr
-from sharequeue.words.settings import ServiceLimits, Settings
-from sharequeue.words.settings.pem_files import PemFile, load_authority, load_identity
 
 _log = logging.getLogger(__name__)
 

@@ -41,7 +41,7 @@ figures, `table` prints them, `progress` shows the progress of a run.
 
 from __future__ import annotations
 
-from sharequeue.words.extras import require
+from sharequeue.domain.extras import require
 
 require("spark", "pyspark", "pandas")  # before the imports: the error names the extra to install
 

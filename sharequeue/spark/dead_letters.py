@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from sharequeue.deadletters.outbox import Step
 from sharequeue.deadletters.topic import TOPIC_NAME, why_held
 from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.domain.errors import first_line
+from sharequeue.domain.names import plural
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.spark.waits import named_wait
 from sharequeue.state import State
-from sharequeue.words.errors import first_line
-from sharequeue.words.names import plural
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 
 __all__ = ["Drained", "about_letters", "drain_at_end"]
 

@@ -28,6 +28,15 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from sharequeue.database.sqlstates import outage_reason
+from sharequeue.domain.errors import (
+    FencedMemberEpoch,
+    FencedStateEpoch,
+    InvalidRecordState,
+    ShareError,
+    UnknownMemberId,
+)
+from sharequeue.domain.names import finite
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.membership import Membership
 from sharequeue.reports.waiting_work import GroupWork, work_of
 from sharequeue.spark.handler import RegistryNotAvailable
@@ -43,15 +52,6 @@ from sharequeue.spark.signals import interruptible
 from sharequeue.spark.spark_jobs import reason_of
 from sharequeue.spark.starting import is_mistake
 from sharequeue.state.listening import Listener
-from sharequeue.words.errors import (
-    FencedMemberEpoch,
-    FencedStateEpoch,
-    InvalidRecordState,
-    ShareError,
-    UnknownMemberId,
-)
-from sharequeue.words.names import finite
-from sharequeue.words.settings import Settings
 
 __all__ = ["follow_rounds"]
 

@@ -31,10 +31,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from sharequeue.domain.errors import first_line
+from sharequeue.domain.values import AcknowledgeType
 from sharequeue.spark.nested_parts import parts_of
 from sharequeue.spark.signals import Terminated
-from sharequeue.words.errors import first_line
-from sharequeue.words.values import AcknowledgeType
 
 ACCEPT = "accept"
 RELEASE = "release"

@@ -16,11 +16,11 @@ from typing import TypedDict
 
 from pyspark.sql import DataFrame
 
+from sharequeue.domain.names import is_folder_name
 from sharequeue.spark.handler import Handler, check_dropped
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.sinks.interface import Sink
-from sharequeue.words.names import is_folder_name
 
 
 @dataclass(frozen=True, slots=True)

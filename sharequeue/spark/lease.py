@@ -22,6 +22,9 @@ from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
 
+from sharequeue.domain.names import plural, whole_number
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import Lease, SharePartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import TopicInfo
@@ -47,9 +50,6 @@ from sharequeue.spark.report import AcknowledgedRecords, counted
 from sharequeue.spark.spark_jobs import cancellable
 from sharequeue.spark.table import Shown, Table
 from sharequeue.state import State
-from sharequeue.words.names import plural, whole_number
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import Lease, SharePartition
 
 __all__ = ["LeasedRecords", "Unacknowledged", "lease"]
 

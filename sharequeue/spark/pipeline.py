@@ -16,6 +16,8 @@ from typing import Unpack
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.membership import Membership
 from sharequeue.spark.following import OnRun, follow_rounds
 from sharequeue.spark.handler import Handler
@@ -35,8 +37,6 @@ from sharequeue.spark.sinks.interface import Sink
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.spark.table import Removed
 from sharequeue.state import State
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
 
 __all__ = ["Pipeline", "pipeline"]
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from sharequeue.domain.names import plural
 from sharequeue.spark.waits import WAIT_SECONDS
-from sharequeue.words.names import plural
 
 __all__ = ["Progress", "ProgressCallback", "shown_progress"]
 

@@ -10,12 +10,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
+from sharequeue.domain.names import plural
+from sharequeue.domain.values import Acknowledged
 from sharequeue.spark.dead_letters import Drained
 from sharequeue.spark.leasing.group import words_of_losses
 from sharequeue.spark.outcomes.outcomes import Acknowledgement
 from sharequeue.spark.table import Cell, Shown, Table
-from sharequeue.words.names import plural
-from sharequeue.words.values import Acknowledged
 
 STAGES = ("observe", "acquire", "plan", "write", "summarise", "read back", "stage", "acknowledge")
 """Spark reads, handles and writes in one pass, so `write` has the time of all three. `stage` exists only for a sink

@@ -25,6 +25,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.errors import BrokerNotAvailable, InvalidRequest
+from sharequeue.domain.names import listed
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import (
+    Acknowledged,
+    AcknowledgeType,
+    Lease,
+    LeaseOutput,
+    SharePartition,
+)
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.reports.waiting_work import work_of
@@ -61,16 +71,6 @@ from sharequeue.spark.reading.source import Source, timestamps_are_named
 from sharequeue.spark.report import RoundReport, counted
 from sharequeue.spark.sinks.interface import Accepted, OpenSink, Refused, SinkContext, WrittenRound
 from sharequeue.spark.spark_jobs import uncache
-from sharequeue.words.errors import BrokerNotAvailable, InvalidRequest
-from sharequeue.words.names import listed
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import (
-    Acknowledged,
-    AcknowledgeType,
-    Lease,
-    LeaseOutput,
-    SharePartition,
-)
 
 
 @dataclass(slots=True)

@@ -30,6 +30,9 @@ from contextlib import suppress
 from pyspark.sql import SparkSession
 from pyspark.util import InheritableThread
 
+from sharequeue.domain.errors import BrokerNotAvailable, InvalidTimestamp
+from sharequeue.domain.names import finite, whole_number
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import Topics
@@ -55,9 +58,6 @@ from sharequeue.spark.sinks.interface import SinkContext, SinkRefused
 from sharequeue.spark.sinks.parquet import ParquetByLease
 from sharequeue.spark.spark_jobs import JVM_GONE, Jobs, cancellable, ended_session_is_named, uncache
 from sharequeue.state import State
-from sharequeue.words.errors import BrokerNotAvailable, InvalidTimestamp
-from sharequeue.words.names import finite, whole_number
-from sharequeue.words.settings import Settings
 
 __all__ = ["RoundReport", "RunReport", "run_rounds"]
 

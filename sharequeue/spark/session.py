@@ -21,12 +21,12 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from sharequeue.domain.java import launchers_home
+from sharequeue.domain.settings import Settings, jar_sets
+from sharequeue.domain.settings.jar_sets import JarSetMissing, fetch_command, folder_of
 from sharequeue.spark.handler import PipelineError
 from sharequeue.spark.signals import kept_handlers
 from sharequeue.spark.waits import named_wait
-from sharequeue.words.java import launchers_home
-from sharequeue.words.settings import Settings, jar_sets
-from sharequeue.words.settings.jar_sets import JarSetMissing, fetch_command, folder_of
 
 CONNECTOR = "kafka"
 ON_S3 = {

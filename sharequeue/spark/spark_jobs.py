@@ -13,10 +13,10 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from sharequeue.domain import traces
+from sharequeue.domain.errors import first_line
 from sharequeue.spark.session import JarsDoNotFit, SparkNotReady
 from sharequeue.spark.signals import interruptible
-from sharequeue.words import traces
-from sharequeue.words.errors import first_line
 
 TRACE_TAG = "traceparent-"
 """The beginning of a tag of a run's Spark jobs; the run's trace follows it."""

@@ -15,13 +15,13 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database.refusals import refusal_of
-from sharequeue.words.errors import (
+from sharequeue.domain.errors import (
     BrokerNotAvailable,
     CoordinatorNotAvailable,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from sharequeue.words.settings import Settings, normalise_database_url
+from sharequeue.domain.settings import Settings, normalise_database_url
 
 _UNKNOWN = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 

@@ -12,6 +12,7 @@ from itertools import chain
 
 from pyspark.sql import SparkSession
 
+from sharequeue.domain.settings import Settings
 from sharequeue.spark.handler import LEASE
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.output.compaction import sweep_compactions
@@ -21,7 +22,6 @@ from sharequeue.spark.output.manifest import ELSEWHERE, PENDING
 from sharequeue.spark.output.owners import refuse_taken
 from sharequeue.spark.table import Removed
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 
 A_DAY = timedelta(days=1)
 """Longer than a compaction or a publication takes: every run sweeps, and would end those that take longer."""

@@ -18,7 +18,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 from string import Template
 
-from sharequeue.words.names import is_topic_name, shown, too_long, topic_name_problem
+from sharequeue.domain.names import is_topic_name, shown, too_long, topic_name_problem
 
 __all__ = ["NotEmpty", "Starter", "requirement"]
 

@@ -15,9 +15,9 @@ from typing import Literal
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import DeletedTopic, ForcedRun, ResetRow, SharePartition, StatePlace
 from sharequeue.state.rows import raise_refusal, refusal, share_partition_name
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import DeletedTopic, ForcedRun, ResetRow, SharePartition, StatePlace
 
 
 class Administration:

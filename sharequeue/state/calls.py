@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sharequeue.words.errors import ShareError
-from sharequeue.words.offsets import MAX_OFFSET, OffsetSet
-from sharequeue.words.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.offsets import MAX_OFFSET, OffsetSet
+from sharequeue.domain.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
 
 A_CALL = 200
 """Share-partitions in one call: their rows are locked for about 0.1 s. The functions refuse more than 1,000."""

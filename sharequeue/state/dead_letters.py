@@ -13,9 +13,8 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.state.rows import share_partition_name
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import (
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import (
     ArchivedRun,
     Attempt,
     DeadLetterBatch,
@@ -23,6 +22,7 @@ from sharequeue.words.values import (
     HeldDeadLetters,
     SharePartition,
 )
+from sharequeue.state.rows import share_partition_name
 
 
 class DeadLetters:

@@ -13,15 +13,15 @@ from uuid import UUID, uuid4
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.values import (
+    Acknowledged,
+    AcknowledgementBatch,
+    SharePartition,
+)
 from sharequeue.state.rows import (
     acknowledged_of,
     raise_refusal,
     share_partition_name,
-)
-from sharequeue.words.values import (
-    Acknowledged,
-    AcknowledgementBatch,
-    SharePartition,
 )
 
 

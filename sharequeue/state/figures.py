@@ -11,10 +11,10 @@ from collections.abc import Collection
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.words.errors import UnknownTopicId
-from sharequeue.words.figures import SharePartitionStatus, column_list
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import DeliveryCount, LeaseRow, SharePartition
+from sharequeue.domain.errors import UnknownTopicId
+from sharequeue.domain.figures import SharePartitionStatus, column_list
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import DeliveryCount, LeaseRow, SharePartition
 
 _STATUS = f"select {column_list(SharePartitionStatus)} from sharequeue.share_partition_status"  # noqa: S608
 _ALL = sa.text(

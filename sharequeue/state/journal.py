@@ -19,10 +19,10 @@ from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
 from sharequeue.database.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
+from sharequeue.domain.errors import first_line
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import SharePartition
 from sharequeue.state.rows import share_partition_name
-from sharequeue.words.errors import first_line
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import SharePartition
 
 __all__ = [
     "Change",

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from sharequeue.domain.errors import ShareError, first_line
+from sharequeue.domain.values import Lease
 from sharequeue.state.calls import in_calls
 from sharequeue.state.state import State
-from sharequeue.words.errors import ShareError, first_line
-from sharequeue.words.values import Lease
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sharequeue.database.arrays import array_of_numbers
-from sharequeue.words.offsets import OffsetSet
+from sharequeue.domain.offsets import OffsetSet
 
 TEXT_RANGES = 1000
 """Up to this number of ranges a set is sent as text, which keeps the statement short."""

@@ -15,8 +15,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import OutputRow, StateIdentity, Transfer
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import OutputRow, StateIdentity, Transfer
 
 
 def _places(offsets: Mapping[tuple[str, int], OffsetSet]) -> dict[str, Any]:

@@ -13,15 +13,15 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from sharequeue.state.offset_sets import offsets_in, offsets_out
-from sharequeue.words.errors import ShareError, error_for
-from sharequeue.words.values import (
+from sharequeue.domain.errors import ShareError, error_for
+from sharequeue.domain.values import (
     Acknowledged,
     AcknowledgeType,
     Delivery,
     Lease,
     SharePartition,
 )
+from sharequeue.state.offset_sets import offsets_in, offsets_out
 
 Redelivery = Literal["kafka", "fan_out"]
 """How redelivered records are leased: under Kafka's throttle, or with suspects divided (poison isolation)."""

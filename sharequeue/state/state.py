@@ -22,6 +22,17 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.database.pool import Joined
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.names import whole_number
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import (
+    Acknowledged,
+    AcknowledgeType,
+    Lease,
+    LogSeen,
+    SharePartition,
+    Swept,
+)
 from sharequeue.state.administration import Administration
 from sharequeue.state.calls import (
     OBSERVED_AT_ONCE,
@@ -49,17 +60,6 @@ from sharequeue.state.rows import (
     statement,
 )
 from sharequeue.state.runs import Runs
-from sharequeue.words.errors import ShareError
-from sharequeue.words.names import whole_number
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import (
-    Acknowledged,
-    AcknowledgeType,
-    Lease,
-    LogSeen,
-    SharePartition,
-    Swept,
-)
 
 
 class State:
@@ -77,7 +77,7 @@ class State:
     - ``runs``: what a run of a pipeline records about itself.
 
     Each part is also a class over a ``Database``: ``Figures(database)`` is ``State(database).figures``. The parts
-    raise refusals as errors of ``sharequeue.words.errors``; nothing has changed then.
+    raise refusals as errors of ``sharequeue.domain.errors``; nothing has changed then.
     """
 
     def __init__(self, database: Database) -> None:

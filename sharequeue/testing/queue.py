@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import GroupIdNotFound
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import Acknowledged, Lease, LogSeen, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.state import State
-from sharequeue.words.errors import GroupIdNotFound
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import Acknowledged, Lease, LogSeen, SharePartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

@@ -17,10 +17,10 @@ import threading
 from sharequeue.database import Database
 from sharequeue.deadletters.outbox import Step
 from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests.chaos.forked_drains import serve
 
 EXIT_CODE = 86

@@ -19,15 +19,15 @@ import pyarrow.compute as pc
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from sharequeue.database import Database
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.outcomes import Acknowledgement
 from sharequeue.spark.sinks.interface import Accepted, SinkContext
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.spark.sinks.postgres_copy import LEASE, OFFSET
 from sharequeue.state import State
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
 from tests import single
 from tests.chaos.forked_drains import serve
 

@@ -22,13 +22,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import spark_session
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.session import configuration
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests.fixtures.pipelines import Holder, all_accepted, job_of
 from tests.waiting import wait_until
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from sharequeue.domain.settings import Settings
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.chaos.interrupted_runs import CASES, INTERRUPTED
 from tests.fixtures.pipelines import Assigned, Produce
 from tests.fixtures.stack import REPOSITORY, MakeTopic

@@ -10,13 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.local.stack import StackInfo
 from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.postgres import Step
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests import single
 from tests.chaos.drain_to_postgres import drain, job_of, rejected
 from tests.chaos.forked_drains import INTO_POSTGRES, drains

@@ -11,12 +11,12 @@ import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import Lease
 from sharequeue.spark.sinks.at_least_once import AtLeastOnce
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import Lease
 from tests.fixtures.pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 from tests.killed import run_killed
@@ -36,8 +36,8 @@ KILLED = textwrap.dedent(
     from sharequeue.spark import AtLeastOnce, PostgresTable, spark_session
     from sharequeue.spark.run import run_rounds
     from sharequeue.database import Database
-    from sharequeue.words.settings import Settings
-    from sharequeue.words.values import SharePartition
+    from sharequeue.domain.settings import Settings
+    from sharequeue.domain.values import SharePartition
     from sharequeue.state import State
     from sharequeue.kafka.topics import Topics
     from tests.fixtures.pipelines import Holder, all_accepted, job_of

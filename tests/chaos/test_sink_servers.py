@@ -13,6 +13,8 @@ import sqlalchemy as sa
 from pyspark.sql import DataFrame
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import Lease
 from sharequeue.groups.membership import Membership
 from sharequeue.local import processes
 from sharequeue.local.home import Home
@@ -21,8 +23,6 @@ from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.sinks.at_least_once import AtLeastOnce
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import Lease
 from tests.fixtures.pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic, has_share_bounds, start_service
 

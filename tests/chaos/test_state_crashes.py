@@ -23,12 +23,12 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
 from sharequeue.local import postgres, processes
 from sharequeue.local.home import Home
 from sharequeue.local.processes import Running
 from sharequeue.state import State
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
 from tests import single
 from tests.servers.cutting_proxy import CuttingProxy
 from tests.waiting import wait_until

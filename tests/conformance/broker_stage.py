@@ -23,13 +23,13 @@ from sharequeue.database import Database
 from sharequeue.deadletters.letters import KAFKA_HEADERS, DeadLetter, read_dead_letters
 from sharequeue.deadletters.topic import TopicKeeper
 from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
-from sharequeue.words.errors import ShareError
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests.conformance.postgres_engine import PostgresEngine
 from tests.conformance.replay import Replay, Result, judged
 from tests.conformance.scenario import DEAD_LETTERS, ENGINE, Scenario, Step

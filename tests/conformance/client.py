@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sharequeue.words.errors import ShareError
+from sharequeue.domain.errors import ShareError
 from tests.conformance.scenario import Step
 from tests.oracle import AcknowledgementBatch, AcknowledgeType, AcquireMode, SharePartition
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import SharePartition
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import SharePartition
 from tests.conformance.drawing import drawn
 from tests.conformance.history import History
 from tests.conformance.liveness import Liveness

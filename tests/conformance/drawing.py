@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from sharequeue.words.values import AcknowledgeType, SharePartition
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from tests.conformance.engines import ENGINES, Engine, FetchOf, LogEnds
 from tests.oracle import (
     AcknowledgementBatch,

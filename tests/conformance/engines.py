@@ -1,7 +1,7 @@
 """The interface of an engine that is held to the recorded scenarios and the worked examples.
 
 One protocol, in the words of the rules and in the values of ``tests.oracle``; an engine is plugged in by
-an adapter to it and an entry in ``ENGINES``. Refusals are raised as the errors of ``sharequeue.words.errors``.
+an adapter to it and an entry in ``ENGINES``. Refusals are raised as the errors of ``sharequeue.domain.errors``.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sharequeue.words.errors import InvalidRequest, ShareError
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import AcknowledgeType
+from sharequeue.domain.errors import InvalidRequest, ShareError
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import AcknowledgeType
 from tests.fixtures.stack import LOCK_BOUNDS
 from tests.oracle import (
     AcknowledgementBatch,

@@ -13,9 +13,9 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from sharequeue.words.errors import ShareError
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import SharePartition
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import SharePartition
 from tests.conformance.drawing import drawn
 from tests.conformance.sql_side import SqlSide, place, ranges_of, refusal
 from tests.conformance.tally import Different, Held, Tally

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from sharequeue.words.settings import Settings
+from sharequeue.domain.settings import Settings
 from tests.conformance.engines import InMemoryEngine
 from tests.conformance.live_broker import LiveBroker
 from tests.conformance.live_counts import has_counts, miscounted

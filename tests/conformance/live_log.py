@@ -16,10 +16,10 @@ from typing import Any, Self
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
+from sharequeue.domain.errors import ShareError, error_for
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
-from sharequeue.words.errors import ShareError, error_for
-from sharequeue.words.settings import Settings
 from tests.conformance import wire
 from tests.conformance import wire_apis as apis
 from tests.waiting import wait_until

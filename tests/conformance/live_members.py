@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sharequeue.words.settings import Settings
+from sharequeue.domain.settings import Settings
 from tests.conformance import wire
 from tests.conformance import wire_apis as apis
 from tests.conformance.live_log import WAIT_SECONDS, LiveLog, Step, error_name

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from sharequeue.words.settings import Settings
+from sharequeue.domain.settings import Settings
 from tests.conformance.live import did, until_it_fits
 from tests.conformance.live_broker import LiveBroker
 from tests.conformance.live_steps import (

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sharequeue.words.offsets import OffsetSet
+from sharequeue.domain.offsets import OffsetSet
 from tests.conformance.engines import LogEnds
 from tests.oracle import LogBatch
 

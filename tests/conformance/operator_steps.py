@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import timedelta
 
-from sharequeue.words.errors import error_for
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import SharePartition
+from sharequeue.domain.errors import error_for
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import SharePartition
 from tests.conformance.history import LIMIT, REFUND, History, Where
 from tests.conformance.sql_side import place
 from tests.oracle import RecordState

@@ -11,14 +11,14 @@ from datetime import timedelta
 from typing import ClassVar
 
 from sharequeue.database import Database
-from sharequeue.words.errors import (
+from sharequeue.domain.errors import (
     GroupIdNotFound,
     NonEmptyGroup,
     OffsetNotAvailable,
     ShareError,
     UnknownTopicOrPartition,
 )
-from sharequeue.words.offsets import OffsetSet
+from sharequeue.domain.offsets import OffsetSet
 from tests import single
 from tests.conformance.engines import LogEnds
 from tests.conformance.postgres_fetches import PostgresFetches

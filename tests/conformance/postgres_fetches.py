@@ -12,9 +12,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import error_for
+from sharequeue.domain.offsets import OffsetSet
 from sharequeue.state import State
-from sharequeue.words.errors import error_for
-from sharequeue.words.offsets import OffsetSet
 from tests import single
 from tests.conformance.engines import FetchOf, topic_id
 from tests.oracle import AcknowledgementBatch, Acquired, AcquiredRange, SharePartition

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from sharequeue.domain.errors import ShareError
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics, TopicsFound
-from sharequeue.words.errors import ShareError
 
 if TYPE_CHECKING:
     from tests.conformance.stage import Stage

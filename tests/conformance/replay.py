@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sharequeue.words.errors import GroupIdNotFound, ShareError
+from sharequeue.domain.errors import GroupIdNotFound, ShareError
 from tests.conformance import client
 from tests.conformance.compare import explain_offsets, explain_state, explain_unwritten, fold, state_of
 from tests.conformance.engines import fetch_with_acknowledgements

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidRequest, OffsetNotAvailable, ShareError, error_for
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.descriptions import GroupDescription, describe_group
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
@@ -28,8 +30,6 @@ from sharequeue.service.callers import ANONYMOUS
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.heartbeats import Heartbeats
 from sharequeue.service.threads import Threads
-from sharequeue.words.errors import InvalidRequest, OffsetNotAvailable, ShareError, error_for
-from sharequeue.words.values import SharePartition
 from tests.conformance.engines import LogEnds
 from tests.conformance.postgres_engine import PostgresEngine
 from tests.conformance.recorded_topics import RecordedTopics

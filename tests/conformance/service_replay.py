@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sharequeue.domain.errors import ShareError, error_for
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
-from sharequeue.words.errors import ShareError, error_for
 from tests.conformance.log import PartitionLog
 from tests.conformance.operator_results import command_line
 from tests.conformance.postgres_engine import PostgresEngine

@@ -16,8 +16,8 @@ from typing import Any, cast
 import psycopg2
 import sqlalchemy as sa
 
-from sharequeue.words.errors import error_for
-from sharequeue.words.values import SharePartition
+from sharequeue.domain.errors import error_for
+from sharequeue.domain.values import SharePartition
 from tests.conformance.reasons import NOT_LIVE
 from tests.fixtures.stack import LOCK_BOUNDS
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from sharequeue.words.errors import GroupIdNotFound, OffsetNotAvailable, ShareError, UnknownTopicOrPartition
+from sharequeue.domain.errors import GroupIdNotFound, OffsetNotAvailable, ShareError, UnknownTopicOrPartition
 from tests.conformance import client
 from tests.conformance.engines import Engine, FetchOf, LogEnds
 from tests.conformance.log import PartitionLog

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from sharequeue.words.values import Lease, SharePartition
+from sharequeue.domain.values import Lease, SharePartition
 
 
 class Different(AssertionError):

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from sharequeue.words.settings import Settings
+from sharequeue.domain.settings import Settings
 from tests.conformance.consumer_replay import ConsumerReplay
 from tests.conformance.postgres_engine import PostgresEngine
 from tests.conformance.scenario import CLIENT, SCENARIOS

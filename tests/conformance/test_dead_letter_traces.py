@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 from sharequeue.deadletters.topic import TopicKeeper
-from sharequeue.words.settings import Settings
+from sharequeue.domain.settings import Settings
 from tests.conformance.broker_stage import BrokerReplay
 from tests.conformance.differences import MARKER
 from tests.conformance.postgres_engine import PostgresEngine

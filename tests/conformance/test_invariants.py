@@ -7,8 +7,8 @@ from contextlib import suppress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sharequeue.words.errors import InvalidRecordState, InvalidRequest
-from sharequeue.words.offsets import OffsetSet
+from sharequeue.domain.errors import InvalidRecordState, InvalidRequest
+from sharequeue.domain.offsets import OffsetSet
 from tests.conformance.drawing import T0
 from tests.oracle import AcknowledgementBatch, InMemoryShareGroups, LogBatch, RecordState
 

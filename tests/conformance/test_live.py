@@ -12,8 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from sharequeue.domain.settings import Settings
 from sharequeue.local.stack import StackInfo
-from sharequeue.words.settings import Settings
 from tests.conformance.conftest import HISTORIES
 from tests.conformance.live import on_the_broker, problems, warm_up
 from tests.conformance.live_random import FIRST_SEED, SEEDS, random_scenario

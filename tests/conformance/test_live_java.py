@@ -13,8 +13,8 @@ from functools import partial
 import pytest
 from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
 
+from sharequeue.domain.settings import Settings
 from sharequeue.local.stack import StackInfo
-from sharequeue.words.settings import Settings
 from tests.conformance.consumer_replay import ConsumerReplay
 from tests.conformance.live import on_the_broker, problems, unexplained, warm_up
 from tests.conformance.live_java import JavaBroker, JavaClients

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from sharequeue.words.errors import (
+from sharequeue.domain.errors import (
     FencedStateEpoch,
     GroupIdNotFound,
     InvalidRecordState,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sharequeue.words.errors import InvalidRecordState, InvalidRequest
-from sharequeue.words.offsets import OffsetSet
+from sharequeue.domain.errors import InvalidRecordState, InvalidRequest
+from sharequeue.domain.offsets import OffsetSet
 from tests.conformance.drawing import ACCEPT, GAP, REJECT, RELEASE, RENEW, T0, Table, drawn, on_every_engine
 from tests.conformance.engines import FetchOf, LogEnds
 from tests.oracle import AcknowledgementBatch, LogBatch, RecordState, SharePartition

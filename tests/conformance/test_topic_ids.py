@@ -7,10 +7,10 @@ import random
 import pytest
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.state import State
-from sharequeue.words.errors import ShareError
-from sharequeue.words.values import SharePartition
 from tests import single
 from tests.oracle import InMemoryShareGroups
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sharequeue.words.errors import InvalidRequest
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import Acknowledged, SharePartition
+from sharequeue.domain.errors import InvalidRequest
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import Acknowledged, SharePartition
 from tests.conformance.history import (
     DLQ,
     ISOLATION,

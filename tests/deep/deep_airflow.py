@@ -22,9 +22,9 @@ from pathlib import Path
 import pytest
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.docs.pages import ROOT
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.stack import MakeTopic, jars_folder

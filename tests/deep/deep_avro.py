@@ -10,14 +10,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
 from sharequeue.spark import pipeline
 from sharequeue.spark.formats import Registry, avro
 from sharequeue.spark.handler import HandlerError, RegistryNotAvailable
 from sharequeue.spark.lease import lease
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.state import State
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, job_of
 from tests.fixtures.registry import RegistryServer, framed, number, text
 from tests.fixtures.stack import MakeTopic

@@ -16,16 +16,16 @@ import sqlalchemy as sa
 from confluent_kafka import Producer
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import FencedStateEpoch
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.tokens import TokenRefused, Tokens, principal_of
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import postgres
 from sharequeue.local.stack import StackInfo
 from sharequeue.state import State
-from sharequeue.words.errors import FencedStateEpoch
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
 from tests import single
 from tests.deep.servers import sharequeue
 from tests.fixtures.logs import delete_before

@@ -13,6 +13,9 @@ import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
 from sharequeue.database import Database
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import optional_jars
@@ -21,9 +24,6 @@ from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.fixtures.cluster import HOSTS, RECORDS, Cluster, cluster_on, executor_of
 from tests.fixtures.object_stores import S3

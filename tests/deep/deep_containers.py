@@ -278,7 +278,7 @@ import os, sys
 import pyarrow as pa
 from sharequeue.spark.session import spark_session
 from sharequeue.kafka.clients import spark_options
-from sharequeue.words.settings import Settings
+from sharequeue.domain.settings import Settings
 
 def handle(batches):
     import sharequeue.spark.output.files

@@ -24,7 +24,7 @@ from typing import get_args
 import pytest
 
 from sharequeue.deadletters.outbox import Step
-from sharequeue.words.settings import Settings
+from sharequeue.domain.settings import Settings
 from tests.chaos.forked_drains import drains
 from tests.fixtures.deadletters import GivenUp
 from tests.fixtures.stack import say

@@ -20,9 +20,9 @@ from sharequeue.cli import command
 from sharequeue.database import Database
 from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import Selection
+from sharequeue.domain.errors import TopicAuthorizationFailed
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config
-from sharequeue.words.errors import TopicAuthorizationFailed
-from sharequeue.words.settings import Settings
 from tests.fixtures.deadletters import GivenUp, execute
 from tests.fixtures.stack import jars_folder
 from tests.integration.deadletters.redrive.test_redrive import put_back

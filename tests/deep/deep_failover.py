@@ -22,13 +22,13 @@ from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
+from sharequeue.domain.errors import FencedStateEpoch, InvalidRecordState, ShareError
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.configs.names import environment_name
 from sharequeue.local import ports
 from sharequeue.local.stack import up
 from sharequeue.state import State
-from sharequeue.words.errors import FencedStateEpoch, InvalidRecordState, ShareError
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.deep.servers import Pair, Replica, sharequeue
 from tests.fixtures.stack import LOCK_BOUNDS, REPOSITORY, allow_short_locks

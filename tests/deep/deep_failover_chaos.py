@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType
 from sharequeue.groups.membership import Membership
 from sharequeue.local import ports
 from sharequeue.local.stack import up
 from sharequeue.state import State
-from sharequeue.words.errors import ShareError
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType
 from tests import single
 from tests.deep.servers import Pair, sharequeue
 from tests.deep.service_chaos import SESSION_MS, of

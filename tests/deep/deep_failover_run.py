@@ -18,10 +18,10 @@ from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
+from sharequeue.domain.settings import Settings
 from sharequeue.local import ports
 from sharequeue.local.stack import up
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.deep.disturbed_jobs import PIPELINE, RECORDS, all_once, drained, fill, rows_by_manifest, rows_of
 from tests.deep.servers import Pair, Replica, of_code, sharequeue
 from tests.fixtures.stack import REPOSITORY, allow_short_locks, jars_folder, say

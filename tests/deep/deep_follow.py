@@ -18,11 +18,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.local.stack import down, status, up
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.fixtures.stack import REPOSITORY, jars_folder, say
 from tests.waiting import wait_until
 

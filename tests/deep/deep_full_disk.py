@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import OutputFull, OutputNotReachable, Summary
 from sharequeue.spark.job import ShareGroupJob
@@ -22,7 +23,6 @@ from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Holder, Produce, job_of
 from tests.fixtures.stack import MakeTopic
 

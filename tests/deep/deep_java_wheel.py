@@ -15,11 +15,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from sharequeue.database import Database
+from sharequeue.domain.java import has_wheel
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.local.stack import status
-from sharequeue.words.java import has_wheel
-from sharequeue.words.settings import Settings
 from tests.fixtures.stack import REPOSITORY, jars_folder
 
 PROGRAM = """
@@ -34,7 +34,7 @@ def orders(records):
     print("spark runs on", system.getProperty("java.home"))
     return records.select("topic", "partition", "offset", "lease_id").withColumn("outcome", fn.lit("accept"))
 """
-HIDING = "import sharequeue.words.java\nsharequeue.words.java._USUAL_FOLDERS = ()\n"
+HIDING = "import sharequeue.domain.java\nsharequeue.domain.java._USUAL_FOLDERS = ()\n"
 """What every Python process runs at its start: the usual folders of this machine have a Java."""
 
 

@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.settings import Settings
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.spark.sinks.transfers import Step
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.fixtures.lakes import RECORDS, Lake, once
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 

@@ -14,13 +14,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.settings import Settings
 from sharequeue.spark.output.manifest import PENDING, NotFiles, read_output
 from sharequeue.spark.sinks import iceberg
 from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.transfers import OpenTransfer, Step
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.fixtures.lakes import RECORDS, Lake, once
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.waiting import wait_until

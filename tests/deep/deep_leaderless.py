@@ -13,12 +13,12 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import BrokerNotAvailable, LeaderNotAvailable
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.spark.run import run_rounds
 from sharequeue.state import State
-from sharequeue.words.errors import BrokerNotAvailable, LeaderNotAvailable
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests.fixtures.pipelines import Holder, all_accepted, job_of
 from tests.fixtures.stack import jars_folder
 from tests.servers.own_brokers import own_broker

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.local.stack import StackInfo
-from sharequeue.words.settings import Settings
 from tests.conformance.live import problems, warm_up
 from tests.conformance.live_random import random_scenario
 from tests.conformance.postgres_engine import PostgresEngine

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from starlette.testclient import TestClient
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.reports.history import Reports
 from sharequeue.service import create_app
-from sharequeue.words.settings import Settings
 
 SHARE_PARTITIONS = 10_000
 GROUPS = 20

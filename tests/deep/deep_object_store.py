@@ -14,6 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import OutputFull, OutputNotReachable, ParquetByLease, PostgresTable, Summary, pipeline
 from sharequeue.spark import run as spark_run
@@ -25,8 +27,6 @@ from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sinks import interface
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
 from tests.fixtures.object_stores import LOGIN, S3
 from tests.fixtures.pipelines import Assigned, Holder, MakeTable, Produce, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic

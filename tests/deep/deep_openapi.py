@@ -16,8 +16,8 @@ from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.tokens import Tokens
-from sharequeue.words.settings import Settings
 from tests.fixtures.stack import MakeTopic
 from tests.integration.service.test_service import serving
 

@@ -13,11 +13,11 @@ from confluent_kafka import KafkaException
 
 from sharequeue import ShareConsumer
 from sharequeue.database import Database
+from sharequeue.domain.errors import InconsistentClusterId
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
 from sharequeue.local.home import write_json
 from sharequeue.service.coordinator import Coordinator
-from sharequeue.words.errors import InconsistentClusterId
-from sharequeue.words.settings import Settings
 from tests.deep.main_path import invoke, walk
 from tests.fixtures.stack import Copies, _made
 from tests.integration.consumer.share_group import poll_some, wait_until, work_on

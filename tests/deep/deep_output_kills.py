@@ -11,13 +11,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import ParquetByLease
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.deep.deep_sink_kills import SEED
 from tests.deep.killed_run import Death, killed, with_values
 from tests.fixtures.lakes import RECORDS, Lake, LakeOf

@@ -11,10 +11,10 @@ from collections import Counter
 import pytest
 from pyspark.sql import SparkSession
 
+from sharequeue.domain.settings import Settings
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 from tests.killed import run_killed
@@ -30,8 +30,8 @@ KILLED = textwrap.dedent(
     from sharequeue.spark.run import run_rounds
     from sharequeue.spark.job import ShareGroupJob
     from sharequeue.database import Database
-    from sharequeue.words.settings import Settings
-    from sharequeue.words.values import SharePartition
+    from sharequeue.domain.settings import Settings
+    from sharequeue.domain.values import SharePartition
     from sharequeue.state import State
     from sharequeue.kafka.topics import Topics
     from tests.fixtures.pipelines import Holder

@@ -27,6 +27,9 @@ from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
 from sharequeue.database.pool import Joined
 from sharequeue.database.schema_files import migrations
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import postgres
@@ -35,9 +38,6 @@ from sharequeue.local.stack import StackInfo, up
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.spark.sinks.postgres_tables import connection_of
 from sharequeue.state import State
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.deep.deep_secured import degraded, serving
 from tests.deep.main_path import invoke, walk

@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.local.stack import status, up
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.deep.disturbed_jobs import PIPELINE, RECORDS, all_once, drained, fill, rows_by_manifest
 from tests.deep.servers import of_code
 from tests.fixtures.stack import REPOSITORY, allow_short_locks, jars_folder, say

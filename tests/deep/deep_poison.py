@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sharequeue.deadletters.letters import read_dead_letters
+from sharequeue.domain.settings import Settings
 from sharequeue.local.stack import StackInfo
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.fixtures.cluster import RECORDS, cluster_on
 from tests.fixtures.pipelines import Assigned, Produce, RunJob
 from tests.fixtures.stack import MakeTopic

@@ -19,9 +19,9 @@ import psutil
 import pytest
 
 from sharequeue.deadletters.letters import read_dead_letters
+from sharequeue.domain.settings import Settings
 from sharequeue.local import dagster_ui
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.stack import MakeTopic
 from tests.waiting import wait_until

@@ -44,8 +44,8 @@ WORKER = """
 import json, sys, time
 import sqlalchemy as sa
 from sharequeue.database import Database
-from sharequeue.words.errors import error_for
-from sharequeue.words.offsets import OffsetSet
+from sharequeue.domain.errors import error_for
+from sharequeue.domain.offsets import OffsetSet
 
 # In SQL, because the two releases have different methods for it.
 ACQUIRE = sa.text(

@@ -25,6 +25,8 @@ from sharequeue import ShareConsumer
 from sharequeue.cli import command
 from sharequeue.dagster import share_group_defs, share_group_resources
 from sharequeue.database import Database
+from sharequeue.domain.errors import CoordinatorNotAvailable
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeat_transports import ServiceHeartbeats
 from sharequeue.groups.membership import Membership
@@ -32,8 +34,6 @@ from sharequeue.groups.tokens import Tokens
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import ports
 from sharequeue.service import create_app
-from sharequeue.words.errors import CoordinatorNotAvailable
-from sharequeue.words.settings import Settings
 from tests.fixtures.dagster import share_group
 from tests.fixtures.stack import REPOSITORY, MakeTopic
 from tests.waiting import wait_until

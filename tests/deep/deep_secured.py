@@ -31,11 +31,11 @@ from sharequeue import AcknowledgeType, ShareConsumer
 from sharequeue.database import Database
 from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.topic import create_dead_letter_topic
+from sharequeue.domain.errors import SaslAuthenticationFailed
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import ports
-from sharequeue.words.errors import SaslAuthenticationFailed
-from sharequeue.words.settings import Settings
 from tests.deep.main_path import invoke, walk
 from tests.fixtures.stack import jars_folder
 from tests.integration.consumer.share_group import Work, poll_some, wait_until, work_on

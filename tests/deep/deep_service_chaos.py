@@ -21,11 +21,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from sqlalchemy.exc import SQLAlchemyError
 
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.kafka.clients import client_config
 from sharequeue.local.stack import up
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.deep.service_chaos import HEARTBEAT_MS, SESSION_MS, of
 from tests.deep.service_chaos_world import CHANGING, LONG_S, TOPICS, WORKED, World, world_at_work
 from tests.fixtures.stack import jars_folder, say

@@ -14,11 +14,11 @@ import pytest
 from pyspark.sql import DataFrame
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import Lease
 from sharequeue.local.stack import StackInfo
 from sharequeue.spark.sinks.at_least_once import AtLeastOnce
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import Lease
 from tests.chaos.forked_drains import INTO_POSTGRES, drains
 from tests.chaos.test_sink_kills import STEPS, Filled
 from tests.chaos.test_sink_kills_spark import RECORDS, kill, locks_lapse

@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 PROGRAM = """
 import json, sys
 from pyspark import SparkContext
-from sharequeue.words.settings import Settings
+from sharequeue.domain.settings import Settings
 from sharequeue.spark.session import spark_session
 
 conf = json.loads(sys.argv[1])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sharequeue.words.settings.jar_sets import CONNECTOR, SERIES
+from sharequeue.domain.settings.jar_sets import CONNECTOR, SERIES
 from tests.deep.repeated import passed, with_packages
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(1500)]

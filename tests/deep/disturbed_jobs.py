@@ -14,11 +14,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 
 RECORDS, PARTITIONS = 600, 2
 PIPELINE = """

@@ -17,14 +17,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import ParquetByLease, spark_session
 from sharequeue.spark.outcomes.acknowledging import acknowledge_all
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sinks import interface
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests.fixtures.lakes import lake_sink
 from tests.fixtures.pipelines import Holder, job_of
 from tests.fixtures.stack import REPOSITORY

@@ -21,13 +21,13 @@ from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import Selection
 from sharequeue.deadletters.topic import create_dead_letter_topic
 from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.local.doctor import OK, examine_servers
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests.fixtures.deadletters import execute
 from tests.fixtures.pipelines import Holder, job_of
 from tests.integration.consumer.share_group import Work, wait_until, work_on

@@ -27,12 +27,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.clients import client_config
 from sharequeue.state import State
-from sharequeue.words.errors import ShareError
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.fixtures.stack import REPOSITORY
 from tests.servers.ports import free_port

@@ -15,13 +15,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.local.stack import status, up
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.deep.service_chaos import (
     HEARTBEAT_MS,
     UNASSIGNED,

@@ -20,11 +20,11 @@ import click
 
 from sharequeue.cli import command
 from sharequeue.dagster.share_group import ShareGroup
+from sharequeue.domain.errors import ERRORS_BY_CODE
+from sharequeue.domain.settings import Settings, settings
 from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS
 from sharequeue.service.app import create_app
 from sharequeue.service.openapi import document
-from sharequeue.words.errors import ERRORS_BY_CODE
-from sharequeue.words.settings import Settings, settings
 from tests.docs import reference, reference_sql
 from tests.docs.pages import ROOT
 

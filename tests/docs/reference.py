@@ -22,13 +22,13 @@ from pydantic import BaseModel
 
 from sharequeue.cli import command
 from sharequeue.dagster.share_group import ShareGroup
+from sharequeue.domain.errors import ERRORS_BY_CODE, explanation
+from sharequeue.domain.figures import GroupFigures, SharePartitionStatus, figures_of
+from sharequeue.domain.settings import options, settings
 from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS, ConfigKey
 from sharequeue.groups.configs.names import environment_name
 from sharequeue.groups.configs.texts import as_text
 from sharequeue.service.metrics import families, registry
-from sharequeue.words.errors import ERRORS_BY_CODE, explanation
-from sharequeue.words.figures import GroupFigures, SharePartitionStatus, figures_of
-from sharequeue.words.settings import options, settings
 from tests.docs.pages import ROOT
 from tests.docs.reference_sql import functions, views
 from tests.sinks import registered
@@ -113,7 +113,7 @@ def environment() -> str:
     for field in settings.Environment.model_fields:
         short = field.removeprefix("service_").removeprefix("database_").removesuffix("_role")
         text = documented.get(field) or documented.get(short) or ""
-        assert text, f"sharequeue/words/settings/ says nothing of {field}"
+        assert text, f"sharequeue/domain/settings/ says nothing of {field}"
         variable = f"`SHAREQUEUE_{field.upper()}`"
         said = re.sub(rf" \({variable}\)|(?<=\(){variable}, |^{variable}[,:] ", "", " ".join(text.split()))
         rows.append((variable, said[0].upper() + said[1:]))

@@ -21,14 +21,14 @@ from click.testing import CliRunner
 
 from sharequeue.cli import command
 from sharequeue.database import Database
+from sharequeue.domain.figures import SharePartitionStatus
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
-from sharequeue.words.figures import SharePartitionStatus
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.docs.pages import PAGES, ROOT, RUN, SHOWN, Reader, blocks
 from tests.fixtures.dagster import share_group

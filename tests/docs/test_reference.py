@@ -10,8 +10,8 @@ from starlette.routing import Route
 
 from sharequeue.deadletters import attempts, letters
 from sharequeue.deadletters.redrive import selection
+from sharequeue.domain.settings import Settings
 from sharequeue.service.app import create_app
-from sharequeue.words.settings import Settings
 from tests.docs.pages import ROOT
 from tests.docs.reference import CONFIG_DEFAULTS, FOLDER, WRITE, config_defaults, pages, written
 

@@ -24,13 +24,13 @@ from orchestration.demo.queue import NAME, QUEUE
 from orchestration.demo.runs import open_instance
 from pipelines.flights.producer import produce
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import processes, stack
 from sharequeue.local.home import Home
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.fixtures.demo import GROUP, TOPIC, DemoStack, assert_drained
 from tests.fixtures.stack import REPOSITORY

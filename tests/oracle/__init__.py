@@ -7,7 +7,7 @@ step. What goes beyond Kafka is there too: a time before which a release is not 
 breaker, refunds of cancelled runs, records moved by hand, longer locks.
 """
 
-from sharequeue.words.values import AcknowledgementBatch, AcknowledgeType, Lease, SharePartition
+from sharequeue.domain.values import AcknowledgementBatch, AcknowledgeType, Lease, SharePartition
 from tests.oracle.groups import InMemoryShareGroups
 from tests.oracle.records import (
     Acquired,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from uuid import UUID
 
-from sharequeue.words.errors import InvalidRecordState, InvalidRequest
-from sharequeue.words.offsets import MAX_OFFSET
-from sharequeue.words.values import Acknowledged, AcknowledgementBatch, AcknowledgeType
+from sharequeue.domain.errors import InvalidRecordState, InvalidRequest
+from sharequeue.domain.offsets import MAX_OFFSET
+from sharequeue.domain.values import Acknowledged, AcknowledgementBatch, AcknowledgeType
 from tests.oracle.records import InFlightBatch, Policy, Record, RecordState
 from tests.oracle.share_partition import InMemorySharePartition
 

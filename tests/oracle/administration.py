@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from sharequeue.words.errors import (
+from sharequeue.domain.errors import (
     FencedStateEpoch,
     GroupIdNotFound,
     InvalidConfig,
@@ -21,8 +21,8 @@ from sharequeue.words.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from sharequeue.words.offsets import MAX_OFFSET
-from sharequeue.words.values import SharePartition, Swept
+from sharequeue.domain.offsets import MAX_OFFSET
+from sharequeue.domain.values import SharePartition, Swept
 from tests.oracle.dead_letters import DeadLetters
 from tests.oracle.group import InMemoryGroup
 from tests.oracle.records import Policy, RecordState

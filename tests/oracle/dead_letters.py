@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import DeadLetterBatch, DeadLetterRun
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import DeadLetterBatch, DeadLetterRun
 from tests.oracle.records import RecordState
 from tests.oracle.share_partition import InMemorySharePartition
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from sharequeue.words.errors import InvalidConfig, ShareError
-from sharequeue.words.values import Acknowledged
+from sharequeue.domain.errors import InvalidConfig, ShareError
+from sharequeue.domain.values import Acknowledged
 from tests.oracle.dead_letters import DeadLetters
 from tests.oracle.records import Acquired, BreakerPolicy, Policy
 from tests.oracle.share_partition import InMemorySharePartition

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from sharequeue.words.errors import InvalidRecordState, InvalidRequest, UnknownTopicId
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import (
+from sharequeue.domain.errors import InvalidRecordState, InvalidRequest, UnknownTopicId
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     Acknowledged,
@@ -45,7 +45,7 @@ from tests.oracle.share_partition import InMemorySharePartition
 
 
 class InMemoryShareGroups(Operations):
-    """All groups of a test. Refusals raise the errors of ``sharequeue.words.errors`` and have changed nothing.
+    """All groups of a test. Refusals raise the errors of ``sharequeue.domain.errors`` and have changed nothing.
 
     Members may be any name, as for a bare broker: who may act is the coordinator's business. ``service_configs`` are
     what the service is configured to, by Kafka's names (``group.share.…``); its bounds of lock durations bind.

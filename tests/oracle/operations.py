@@ -9,9 +9,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Literal
 
-from sharequeue.words.errors import InvalidRequest, UnknownTopicOrPartition
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import ForcedRun, SharePartition
+from sharequeue.domain.errors import InvalidRequest, UnknownTopicOrPartition
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import ForcedRun, SharePartition
 from tests.oracle.administration import Administration
 from tests.oracle.records import Policy, Record, RecordState
 from tests.oracle.share_partition import InMemorySharePartition

@@ -14,8 +14,8 @@ from enum import IntEnum
 from typing import Literal
 from uuid import UUID
 
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import Lease
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import Lease
 
 AcquireMode = Literal["batch_optimized", "record_limit"]
 """Kafka's ``share.acquire.mode`` (KIP-1206): whole log batches, or exactly so many records."""

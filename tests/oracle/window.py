@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from sharequeue.words.values import SharePartition
+from sharequeue.domain.values import SharePartition
 from tests.oracle.circuit_breaker import CircuitBreaker
 from tests.oracle.records import (
     Description,

@@ -25,6 +25,8 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import ParquetByLease, spark_session
 from sharequeue.spark.job import ShareGroupJob
@@ -35,8 +37,6 @@ from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.postgres import OpenTable, PostgresTable
 from sharequeue.spark.sinks.postgres_copy import Copier
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 
 POISON = 321
 COLUMNS = "topic string, partition int, offset long, lease_id long, outcome string, attempt int"

@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from sharequeue.domain.errors import BrokerNotAvailable
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import ports
 from sharequeue.local.jars import pyspark_home
 from sharequeue.local.preflight import find_java
-from sharequeue.words.errors import BrokerNotAvailable
-from sharequeue.words.settings import Settings
 from tests.fixtures.stack import jars_folder, say
 from tests.waiting import wait_until
 

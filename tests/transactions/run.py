@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from psycopg2.extensions import make_dsn
 
 from sharequeue.database import Database
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.state import State
-from sharequeue.words.values import SharePartition
 from tests import single
 from tests.transactions.clients import (
     GROUP,

@@ -13,13 +13,13 @@ from sharequeue.cli.kafka.views import members_view, offsets_view, state_view, t
 from sharequeue.cli.options import parse_topics, settings_options
 from sharequeue.cli.output import Output, answers, number, text
 from sharequeue.database import Database
+from sharequeue.domain.errors import GroupIdNotFound, ShareError
+from sharequeue.domain.names import printable
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.descriptions import GroupDescription, describe_group, list_groups
 from sharequeue.kafka.offset_resets import OffsetResets, Start, of_file
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
-from sharequeue.words.errors import GroupIdNotFound, ShareError
-from sharequeue.words.names import printable
-from sharequeue.words.settings import Settings
 
 _STATES = ("Stable", "Empty", "Dead")
 _JAVA = {

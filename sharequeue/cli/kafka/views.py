@@ -7,12 +7,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sharequeue.cli.output import row_of
+from sharequeue.domain.names import printable
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.descriptions import GroupDescription
 from sharequeue.groups.group_names import awaited_share_partitions
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
-from sharequeue.words.names import printable
-from sharequeue.words.settings import Settings
 
 __all__ = ["members_view", "offsets_view", "state_view", "table"]
 

@@ -19,13 +19,13 @@ from sharequeue.dagster.resources import SettingsResource, SparkResource, StateR
 from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.dagster.tables import OF_RECORDS, column_schema
+from sharequeue.domain.errors import BrokerNotAvailable, ShareError, first_line
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import Topics
 from sharequeue.reports.history import RunHistory
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.words.errors import BrokerNotAvailable, ShareError, first_line
-from sharequeue.words.settings import Settings
 
 if TYPE_CHECKING:
     from sharequeue.spark import Pipeline

@@ -19,12 +19,12 @@ from sharequeue.dagster.topics import observation, observed_topics
 from sharequeue.deadletters.browsing import Browsed, browse
 from sharequeue.deadletters.letters import DeadLetter
 from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.record_bytes import text_of
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics
 from sharequeue.reports.read import read_causes
-from sharequeue.words.errors import ShareError
-from sharequeue.words.record_bytes import text_of
-from sharequeue.words.settings import Settings
 
 WRITTEN_UNTIL = "written_until"
 """The metadata key of the time up to which a materialization reports."""

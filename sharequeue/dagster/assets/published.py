@@ -17,8 +17,8 @@ from sharequeue.dagster.assets.summaries import merge_summary
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import Backfill, ShareGroup
+from sharequeue.domain.errors import ShareError
 from sharequeue.kafka.topics import Topics
-from sharequeue.words.errors import ShareError
 
 if TYPE_CHECKING:
     from sharequeue.spark.replays.publishing import PublishReport

@@ -18,8 +18,8 @@ from sharequeue.dagster.resources import SettingsResource, SparkResource, StateR
 from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import Backfill, ShareGroup
 from sharequeue.dagster.tables import table
+from sharequeue.domain.errors import ShareError
 from sharequeue.kafka.topics import Topics
-from sharequeue.words.errors import ShareError
 
 if TYPE_CHECKING:
     from sharequeue.spark.replays.report import ReplayReport

@@ -11,11 +11,11 @@ from sharequeue.dagster.position import awaited
 from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.reports.files import page_path, write_page
 from sharequeue.reports.read import read_report
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.words.settings import Settings
 
 REPORTED_DAYS = 200
 """Rows, one for each share-partition and day: seven weeks of four partitions."""

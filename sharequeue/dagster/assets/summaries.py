@@ -13,9 +13,9 @@ from sharequeue.dagster.resources import SettingsResource, SparkResource, StateR
 from sharequeue.dagster.retries import retried_if_useful
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import column_schema, preview
+from sharequeue.domain.names import folder_name
+from sharequeue.domain.settings import Settings
 from sharequeue.state import State
-from sharequeue.words.names import folder_name
-from sharequeue.words.settings import Settings
 
 if TYPE_CHECKING:
     import pandas as pd

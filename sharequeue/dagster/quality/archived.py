@@ -15,8 +15,8 @@ from itertools import groupby
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import DeadLetterBatch, DeadLetterRun, SharePartition
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import DeadLetterBatch, DeadLetterRun, SharePartition
 
 BATCHES_AT_A_TIME = 20
 """Each has up to 20,000 records, the limit of the writer."""

@@ -21,12 +21,12 @@ from sharequeue.deadletters.letters import (
     RecordCopy,
     copy_of,
 )
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.kafka.headers import UNDECODABLE
 from sharequeue.kafka.reading import RecordReader, offset_of
 from sharequeue.kafka.topics import TopicInfo, Topics
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 
 SAME, NOT_COMPARED = "as in the source", "not compared"
 ABSENT = "absent, as nothing is copied"

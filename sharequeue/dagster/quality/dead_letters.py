@@ -27,9 +27,9 @@ from sharequeue.deadletters.letters import (
     PARTITION,
     SEQUENCE,
 )
-from sharequeue.words.moments import moment_of
-from sharequeue.words.offsets import MAX_OFFSET, MAX_PARTITION
-from sharequeue.words.record_bytes import number_of, text_of
+from sharequeue.domain.moments import moment_of
+from sharequeue.domain.offsets import MAX_OFFSET, MAX_PARTITION
+from sharequeue.domain.record_bytes import number_of, text_of
 
 if TYPE_CHECKING:
     import pandas as pd

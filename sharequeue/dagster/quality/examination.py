@@ -23,8 +23,8 @@ from sharequeue.dagster.quality.reconciliation import Reconciliation, about
 from sharequeue.database import Database
 from sharequeue.deadletters.hidden import Hidden, hidden_records
 from sharequeue.deadletters.redrive.batches import UNHANDLED, HandledLetters, RedriveBatches
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
-from sharequeue.words.settings import Settings
 
 CHUNK_LETTERS = 20_000
 """The maximum number of letters in a batch for Great Expectations."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import dagster as dg
 
-from sharequeue.words.names import nearest
+from sharequeue.domain.names import nearest
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]+")
 SEVERITIES = ("critical", "warning", "info")

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import dagster as dg
 
+from sharequeue.domain.values import SharePartition
 from sharequeue.kafka.topics import LogOffsets
-from sharequeue.words.values import SharePartition
 
 SHOWN = 20
 """The number of findings of a check that are kept with their positions; all are counted."""

@@ -14,10 +14,10 @@ from typing import Literal
 
 from sharequeue.dagster.quality.archived import ArchivedBatch, ArchivedLetters, ArchivedSpan
 from sharequeue.deadletters.letters import BATCH, GROUP, OFFSET, PARTITION, SEQUENCE, TOPIC, DeadLetter
-from sharequeue.words.moments import milliseconds_of
-from sharequeue.words.offsets import MAX_OFFSET, MAX_PARTITION
-from sharequeue.words.record_bytes import number_of
-from sharequeue.words.values import DeadLetterRun, SharePartition
+from sharequeue.domain.moments import milliseconds_of
+from sharequeue.domain.offsets import MAX_OFFSET, MAX_PARTITION
+from sharequeue.domain.record_bytes import number_of
+from sharequeue.domain.values import DeadLetterRun, SharePartition
 
 Standing = Literal["known", "invented", "unplaced", "earlier", "foreign"]
 """`known`: Postgres has archived it. `invented`: it names the group, but Postgres has no such letter. `unplaced`: it

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import LogOffsets, TopicInfo
-from sharequeue.words.settings import Settings
 
 CHUNK_BYTES = 64 * 1024 * 1024
 

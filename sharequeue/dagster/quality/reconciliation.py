@@ -21,8 +21,8 @@ from sharequeue.dagster.quality.archived import ArchivedLetters, ArchivedSpan
 from sharequeue.dagster.quality.findings import DOUBLED, INVENTED, MISSING, Finding, Found, Place
 from sharequeue.dagster.quality.judging import Judged
 from sharequeue.dagster.quality.reading import Reading
-from sharequeue.words.offsets import MAX_OFFSET, OffsetSet
-from sharequeue.words.values import SharePartition
+from sharequeue.domain.offsets import MAX_OFFSET, OffsetSet
+from sharequeue.domain.values import SharePartition
 
 BEGIN = Place(0, -1)
 """Before the first letter."""

@@ -25,9 +25,9 @@ from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.sensors.active_runs import Lifeless, at_work, end_gone, latest_runs, reason_of_failure
 from sharequeue.dagster.sensors.outages import Answer, Kept, keep, sensor_on_state
 from sharequeue.dagster.share_group import LagSensor, ShareGroup
+from sharequeue.domain.figures import SharePartitionStatus
+from sharequeue.domain.names import listed, plural
 from sharequeue.reports.waiting_work import GroupWork, work_of
-from sharequeue.words.figures import SharePartitionStatus
-from sharequeue.words.names import listed, plural
 
 UNKNOWN_TOPIC_SECONDS = 3600.0
 """The pause after a run that left a topic unknown."""

@@ -33,12 +33,12 @@ from sharequeue.dagster.state_checks import AGE_BOUNDED, LAG_BOUNDED, evaluation
 from sharequeue.dagster.topics import observed_topics, written_offsets
 from sharequeue.database import Database
 from sharequeue.database.sqlstates import QUERY_CANCELLED, sqlstate
+from sharequeue.domain.names import listed
 from sharequeue.reports.ages import with_a_record
 from sharequeue.reports.history import Reports
 from sharequeue.reports.read import read_figures
 from sharequeue.reports.waiting_work import GroupWork, bounded
 from sharequeue.state import State
-from sharequeue.words.names import listed
 
 VERDICT_SECONDS = 3600.0
 """After this time, the result of a check is recorded again although it is the same."""

@@ -17,8 +17,8 @@ from typing_extensions import TypedDict
 
 from sharequeue.dagster.resources import StateResource
 from sharequeue.database.schema_files import SchemaOutdated
-from sharequeue.words.errors import ShareError, first_line
-from sharequeue.words.settings import SettingMissing
+from sharequeue.domain.errors import ShareError, first_line
+from sharequeue.domain.settings import SettingMissing
 
 LONGEST_PAUSE_SECONDS = 600.0
 

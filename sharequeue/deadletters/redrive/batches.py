@@ -17,8 +17,8 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.deadletters.redrive.selection import Place, Selection
+from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.groups.group_names import group_names
-from sharequeue.words.offsets import EMPTY, OffsetSet
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from sharequeue.deadletters.hidden import Hidden, hidden_records
 from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.redrive.batches import UNHANDLED, RedriveBatches
 from sharequeue.deadletters.redrive.selection import LettersSeen, Selection, check_offsets, check_same
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,11 @@ from confluent_kafka import KafkaException, Message
 from sharequeue.deadletters.letters import DeadLetter
 from sharequeue.deadletters.redrive.batches import RedriveBatches
 from sharequeue.deadletters.redrive.selection import Place
+from sharequeue.domain.names import is_topic_name
+from sharequeue.domain.offsets import OffsetSet
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import Topics
 from sharequeue.kafka.transactions import is_passing
-from sharequeue.words.names import is_topic_name
-from sharequeue.words.offsets import OffsetSet
 
 Original: TypeAlias = DeadLetter | str | None
 """What has a letter's record: the letter itself if it is a whole copy, else the record in its source, else the letter

@@ -38,14 +38,14 @@ from sharequeue.deadletters.redrive.selection import (
     original_headers,
     redrive_count,
 )
+from sharequeue.domain.errors import InvalidRequest, ShareError
+from sharequeue.domain.names import finite, is_topic_name, nearest, plural, shown
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import TopicInfo, Topics
 from sharequeue.kafka.transactions import MarkerGroup, producer_limits
 from sharequeue.state import State
-from sharequeue.words.errors import InvalidRequest, ShareError
-from sharequeue.words.names import finite, is_topic_name, nearest, plural, shown
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.settings import Settings
 
 BATCH_RECORDS = 500
 MAX_REDRIVES = 3

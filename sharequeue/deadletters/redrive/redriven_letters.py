@@ -29,12 +29,12 @@ from sharequeue.deadletters.redrive.selection import (
     redrive_count,
     redriven_headers,
 )
+from sharequeue.domain.offsets import EMPTY, MAX_OFFSET, OffsetSet
+from sharequeue.domain.record_bytes import number_of
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import Topics, is_same
 from sharequeue.kafka.transactions import FENCED
-from sharequeue.words.offsets import EMPTY, MAX_OFFSET, OffsetSet
-from sharequeue.words.record_bytes import number_of
-from sharequeue.words.settings import Settings
 
 PARTITION_UA = -1
 """librdkafka's value for a partition that the client chooses."""

@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping
 import sqlalchemy as sa
 
 from sharequeue.deadletters.letters import DeadLetter
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import Topics, is_same
 from sharequeue.state import State
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
 
 _PUT_BACK = sa.text(
     "select b.dead_letter_topic, b.topic_id, b.partition, cast(range_agg(o.part) as text) as offsets"

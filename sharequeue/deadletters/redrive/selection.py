@@ -16,12 +16,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from sharequeue.deadletters.letters import ORIGINAL_HEADER, DeadLetter
+from sharequeue.domain.moments import milliseconds_of
+from sharequeue.domain.names import is_topic_name, nearest, plural
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.record_bytes import number_of
 from sharequeue.kafka.headers import UNDECODABLE, Header, Headers
 from sharequeue.kafka.topics import LogOffsets, Topics, is_same
-from sharequeue.words.moments import milliseconds_of
-from sharequeue.words.names import is_topic_name, nearest, plural
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.record_bytes import number_of
 
 REDRIVE_COUNT = "sharequeue.redrive.count"
 """The number of times the record was redriven from a dead-letter topic."""

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, text
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidConfig, InvalidGroupId
 from sharequeue.groups.configs.keys import GROUP_CONFIGS, Value
 from sharequeue.groups.configs.names import environment_name, known_key
 from sharequeue.groups.configs.texts import as_text, parse
 from sharequeue.groups.configs.values import GroupConfigs, ServiceConfigs, stored_configs
-from sharequeue.words.errors import InvalidConfig, InvalidGroupId
 
 
 def validate_group_config(name: str, value: str, service: ServiceConfigs | None = None) -> Value:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
+from sharequeue.domain.errors import InvalidConfig
 from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS, ConfigKey
-from sharequeue.words.errors import InvalidConfig
 
 _RENAMED: Mapping[str, str] = {
     "group.share.record.lock.partition.limit": "`group.share.partition.max.record.locks`",

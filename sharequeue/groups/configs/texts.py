@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
+from sharequeue.domain.errors import InvalidConfig
+from sharequeue.domain.names import shown
 from sharequeue.groups.configs.keys import MAX_INT, ConfigKey, Value
-from sharequeue.words.errors import InvalidConfig
-from sharequeue.words.names import shown
 
 _TRUTH = {"true": True, "false": False}
 _WHOLE_NUMBER = re.compile(r"[-+]?[0-9]{1,100}")

@@ -16,11 +16,11 @@ from typing import Any, Generic, Self, TypeVar
 from sqlalchemy import Connection, text
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidConfig
+from sharequeue.domain.settings.variables import warn_of_unknown_configs
 from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS, Value
 from sharequeue.groups.configs.names import environment_name, known_key
 from sharequeue.groups.configs.texts import parse, reset_duration
-from sharequeue.words.errors import InvalidConfig
-from sharequeue.words.settings.variables import warn_of_unknown_configs
 
 _BOUNDED = (
     "session.timeout.ms",

@@ -21,6 +21,8 @@ from datetime import timedelta
 
 from sharequeue.database import Database
 from sharequeue.deadletters.drainer import DeadLetterDrainer
+from sharequeue.domain.errors import first_line
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.heartbeats import changed_groups, due_groups, expire_members_of, refresh_group
@@ -30,8 +32,6 @@ from sharequeue.service.coordinator.watch import Watch
 from sharequeue.state import State
 from sharequeue.state.journal import Journal, Kept
 from sharequeue.state.replicas import ReplicaWork, Work, beat_and_hear, hear_replica, replica_name
-from sharequeue.words.errors import first_line
-from sharequeue.words.settings import Settings
 
 _log = logging.getLogger(__name__)
 

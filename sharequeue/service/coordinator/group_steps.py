@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from sharequeue.database.sqlstates import sqlstate
-from sharequeue.words.errors import NotCoordinator, ShareError, first_line
+from sharequeue.domain.errors import NotCoordinator, ShareError, first_line
 
 _log = logging.getLogger(__name__)
 

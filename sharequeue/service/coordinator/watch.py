@@ -17,6 +17,17 @@ from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
 from sharequeue.database.sqlstates import sqlstate
+from sharequeue.domain.errors import (
+    CoordinatorNotAvailable,
+    LeaderNotAvailable,
+    NotCoordinator,
+    OffsetNotAvailable,
+    ShareError,
+    explanation,
+    first_line,
+)
+from sharequeue.domain.names import listed
+from sharequeue.domain.values import LogSeen, SharePartition
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
 from sharequeue.groups.heartbeats import refresh_group
 from sharequeue.groups.service_leases import ServiceLease
@@ -32,17 +43,6 @@ from sharequeue.service.coordinator.watched_topics import (
     watched_groups,
 )
 from sharequeue.state import State
-from sharequeue.words.errors import (
-    CoordinatorNotAvailable,
-    LeaderNotAvailable,
-    NotCoordinator,
-    OffsetNotAvailable,
-    ShareError,
-    explanation,
-    first_line,
-)
-from sharequeue.words.names import listed
-from sharequeue.words.values import LogSeen, SharePartition
 
 _log = logging.getLogger(__name__)
 

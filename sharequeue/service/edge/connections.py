@@ -25,11 +25,11 @@ from typing import Any
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sharequeue.domain.errors import InvalidRequest
+from sharequeue.domain.settings import ServiceLimits
 from sharequeue.service.edge.certificates import principal_of_subject
 from sharequeue.service.edge.rates import network_of
 from sharequeue.service.edge.response_headers import COMMON
-from sharequeue.words.errors import InvalidRequest
-from sharequeue.words.settings import ServiceLimits
 
 __all__ = ["CONNECTION", "MAX_HEADER_BYTES", "Connection", "Connections"]
 

@@ -15,8 +15,8 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sharequeue.words.errors import InvalidRequest
-from sharequeue.words.names import shown
+from sharequeue.domain.errors import InvalidRequest
+from sharequeue.domain.names import shown
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 ANY = "*"

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from sharequeue.domain.values import HeldDeadLetters
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state.replicas import LATE_SECONDS, WORK, Replicas, Work
-from sharequeue.words.values import HeldDeadLetters
 
 __all__ = ["KINDS", "Fault", "Faults", "Kind", "recorded_faults"]
 

@@ -10,12 +10,12 @@ from sharequeue.database import Database
 from sharequeue.database.migrations import pending
 from sharequeue.database.schema_files import SchemaNewer, SchemaOutdated
 from sharequeue.database.sqlstates import outage_reason
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.settings import SettingMissing
+from sharequeue.domain.values import HeldDeadLetters
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
 from sharequeue.state.replicas import Replicas, read_replicas
-from sharequeue.words.errors import ShareError
-from sharequeue.words.settings import SettingMissing
-from sharequeue.words.values import HeldDeadLetters
 
 __all__ = ["DatabaseProbe", "DatabaseState", "ask_broker", "held_letters"]
 

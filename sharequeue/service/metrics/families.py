@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sharequeue.domain.figures import GroupFigures, SharePartitionStatus, words_of
+from sharequeue.domain.values import HeldDeadLetters
 from sharequeue.service.health.faults import KINDS, Fault
 from sharequeue.state.replicas import Replicas
-from sharequeue.words.figures import GroupFigures, SharePartitionStatus, words_of
-from sharequeue.words.values import HeldDeadLetters
 
 __all__ = ["SUMMED", "Family", "Read", "all_families", "of_database", "of_process", "unavailable"]
 

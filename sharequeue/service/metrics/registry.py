@@ -20,13 +20,13 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sharequeue.database import Database
+from sharequeue.domain import traces
+from sharequeue.domain.errors import ShareError, first_line
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.health.faults import Fault, Faults, recorded_faults
 from sharequeue.service.health.single_flight import SingleFlight
 from sharequeue.service.metrics.families import of_database, of_process, unavailable
 from sharequeue.service.metrics.figures import Reader
-from sharequeue.words import traces
-from sharequeue.words.errors import ShareError, first_line
 
 __all__ = ["Metrics", "RequestDurations"]
 

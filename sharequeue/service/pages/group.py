@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from starlette.responses import Response
 
+from sharequeue.domain.figures import SharePartitionStatus
+from sharequeue.domain.values import LeaseRow
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.descriptions import GroupDescription, describe_group
 from sharequeue.reports import drawing, parts
@@ -17,8 +19,6 @@ from sharequeue.reports.remarks import remarks_of
 from sharequeue.service.pages.layout import link
 from sharequeue.service.pages.requests import PageRequest
 from sharequeue.state import State
-from sharequeue.words.figures import SharePartitionStatus
-from sharequeue.words.values import LeaseRow
 
 _PARTITIONS = 25
 _LEASES = 50

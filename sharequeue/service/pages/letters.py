@@ -17,12 +17,12 @@ from sharequeue.deadletters.browsing import Browsed, Seen, browse, letter_at
 from sharequeue.deadletters.letters import DeadLetter
 from sharequeue.deadletters.redrive.batches import UNHANDLED, HandledLetters, RedriveBatches
 from sharequeue.deadletters.redrive.selection import Selection
+from sharequeue.domain.moments import moment_of
+from sharequeue.domain.record_bytes import text_of
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.reports.html import Content, Html, address, element, joined, short_moment, table
 from sharequeue.service.pages.layout import link
 from sharequeue.service.pages.requests import PageRequest
-from sharequeue.words.moments import moment_of
-from sharequeue.words.record_bytes import text_of
 
 _MOST = 20
 _KEY_BYTES, _VALUE_BYTES = 60, 120

@@ -8,6 +8,7 @@ from datetime import UTC, date
 import sqlalchemy as sa
 from starlette.responses import Response
 
+from sharequeue.domain.figures import GroupFigures
 from sharequeue.groups.descriptions import GroupSummary, list_groups
 from sharequeue.reports.html import Content, Html, address, each, element, joined, moment, table
 from sharequeue.reports.parts import cell, duration, shown_figures
@@ -17,7 +18,6 @@ from sharequeue.service.pages.layout import link
 from sharequeue.service.pages.requests import PageRequest
 from sharequeue.state import State
 from sharequeue.state.replicas import WORK
-from sharequeue.words.figures import GroupFigures
 
 _MOST = 50
 _MOST_REMARKS = 20

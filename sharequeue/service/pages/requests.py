@@ -20,6 +20,14 @@ from starlette.responses import Response
 
 from sharequeue.database import Database
 from sharequeue.database.pool import Joined
+from sharequeue.domain.errors import (
+    GroupAuthorizationFailed,
+    ShareError,
+    TopicAuthorizationFailed,
+    UnknownServerError,
+    first_line,
+)
+from sharequeue.domain.names import shown
 from sharequeue.groups.acls import authorized_operations, authorized_topic_operations, on_behalf_of
 from sharequeue.groups.group_names import require_there
 from sharequeue.groups.tokens import TokenRefused
@@ -28,14 +36,6 @@ from sharequeue.service.admin import Admin
 from sharequeue.service.callers import ANONYMOUS, Throttled, status_of
 from sharequeue.service.context import Service
 from sharequeue.service.pages.layout import error_page, page
-from sharequeue.words.errors import (
-    GroupAuthorizationFailed,
-    ShareError,
-    TopicAuthorizationFailed,
-    UnknownServerError,
-    first_line,
-)
-from sharequeue.words.names import shown
 
 __all__ = ["PageRequest", "Pages"]
 

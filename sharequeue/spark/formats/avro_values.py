@@ -21,12 +21,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.avro.functions import from_avro
 
+from sharequeue.domain.settings.jar_sets import fetch_command
 from sharequeue.spark.formats.avro_units import changed_unit
 from sharequeue.spark.formats.decoded_column import DECODED, decided, of_registry, shown
 from sharequeue.spark.formats.registry import Registry
 from sharequeue.spark.handler import HandlerError
 from sharequeue.spark.session import AVRO_LIMITS, SparkNotReady
-from sharequeue.words.settings.jar_sets import fetch_command
 
 MOST_IDS = 1_000
 """The most schema ids of one lease. More mean that the topic has other bytes, and each would be a request to the

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from sharequeue.domain.extras import require
+from sharequeue.domain.settings import SettingMissing, Settings
 from sharequeue.spark.handler import HandlerError, RegistryNotAvailable
-from sharequeue.words.extras import require
-from sharequeue.words.settings import SettingMissing, Settings
 
 _DEFAULTS = {"timeout": 10, "max.retries": 2, "retries.wait.ms": 200, "cache.latest.ttl.sec": 0}
 _NO_SCHEMA, _NO_SUBJECT = 40403, 40401

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sharequeue.domain.figures import SharePartitionStatus
+from sharequeue.domain.values import Lease, SharePartition
 from sharequeue.kafka.reading import RecordReader
-from sharequeue.words.figures import SharePartitionStatus
-from sharequeue.words.values import Lease, SharePartition
 
 MAX_RECORDS = 10_000_000
 """Records leased in a round by default."""

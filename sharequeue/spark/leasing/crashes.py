@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from sharequeue.domain.errors import first_line
+from sharequeue.domain.names import listed, plural
+from sharequeue.domain.values import Lease
 from sharequeue.spark.handler import PipelineError
-from sharequeue.words.errors import first_line
-from sharequeue.words.names import listed, plural
-from sharequeue.words.values import Lease
 
 WORKER_EXITED = "Python worker exited unexpectedly"
 _KILLED = re.compile(rf"(?:{WORKER_EXITED}|ExecutorLostFailure)[^\n]*")

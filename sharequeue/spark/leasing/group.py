@@ -19,6 +19,11 @@ from datetime import UTC
 from pyspark.sql import SparkSession
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import UnknownTopicId
+from sharequeue.domain.figures import SharePartitionStatus
+from sharequeue.domain.names import plural
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import TopicInfo, Topics
@@ -27,11 +32,6 @@ from sharequeue.spark.leasing.renewal import Member
 from sharequeue.spark.session import refuse_connect, spark_session
 from sharequeue.spark.waits import named_wait
 from sharequeue.state import State
-from sharequeue.words.errors import UnknownTopicId
-from sharequeue.words.figures import SharePartitionStatus
-from sharequeue.words.names import plural
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 
 _log = logging.getLogger(__name__)
 

@@ -36,6 +36,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.util import inheritable_thread_target
 
+from sharequeue.domain.values import Lease, SharePartition
 from sharequeue.spark.handler import MostFailed
 from sharequeue.spark.leasing.crashes import (
     WHAT_TO_CHECK,
@@ -51,7 +52,6 @@ from sharequeue.spark.leasing.crashes import (
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.output.lease_files import Written
 from sharequeue.spark.reading.source import cannot_be_scanned, sought_instead
-from sharequeue.words.values import Lease, SharePartition
 
 _log = logging.getLogger(__name__)
 

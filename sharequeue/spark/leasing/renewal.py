@@ -15,6 +15,15 @@ from typing import Protocol, Self
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from sqlalchemy.exc import SQLAlchemyError
 
+from sharequeue.domain.errors import (
+    BrokerNotAvailable,
+    InvalidTimestamp,
+    OffsetOutOfRange,
+    ShareError,
+    UnknownTopicId,
+)
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import Lease, SharePartition
 from sharequeue.spark.handler import PipelineError, RegistryNotAvailable
 from sharequeue.spark.leasing.budget import Budget
 from sharequeue.spark.leasing.crashes import reason_for_letters
@@ -24,15 +33,6 @@ from sharequeue.spark.signals import deferred, forget_interrupted_call
 from sharequeue.state import State
 from sharequeue.state.calls import in_calls
 from sharequeue.state.locks import Holder, LockKeeper, lock_clock
-from sharequeue.words.errors import (
-    BrokerNotAvailable,
-    InvalidTimestamp,
-    OffsetOutOfRange,
-    ShareError,
-    UnknownTopicId,
-)
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import Lease, SharePartition
 
 _log = logging.getLogger(__name__)
 

@@ -16,13 +16,13 @@ from uuid import UUID, uuid4
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, OperationalError
 
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import Acknowledged, Lease, LeaseOutput
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.outcomes.outcomes import Acknowledgement
 from sharequeue.state import State
 from sharequeue.state.calls import A_CALL, LeaseAcknowledgement, in_calls
-from sharequeue.words.errors import ShareError
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import Acknowledged, Lease, LeaseOutput
 
 MOST_DELAYS = 100
 """The most different times of one lease; the state takes a hundred."""

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from sharequeue.domain.names import printable
 from sharequeue.spark.output.files import Files, literal
-from sharequeue.words.names import printable
 
 _COLUMNS = ("topic", "partition", "offset", "outcome", "error")
 _AT_ONCE = 1000

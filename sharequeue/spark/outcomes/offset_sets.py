@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.offsets import MAX_OFFSET, Bounds, OffsetSet
 from sharequeue.spark.handler import HandlerError
-from sharequeue.words.offsets import MAX_OFFSET, Bounds, OffsetSet
 
 BITMAP_OFFSETS = 32_768
 """Offsets in one of Spark's bitmaps, of 4 KiB."""

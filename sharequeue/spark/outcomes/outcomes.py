@@ -38,15 +38,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.names import plural
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.spark.handler import KEPT_AS_GIVEN, OUTCOMES, HandlerError
 from sharequeue.spark.outcomes.offset_sets import OffsetGroup, offset_sets, offset_sets_in
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.reading.plan import Scan, TopicPartition, plan_scans
 from sharequeue.spark.reading.source import cannot_be_scanned, sought_instead
-from sharequeue.words.names import plural
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
 
 _log = logging.getLogger(__name__)
 

@@ -17,6 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StringType
 
+from sharequeue.domain.settings.addresses import located
+from sharequeue.domain.values import Lease
 from sharequeue.spark.handler import OUTCOMES, RELEASE, HandlerError, with_outcomes
 from sharequeue.spark.outcomes.outcomes import Seen, refuse_other_partitions, seen_in
 from sharequeue.spark.output.damaged import named_leases, reads_what_it_wrote
@@ -26,8 +28,6 @@ from sharequeue.spark.output.parquet import read_parquet
 from sharequeue.spark.output.reachable import failed_by_store
 from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse_unshared
 from sharequeue.spark.reading.source import Source
-from sharequeue.words.settings.addresses import located
-from sharequeue.words.values import Lease
 
 _NO_LEASE = -1
 _Outcomes = DataFrame | str | PathLike[str]

@@ -19,6 +19,7 @@ from uuid import UUID, uuid4
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.settings import Settings
 from sharequeue.spark.handler import ACCEPT, LEASE, PipelineError
 from sharequeue.spark.output.damaged import reads_what_counts
 from sharequeue.spark.output.files import Files, literal
@@ -28,7 +29,6 @@ from sharequeue.spark.output.owners import refuse_other_database
 from sharequeue.spark.output.shared_folder import Counted, all_read_back
 from sharequeue.spark.table import Removed
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 
 Step = Literal["begun", "written", "committed", "removed"]
 

@@ -13,10 +13,10 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from sharequeue.domain.errors import first_line
 from sharequeue.spark.handler import LEASE
 from sharequeue.spark.output.reachable import OutputDamaged, whole_text
 from sharequeue.spark.output.shared_folder import OutputNotShared
-from sharequeue.words.errors import first_line
 
 _DAMAGED = (
     "PATH_NOT_FOUND",

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
+from sharequeue.domain.errors import InvalidRequest
+from sharequeue.domain.names import is_folder_name
+from sharequeue.domain.settings import Settings
 from sharequeue.spark.handler import LEASE
 from sharequeue.spark.output.files import Files
 from sharequeue.state import State
-from sharequeue.words.errors import InvalidRequest
-from sharequeue.words.names import is_folder_name
-from sharequeue.words.settings import Settings
 
 _WRITTEN = re.compile(r"leases=([0-9a-f-]{36})-(\d+)(?:,(\d+))?-[0-9a-f]{12}")
 

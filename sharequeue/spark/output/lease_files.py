@@ -19,6 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import Lease
 from sharequeue.spark.handler import ACCEPT, KEPT_AS_GIVEN, LEASE, REJECT, HandlerError
 from sharequeue.spark.output.damaged import named_leases, reads_what_it_wrote
 from sharequeue.spark.output.files import Files, literal
@@ -26,8 +28,6 @@ from sharequeue.spark.output.folders import SinkNames, new_folder, remove_lease
 from sharequeue.spark.output.reachable import failed_by_store
 from sharequeue.spark.output.shared_folder import Counted, all_read_back
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import Lease
 
 _LEASE_ID, _OFFSET, _REASON = "sharequeue_lease_id", "sharequeue_offset", "sharequeue_reason"
 _NULL = "__HIVE_DEFAULT_PARTITION__"

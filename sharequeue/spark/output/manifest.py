@@ -14,6 +14,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from sharequeue.domain.names import nearest
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import OutputRow
 from sharequeue.spark.handler import LEASE, PipelineError
 from sharequeue.spark.output.damaged import named_leases, reads_what_counts, refuse_emptied
 from sharequeue.spark.output.files import Files
@@ -21,9 +24,6 @@ from sharequeue.spark.output.folders import SinkNames, sink_root
 from sharequeue.spark.output.parquet import read_parquet
 from sharequeue.spark.output.reachable import OutputDamaged
 from sharequeue.state import State
-from sharequeue.words.names import nearest
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import OutputRow
 
 _FOLDER = re.compile(rf"/(leases=[^/]+/{LEASE}=-?\d+|compacted=[^/]+)$")
 _DATA_FILE = re.compile(rf"/(leases=[^/]+/{LEASE}=-?\d+|compacted=[^/]+)/[^_./][^/]*")

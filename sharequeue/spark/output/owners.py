@@ -18,12 +18,12 @@ from uuid import UUID
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
+from sharequeue.domain.settings import Settings
 from sharequeue.spark.handler import PipelineError
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import SinkNames, sink_root
 from sharequeue.spark.output.reachable import OutputDamaged
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 
 _MARKS = "_state"
 _MARK = re.compile(r"([0-9a-f-]{36})_([0-9a-f-]{36})_(\d{1,15})")

@@ -14,9 +14,9 @@ from typing import Any
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.settings import Settings
 from sharequeue.spark.handler import PipelineError
 from sharequeue.spark.output.files import Files
-from sharequeue.words.settings import Settings
 
 COUNTED_SECONDS = 60.0
 """Longest wait for a count after its write has ended. It is available at once, unless Spark has lost the event."""

@@ -23,14 +23,14 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
 from sharequeue.deadletters.redrive.selection import REDRIVE_GROUP
+from sharequeue.domain.offsets import Bounds, OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import Lease
 from sharequeue.kafka.clients import spark_options
 from sharequeue.spark.arrow_types import arrow_schema
 from sharequeue.spark.reading.options import ISOLATION, READER_OPTIONS, SEEK
 from sharequeue.spark.reading.plan import Scan, Segment, TopicPartition, plan_scans
 from sharequeue.spark.reading.seeking import seek_records, sought
-from sharequeue.words.offsets import Bounds, OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import Lease
 
 MOST_CONSTANTS = 32
 """The most topic-partitions, or offsets, that are looked up in a map, one after the other; more use the join."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sharequeue.words.offsets import OffsetSet, Range
+from sharequeue.domain.offsets import OffsetSet, Range
 
 TopicPartition = tuple[str, int]
 

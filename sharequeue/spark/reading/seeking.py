@@ -16,14 +16,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import portable_config
 from sharequeue.kafka.reading import SEEKING, RecordReader
 from sharequeue.spark.arrow_types import arrow_schema
 from sharequeue.spark.reading.offset_reader import Seeker
 from sharequeue.spark.reading.options import ISOLATION, SEEK
 from sharequeue.spark.reading.plan import NEAR, Segment, TopicPartition
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
 
 SEEK_RECORDS = 2_000
 """Records that a task scans in the time of one seek."""

@@ -16,6 +16,16 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from sharequeue.domain.errors import (
+    BrokerNotAvailable,
+    InvalidTimestamp,
+    OffsetOutOfRange,
+    ShareError,
+    UnknownTopicId,
+)
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import READ_COMMITTED, Lease, LogSeen, SharePartition
 from sharequeue.kafka.clients import spark_options
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics, is_same
 from sharequeue.spark.reading.frame import leased_records, not_for_others, scan_records, sought_scan
@@ -23,16 +33,6 @@ from sharequeue.spark.reading.options import ISOLATION, READER_OPTIONS, SEEK, Re
 from sharequeue.spark.reading.plan import Scan, TopicPartition
 from sharequeue.spark.session import refuse_without_connector
 from sharequeue.state import State
-from sharequeue.words.errors import (
-    BrokerNotAvailable,
-    InvalidTimestamp,
-    OffsetOutOfRange,
-    ShareError,
-    UnknownTopicId,
-)
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import READ_COMMITTED, Lease, LogSeen, SharePartition
 
 _TIMED_OUT = re.compile(
     # Of the connector, of Java's client, and of the tasks that seek (`offset_reader.py`).

@@ -18,6 +18,15 @@ import sqlalchemy as sa
 from pyspark.sql import Column
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.errors import (
+    BrokerNotAvailable,
+    InvalidRequest,
+    OffsetOutOfRange,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import Delivery, Lease, SharePartition
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, is_same
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.offset_sets import offset_sets
@@ -26,15 +35,6 @@ from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.replays.selection import Window
 from sharequeue.state import State
-from sharequeue.words.errors import (
-    BrokerNotAvailable,
-    InvalidRequest,
-    OffsetOutOfRange,
-    UnknownTopicId,
-    UnknownTopicOrPartition,
-)
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import Delivery, Lease, SharePartition
 
 WINDOWS_AT_ONCE = 100
 """The most windows of one pass over the log."""

@@ -22,6 +22,10 @@ import psycopg2
 from pyspark.sql import SparkSession
 
 from sharequeue.deadletters.redrive.redriven_records import redriven_records
+from sharequeue.domain.errors import InvalidRequest, UnknownTopicId
+from sharequeue.domain.names import plural
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics, is_same
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.offset_sets import offset_sets
@@ -35,10 +39,6 @@ from sharequeue.spark.sinks.interface import Replacement, SinkContext
 from sharequeue.spark.sinks.parquet import ParquetByLease
 from sharequeue.spark.table import Shown, Table
 from sharequeue.state import State
-from sharequeue.words.errors import InvalidRequest, UnknownTopicId
-from sharequeue.words.names import plural
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.settings import Settings
 
 __all__ = ["PublishReport", "publish"]
 

@@ -23,6 +23,10 @@ import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.names import folder_name
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType, Lease
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.handler import ACCEPT, OUTCOMES, call_handler
@@ -52,10 +56,6 @@ from sharequeue.spark.replays.selection import (
 from sharequeue.spark.signals import forget_interrupted_call
 from sharequeue.spark.spark_jobs import cancellable, uncache
 from sharequeue.state import State
-from sharequeue.words.names import folder_name
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType, Lease
 
 __all__ = ["replay", "replay_folder", "replay_windows"]
 

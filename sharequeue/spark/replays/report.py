@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sharequeue.domain.names import plural
+from sharequeue.domain.offsets import OffsetSet
 from sharequeue.spark.table import Shown, Table
-from sharequeue.words.names import plural
-from sharequeue.words.offsets import OffsetSet
 
 _COUNTS = ("accepted", "accepted_rows", "released", "rejected", "dropped")
 """Counts of records, except `accepted_rows`."""

@@ -13,8 +13,8 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Self
 from zoneinfo import ZoneInfo
 
+from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.spark.reading.plan import TopicPartition
-from sharequeue.words.offsets import EMPTY, OffsetSet
 
 _OFFSETS = re.compile(r"([^:]+):(\d+):(\d+)(?:-(\d+))?")
 _LEASES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")

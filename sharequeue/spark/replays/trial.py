@@ -17,6 +17,10 @@ from itertools import islice
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.names import plural
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import Delivery, Lease
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.handler import ACCEPT, OUTCOMES, call_handler
@@ -30,10 +34,6 @@ from sharequeue.spark.replays.offsets import Logs, in_flight, logs_of, stand_ins
 from sharequeue.spark.spark_jobs import uncache
 from sharequeue.spark.table import Shown, Table
 from sharequeue.state import State
-from sharequeue.words.names import plural
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import Delivery, Lease
 
 __all__ = ["Trial", "try_on"]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
+from sharequeue.domain.values import Acknowledged, Lease, LeaseOutput
 from sharequeue.spark.outcomes.acknowledging import acknowledge
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.manifest import ELSEWHERE
@@ -19,7 +20,6 @@ from sharequeue.spark.sinks.interface import (
     WrittenRound,
     discard,
 )
-from sharequeue.words.values import Acknowledged, Lease, LeaseOutput
 
 WriteLease = Callable[[DataFrame, Lease], None]
 

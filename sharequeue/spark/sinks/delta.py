@@ -21,15 +21,15 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from sharequeue.domain.errors import first_line
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.settings.addresses import is_uri
+from sharequeue.domain.settings.jar_sets import fetch_command
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.session import EXTENSIONS
 from sharequeue.spark.sinks.columns import Limit, Shape, folder_limits, quoted
 from sharequeue.spark.sinks.interface import OpenSink, Sink, SinkContext, SinkRefused, Stored
 from sharequeue.spark.sinks.transfers import Rows, Step, opened
-from sharequeue.words.errors import first_line
-from sharequeue.words.settings import Settings
-from sharequeue.words.settings.addresses import is_uri
-from sharequeue.words.settings.jar_sets import fetch_command
 
 _READS_CHECKPOINTS = (4, 3)
 """The first Delta that reads checkpoints with every Spark of its series; an older one calls a constructor that Spark

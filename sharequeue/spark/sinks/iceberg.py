@@ -17,12 +17,12 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.settings.jar_sets import fetch_command
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.sinks.columns import Shape, folder_limits, quoted
 from sharequeue.spark.sinks.interface import OpenSink, Sink, SinkContext, SinkRefused, Stored
 from sharequeue.spark.sinks.transfers import Rows, Step, opened
-from sharequeue.words.settings import Settings
-from sharequeue.words.settings.jar_sets import fetch_command
 
 _WAP = "write.wap.enabled"
 _WAP_ID = "wap.id"

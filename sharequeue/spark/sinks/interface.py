@@ -24,6 +24,10 @@ from typing import ClassVar, Protocol, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from sharequeue.domain.errors import InvalidRequest
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import Acknowledged, Lease, LeaseOutput
 from sharequeue.spark.handler import KEPT_COLUMNS, RESULT_NAMES, PipelineError
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.outcomes.acknowledging import acknowledge_all, to_send
@@ -33,10 +37,6 @@ from sharequeue.spark.output.folders import SinkNames, remove_lease
 from sharequeue.spark.output.parquet import ColumnChanged
 from sharequeue.spark.output.written_columns import WrittenColumns
 from sharequeue.state import State
-from sharequeue.words.errors import InvalidRequest
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import Acknowledged, Lease, LeaseOutput
 
 AT = ["topic", "partition", "offset"]
 """The columns that name a record."""

@@ -13,6 +13,10 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.errors import InvalidRequest
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.settings.addresses import is_uri
+from sharequeue.domain.values import Acknowledged, LeaseOutput, OutputRow
 from sharequeue.spark.output.compaction import CompactionFailed, NewFolder, write_folder
 from sharequeue.spark.output.folders import SinkNames, no_files, sink_root
 from sharequeue.spark.output.manifest import ELSEWHERE, read_counted
@@ -29,10 +33,6 @@ from sharequeue.spark.sinks.interface import (
     WrittenRound,
     records_at,
 )
-from sharequeue.words.errors import InvalidRequest
-from sharequeue.words.settings import Settings
-from sharequeue.words.settings.addresses import is_uri
-from sharequeue.words.values import Acknowledged, LeaseOutput, OutputRow
 
 _HOME = "sharequeue_home"
 _Move = tuple[NewFolder, Sequence[OutputRow], Mapping[int, int]]

@@ -27,6 +27,9 @@ from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as fn
 from sqlalchemy.exc import SQLAlchemyError
 
+from sharequeue.domain.errors import InvalidRequest
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import Acknowledged, LeaseOutput
 from sharequeue.spark.outcomes.acknowledging import acknowledge
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import SinkNames
@@ -69,9 +72,6 @@ from sharequeue.spark.sinks.postgres_tables import (
     staging_tables,
     with_password,
 )
-from sharequeue.words.errors import InvalidRequest
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import Acknowledged, LeaseOutput
 
 _log = logging.getLogger(__name__)
 

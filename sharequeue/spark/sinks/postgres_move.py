@@ -18,9 +18,9 @@ from typing import Any
 import psycopg2
 from psycopg2 import sql
 
+from sharequeue.domain.offsets import MAX_OFFSET
 from sharequeue.spark.sinks.postgres_copy import ATTEMPT, OFFSET, refusal
 from sharequeue.spark.sinks.postgres_tables import Target
-from sharequeue.words.offsets import MAX_OFFSET
 
 Piece = tuple[int, int]
 """The first and the last offset of an insert."""

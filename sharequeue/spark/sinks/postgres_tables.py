@@ -19,9 +19,9 @@ from psycopg2 import sql
 from psycopg2.errors import LockNotAvailable
 
 from sharequeue.database.pool import connection_defaults
+from sharequeue.domain.settings import normalise_database_url
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.state import State
-from sharequeue.words.settings import normalise_database_url
 
 DROP_WAIT_MS = 1000
 """How long the drop of a staging table waits for a copy into it. The next run tries again."""

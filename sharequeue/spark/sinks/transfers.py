@@ -29,6 +29,7 @@ from typing import Literal, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
+from sharequeue.domain.values import Acknowledged, LeaseOutput, Transfer
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import remove_lease
 from sharequeue.spark.output.manifest import ELSEWHERE, PENDING
@@ -36,7 +37,6 @@ from sharequeue.spark.output.parquet import ColumnChanged, read_parquet
 from sharequeue.spark.sinks.columns import Shape, as_table, by_name, unfit_rejected
 from sharequeue.spark.sinks.interface import Accepted, OpenSink, SinkContext, SinkRefused, WrittenRound
 from sharequeue.spark.waits import named_wait
-from sharequeue.words.values import Acknowledged, LeaseOutput, Transfer
 
 _log = logging.getLogger(__name__)
 

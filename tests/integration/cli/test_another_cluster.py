@@ -12,15 +12,15 @@ from sharequeue.database import Database
 from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import Selection
 from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.domain.errors import InconsistentClusterId
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.lease import lease
 from sharequeue.spark.run import run_rounds
 from sharequeue.state import State
-from sharequeue.words.errors import InconsistentClusterId
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.fixtures.pipelines import Holder, all_accepted, job_of
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.local.doctor import FAILURE, OK, examine
 from sharequeue.local.stack import StackInfo, status, up
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests import single
 from tests.fixtures.stack import REPOSITORY
 

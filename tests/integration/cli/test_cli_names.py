@@ -11,10 +11,10 @@ from sharequeue.cli import command
 from sharequeue.database import Database
 from sharequeue.deadletters.redrive.redrive import Redrive, RedrivePlan
 from sharequeue.deadletters.redrive.selection import Selection
+from sharequeue.domain.errors import GroupIdNotFound, ShareError, UnknownTopicOrPartition
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.group_names import group_names
-from sharequeue.words.errors import GroupIdNotFound, ShareError, UnknownTopicOrPartition
-from sharequeue.words.settings import Settings
 from tests.fixtures.deadletters import GivenUp
 from tests.fixtures.stack import MakeTopic
 

@@ -17,6 +17,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sharequeue.cli import main
 from sharequeue.database import Database
+from sharequeue.domain.errors import FencedStateEpoch, NonEmptyGroup
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.kafka.clients import client_config
@@ -24,10 +28,6 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.local.stack import StackInfo
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
-from sharequeue.words.errors import FencedStateEpoch, NonEmptyGroup
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 
 MakeTopic = Callable[..., str]

@@ -15,16 +15,16 @@ from sqlalchemy import text
 
 from sharequeue.cli import command
 from sharequeue.database import Database
+from sharequeue.domain.errors import GroupIdNotFound, InvalidConfig, UnknownTopicOrPartition
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.groups.group_names import awaited_share_partitions, group_names
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.reports.read import read_windows
 from sharequeue.state import State
 from sharequeue.state.replicas import ReplicaWork, hear_replica
-from sharequeue.words.errors import GroupIdNotFound, InvalidConfig, UnknownTopicOrPartition
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
 from tests import single
 from tests.fixtures.deadletters import GivenUp
 from tests.waiting import pass_time

@@ -11,11 +11,11 @@ from typing import Any
 from confluent_kafka import Message, Producer
 
 from sharequeue import Database, Settings, ShareConsumer, State
+from sharequeue.domain.figures import SharePartitionStatus
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.coordinator import Coordinator
-from sharequeue.words.figures import SharePartitionStatus
 from tests.waiting import running, wait_until
 
 

@@ -20,8 +20,8 @@ from confluent_kafka import Producer
 
 from sharequeue import Database, Settings
 from sharequeue.consumer.reader import Reader
+from sharequeue.domain.offsets import OffsetSet
 from sharequeue.kafka.clients import client_config
-from sharequeue.words.offsets import OffsetSet
 from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on
 from tests.servers.cutting_proxy import CuttingProxy

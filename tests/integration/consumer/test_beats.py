@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from sharequeue import Database, Settings, ShareConsumer
+from sharequeue.domain.settings import ServiceAddress
 from sharequeue.groups import heartbeat_transports
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
-from sharequeue.words.settings import ServiceAddress
 from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some
 

@@ -13,9 +13,9 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from sharequeue import AcknowledgeType, Database, Settings, ShareConsumer, State
+from sharequeue.domain.values import READ_COMMITTED, READ_UNCOMMITTED
 from sharequeue.kafka.clients import client_config
 from sharequeue.state.locks import Lock
-from sharequeue.words.values import READ_COMMITTED, READ_UNCOMMITTED
 from tests.fixtures.logs import delete_before
 from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on

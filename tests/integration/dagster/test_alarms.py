@@ -18,12 +18,12 @@ from dagster._daemon.freshness import FreshnessDaemon
 from dagster._daemon.sensor import execute_sensor_iteration
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests import single
 from tests.fixtures.dagster import code_location
 from tests.fixtures.stack import MakeTopic

@@ -23,12 +23,12 @@ from sharequeue.dagster import ShareGroup, share_group_defs
 from sharequeue.dagster.names import dagster_name
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.local.stack import StackInfo
 from sharequeue.spark import Summary, pipeline
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests import single
 from tests.fixtures.dagster import share_group
 from tests.fixtures.pipelines import Assigned, RunJob, job_of, standing

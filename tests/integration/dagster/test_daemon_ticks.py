@@ -19,9 +19,9 @@ from dagster._scheduler.scheduler import ScheduleIterationTimes, launch_schedule
 
 from sharequeue.dagster.names import GROUP_TAG
 from sharequeue.database import Database
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.state import State
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.fixtures.dagster import code_location
 from tests.reported import reported_lags

@@ -9,8 +9,8 @@ import dagster as dg
 from sharequeue.dagster.assets.accepted import Processing
 from sharequeue.dagster.definitions import share_group_defs
 from sharequeue.dagster.resources import share_group_resources
+from sharequeue.domain.offsets import OffsetSet
 from sharequeue.local.stack import StackInfo
-from sharequeue.words.offsets import OffsetSet
 from tests.fixtures.dagster import share_group
 from tests.fixtures.deadletters import GivenUp
 

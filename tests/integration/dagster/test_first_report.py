@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.dagster import share_group_defs, share_group_resources
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config
-from sharequeue.words.settings import Settings
 from tests.fixtures.dagster import share_group
 from tests.fixtures.deadletters import GivenUp
 from tests.reported import reported_lags

@@ -11,12 +11,12 @@ import sqlalchemy as sa
 
 from sharequeue.dagster import share_group_defs, share_group_resources
 from sharequeue.database import Database
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.local.stack import StackInfo
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.fixtures.dagster import share_group
 from tests.waiting import set_clock

@@ -6,7 +6,7 @@ import dagster as dg
 import sqlalchemy as sa
 
 from sharequeue.dagster import instance
-from sharequeue.words.settings import Settings
+from sharequeue.domain.settings import Settings
 
 
 def test_a_run_keeps_its_connections_and_outlives_their_end(

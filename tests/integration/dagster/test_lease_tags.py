@@ -13,9 +13,9 @@ from pyspark.sql import functions as fn
 
 from sharequeue.dagster import share_group_defs, share_group_resources
 from sharequeue.dagster.names import LEASES_TAG, lease_tag_value
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.fixtures.dagster import share_group
 from tests.fixtures.stack import MakeTopic
 

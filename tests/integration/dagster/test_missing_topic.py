@@ -11,7 +11,7 @@ from pyspark.sql import functions as fn
 
 from sharequeue.dagster import share_group_defs, share_group_resources
 from sharequeue.dagster.assets import accepted
-from sharequeue.words.settings import Settings
+from sharequeue.domain.settings import Settings
 from tests.fixtures.dagster import share_group
 from tests.fixtures.stack import MakeTopic
 

@@ -24,6 +24,10 @@ from sharequeue.dagster.resources import SettingsResource
 from sharequeue.dagster.sensors import Observed, observe_sensor
 from sharequeue.dagster.share_group import TOPIC_PREFIX, Automation, LagSensor
 from sharequeue.database import Database
+from sharequeue.domain.figures import SharePartitionStatus
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.kafka.clients import client_config
 from sharequeue.reports.history import Reports
@@ -31,10 +35,6 @@ from sharequeue.reports.read import read_figures
 from sharequeue.state import State
 from sharequeue.state.figures import Figures
 from sharequeue.state.replicas import hear_replica
-from sharequeue.words.figures import SharePartitionStatus
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.fixtures.dagster import share_group
 from tests.fixtures.deadletters import GivenUp

@@ -41,13 +41,13 @@ from sharequeue.deadletters.letters import (
     SEQUENCE,
     DeadLetter,
 )
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.local.stack import StackInfo
 from sharequeue.reports.data_docs import context_folder, data_docs_address, read_file, site_folder
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.fixtures.dagster import share_group
 from tests.fixtures.deadletters import GivenUp

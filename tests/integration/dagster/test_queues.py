@@ -20,9 +20,9 @@ from pipelines.reminders.pipeline import TOPIC as REMINDERS
 from sharequeue.dagster import share_group_defs, share_group_resources
 from sharequeue.dagster.testing import load_share_group
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.fixtures.stack import REPOSITORY
 
 pytestmark = pytest.mark.slow

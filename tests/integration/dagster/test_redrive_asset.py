@@ -13,8 +13,8 @@ from sharequeue.dagster.checks import dead_letter_checks
 from sharequeue.dagster.quality.examination import RECONCILED
 from sharequeue.dagster.redrive import redrive_job
 from sharequeue.dagster.resources import SettingsResource, StateResource
+from sharequeue.domain.offsets import OffsetSet
 from sharequeue.local.stack import StackInfo
-from sharequeue.words.offsets import OffsetSet
 from tests.fixtures.dagster import share_group
 from tests.fixtures.deadletters import GivenUp
 

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.dagster import ShareGroup, share_group_defs, share_group_resources
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.fixtures.stack import MakeTopic
 
 

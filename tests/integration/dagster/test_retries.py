@@ -22,11 +22,11 @@ from sharequeue.dagster import share_group_defs, share_group_resources
 from sharequeue.dagster.assets.accepted import Processing
 from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG
 from sharequeue.dagster.retries import NOT_RETRIED_TAG
+from sharequeue.domain.errors import BrokerNotAvailable, InvalidConfig
+from sharequeue.domain.settings import SettingMissing
 from sharequeue.spark.handler import MostFailed
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.sinks.interface import SinkRefused
-from sharequeue.words.errors import BrokerNotAvailable, InvalidConfig
-from sharequeue.words.settings import SettingMissing
 from tests.fixtures.dagster import code_location, share_group
 from tests.waiting import wait_until
 

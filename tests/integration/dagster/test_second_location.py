@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from sharequeue.domain.settings import Settings
 from sharequeue.local import dagster_ui
 from sharequeue.local.home import Home
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.fixtures.cluster import Cluster
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.stack import MakeTopic

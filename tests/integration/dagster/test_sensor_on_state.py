@@ -31,13 +31,13 @@ from sharequeue.dagster.sensors import active_runs, lag_sensor
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.signs_of_life import AT_WORK, CLOCK_SET_BACK, CLOSED
 from sharequeue.database import Database
+from sharequeue.domain.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.local.stack import StackInfo
 from sharequeue.reports import waiting_work
 from sharequeue.spark.output.manifest import PENDING
 from sharequeue.state import State
 from sharequeue.state.replicas import hear_replica
-from sharequeue.words.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
 from tests import single
 from tests.fixtures.dagster import share_group
 from tests.fixtures.stack import MakeTopic

@@ -10,13 +10,13 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.local import doctor, postgres
 from sharequeue.local.doctor import FAILURE, WARNING, Finding
 from sharequeue.local.home import Home
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.waiting import pass_time, wait_until
 

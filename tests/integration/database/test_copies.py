@@ -13,12 +13,12 @@ from click.testing import CliRunner, Result
 
 from sharequeue.cli import command
 from sharequeue.database import Database
+from sharequeue.domain.errors import FencedStateEpoch, InconsistentClusterId
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.local.doctor import FAILURE, OK, Finding, examine_servers
 from sharequeue.state import State
-from sharequeue.words.errors import FencedStateEpoch, InconsistentClusterId
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.fixtures.stack import MakeCopy
 

@@ -20,8 +20,8 @@ from sharequeue.database.migrations import (
     migrate,
 )
 from sharequeue.database.schema_files import Migration
+from sharequeue.domain.settings import RoleNames, Settings
 from sharequeue.local.doctor import FAILURE, _database
-from sharequeue.words.settings import RoleNames, Settings
 from tests.waiting import wait_until
 
 MakeDatabase = Callable[..., Database]

@@ -21,6 +21,8 @@ from sqlalchemy.exc import OperationalError
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
 from sharequeue.database.schema_files import migrations
+from sharequeue.domain.settings import DatabaseOptions, Settings
+from sharequeue.domain.values import AcknowledgeType
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import ports
@@ -28,8 +30,6 @@ from sharequeue.local.doctor import FAILURE, OK, examine_servers
 from sharequeue.local.stack import StackInfo
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
-from sharequeue.words.settings import DatabaseOptions, Settings
-from sharequeue.words.values import AcknowledgeType
 from tests import single
 from tests.operation_calls import call_every_operation, start
 from tests.servers.ports import free_port

@@ -7,10 +7,10 @@ from datetime import timedelta
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.operation_calls import call_every_operation
 from tests.waiting import pass_time

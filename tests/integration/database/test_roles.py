@@ -16,6 +16,8 @@ from sqlalchemy.exc import ProgrammingError
 from sharequeue.cli import command
 from sharequeue.database import Database
 from sharequeue.database.migrations import SchemaForbidden, migrate
+from sharequeue.domain.settings import RoleNames, Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.kafka.topics import Topics
@@ -34,8 +36,6 @@ from sharequeue.service.admin_bodies import (
 from sharequeue.service.callers import ANONYMOUS
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
-from sharequeue.words.settings import RoleNames, Settings
-from sharequeue.words.values import SharePartition
 from tests import single
 from tests.fixtures.stack import REPOSITORY
 from tests.operation_calls import call_every_operation, start

@@ -17,11 +17,11 @@ from sharequeue.database import Database, schema_files
 from sharequeue.database import migrations as migrating
 from sharequeue.database.migrations import migrate, pending
 from sharequeue.database.schema_files import Migration, SchemaOutdated, migrations
+from sharequeue.domain.errors import UnsupportedVersion
+from sharequeue.domain.values import SharePartition
 from sharequeue.local import ports, postgres
 from sharequeue.local.home import Home
 from sharequeue.state import State
-from sharequeue.words.errors import UnsupportedVersion
-from sharequeue.words.values import SharePartition
 from tests import single
 from tests.conformance.histories import run_histories
 from tests.operation_calls import call_every_operation

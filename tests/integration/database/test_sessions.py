@@ -12,12 +12,12 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.local.doctor import FAILURE, OK, Finding, examine_servers
 from sharequeue.local.stack import StackInfo
 from sharequeue.service.health.servers import DatabaseProbe
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests import single
 from tests.servers.transaction_pooler import TransactionPooler
 

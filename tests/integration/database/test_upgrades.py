@@ -17,10 +17,10 @@ import sqlalchemy as sa
 from sharequeue.database import Database, schema_files
 from sharequeue.database.migrations import SchemaBusy, migrate
 from sharequeue.database.schema_files import Migration, migrations
+from sharequeue.domain.settings import DatabaseOptions, RoleNames
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.state import State
-from sharequeue.words.settings import DatabaseOptions, RoleNames
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.integration.state.state_calls import take
 from tests.operations_at_once import deadlocks

@@ -14,10 +14,10 @@ import sqlalchemy as sa
 
 from sharequeue.consumer.failures import SINK
 from sharequeue.database import Database
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.heartbeats import HeartbeatRequest, ensure_group, heartbeat
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
 from tests import single
 from tests.fixtures.deadletters import GROUP_CONFIGS, GivenUp
 from tests.waiting import set_clock

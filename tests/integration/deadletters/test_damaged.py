@@ -14,9 +14,9 @@ from sharequeue.cli import command
 from sharequeue.deadletters.letters import RECORD_DAMAGED
 from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import Selection
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import READ_UNCOMMITTED
 from sharequeue.kafka.reading import RecordReader, scan
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import READ_UNCOMMITTED
 from tests.fixtures.deadletters import GivenUp, execute
 from tests.fixtures.raw_records import RawRecord, damage, produce_raw
 from tests.integration.consumer.share_group import poll_some, work_on

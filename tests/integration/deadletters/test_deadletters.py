@@ -18,13 +18,13 @@ from sharequeue.deadletters import outbox, writer
 from sharequeue.deadletters import topic as deadletter_topic
 from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.outbox import Step
+from sharequeue.domain.errors import UnknownTopicOrPartition
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.headers import Headers, headers_of
 from sharequeue.kafka.topics import Topics
-from sharequeue.words.errors import UnknownTopicOrPartition
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests.fixtures.deadletters import GivenUp, Stop, alter_configs, stop_at
 from tests.fixtures.logs import delete_before
 from tests.fixtures.stack import MakeTopic

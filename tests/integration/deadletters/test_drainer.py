@@ -13,11 +13,11 @@ from sqlalchemy import event, text
 from sharequeue.database import Database
 from sharequeue.deadletters import drainer as deadletter_drainer
 from sharequeue.deadletters.drainer import DeadLetterDrainer
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.context import Service
 from sharequeue.service.coordinator import Coordinator
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests.fixtures.deadletters import GivenUp, alter_configs
 from tests.waiting import running, wait_until
 

@@ -15,12 +15,12 @@ from sharequeue.deadletters.batches import marker_group
 from sharequeue.deadletters.outbox import Step
 from sharequeue.deadletters.topic import CannotWrite, DeadLetterRules, DeadLetterTopic, TopicKeeper
 from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.kafka import transactions
 from sharequeue.kafka.clients import client_config
 from sharequeue.state import State
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests.fixtures.deadletters import GivenUp, Stop, stop_at
 from tests.fixtures.stack import MakeTopic
 from tests.waiting import wait_until

@@ -13,8 +13,8 @@ from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]
 from sharequeue.database import Database
 from sharequeue.deadletters import batches
 from sharequeue.deadletters.drainer import DeadLetterDrainer
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.heartbeats import ensure_group
-from sharequeue.words.settings import Settings
 from tests.fixtures.deadletters import GROUP_CONFIGS, GivenUp, alter_configs
 from tests.integration.service.test_service import serving
 

@@ -13,17 +13,17 @@ from click.testing import CliRunner
 from sharequeue.cli import command
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
-from sharequeue.groups.acls import Acl, AclFilter, Acls, on_behalf_of
-from sharequeue.groups.heartbeats import ensure_group
-from sharequeue.state import State
-from sharequeue.words.errors import (
+from sharequeue.domain.errors import (
     ClusterAuthorizationFailed,
     GroupAuthorizationFailed,
     InvalidRequest,
     TopicAuthorizationFailed,
 )
-from sharequeue.words.settings import RoleNames
-from sharequeue.words.values import AcknowledgeType, SharePartition
+from sharequeue.domain.settings import RoleNames
+from sharequeue.domain.values import AcknowledgeType, SharePartition
+from sharequeue.groups.acls import Acl, AclFilter, Acls, on_behalf_of
+from sharequeue.groups.heartbeats import ensure_group
+from sharequeue.state import State
 from tests import single
 
 PURPOSES = ("owner", "service", "worker", "reader")

@@ -11,6 +11,8 @@ import pytest
 from sqlalchemy import text
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import CoordinatorNotAvailable, GroupIdNotFound, InvalidConfig, InvalidGroupId
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs, alter_group_configs
 from sharequeue.groups.descriptions import describe_group, list_groups
 from sharequeue.groups.heartbeats import (
@@ -24,8 +26,6 @@ from sharequeue.kafka.topics import TopicInfo
 from sharequeue.service.coordinator.watched_topics import record_topics, start_grown
 from sharequeue.state import State
 from sharequeue.state.replicas import hear_replica
-from sharequeue.words.errors import CoordinatorNotAvailable, GroupIdNotFound, InvalidConfig, InvalidGroupId
-from sharequeue.words.values import SharePartition
 from tests import single
 from tests.waiting import set_clock
 

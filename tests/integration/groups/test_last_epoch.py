@@ -6,14 +6,14 @@ import pytest
 from sqlalchemy import text
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidRequest
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.heartbeats import HeartbeatRequest, expire_members_of, heartbeat, refresh_group
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.service.coordinator.watched_topics import record_topics
 from sharequeue.state import State
-from sharequeue.words.errors import InvalidRequest
-from sharequeue.words.values import SharePartition
 from tests.waiting import pass_time
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"

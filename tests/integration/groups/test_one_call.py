@@ -13,6 +13,8 @@ from starlette.testclient import TestClient
 from sharequeue.consumer.configs import ConsumerConfig
 from sharequeue.consumer.member import Member
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups import heartbeats
 from sharequeue.groups.assignments import assignment_parameters, write_assignment
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
@@ -24,8 +26,6 @@ from sharequeue.kafka.topics import TopicInfo
 from sharequeue.service import create_app
 from sharequeue.service.coordinator.watched_topics import record_topics
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests.waiting import wait_until
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"

@@ -21,6 +21,8 @@ import sqlalchemy as sa
 
 from sharequeue.cli import command
 from sharequeue.database import Database
+from sharequeue.domain.settings import KAFKA_PREFIX, RoleNames, Settings
+from sharequeue.domain.settings.settings import Environment
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.configs.keys import SERVICE_CONFIGS
 from sharequeue.groups.configs.names import environment_name
@@ -29,8 +31,6 @@ from sharequeue.local import jars, kafka, ports
 from sharequeue.local.home import Home
 from sharequeue.local.preflight import JAVA_MAJORS, PYTHON_MINORS, find_java
 from sharequeue.local.stack import StackInfo
-from sharequeue.words.settings import KAFKA_PREFIX, RoleNames, Settings
-from sharequeue.words.settings.settings import Environment
 from tests.integration.local.docker_files import (
     DOCKER,
     REPOSITORY,

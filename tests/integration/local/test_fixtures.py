@@ -8,11 +8,11 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.database.migrations import pending
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests import single
 from tests.fixtures.stack import Copies, MakeTopic, has_share_bounds
 from tests.spares import Spare

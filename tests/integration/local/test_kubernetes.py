@@ -20,13 +20,13 @@ import sqlalchemy as sa
 import yaml
 
 from sharequeue import __version__
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.settings.settings import Environment
 from sharequeue.groups.configs.keys import SERVICE_CONFIGS
 from sharequeue.groups.configs.names import environment_name
 from sharequeue.service import probes, server
 from sharequeue.service.app import create_app
 from sharequeue.service.edge.hosts import LOOPBACK_HOSTS
-from sharequeue.words.settings import Settings
-from sharequeue.words.settings.settings import Environment
 from tests.integration.local.docker_files import DOCKER, image_environment, mount_points, ours
 
 FOLDER = DOCKER / "kubernetes"

@@ -20,12 +20,12 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config
 from sharequeue.local import ports, postgres, processes
 from sharequeue.local.home import Home, file_lock, read_json
 from sharequeue.local.preflight import StackError
 from sharequeue.local.stack import StackInfo, down, reset, status, up
-from sharequeue.words.settings import Settings
 from tests.fixtures.stack import REPOSITORY, jars_folder
 from tests.waiting import wait_until
 

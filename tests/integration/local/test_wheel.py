@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sharequeue.words.settings import Settings
+from sharequeue.domain.settings import Settings
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.stack import REPOSITORY, MakeTopic
 
@@ -26,7 +26,7 @@ USER = textwrap.dedent(
     from pyspark.sql import functions as fn
     from sharequeue.database import Database
     from sharequeue.groups.configs import alter_group_configs
-    from sharequeue.words.settings import Settings
+    from sharequeue.domain.settings import Settings
     from sharequeue.spark import lease
 
     group, topic = sys.argv[1:]

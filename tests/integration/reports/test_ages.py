@@ -12,6 +12,8 @@ from confluent_kafka import Producer
 
 from sharequeue.cli import command
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.reading import first_records
@@ -19,8 +21,6 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.reports.history import Reports
 from sharequeue.reports.read import read_report
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests import single
 from tests.fixtures.logs import delete_before
 from tests.fixtures.stack import MakeTopic

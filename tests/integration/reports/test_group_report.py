@@ -12,13 +12,13 @@ from click.testing import CliRunner
 
 from sharequeue.cli import command
 from sharequeue.database import Database
+from sharequeue.domain.errors import GroupIdNotFound
+from sharequeue.domain.figures import GroupFigures
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.reports.history import Reports
 from sharequeue.reports.read import read_figures, read_report
 from sharequeue.state import State
-from sharequeue.words.errors import GroupIdNotFound
-from sharequeue.words.figures import GroupFigures
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.reported import reported_lags
 from tests.waiting import pass_time

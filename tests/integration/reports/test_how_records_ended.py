@@ -8,13 +8,13 @@ from datetime import timedelta
 import pytest
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidRecordState
+from sharequeue.domain.figures import SharePartitionStatus
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.state import State
-from sharequeue.words.errors import InvalidRecordState
-from sharequeue.words.figures import SharePartitionStatus
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
 from tests import single
 from tests.integration.cli.test_offsets import Command, command
 

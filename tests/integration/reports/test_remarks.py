@@ -12,6 +12,9 @@ from starlette.testclient import TestClient
 from sharequeue.cli import command
 from sharequeue.dagster.reports import spso_and_lag
 from sharequeue.database import Database
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.reports.page import page
@@ -19,9 +22,6 @@ from sharequeue.reports.read import read_report
 from sharequeue.reports.remarks import Remark, lines_of
 from sharequeue.state import State
 from sharequeue.state.replicas import ReplicaWork, hear_replica
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.integration.service.pages.html_pages import Page
 from tests.integration.service.pages.pages_client import client_of, here_of

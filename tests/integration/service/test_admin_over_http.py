@@ -15,14 +15,7 @@ from starlette.testclient import TestClient
 from sharequeue.cli import command
 from sharequeue.database import Database
 from sharequeue.database.pool import Joined
-from sharequeue.groups.acls import OPERATIONS, Acl, AclFilter, Acls, authorized_operations, on_behalf_of
-from sharequeue.groups.configs import GroupConfigs, alter_group_configs
-from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
-from sharequeue.groups.tokens import Tokens
-from sharequeue.service import create_app
-from sharequeue.service.callers import ANONYMOUS
-from sharequeue.state import State
-from sharequeue.words.errors import (
+from sharequeue.domain.errors import (
     GroupAuthorizationFailed,
     GroupIdNotFound,
     InvalidConfig,
@@ -33,8 +26,15 @@ from sharequeue.words.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
+from sharequeue.groups.acls import OPERATIONS, Acl, AclFilter, Acls, authorized_operations, on_behalf_of
+from sharequeue.groups.configs import GroupConfigs, alter_group_configs
+from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
+from sharequeue.groups.tokens import Tokens
+from sharequeue.service import create_app
+from sharequeue.service.callers import ANONYMOUS
+from sharequeue.state import State
 from tests import single
 from tests.fixtures.stack import MakeTopic
 from tests.integration.service.openapi import conforming

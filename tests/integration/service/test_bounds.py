@@ -18,6 +18,7 @@ import sqlalchemy as sa
 import uvicorn
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeat_transports import ServiceHeartbeats
 from sharequeue.groups.heartbeats import HeartbeatRequest
@@ -26,7 +27,6 @@ from sharequeue.service import Tls, create_app
 from sharequeue.service.edge.connections import MAX_HEADER_BYTES
 from sharequeue.service.health.servers import DatabaseProbe, DatabaseState
 from sharequeue.service.server import configured
-from sharequeue.words.settings import Settings
 from tests.servers.certificates import Authority, Pair
 from tests.waiting import wait_until
 

@@ -13,6 +13,14 @@ from confluent_kafka import Producer
 from sqlalchemy import text
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import (
+    BrokerNotAvailable,
+    InvalidTopic,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.group_names import awaited_share_partitions
@@ -23,14 +31,6 @@ from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.coordinator.watched_topics import watched_groups
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.words.errors import (
-    BrokerNotAvailable,
-    InvalidTopic,
-    TopicAlreadyExists,
-    UnknownTopicOrPartition,
-)
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.fixtures.logs import delete_before
 from tests.waiting import wait_until

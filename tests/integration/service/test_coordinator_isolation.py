@@ -18,6 +18,9 @@ from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy import text
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import UnknownTopicId
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.descriptions import describe_group
@@ -25,9 +28,6 @@ from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
-from sharequeue.words.errors import UnknownTopicId
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests import single
 from tests.waiting import pass_time, running, wait_until
 
@@ -222,7 +222,7 @@ REPLICA = """
 import os, signal, sys, threading
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.database import Database
-from sharequeue.words.settings import Settings
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
 
 place, ask = sys.argv[1], sys.argv[2]
@@ -407,7 +407,7 @@ import os, signal
 from sqlalchemy import text
 from sharequeue.database import Database
 from sharequeue.groups.lock_timeouts import short_transaction
-from sharequeue.words.settings import Settings
+from sharequeue.domain.settings import Settings
 
 with short_transaction(Database.open(Settings.load())) as connection:
     connection.execute(text("select from sharequeue.share_groups for update"))

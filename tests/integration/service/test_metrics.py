@@ -17,16 +17,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import CoordinatorNotAvailable
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgementBatch, AcknowledgeType, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.service import create_app
 from sharequeue.service.metrics import figures, registry
 from sharequeue.service.metrics.figures import Reader
 from sharequeue.state import State
 from sharequeue.state.replicas import LATE_SECONDS, hear_replica
-from sharequeue.words.errors import CoordinatorNotAvailable
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgementBatch, AcknowledgeType, SharePartition
 from tests import single
 from tests.docs.pages import ROOT
 from tests.integration.service.test_service import serving

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from sharequeue.database import Database
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.kafka import topics as asking
@@ -16,7 +17,6 @@ from sharequeue.kafka.topics import TopicInfo, Topics, TopicsFound
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.coordinator.watched_topics import MISSING_AT_ONCE, record_topics
 from sharequeue.state import State
-from sharequeue.words.values import SharePartition
 
 NAMES = tuple(f"missing-{number:04}" for number in range(6_000))
 PARTS = 6

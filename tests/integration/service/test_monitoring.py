@@ -17,14 +17,14 @@ from starlette.testclient import TestClient
 
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import RoleNames, Settings
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.service import create_app
 from sharequeue.service.metrics.figures import Reader
 from sharequeue.state import State
 from sharequeue.state.replicas import hear_replica
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import RoleNames, Settings
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.docs.pages import ROOT
 from tests.integration.service import promql

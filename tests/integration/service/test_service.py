@@ -22,6 +22,9 @@ from sharequeue import __version__
 from sharequeue.cli import command
 from sharequeue.database import Database, schema_files
 from sharequeue.database.schema_files import Migration
+from sharequeue.domain.errors import CoordinatorNotAvailable, InvalidRequest
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups import heartbeats
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.configs.published import publish_service_configs
@@ -34,9 +37,6 @@ from sharequeue.service import create_app
 from sharequeue.service.logs import OneLine
 from sharequeue.service.threads import POOL_SIZE
 from sharequeue.state import State
-from sharequeue.words.errors import CoordinatorNotAvailable, InvalidRequest
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests.integration.service.openapi import conforming
 from tests.servers.ports import free_port
 from tests.waiting import wait_for_locks, wait_until

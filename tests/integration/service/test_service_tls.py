@@ -13,13 +13,13 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import CoordinatorNotAvailable
+from sharequeue.domain.settings import ServiceAddress, SettingMissing, Settings
 from sharequeue.groups.acls import Acl, Acls
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.membership import Membership
 from sharequeue.groups.tokens import Tokens
 from sharequeue.service.edge.certificates import principal_of_subject
-from sharequeue.words.errors import CoordinatorNotAvailable
-from sharequeue.words.settings import ServiceAddress, SettingMissing, Settings
 from tests.servers.certificates import Authority
 from tests.servers.ports import free_port
 from tests.waiting import wait_until

@@ -9,14 +9,14 @@ import pytest
 from sqlalchemy import text
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import BrokerNotAvailable
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
-from sharequeue.words.errors import BrokerNotAvailable
-from sharequeue.words.values import SharePartition
 from tests import single
 
 MakeTopic = Callable[..., str]

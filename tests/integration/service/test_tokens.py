@@ -23,6 +23,14 @@ from sharequeue.cli import command
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
 from sharequeue.database.pool import Joined
+from sharequeue.domain.errors import (
+    ClusterAuthorizationFailed,
+    GroupAuthorizationFailed,
+    InvalidRequest,
+    SaslAuthenticationFailed,
+    ShareError,
+)
+from sharequeue.domain.settings import RoleNames, ServiceAddress, Settings
 from sharequeue.groups import heartbeat_transports
 from sharequeue.groups.acls import Acl, Acls, on_behalf_of
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs
@@ -34,14 +42,6 @@ from sharequeue.groups.tokens import Tokens
 from sharequeue.service import app as service_app
 from sharequeue.service import create_app
 from sharequeue.service.callers import ANONYMOUS
-from sharequeue.words.errors import (
-    ClusterAuthorizationFailed,
-    GroupAuthorizationFailed,
-    InvalidRequest,
-    SaslAuthenticationFailed,
-    ShareError,
-)
-from sharequeue.words.settings import RoleNames, ServiceAddress, Settings
 from tests.integration.service.test_service import serving
 
 LIMIT = "share.delivery.count.limit"

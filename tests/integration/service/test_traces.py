@@ -14,12 +14,12 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain import traces
+from sharequeue.domain.errors import CoordinatorNotAvailable
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeat_transports import ServiceHeartbeats
 from sharequeue.groups.heartbeats import HeartbeatRequest
-from sharequeue.words import traces
-from sharequeue.words.errors import CoordinatorNotAvailable
-from sharequeue.words.settings import Settings
 from tests.servers.ports import free_port
 from tests.waiting import wait_until
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from sharequeue.domain.errors import InvalidRecordState
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.progress import Progress
 from sharequeue.state import State
-from sharequeue.words.errors import InvalidRecordState
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, by_value, job_of
 from tests.fixtures.stack import MakeTopic
 

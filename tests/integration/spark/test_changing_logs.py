@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from sharequeue.domain.errors import UnknownTopicId
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import lease
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.progress import Progress, ProgressCallback
 from sharequeue.state import State
-from sharequeue.words.errors import UnknownTopicId
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests import single
 from tests.fixtures.logs import delete_before
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of

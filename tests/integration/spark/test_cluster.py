@@ -14,13 +14,13 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests.fixtures.cluster import RECORDS, Cluster, executor_of
 from tests.fixtures.pipelines import Holder, MakeTable, RunJob, all_accepted, job_of
 from tests.waiting import wait_until

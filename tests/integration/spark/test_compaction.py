@@ -16,13 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.cli import command
+from sharequeue.domain.errors import InvalidRequest, ShareError
+from sharequeue.domain.settings import Settings
 from sharequeue.spark.job import Summary
 from sharequeue.spark.output.compaction import Step, compact, sweep_compactions
 from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
-from sharequeue.words.errors import InvalidRequest, ShareError
-from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 from tests.killed import run_killed
@@ -165,7 +165,7 @@ KILLED = textwrap.dedent(
     from sharequeue.spark import spark_session
     from sharequeue.spark.output.compaction import compact
     from sharequeue.database import Database
-    from sharequeue.words.settings import Settings
+    from sharequeue.domain.settings import Settings
     from sharequeue.state import State
 
     home, output, group, sink = sys.argv[1:]

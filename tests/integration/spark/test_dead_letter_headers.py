@@ -9,10 +9,10 @@ from typing import Any
 from sharequeue.database import Database
 from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.spark.by_row import Reject, by_row
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, job_of
 from tests.fixtures.stack import MakeTopic
 

@@ -15,14 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import RunReport, dead_letters, lease
 from sharequeue.spark.run import run_rounds
 from sharequeue.state.replicas import hear_replica
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests.fixtures.deadletters import GROUP_CONFIGS, GivenUp, alter_configs
 from tests.fixtures.pipelines import Holder, job_of
 

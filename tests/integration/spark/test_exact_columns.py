@@ -10,11 +10,11 @@ import sqlalchemy as sa
 from pyspark.sql import types
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.spark.sinks.postgres_copy import LEASE, OFFSET
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import MakeTable, all_accepted, job_of
 
 NUMBER, REAL, DOUBLE, TEXT = (

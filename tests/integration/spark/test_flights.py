@@ -16,10 +16,10 @@ from pipelines.flights.pipeline import CANCELLED, DELAYS, NO_ARRIVAL, flight_del
 from pipelines.flights.producer import TopicInUse, extra
 from pipelines.flights.producer import produce as produce_flights
 from pipelines.flights.records import PARTITIONS, flights, partitions_of, records_of
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob
 from tests.fixtures.stack import MakeTopic
 from tests.killed import run_killed
@@ -61,7 +61,7 @@ def expected_log(length: int) -> Log:
 KILLED = """
 import os, sys
 from pipelines.flights import producer
-from sharequeue.words.settings import Settings
+from sharequeue.domain.settings import Settings
 
 producer.CHUNK = 500
 home, topic = sys.argv[1:]

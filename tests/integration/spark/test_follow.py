@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 
 from sharequeue.cli import command
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.spark import Pipeline, RunReport, following, pipeline
 from sharequeue.spark.progress import Progress
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Produce, all_accepted
 from tests.fixtures.stack import MakeTopic
 from tests.servers.ports import free_port

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.settings import Settings
 from sharequeue.spark import lease, session, spark_session
 from sharequeue.spark.by_row import Release, by_row
 from sharequeue.spark.handler import HandlerError, with_outcomes
@@ -22,7 +23,6 @@ from sharequeue.spark.output.shared_folder import OutputNotShared, refuse_unshar
 from sharequeue.spark.session import SparkNotReady
 from sharequeue.spark.sinks.postgres_copy import as_csv
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 

@@ -6,11 +6,11 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame
 
+from sharequeue.domain.errors import UnknownTopicId
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
-from sharequeue.words.errors import UnknownTopicId
-from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 

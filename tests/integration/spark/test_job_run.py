@@ -26,6 +26,8 @@ from sharequeue.cli.run import STOPPED
 from sharequeue.dagster import share_group_resources
 from sharequeue.dagster.resources import SPARK
 from sharequeue.database import Database
+from sharequeue.domain.errors import UnknownTopicOrPartition
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.group_names import group_names
 from sharequeue.kafka.topics import Topics
@@ -35,8 +37,6 @@ from sharequeue.spark.outcomes.first_failure import first_failure
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import new_folder
 from sharequeue.state import State
-from sharequeue.words.errors import UnknownTopicOrPartition
-from sharequeue.words.settings import Settings
 from tests import single
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.stack import REPOSITORY, MakeTopic

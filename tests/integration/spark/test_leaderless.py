@@ -12,11 +12,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.errors import BrokerNotAvailable
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics, TopicsFound
 from sharequeue.spark.lease import lease
 from sharequeue.state import State
-from sharequeue.words.errors import BrokerNotAvailable
-from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 

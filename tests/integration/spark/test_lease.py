@@ -14,12 +14,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.settings import Settings
 from sharequeue.spark import LeasedRecords, lease
 from sharequeue.spark.handler import HandlerError
 from sharequeue.spark.lease import Unacknowledged
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.state import State, locks
-from sharequeue.words.settings import Settings
 from tests.fixtures.logs import delete_before
 from tests.fixtures.pipelines import Assigned, Holder, Produce, others_released
 from tests.fixtures.stack import MakeTopic

@@ -11,13 +11,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 from sqlalchemy.exc import OperationalError
 
+from sharequeue.domain.errors import InvalidRecordState, ShareError
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import Acknowledged
 from sharequeue.spark import LeasedRecords, Unacknowledged, lease
 from sharequeue.spark.handler import HandlerError
 from sharequeue.state import State
 from sharequeue.state.calls import LeaseAcknowledgement
-from sharequeue.words.errors import InvalidRecordState, ShareError
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import Acknowledged
 from tests.fixtures.pipelines import Assigned, Produce
 from tests.fixtures.stack import MakeTopic
 

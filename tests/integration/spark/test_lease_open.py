@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.settings import Settings
 from sharequeue.spark import LeasedRecords, Unacknowledged, lease
 from sharequeue.spark.handler import HandlerError
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce
 from tests.fixtures.stack import MakeTopic
 

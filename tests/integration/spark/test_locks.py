@@ -15,6 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidRecordState, ShareError
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import Acknowledged, AcknowledgeType, LeaseOutput, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.handler import LEASE
@@ -25,9 +28,6 @@ from sharequeue.spark.progress import Progress
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State, locks
 from sharequeue.state.calls import LeaseAcknowledgement
-from sharequeue.words.errors import InvalidRecordState, ShareError
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import Acknowledged, AcknowledgeType, LeaseOutput, SharePartition
 from tests import single
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
@@ -263,8 +263,8 @@ KILLED = textwrap.dedent(
     from sharequeue.spark.run import run_rounds
     from sharequeue.spark.job import ShareGroupJob
     from sharequeue.database import Database
-    from sharequeue.words.settings import Settings
-    from sharequeue.words.values import SharePartition
+    from sharequeue.domain.settings import Settings
+    from sharequeue.domain.values import SharePartition
     from sharequeue.state import State
     from sharequeue.kafka.topics import Topics
     from tests.fixtures.pipelines import Holder

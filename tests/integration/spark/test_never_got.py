@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.spark import GroupTaken, lease
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.fixtures.logs import delete_before
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic

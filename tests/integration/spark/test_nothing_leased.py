@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.spark.dead_letters import drain_at_end
 from sharequeue.spark.leasing.group import why_nothing
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests import single
 
 OWN, OTHER = SharePartition("g", "t", 0), SharePartition("g", "t", 1)

@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.offsets import OffsetSet
 from sharequeue.spark.handler import OUTCOMES, HandlerError
 from sharequeue.spark.outcomes import offset_sets
 from sharequeue.spark.outcomes.offset_sets import BITMAP_OFFSETS
 from sharequeue.spark.outcomes.outcomes import read_back, seen_in
 from sharequeue.state import State
-from sharequeue.words.offsets import OffsetSet
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, job_of
 from tests.fixtures.stack import MakeTopic
 

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.settings import Settings
 from sharequeue.spark import OutputDamaged, OutputNotReachable, read_output, rounds
 from sharequeue.spark.job import ShareGroupJob, Summary
 from sharequeue.spark.lease import lease
@@ -20,7 +21,6 @@ from sharequeue.spark.output.compaction import compact
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 

@@ -17,6 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidRecordState, ShareError
+from sharequeue.domain.values import Acknowledged
 from sharequeue.spark import rounds
 from sharequeue.spark import run as run_module
 from sharequeue.spark.handler import Handler, MostFailed
@@ -25,8 +27,6 @@ from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.progress import Progress
 from sharequeue.state import State, locks
 from sharequeue.state.calls import LeaseAcknowledgement
-from sharequeue.words.errors import InvalidRecordState, ShareError
-from sharequeue.words.values import Acknowledged
 from tests import single
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic

@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.membership import Membership
 from sharequeue.spark import lease
 from sharequeue.state import State
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.stack import MakeTopic
 

@@ -16,6 +16,9 @@ from pyspark.sql import functions as fn
 from sharequeue.database import Database
 from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import Selection
+from sharequeue.domain.errors import InvalidRequest, UnknownTopicId
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import PublishReport, Summary, pipeline
 from sharequeue.spark.output.compaction import compact, sweep_compactions, write_folder
@@ -24,9 +27,6 @@ from sharequeue.spark.pipeline import Pipeline
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.state import State
-from sharequeue.words.errors import InvalidRequest, UnknownTopicId
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
 from tests import single
 from tests.fixtures.deadletters import execute
 from tests.fixtures.pipelines import Assigned, Holder, MakeTable, Produce, RunJob, standing

@@ -11,14 +11,14 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import READ_UNCOMMITTED, Delivery, Lease, SharePartition
 from sharequeue.kafka.clients import client_config
 from sharequeue.spark.reading import frame as read
 from sharequeue.spark.reading.frame import leased_records
 from sharequeue.spark.reading.plan import plan_scans
 from sharequeue.spark.session import SparkNotReady, connector_jars
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import READ_UNCOMMITTED, Delivery, Lease, SharePartition
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.stack import MakeTopic
 

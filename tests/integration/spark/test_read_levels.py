@@ -16,15 +16,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import OffsetOutOfRange
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import READ_COMMITTED, READ_UNCOMMITTED, Lease, LogSeen, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import lease
 from sharequeue.state import State
 from sharequeue.state.calls import AcquiredLeases
-from sharequeue.words.errors import OffsetOutOfRange
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import READ_COMMITTED, READ_UNCOMMITTED, Lease, LogSeen, SharePartition
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 

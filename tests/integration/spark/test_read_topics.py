@@ -24,6 +24,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.job import ShareGroupJob
@@ -32,8 +34,6 @@ from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.reading.plan import Scan, Segment
 from sharequeue.spark.reading.source import Source
 from sharequeue.state import State
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob
 from tests.fixtures.stack import MakeTopic
 from tests.integration.spark.test_read import lease_of

@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.spark.handler import MostFailed
 from sharequeue.spark.job import Summary
 from sharequeue.spark.output.manifest import read_output
@@ -21,7 +22,6 @@ from sharequeue.spark.sinks.postgres_copy import ATTEMPT, OFFSET, refusal
 from sharequeue.spark.sinks.postgres_move import Piece, StagedRows
 from sharequeue.spark.sinks.postgres_tables import Target, cursor_of
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, MakeTable, Produce, RunJob, job_of
 from tests.fixtures.stack import MakeTopic
 

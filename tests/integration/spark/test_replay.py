@@ -22,6 +22,9 @@ from pyspark.sql import functions as fn
 
 from sharequeue.cli import command
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidRequest, OffsetOutOfRange, UnknownTopicOrPartition
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import HandlerError, Pipeline, ReplayReport, pipeline
@@ -30,9 +33,6 @@ from sharequeue.spark.replays import replay as replay_module
 from sharequeue.spark.replays.replay import replay_windows
 from sharequeue.spark.replays.selection import Window
 from sharequeue.state import State
-from sharequeue.words.errors import InvalidRequest, OffsetOutOfRange, UnknownTopicOrPartition
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
 from tests.fixtures.logs import delete_before
 from tests.fixtures.pipelines import Assigned, RunJob, standing
 from tests.fixtures.stack import MakeTopic

@@ -16,6 +16,8 @@ from orchestration.demo.queue import QUEUE
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
 from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.domain.settings import RoleNames, Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.reports.history import Reports
@@ -25,8 +27,6 @@ from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.words.settings import RoleNames, Settings
-from sharequeue.words.values import SharePartition
 from tests.fixtures.pipelines import Holder, Produce, job_of
 from tests.fixtures.stack import MakeTopic
 from tests.reported import reported_lags

@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.values import SharePartition
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.job import ShareGroupJob, Summary
 from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.progress import Progress
 from sharequeue.state import State
-from sharequeue.words.values import SharePartition
 from tests import single
 from tests.fixtures.pipelines import (
     Assigned,

@@ -17,6 +17,9 @@ from confluent_kafka.admin import AdminClient
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import Lease
 from sharequeue.kafka.clients import client_config, portable_config
 from sharequeue.kafka.headers import UNDECODABLE
 from sharequeue.kafka.topics import Topics
@@ -26,9 +29,6 @@ from sharequeue.spark.reading.frame import leased_records
 from sharequeue.spark.reading.offset_reader import Seeker
 from sharequeue.spark.reading.options import ISOLATION, SEEK
 from sharequeue.spark.reading.plan import Segment
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import Lease
 from tests.fixtures.logs import delete_before
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.raw_records import NOT_UTF8, RawRecord, produce_raw

@@ -13,6 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidRecordState, InvalidRequest
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import Lease
 from sharequeue.spark import (
     AtLeastOnce,
     DeltaTable,
@@ -26,10 +30,6 @@ from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.sinks.interface import Sink, Stored
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
-from sharequeue.words.errors import InvalidRecordState, InvalidRequest
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import Lease
 from tests.fixtures.lakes import LakeOf
 from tests.fixtures.pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic

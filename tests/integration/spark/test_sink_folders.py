@@ -15,6 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import InconsistentClusterId
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.handler import with_outcomes
@@ -28,9 +31,6 @@ from sharequeue.spark.output.owners import SinkTaken
 from sharequeue.spark.reading.frame import leased_records
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
-from sharequeue.words.errors import InconsistentClusterId
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests import single
 from tests.fixtures.pipelines import (
     Assigned,

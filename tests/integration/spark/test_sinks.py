@@ -11,6 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidRecordState
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import Lease
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.spark import rounds
 from sharequeue.spark.handler import HandlerError, MostFailed
@@ -22,9 +25,6 @@ from sharequeue.spark.sinks.at_least_once import AtLeastOnce
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
-from sharequeue.words.errors import InvalidRecordState
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import Lease
 from tests import single
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic

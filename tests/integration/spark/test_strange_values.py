@@ -12,6 +12,9 @@ from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
 from sharequeue.deadletters.attempts import read_errors
+from sharequeue.domain.errors import InvalidTimestamp
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.lease import lease
@@ -21,9 +24,6 @@ from sharequeue.spark.reading.options import ISOLATION, READER_OPTIONS
 from sharequeue.spark.reading.plan import plan_scans
 from sharequeue.spark.replays.trial import try_on
 from sharequeue.state import State
-from sharequeue.words.errors import InvalidTimestamp
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from sharequeue.domain.values import Lease, SharePartition
 from sharequeue.state import State
 from sharequeue.state.rows import Redelivery
-from sharequeue.words.values import Lease, SharePartition
 from tests import single
 
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import pytest
 import sqlalchemy as sa
 
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.state import State
 from sharequeue.state.rows import Redelivery
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.integration.state.state_calls import journal_differs, take
 from tests.waiting import pass_time

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
+from sharequeue.domain.values import AcknowledgementBatch, AcknowledgeType, LeaseOutput, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, due_groups, expire_members_of, heartbeat
 from sharequeue.groups.service_leases import ServiceLease
@@ -14,7 +15,6 @@ from sharequeue.reports.waiting_work import work_of
 from sharequeue.service.health.faults import recorded_faults
 from sharequeue.state import State
 from sharequeue.state.replicas import hear_replica, read_replicas
-from sharequeue.words.values import AcknowledgementBatch, AcknowledgeType, LeaseOutput, SharePartition
 from tests import single
 from tests.integration.state.state_calls import journal_differs, take
 from tests.integration.state.test_circuit_breaker import BREAKER, trip

@@ -14,11 +14,11 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidRecordState
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
 from sharequeue.state import State
 from sharequeue.state.rows import Redelivery
-from sharequeue.words.errors import InvalidRecordState
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
 from tests import single
 from tests.waiting import wait_for_locks
 

@@ -15,8 +15,8 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.values import SharePartition
 from sharequeue.state import State
-from sharequeue.words.values import SharePartition
 from tests import single
 
 TABLES = "in_flight_batches", "leases"

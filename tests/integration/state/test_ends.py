@@ -13,16 +13,16 @@ from click.testing import CliRunner
 from sharequeue.cli import command
 from sharequeue.database import Database
 from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.domain.errors import GroupIdNotFound, InconsistentClusterId
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs, alter_group_configs
 from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, ensure_group, heartbeat
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
-from sharequeue.words.errors import GroupIdNotFound, InconsistentClusterId
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.integration.state.state_calls import audited
 from tests.waiting import pass_time, wait_for_locks

@@ -16,10 +16,10 @@ from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
+from sharequeue.domain.offsets import MAX_OFFSET, OffsetSet
+from sharequeue.domain.settings import RoleNames
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.state import State
-from sharequeue.words.offsets import MAX_OFFSET, OffsetSet
-from sharequeue.words.settings import RoleNames
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.hostile import Function, granted_functions, hostile_values
 from tests.operation_calls import prepare, sane

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from psycopg2 import extensions
 
 from sharequeue.database import Database
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.state import State
-from sharequeue.words.values import SharePartition
 from tests import single
 
 AT = SharePartition("g", "t", 0)

@@ -13,11 +13,11 @@ from click.testing import CliRunner, Result
 
 from sharequeue.cli.journal import COMMANDS
 from sharequeue.database import Database
+from sharequeue.domain.errors import FencedStateEpoch, InvalidRecordState
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.words.errors import FencedStateEpoch, InvalidRecordState
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
 from tests import single
 from tests.waiting import leave_midnight, pass_time, set_clock
 

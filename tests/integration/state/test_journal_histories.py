@@ -20,11 +20,11 @@ from hypothesis.stateful import (
 )
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import ShareError, UnknownTopicId
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.words.errors import ShareError, UnknownTopicId
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
 from tests import single
 
 EXAMPLES = max(1, int(os.environ.get("SHAREQUEUE_TEST_HISTORIES", "100")) // 10)

@@ -14,12 +14,12 @@ from click.testing import CliRunner
 
 from sharequeue.cli.journal import COMMANDS
 from sharequeue.database import Database
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgementBatch, AcknowledgeType, SharePartition
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgementBatch, AcknowledgeType, SharePartition
 from tests import single
 from tests.fixtures.stack import LOCK_BOUNDS
 from tests.integration.state.state_calls import take

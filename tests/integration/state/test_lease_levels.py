@@ -9,11 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.groups.configs import alter_group_configs
-from sharequeue.state import State
-from sharequeue.state.journal import Journal
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import (
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     AcknowledgementBatch,
@@ -21,6 +18,9 @@ from sharequeue.words.values import (
     Lease,
     SharePartition,
 )
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.state import State
+from sharequeue.state.journal import Journal
 from tests import single
 from tests.waiting import pass_time
 

@@ -9,12 +9,12 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgeType, Lease, LogSeen, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.reports.waiting_work import work_of
 from sharequeue.state import State
 from sharequeue.state.rows import Redelivery
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgeType, Lease, LogSeen, SharePartition
 from tests import single
 from tests.conformance.reasons import NOT_LIVE_FUNCTION
 from tests.integration.state.state_calls import journal_differs, take

@@ -8,6 +8,7 @@ from datetime import timedelta
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.acls import Acl, Acls
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.group_names import group_names
@@ -15,7 +16,6 @@ from sharequeue.groups.heartbeats import HeartbeatRequest, ensure_group, expire_
 from sharequeue.service.coordinator.watched_topics import start_grown
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.words.values import SharePartition
 from tests import single
 from tests.operations_at_once import deadlocks
 from tests.waiting import wait_for_locks

@@ -11,15 +11,22 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidRecordState, InvalidRequest, UnknownTopicOrPartition
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import (
+    Acknowledged,
+    AcknowledgeType,
+    Lease,
+    LeaseOutput,
+    LogSeen,
+    SharePartition,
+)
 from sharequeue.spark.leasing.budget import Budget
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.state import State, locks
 from sharequeue.state import state as state_module
 from sharequeue.state.calls import LeaseAcknowledgement
 from sharequeue.state.locks import lock_clock
-from sharequeue.words.errors import InvalidRecordState, InvalidRequest, UnknownTopicOrPartition
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, LogSeen, SharePartition
 from tests import single
 from tests.fixtures.pipelines import Holder
 from tests.waiting import set_clock, wait_until

@@ -16,14 +16,14 @@ from sqlalchemy.exc import DBAPIError
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
 from sharequeue.database.sqlstates import sqlstate
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.local import doctor, postgres
 from sharequeue.local.doctor import WARNING
 from sharequeue.local.home import Home
 from sharequeue.state import State, listening
 from sharequeue.state.listening import Listener, channel_of
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests import single
 from tests.fixtures.stack import allow_short_locks
 from tests.servers.transaction_pooler import TransactionPooler

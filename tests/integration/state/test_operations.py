@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from sharequeue.groups.configs import alter_group_configs
-from sharequeue.state import State
-from sharequeue.state.calls import LeaseAcknowledgement
-from sharequeue.state.rows import Redelivery
-from sharequeue.words.errors import (
+from sharequeue.domain.errors import (
     GroupIdNotFound,
     InvalidRecordState,
     InvalidRequest,
     UnknownTopicOrPartition,
 )
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import Acknowledged, AcknowledgeType, Lease, SharePartition
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import Acknowledged, AcknowledgeType, Lease, SharePartition
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.state import State
+from sharequeue.state.calls import LeaseAcknowledgement
+from sharequeue.state.rows import Redelivery
 from tests import single
 from tests.integration.state.state_calls import audited, in_flight, journal_differs, take
 from tests.waiting import pass_time

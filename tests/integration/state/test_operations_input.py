@@ -10,12 +10,12 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidConfig, InvalidRecordState, InvalidRequest, ShareError, error_for
+from sharequeue.domain.offsets import MAX_OFFSET, OffsetSet
+from sharequeue.domain.values import AcknowledgementBatch, AcknowledgeType, Lease, SharePartition
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.state import State
-from sharequeue.words.errors import InvalidConfig, InvalidRecordState, InvalidRequest, ShareError, error_for
-from sharequeue.words.offsets import MAX_OFFSET, OffsetSet
-from sharequeue.words.values import AcknowledgementBatch, AcknowledgeType, Lease, SharePartition
 from tests import single
 
 ACCEPT, RELEASE, RENEW = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.RENEW

@@ -16,15 +16,15 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
+from sharequeue.domain.errors import FencedStateEpoch, InvalidRequest
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgementBatch, AcknowledgeType, SharePartition
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import postgres, processes
 from sharequeue.local.home import Home
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
-from sharequeue.words.errors import FencedStateEpoch, InvalidRequest
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgementBatch, AcknowledgeType, SharePartition
 from tests import single
 from tests.fixtures.stack import LOCK_BOUNDS
 from tests.integration.state.state_calls import audited, take

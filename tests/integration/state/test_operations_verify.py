@@ -6,10 +6,10 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.state import State
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.waiting import pass_time
 

@@ -14,14 +14,14 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidRecordState, InvalidRequest
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.spark.outcomes import acknowledging
 from sharequeue.spark.outcomes.outcomes import Acknowledgement
 from sharequeue.state import State
-from sharequeue.words.errors import InvalidRecordState, InvalidRequest
-from sharequeue.words.offsets import EMPTY, OffsetSet
-from sharequeue.words.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, SharePartition
 from tests import single
 from tests.waiting import pass_time, wait_for_locks
 

@@ -10,11 +10,11 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidRecordState, UnknownTopicOrPartition
+from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
 from sharequeue.groups.acls import Acl, Acls, on_behalf_of
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.state import State
-from sharequeue.words.errors import InvalidRecordState, UnknownTopicOrPartition
-from sharequeue.words.values import AcknowledgeType, Lease, SharePartition
 from tests import single
 from tests.waiting import wait_for_locks
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.state import State
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.schema_text import schema_of
 from tests.waiting import wait_until

@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import SharePartition
 from sharequeue.state import State
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import SharePartition
 from tests import single
 
 TRIES = 100

@@ -12,8 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.state import State
-from sharequeue.words.errors import (
+from sharequeue.domain.errors import (
     FencedMemberEpoch,
     FencedStateEpoch,
     GroupIdNotFound,
@@ -23,8 +22,9 @@ from sharequeue.words.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
+from sharequeue.state import State
 from tests import single
 from tests.waiting import pass_time
 

@@ -8,10 +8,10 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidRequest
+from sharequeue.domain.values import AcknowledgeType, LeaseOutput, SharePartition, Transfer
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.state import State
-from sharequeue.words.errors import InvalidRequest
-from sharequeue.words.values import AcknowledgeType, LeaseOutput, SharePartition, Transfer
 from tests import single
 from tests.waiting import pass_time
 

@@ -11,12 +11,12 @@ import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.errors import GroupIdNotFound, InvalidRecordState, InvalidRequest
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgeType
 from sharequeue.spark import HandlerError, Pipeline, Reject, Release, by_row, pipeline
 from sharequeue.state.calls import LeaseAcknowledgement
 from sharequeue.testing import Queue, Record, TemporaryPostgres, embedded_postgres
-from sharequeue.words.errors import GroupIdNotFound, InvalidRecordState, InvalidRequest
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgeType
 
 ACCEPT = AcknowledgeType.ACCEPT
 LIMIT, DLQ = "share.delivery.count.limit", "errors.deadletterqueue.topic.name"

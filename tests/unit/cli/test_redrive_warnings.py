@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from sharequeue.cli import command
 from sharequeue.deadletters.redrive.redrive import RedrivePlan, RedriveReport
 from sharequeue.deadletters.redrive.redriven_letters import RefusedLetter
-from sharequeue.words.offsets import OffsetSet
+from sharequeue.domain.offsets import OffsetSet
 
 SENDS = RedrivePlan(
     ((0, OffsetSet.of((0, 40))),), Counter({"t": 40}), Counter(), gone=20, groups=frozenset({"g"})

@@ -12,9 +12,9 @@ from confluent_kafka import Message
 
 from sharequeue import ShareConsumer
 from sharequeue.consumer.held_leases import HeldLease
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import READ_UNCOMMITTED, Delivery, Lease, SharePartition
 from sharequeue.state.locks import lock_clock
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import READ_UNCOMMITTED, Delivery, Lease, SharePartition
 
 CONFIG: dict[str, Any] = {
     "group.id": "g",

@@ -7,7 +7,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from sharequeue import DeserializingShareConsumer
-from sharequeue.words.values import AcknowledgeType
+from sharequeue.domain.values import AcknowledgeType
 from tests.unit.consumer.stub import consumer_of, put
 
 RENEW = AcknowledgeType.RENEW

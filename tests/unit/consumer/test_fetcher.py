@@ -14,9 +14,9 @@ from sqlalchemy.exc import OperationalError
 from sharequeue.consumer.acknowledgements import Acknowledgements
 from sharequeue.consumer.held_leases import HeldLease, LeaseOutcomes
 from sharequeue.consumer.log_ends import LOOK_AGAIN_S
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.state.calls import AcquiredLeases, LeaseAcknowledgement
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests.unit.consumer.stub import consumer_of, holding_of, messages_of, put
 from tests.waiting import wait_until
 

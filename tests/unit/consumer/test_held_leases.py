@@ -21,10 +21,10 @@ from sharequeue.consumer.acknowledgements import Acknowledgements
 from sharequeue.consumer.failures import Failures
 from sharequeue.consumer.held_leases import LeaseOutcomes, with_delivery_counts
 from sharequeue.deadletters.attempts import read_errors
-from sharequeue.words.errors import CoordinatorNotAvailable
-from sharequeue.words.names import folder_name
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import SharePartition
+from sharequeue.domain.errors import CoordinatorNotAvailable
+from sharequeue.domain.names import folder_name
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import SharePartition
 from tests.fixtures.consumer import be_patient
 from tests.unit.consumer.stub import consumer_of, holding_of, lease_of, messages_of, put
 from tests.waiting import wait_until

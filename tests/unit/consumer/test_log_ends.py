@@ -7,8 +7,8 @@ from typing import Any
 
 from sharequeue import Settings
 from sharequeue.consumer.log_ends import LogEnds
+from sharequeue.domain.values import SharePartition
 from sharequeue.kafka.topics import LogOffsets
-from sharequeue.words.values import SharePartition
 
 AT = SharePartition("g", "t", 0)
 

@@ -14,11 +14,11 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sharequeue import WakeupException
 from sharequeue.consumer import member as module
+from sharequeue.domain.errors import GroupAuthorizationFailed, UnknownMemberId, UnknownTopicId
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.assignments import AssignedTopic
 from sharequeue.groups.heartbeats import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatRequest, HeartbeatResponse
 from sharequeue.state.calls import AcquiredLeases
-from sharequeue.words.errors import GroupAuthorizationFailed, UnknownMemberId, UnknownTopicId
-from sharequeue.words.values import SharePartition
 from tests.unit.consumer.stub import consumer_of, holding_of, put
 from tests.waiting import wait_until
 

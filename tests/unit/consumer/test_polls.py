@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgeType, SharePartition
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from tests.unit.consumer.stub import consumer_of, put, settle
 
 ACCEPT = AcknowledgeType.ACCEPT

@@ -11,9 +11,9 @@ import pytest
 from orchestration.demo.position import Position
 from orchestration.demo.runs import sole_demo, stage_of
 from orchestration.demo.waiting import Holder, wait_for_holders
+from sharequeue.domain.figures import SharePartitionStatus
 from sharequeue.kafka.topics import LogOffsets
 from sharequeue.local.home import Home
-from sharequeue.words.figures import SharePartitionStatus
 
 
 def status(**figures: int) -> SharePartitionStatus:

@@ -31,10 +31,10 @@ from sharequeue.dagster.quality.judging import Judged, header_texts
 from sharequeue.dagster.quality.reconciliation import Reconciliation, about
 from sharequeue.dagster.share_group import Drift
 from sharequeue.deadletters.letters import BATCH, KAFKA_HEADERS, MESSAGES, SEQUENCE, DeadLetter
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import DeadLetterRun, SharePartition
 from sharequeue.kafka.topics import LogOffsets
 from sharequeue.reports.data_docs import site_folder
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import DeadLetterRun, SharePartition
 from tests.fixtures.dagster import share_group
 
 PREFIX = "__dlq.errors."

@@ -10,10 +10,10 @@ import pandas as pd
 from sharequeue.dagster import reports
 from sharequeue.dagster.tables import preview
 from sharequeue.deadletters.writer import DeadLetterReport, Held, PartitionReport
+from sharequeue.domain.figures import GroupFigures, SharePartitionStatus
+from sharequeue.domain.values import DeliveryCount, SharePartition
 from sharequeue.reports.read import CausesOfDay, GroupReport, Moment
 from sharequeue.state.journal import Day
-from sharequeue.words.figures import GroupFigures, SharePartitionStatus
-from sharequeue.words.values import DeliveryCount, SharePartition
 
 NOW = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
 

@@ -16,8 +16,8 @@ import pytest
 from sharequeue.dagster import references, share_group_resources
 from sharequeue.dagster.references import Reference
 from sharequeue.dagster.resources import SETTINGS, SPARK, SettingsResource, SparkResource, StateResource
+from sharequeue.domain.settings import Settings
 from sharequeue.spark import session
-from sharequeue.words.settings import Settings
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from sharequeue.dagster.sensors import lag, lag_sensor
 from sharequeue.dagster.sensors.lag import nothing_to_do, pause_after, reason_to_wait
 from sharequeue.dagster.sensors.outages import LONGEST_PAUSE_SECONDS
 from sharequeue.dagster.share_group import LagSensor, ShareGroup
+from sharequeue.domain.figures import SharePartitionStatus
 from sharequeue.reports.waiting_work import GroupWork, WaitingWork
-from sharequeue.words.figures import SharePartitionStatus
 from tests.fixtures.dagster import share_group
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -28,8 +28,8 @@ from sharequeue.deadletters.letters import (
     OFFSET,
     DeadLetter,
 )
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import Attempt
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import Attempt
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 

@@ -20,9 +20,9 @@ from sharequeue.deadletters.letters import (
     record_bytes,
     without_content,
 )
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import DeadLetterBatch, DeadLetterRun, SharePartition
 from sharequeue.kafka.reading import passes
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import DeadLetterBatch, DeadLetterRun, SharePartition
 
 BATCH = DeadLetterBatch(
     SharePartition("gruppe-ü", "flights", 3),

@@ -19,8 +19,8 @@ from sharequeue.deadletters.topic import (
     topic_problem,
     unanswered,
 )
-from sharequeue.words.errors import InvalidTopic, TopicAuthorizationFailed, UnknownServerError
-from sharequeue.words.values import DeadLetterBatch, SharePartition
+from sharequeue.domain.errors import InvalidTopic, TopicAuthorizationFailed, UnknownServerError
+from sharequeue.domain.values import DeadLetterBatch, SharePartition
 
 RULES = DeadLetterRules("g", "dlq.g")
 ENABLED = {"errors.deadletterqueue.group.enable": "true"}

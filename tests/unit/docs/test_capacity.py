@@ -10,13 +10,13 @@ import yaml
 
 from sharequeue.consumer import share_consumer
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.groups import assignments, heartbeats
 from sharequeue.local import postgres
 from sharequeue.service.app import create_app
 from sharequeue.service.pages import requests
 from sharequeue.service.threads import POOL_SIZE
 from sharequeue.spark.sinks.postgres import PostgresTable
-from sharequeue.words.settings import Settings
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "howto" / "capacity.md").read_text()

@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from sharequeue.words.settings.jar_sets import CONNECTOR, SERIES
+from sharequeue.domain.settings.jar_sets import CONNECTOR, SERIES
 from tests.deep import deep_dagster_versions, deep_other_brokers, deep_postgres_versions, deep_python_versions
 from tests.docs.pages import ROOT
 

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import pytest
 
+from sharequeue.domain import errors
+from sharequeue.domain.errors import InvalidConfig, ShareError, UnknownServerError, error_for
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs, validate_group_config
 from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS
 from sharequeue.groups.configs.names import environment_name
 from sharequeue.groups.configs.texts import reset_duration
-from sharequeue.words import errors
-from sharequeue.words.errors import InvalidConfig, ShareError, UnknownServerError, error_for
 
 NUMBERS = {
     "UNKNOWN_SERVER_ERROR": -1,

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from sharequeue.domain.errors import InvalidRequest, SaslAuthenticationFailed
+from sharequeue.domain.settings import ServiceAddress
 from sharequeue.groups.assignments import AssignedTopic
 from sharequeue.groups.heartbeat_transports import ServiceHeartbeats
 from sharequeue.groups.heartbeats import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatRequest, HeartbeatResponse
 from sharequeue.groups.membership import Membership
-from sharequeue.words.errors import InvalidRequest, SaslAuthenticationFailed
-from sharequeue.words.settings import ServiceAddress
 from tests.waiting import wait_until
 
 ANSWER = HeartbeatResponse(

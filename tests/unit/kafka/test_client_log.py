@@ -7,9 +7,9 @@ import logging
 import pytest
 from confluent_kafka import TopicPartition
 
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import LIBRDKAFKA, FewRepeats, client_config
 from sharequeue.kafka.reading import open_consumer
-from sharequeue.words.settings import Settings
 from tests.servers.ports import free_port
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.transactions import MarkerGroup
-from sharequeue.words.settings import Settings
 
 
 class Coordinator:

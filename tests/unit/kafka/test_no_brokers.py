@@ -10,9 +10,9 @@ from contextlib import suppress
 
 import pytest
 
+from sharequeue.domain.errors import BrokerNotAvailable
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
-from sharequeue.words.errors import BrokerNotAvailable
-from sharequeue.words.settings import Settings
 
 API_VERSIONS, METADATA = 18, 3
 

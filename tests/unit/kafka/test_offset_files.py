@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sharequeue.domain.errors import InvalidRequest
 from sharequeue.kafka.offset_resets import read_offsets
-from sharequeue.words.errors import InvalidRequest
 
 
 def test_lines_are_read(tmp_path: Path) -> None:

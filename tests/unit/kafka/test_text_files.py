@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sharequeue.domain.names import finite
 from sharequeue.kafka.text_files import TextUnreadable, read_text
-from sharequeue.words.names import finite
 
 
 def test_a_text_has_no_byte_order_mark(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Uuid
 
+from sharequeue.domain.errors import BrokerNotAvailable, UnsupportedVersion
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka import broker_client
 from sharequeue.kafka.topics import ASKED_AT_ONCE, LogOffsets, Topics
-from sharequeue.words.errors import BrokerNotAvailable, UnsupportedVersion
-from sharequeue.words.settings import Settings
 
 
 class OldBroker:

@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from sharequeue.cli import command
+from sharequeue.domain.settings import SettingInvalid, Settings, jar_sets
+from sharequeue.domain.settings.jar_sets import CONNECTOR, DESCRIPTIONS, SERIES, folder_of
 from sharequeue.local import jars
 from sharequeue.local.optional_jars import MEGABYTES, ensure, jar_set, state
 from sharequeue.local.preflight import StackError
 from sharequeue.spark.session import SparkNotReady, optional_jars
-from sharequeue.words.settings import SettingInvalid, Settings, jar_sets
-from sharequeue.words.settings.jar_sets import CONNECTOR, DESCRIPTIONS, SERIES, folder_of
 
 LISTS = Path(jars.__file__).parent / "jar_lists"
 OF_SETS = [f"{name}-{series}" for name, all_series in SERIES.items() for series in all_series]

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from sharequeue.domain.settings import jar_sets
+from sharequeue.domain.settings.jar_sets import CONNECTOR, SERIES
 from sharequeue.local import jars, ports
 from sharequeue.local.home import Home, write_json
 from sharequeue.local.preflight import StackError, find_java
-from sharequeue.words.settings import jar_sets
-from sharequeue.words.settings.jar_sets import CONNECTOR, SERIES
 from tests.fixtures.stack import REPOSITORY
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from sharequeue.domain import java
+from sharequeue.domain.java import is_of_wheel, launchers_home
 from sharequeue.local.preflight import StackError, check_disk, check_python, find_java
-from sharequeue.words import java
-from sharequeue.words.java import is_of_wheel, launchers_home
 from tests.fixtures.stack import REPOSITORY
 
 

@@ -7,6 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from sharequeue.domain.settings import Settings
 from sharequeue.reports.data_docs import (
     context_folder,
     data_docs_address,
@@ -14,7 +15,6 @@ from sharequeue.reports.data_docs import (
     read_file,
     site_folder,
 )
-from sharequeue.words.settings import Settings
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from dataclasses import fields
 
 import pytest
 
+from sharequeue.domain.figures import GroupFigures, SharePartitionStatus, figures_of
 from sharequeue.service.answers import SharePartitionAnswer
 from sharequeue.service.metrics.families import SUMMED
-from sharequeue.words.figures import GroupFigures, SharePartitionStatus, figures_of
 from tests.docs.reference_sql import columns_of_views
 
 

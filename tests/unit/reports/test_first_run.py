@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from sharequeue.domain.errors import ShareError, TopicAuthorizationFailed
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import TopicsFound
 from sharequeue.reports import first_run
-from sharequeue.words.errors import ShareError, TopicAuthorizationFailed
-from sharequeue.words.settings import Settings
 
 
 class Broker:

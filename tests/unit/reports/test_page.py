@@ -11,6 +11,10 @@ from xml.dom.minidom import parseString
 
 import pytest
 
+from sharequeue.domain.figures import GroupFigures, SharePartitionStatus
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import DeliveryCount, LeaseRow
 from sharequeue.reports import inline_pictures
 from sharequeue.reports.drawing import divided, strip
 from sharequeue.reports.files import page_path, write_page
@@ -23,10 +27,6 @@ from sharequeue.reports.read import (
     OldestRecord,
     Window,
 )
-from sharequeue.words.figures import GroupFigures, SharePartitionStatus
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import DeliveryCount, LeaseRow
 
 NOW = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
 HOSTILE = "<script>alert(1)</script>\"'&"

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from sharequeue.domain.errors import InvalidRequest
 from sharequeue.service.admin import OPERATIONS, Operation
 from sharequeue.service.admin_bodies import (
     AlterConfigsBody,
@@ -14,7 +15,6 @@ from sharequeue.service.admin_bodies import (
     DescribeConfigsBody,
 )
 from sharequeue.service.bodies import HeartbeatBody, RequestBody, heartbeat_request, parsed
-from sharequeue.words.errors import InvalidRequest
 
 BEAT = '{"group_id":"g","member_id":"m","member_epoch":0%s}'
 

@@ -20,14 +20,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from sharequeue.domain.errors import CoordinatorNotAvailable
+from sharequeue.domain.settings import ServiceAddress, ServiceLimits, Settings
 from sharequeue.groups.heartbeat_transports import ServiceHeartbeats
 from sharequeue.groups.heartbeats import HeartbeatRequest
 from sharequeue.service import Tls
 from sharequeue.service.callers import address
 from sharequeue.service.edge.connections import CONNECTION
 from sharequeue.service.server import configured, serve
-from sharequeue.words.errors import CoordinatorNotAvailable
-from sharequeue.words.settings import ServiceAddress, ServiceLimits, Settings
 from tests.servers.certificates import Authority
 from tests.waiting import wait_until
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy.exc import DBAPIError, OperationalError
 
+from sharequeue.domain.errors import CoordinatorNotAvailable, NotCoordinator
 from sharequeue.service.coordinator.group_steps import GroupSteps
-from sharequeue.words.errors import CoordinatorNotAvailable, NotCoordinator
 
 
 class Held(Exception):

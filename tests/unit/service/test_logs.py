@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from sharequeue.domain import traces
 from sharequeue.service.logs import JsonLine, OneLine
-from sharequeue.words import traces
 
 NAME = 'a"b\n2026-01-01 INFO forged\x1b[2J' + "d" * 200
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -13,12 +13,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.database import Database
 from sharequeue.deadletters.drainer import DeadLetterDrainer
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.heartbeats import HeartbeatRequest
 from sharequeue.service.coordinator import Coordinator, coordinator
 from sharequeue.service.gathered_heartbeats import GatheredHeartbeats, Responses
 from sharequeue.service.health.faults import Faults
-from sharequeue.words.values import SharePartition
 from tests.waiting import wait_until
 
 NOWHERE = "postgresql+psycopg2://u:p@127.0.0.1:1/d"

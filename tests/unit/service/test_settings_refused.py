@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from sharequeue.domain.settings import SettingMissing, Settings
 from sharequeue.service.app import create_app
 from sharequeue.service.health.servers import ask_broker
-from sharequeue.words.settings import SettingMissing, Settings
 
 
 def test_a_setting_that_is_not_kafkas_is_refused_at_the_start(

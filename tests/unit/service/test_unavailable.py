@@ -8,8 +8,8 @@ from sqlalchemy.exc import OperationalError
 
 from sharequeue.cli.failures import database_failure
 from sharequeue.database.sqlstates import ReadOnlyDatabase
+from sharequeue.domain.errors import CoordinatorNotAvailable
 from sharequeue.service.callers import unavailable
-from sharequeue.words.errors import CoordinatorNotAvailable
 
 
 @pytest.mark.parametrize(

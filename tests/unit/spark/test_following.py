@@ -13,6 +13,13 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException
 from sqlalchemy.exc import OperationalError
 
+from sharequeue.domain.errors import (
+    BrokerNotAvailable,
+    CoordinatorNotAvailable,
+    GroupAuthorizationFailed,
+    UnknownTopicId,
+)
+from sharequeue.domain.values import SharePartition
 from sharequeue.reports.waiting_work import GroupWork, WaitingWork
 from sharequeue.spark import MostFailed, SparkNotReady, following
 from sharequeue.spark.following import Follower
@@ -20,13 +27,6 @@ from sharequeue.spark.job import Bounds, ShareGroupJob
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.progress import Progress, ProgressCallback
 from sharequeue.spark.report import RoundReport, RunReport, total
-from sharequeue.words.errors import (
-    BrokerNotAvailable,
-    CoordinatorNotAvailable,
-    GroupAuthorizationFailed,
-    UnknownTopicId,
-)
-from sharequeue.words.values import SharePartition
 from tests.waiting import wait_until
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

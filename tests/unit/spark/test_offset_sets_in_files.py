@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sharequeue.domain.offsets import OffsetSet
 from sharequeue.spark.outcomes.offset_sets import offset_sets_in
-from sharequeue.words.offsets import OffsetSet
 
 BY = ("lease_id", "outcome")
 

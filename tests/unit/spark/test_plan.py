@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.spark.reading.plan import Scan, Segment, plan_scans
-from sharequeue.words.offsets import EMPTY, OffsetSet
 
 RANGES = st.lists(
     st.tuples(st.integers(0, 5000), st.integers(1, 300)).map(lambda r: (r[0], r[0] + r[1])),

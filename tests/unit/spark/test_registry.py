@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sharequeue.domain.settings import SettingMissing, Settings
 from sharequeue.spark.formats.registry import _DEFAULTS, Registry
 from sharequeue.spark.handler import HandlerError, RegistryNotAvailable
-from sharequeue.words.settings import SettingMissing, Settings
 from tests.fixtures.registry import RegistryServer
 
 NOWHERE = "http://ada:secret@127.0.0.1:9"

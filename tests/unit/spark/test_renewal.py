@@ -11,12 +11,12 @@ from uuid import UUID
 import pytest
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import READ_UNCOMMITTED, Delivery, Lease, SharePartition
 from sharequeue.spark.leasing.budget import Budget
 from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost
 from sharequeue.state import locks
 from sharequeue.state.calls import AcquiredLeases
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import READ_UNCOMMITTED, Delivery, Lease, SharePartition
 
 AT = SharePartition("g", "t", 0)
 

@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from sharequeue.domain.offsets import OffsetSet
 from sharequeue.spark.replays.report import ReplayedPartition, ReplayReport
 from sharequeue.spark.replays.selection import (
     Window,
@@ -16,7 +17,6 @@ from sharequeue.spark.replays.selection import (
     parse_leases,
     parse_offsets,
 )
-from sharequeue.words.offsets import OffsetSet
 
 
 def test_a_day_is_as_long_as_it_is_in_its_time_zone() -> None:

@@ -12,9 +12,9 @@ import psutil
 import pytest
 from pyspark import SparkConf
 
+from sharequeue.domain.settings import Settings
 from sharequeue.spark import SparkNotReady, lease, pipeline, session
 from sharequeue.spark.session import refuse_connect
-from sharequeue.words.settings import Settings
 
 Remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
 

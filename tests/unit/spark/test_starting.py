@@ -9,14 +9,14 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from sharequeue.database.refusals import FULL, LOGIN, PARAMETER, ConnectionRefused
-from sharequeue.spark.starting import is_mistake
-from sharequeue.words.errors import (
+from sharequeue.domain.errors import (
     BrokerNotAvailable,
     CoordinatorNotAvailable,
     ShareError,
     UnknownTopicOrPartition,
 )
-from sharequeue.words.settings import Settings
+from sharequeue.domain.settings import Settings
+from sharequeue.spark.starting import is_mistake
 
 UNKNOWN = "unknown.invalid"
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from sharequeue.domain.errors import BrokerNotAvailable
+from sharequeue.domain.values import SharePartition
 from sharequeue.kafka.topics import LogOffsets, TopicInfo
 from sharequeue.spark.reading.source import Source
-from sharequeue.words.errors import BrokerNotAvailable
-from sharequeue.words.values import SharePartition
 
 AT = SharePartition("g", "t", 0)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.spark.handler import HandlerError
 from sharequeue.spark.outcomes.outcomes import UNSEEN, Seen, refuse_without_outcome
-from sharequeue.words.offsets import EMPTY, OffsetSet
 
 LEASE: Any = SimpleNamespace(lease_id=1, share_partition="orders-0")
 ONE = OffsetSet.of((7, 8))

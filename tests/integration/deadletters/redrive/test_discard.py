@@ -15,7 +15,7 @@ from sharequeue.deadletters.redrive.batches import RedriveBatches
 from sharequeue.deadletters.redrive.discard import Discard, DiscardPlan
 from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import RedriveRefused, Selection
-from sharequeue.words.offsets import OffsetSet
+from sharequeue.domain.offsets import OffsetSet
 from tests.fixtures.deadletters import GivenUp, Stop, execute
 from tests.integration.deadletters.redrive.test_redrive import committed
 

@@ -14,8 +14,8 @@ from sharequeue.deadletters.batches import marker_group
 from sharequeue.deadletters.outbox import Step
 from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import Selection
+from sharequeue.domain.errors import BrokerNotAvailable
 from sharequeue.kafka.clients import client_config
-from sharequeue.words.errors import BrokerNotAvailable
 from tests.fixtures.deadletters import GivenUp, Stop, execute, stop_at
 from tests.fixtures.stack import MakeTopic
 from tests.integration.deadletters.redrive.test_redrive import places, put_back

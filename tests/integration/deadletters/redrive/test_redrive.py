@@ -24,9 +24,9 @@ from sharequeue.deadletters.redrive.selection import (
     RedriveRefused,
     Selection,
 )
+from sharequeue.domain.offsets import OffsetSet
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.headers import headers_of
-from sharequeue.words.offsets import OffsetSet
 from tests.fixtures.deadletters import GivenUp, Stop, execute
 from tests.fixtures.logs import delete_before
 from tests.fixtures.stack import MakeTopic

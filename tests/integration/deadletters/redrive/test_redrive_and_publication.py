@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sharequeue.deadletters.outbox import Step
 from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import RedriveRefused, Selection
-from sharequeue.words.errors import InvalidRequest
-from sharequeue.words.offsets import OffsetSet
+from sharequeue.domain.errors import InvalidRequest
+from sharequeue.domain.offsets import OffsetSet
 from tests.fixtures.deadletters import GivenUp, Stop, execute
 from tests.fixtures.stack import MakeTopic
 

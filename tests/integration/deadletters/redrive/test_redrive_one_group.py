@@ -8,9 +8,9 @@ import pytest
 
 from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import RedriveRefused, Selection
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import SharePartition
 from sharequeue.state import State
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import SharePartition
 from tests.fixtures.deadletters import GivenUp, execute
 from tests.fixtures.pipelines import Holder, RunJob, all_accepted, job_of
 

@@ -11,10 +11,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[att
 from sharequeue.deadletters.outbox import Step
 from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import REDRIVE_FROM, Selection
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.headers import headers_of
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.fixtures.deadletters import GivenUp, Stop, execute
 from tests.fixtures.stack import MakeTopic

@@ -17,9 +17,9 @@ from sharequeue.deadletters.letters import RECORD_OVERSIZED
 from sharequeue.deadletters.outbox import Step
 from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import REDRIVE_FROM, Selection
+from sharequeue.domain.offsets import OffsetSet
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.headers import headers_of
-from sharequeue.words.offsets import OffsetSet
 from tests.fixtures.deadletters import GivenUp, Stop, alter_configs, execute
 from tests.fixtures.logs import delete_before
 from tests.fixtures.stack import MakeTopic

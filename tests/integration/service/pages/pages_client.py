@@ -7,9 +7,9 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.service import create_app
 from sharequeue.service.pages.layout import HEADERS
-from sharequeue.words.settings import Settings
 from tests.integration.service.openapi import conforming
 from tests.integration.service.pages.html_pages import Page, read
 

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.acls import Acl, Acls
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.tokens import Tokens
 from sharequeue.reports.data_docs import context_folder, data_docs_address, site_folder
 from sharequeue.state import State
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import SharePartition
 from tests.integration.service.pages.pages_client import client_of, got, here_of
 
 SERVICE = "http://localhost"

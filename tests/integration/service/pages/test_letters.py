@@ -12,7 +12,7 @@ from sharequeue.deadletters.letters import DeadLetter
 from sharequeue.deadletters.redrive.batches import RedriveBatches
 from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import Selection
-from sharequeue.words.offsets import OffsetSet
+from sharequeue.domain.offsets import OffsetSet
 from tests.fixtures.deadletters import GivenUp, execute
 from tests.integration.service.pages.html_pages import Page, read
 from tests.integration.service.pages.pages_client import client_of, got

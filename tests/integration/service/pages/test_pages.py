@@ -13,6 +13,9 @@ import sqlalchemy as sa
 from starlette.testclient import TestClient
 
 from sharequeue.database import Database
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.acls import Acl, Acls
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
@@ -21,9 +24,6 @@ from sharequeue.reports.history import Reports
 from sharequeue.service.edge.response_headers import COMMON
 from sharequeue.service.pages import requests
 from sharequeue.state import State
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
-from sharequeue.words.values import AcknowledgeType, SharePartition
 from tests import single
 from tests.integration.service.pages.html_pages import Page
 from tests.integration.service.pages.pages_client import client_of, got, here_of

@@ -11,10 +11,10 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from sharequeue.database import Database
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.tokens import Tokens
 from sharequeue.service.edge.rates import Rates
-from sharequeue.words.settings import Settings
 from tests.integration.service.pages.html_pages import read
 from tests.integration.service.pages.pages_client import client_of, got, here_of
 

@@ -15,9 +15,9 @@ from sharequeue.deadletters.redrive import redrive as module
 from sharequeue.deadletters.redrive.batches import HandledLetters
 from sharequeue.deadletters.redrive.redrive import Redrive, RedriveReport
 from sharequeue.deadletters.redrive.selection import RedriveRefused, Selection
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import LogOffsets, TopicInfo
-from sharequeue.words.offsets import OffsetSet
-from sharequeue.words.settings import Settings
 
 LOGS = {"dlq.t": LogOffsets(0, 9, 9), "orders": LogOffsets(2, 5, 5), "anew": LogOffsets(0, 9, 9)}
 

@@ -16,9 +16,9 @@ from sharequeue.deadletters.redrive.selection import (
     redrive_count,
     redriven_headers,
 )
+from sharequeue.domain.moments import milliseconds_of
+from sharequeue.domain.offsets import OffsetSet
 from sharequeue.kafka.headers import Headers
-from sharequeue.words.moments import milliseconds_of
-from sharequeue.words.offsets import OffsetSet
 
 WRITTEN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HEADERS: Headers = (

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from sharequeue.words.settings.addresses import SettingInvalid
+from sharequeue.domain.settings.addresses import SettingInvalid
 
 __all__ = [
     "CONNECTOR",

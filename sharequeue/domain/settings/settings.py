@@ -18,8 +18,8 @@ from typing import Any, Literal, Self
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from sharequeue.words.settings import jar_sets
-from sharequeue.words.settings.addresses import (
+from sharequeue.domain.settings import jar_sets
+from sharequeue.domain.settings.addresses import (
     SettingMissing,
     checked_master,
     checked_servers,
@@ -28,9 +28,9 @@ from sharequeue.words.settings.addresses import (
     normalise_database_url,
     sibling_database,
 )
-from sharequeue.words.settings.options import DatabaseOptions, RoleNames, ServiceLimits
-from sharequeue.words.settings.service_address import ServiceAddress
-from sharequeue.words.settings.variables import warn_of_unknown_settings
+from sharequeue.domain.settings.options import DatabaseOptions, RoleNames, ServiceLimits
+from sharequeue.domain.settings.service_address import ServiceAddress
+from sharequeue.domain.settings.variables import warn_of_unknown_settings
 
 __all__ = ["KAFKA_PREFIX", "Environment", "Settings"]
 

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from sharequeue.words.names import folder_name, is_folder_name
+from sharequeue.domain.names import folder_name, is_folder_name
 
 TEXTS = (
     *("flight-delays", "Ä ü", "a b", "a%20b", "a/b", "a%2Fb", "a\\b", "a:b", "a*b?", "a\nb", "a\0b"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharequeue.words.offsets import FEW, MAX_OFFSET, OffsetSet
+from sharequeue.domain.offsets import FEW, MAX_OFFSET, OffsetSet
 
 ranges = st.lists(
     st.tuples(st.integers(0, 60), st.integers(1, 20)).map(lambda pair: (pair[0], pair[0] + pair[1])),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from sharequeue.domain.settings import Settings, variables
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.configs.keys import SERVICE_CONFIGS
 from sharequeue.groups.configs.names import environment_name
 from sharequeue.groups.configs.texts import as_text
 from sharequeue.local.processes import MARK
-from sharequeue.words.settings import Settings, variables
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from sharequeue.words.settings.addresses import SettingMissing
+from sharequeue.domain.settings.addresses import SettingMissing
 
 __all__ = ["PemFile", "client_context", "load_authority", "load_identity"]
 

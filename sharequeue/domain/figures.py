@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Literal
 
-from sharequeue.words.values import SharePartition
+from sharequeue.domain.values import SharePartition
 
 __all__ = [
     "OBSTACLES",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sharequeue.words.settings import Settings
-from sharequeue.words.settings.addresses import is_uri, located
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.settings.addresses import is_uri, located
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The bytes of keys, values and headers, formatted for people."""
 
-from sharequeue.words.record_bytes import MOST_HEXADECIMAL, text_of
+from sharequeue.domain.record_bytes import MOST_HEXADECIMAL, text_of
 
 
 def test_bytes_are_text_or_hexadecimal_and_a_cut_is_marked() -> None:

@@ -9,9 +9,9 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from sharequeue.domain.settings import ServiceAddress, ServiceLimits, SettingMissing
 from sharequeue.service import Tls
 from sharequeue.service.server import configured
-from sharequeue.words.settings import ServiceAddress, ServiceLimits, SettingMissing
 from tests.servers.certificates import Authority, Pair
 
 Spoil = Callable[[Pair, Pair], object]

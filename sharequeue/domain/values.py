@@ -14,8 +14,8 @@ from datetime import datetime
 from enum import IntEnum
 from uuid import UUID
 
-from sharequeue.words.errors import ShareError
-from sharequeue.words.offsets import EMPTY, OffsetSet
+from sharequeue.domain.errors import ShareError
+from sharequeue.domain.offsets import EMPTY, OffsetSet
 
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from sharequeue.database.pool import connection_defaults
+from sharequeue.domain.settings import SettingInvalid, SettingMissing, Settings, normalise_database_url
 from sharequeue.kafka.clients import (
     LIBRDKAFKA,
     client_config,
@@ -21,7 +22,6 @@ from sharequeue.kafka.clients import (
     spark_options,
 )
 from sharequeue.spark.sinks.postgres_tables import connection_of
-from sharequeue.words.settings import SettingInvalid, SettingMissing, Settings, normalise_database_url
 from tests.servers.certificates import Authority
 
 STACK = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sharequeue.words.settings.pem_files import PemFile, client_context, load_identity
+from sharequeue.domain.settings.pem_files import PemFile, client_context, load_identity
 
 if TYPE_CHECKING:
     import httpx

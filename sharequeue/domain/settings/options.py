@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sharequeue.words.settings.addresses import SettingInvalid
+from sharequeue.domain.settings.addresses import SettingInvalid
 
 __all__ = ["DatabaseOptions", "RoleNames", "ServiceLimits"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sharequeue.words.settings import DatabaseOptions, RoleNames, Settings
+from sharequeue.domain.settings import DatabaseOptions, RoleNames, Settings
 
 
 def test_defaults(tmp_path: Path, no_environment: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,0 @@
-"""Values, offsets, errors, names and settings for all other packages, of which it imports none."""

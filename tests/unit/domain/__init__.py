@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.domain` that need no server."""

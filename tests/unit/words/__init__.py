@@ -1,1 +1,0 @@
-"""Tests of `sharequeue.words` that need no server."""
