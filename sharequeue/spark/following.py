@@ -232,9 +232,9 @@ class Follower:
 
     def _wait(self, seconds: float | None) -> None:
         """Wait until a notification, a change of the membership, or the time of the next check."""
-        done = self._done
+        so_far = self._done
         passed = time.monotonic() - self._began_at
-        self.progress(Progress(done.rounds, "waiting", 0, done.leased, passed, self._lag))
+        self.progress(Progress(so_far.rounds, "waiting", 0, so_far.done, passed, self._lag))
         assigned = self.membership.assignment
         since = time.monotonic()
         while not self.woken.wait(CHECK_SECONDS):

@@ -23,6 +23,8 @@ that prepares its rows before the acknowledgement, such as `PostgresTable`.
 """
 _ALWAYS = ("leased", "accepted", "released", "rejected")
 """Counts that are also shown if they are zero."""
+_OUTCOMES = ("accepted", "released", "rejected", "gaps", "exhausted")
+"""Counts of the state's replies to acknowledgements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,11 @@ class Counts(Shown):
     """Records given back because their own Spark job failed while others of its round did not: as suspects, or
     without a delivery if a partition has lost its leader."""
 
+    @property
+    def done(self) -> int:
+        """Records that an acknowledgement gave an outcome, and gaps. Records that were given back are not done."""
+        return sum(getattr(self, name) for name in _OUTCOMES)
+
     def shown(self, title: str) -> Table:
         """Return a table of the counts."""
         names = shown_counts([self])
@@ -55,10 +62,7 @@ class Counts(Shown):
 def counted(done: Sequence[Acknowledged], wanted: Collection[Acknowledgement]) -> dict[str, int]:
     """Return the sums of the state's replies to these acknowledgements, by the names of `Counts`."""
     return {
-        **{
-            name: sum(getattr(each, name) for each in done)
-            for name in ("accepted", "released", "rejected", "gaps", "exhausted")
-        },
+        **{name: sum(getattr(each, name) for each in done) for name in _OUTCOMES},
         "dropped": sum(each.dropped for each in wanted),
         "lost": sum(each.lost.count for each in wanted),
     }
@@ -131,8 +135,8 @@ class RunReport(Counts):
 
     @property
     def rate(self) -> float:
-        """Records leased and acknowledged per second."""
-        return self.leased / self.seconds if self.seconds else 0.0
+        """Records done per second."""
+        return self.done / self.seconds if self.seconds else 0.0
 
     def table(self) -> Table:
         """Return one row for each round, and the remarks of the run."""

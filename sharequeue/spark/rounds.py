@@ -339,10 +339,8 @@ class Round:
             left = [lease for lease in left if lease.lease_id in refused]
             if left:
                 written = self._rejected(written, left, refused)
-        run.records_done += self.leased
         lag = run.lag()
-        self._report_progress("done", lag)
-        return RoundReport(
+        report = RoundReport(
             number=self.number,
             lease_ids=tuple(lease.lease_id for lease in (*ended.leases, *ended.failed)),
             leased=self.leased,
@@ -351,6 +349,9 @@ class Round:
             stage_seconds=self.seconds,
             unacknowledged=sum(lease.offsets.count for lease in given_back),
         )
+        run.records_done += report.done
+        self._report_progress("done", lag)
+        return report
 
     def _read_back(
         self, written: Written, leases: Sequence[Lease], seen: dict[int, Seen]

@@ -21,6 +21,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.spark.by_row import by_row
 from sharequeue.spark.handler import Handler, MostFailed
 from sharequeue.spark.output.manifest import read_output
+from sharequeue.spark.progress import Progress
 from sharequeue.spark.report import RunReport
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
@@ -88,11 +89,15 @@ def one_record_takes_only_itself_along(
         # An exception ends the run, and the next one begins with the parts.
         with pytest.raises(Exception, match=says):
             run_job(job, holder)
-    report = run_job(job, holder)
+    said: list[Progress] = []
+    report = run_job(job, holder, progress=said.append)
     rounds = list(report.rounds)
+    done = [each.records_done for each in said if each.stage == "done"]
+    assert done[-1] == report.done == report.leased - report.unacknowledged
     if killed:
         whole = rounds.pop(0)
         assert (whole.leased, whole.unacknowledged, whole.accepted) == (records + 16, records + 16, 0)
+        assert done[0] == 0
     packed, alone = rounds[: DELIVERIES - 2], rounds[DELIVERIES - 2 :]
     assert len(packed[0].lease_ids) == parts + 2  # 16 records in two parts
     assert [each.leased for each in alone] == [1] * len(alone)
