@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,13 +23,17 @@ import psycopg2
 import sqlalchemy as sa
 from psycopg2 import sql
 from psycopg2.errors import InsufficientPrivilege
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as fn
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.domain.errors import InvalidRequest
+from sharequeue.domain.names import listed
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Acknowledged, LeaseOutput
+from sharequeue.spark.leasing.crashes import reason_for_letters
 from sharequeue.spark.outcomes.acknowledging import acknowledge
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import SinkNames
@@ -60,13 +64,15 @@ from sharequeue.spark.sinks.postgres_exact import (
     why_not_held,
     witness,
 )
-from sharequeue.spark.sinks.postgres_move import WHOLE, Piece, RowLeftOut, StagedRows, Trial
+from sharequeue.spark.sinks.postgres_move import WHOLE, Piece, RowLeftOut, StagedRows, StagingLost, Trial
 from sharequeue.spark.sinks.postgres_tables import (
     Target,
+    altered,
     connection_of,
     cursor_of,
     dropped,
     find,
+    retyped,
     same_database,
     staging_prefix,
     staging_tables,
@@ -85,6 +91,8 @@ _SIMPLE = (
     *(types.FloatType, types.DoubleType, types.StringType, types.DateType, types.TimestampType),
     types.TimestampNTZType,
 )
+_OF_THE_TABLE = (psycopg2.Error, SQLAlchemyError, PySparkException, Py4JError, RowLeftOut, StagingLost)
+"""Errors of copying and moving that an alteration of the table may have caused."""
 _AS_JSON = {
     "ignoreNullFields": "false",
     "timeZone": "UTC",
@@ -291,6 +299,7 @@ class OpenTable(OpenSink):
                 )
                 copy = sql.SQL("copy {} ({}, {}, {}) from stdin with (format csv)")
                 statements[lease_id] = copy.format(staging, *ours, every).as_string(cursor)
+            self._refuse_retyped(cursor)
         self.sink.on_step("staged")
         return Copier(with_password(self.route), statements)
 
@@ -312,11 +321,11 @@ class OpenTable(OpenSink):
         # A lease without its refused rows comes back, perhaps with none to copy.
         self.attempts.clear()
         self.refused.clear()
-        with round.stage("stage"):
+        with self._alterations_are_named(), round.stage("stage"):
             folders = {each.lease.lease_id: each.folder for each in round.leases if each.folder is not None}
             if folders:
                 self._copy(folders, self.context.spark.read.parquet(*map(literal, folders.values())))
-        with round.stage("acknowledge"):
+        with self._alterations_are_named(), round.stage("acknowledge"):
             return round.one_by_one(self.acknowledge_lease)
 
     def acknowledge_lease(self, accepted: Accepted) -> Acknowledged | Refused:
@@ -343,7 +352,9 @@ class OpenTable(OpenSink):
 
         def around(connection: sa.Connection, send: Callable[[], Acknowledged]) -> Acknowledged:
             if not self._counts_already(connection, lease.lease_id):
-                self._rows(lease.lease_id).move(cursor_of(connection), accepted.rows, pieces)
+                cursor = cursor_of(connection)
+                self._rows(lease.lease_id).move(cursor, accepted.rows, pieces)
+                self._refuse_retyped(cursor)
             on_step("inserted")
             acknowledged = send()
             on_step("acknowledged")
@@ -359,12 +370,45 @@ class OpenTable(OpenSink):
         return acknowledged
 
     def _tried(self, lease_id: int) -> Trial:
-        """Return what the table refuses of a lease. Nothing is changed."""
+        """Return what the table refuses of a lease. Nothing is changed. Raise SinkRefused if it refuses records after
+        it was altered: no record is at fault then.
+        """
         with self.context.state.transaction() as (connection, _):
             connection.execute(sa.text("set local statement_timeout = 0"))
-            trial = self._rows(lease_id).tried(cursor_of(connection), self.refused.get(lease_id, {}))
+            cursor = cursor_of(connection)
+            trial = self._rows(lease_id).tried(cursor, self.refused.get(lease_id, {}))
+            if trial.reasons and (found := altered(cursor, self.target)):
+                raise self._was_altered(found, next(iter(trial.reasons.values())))
             connection.rollback()
         return trial
+
+    def _refuse_retyped(self, cursor: Any) -> None:
+        """Raise SinkRefused if a column has another type than when the run began, which may change values without an
+        error. The transaction has a lock on the table.
+        """
+        if found := retyped(cursor, self.target, self.columns):
+            raise self._was_altered(found)
+
+    @contextmanager
+    def _alterations_are_named(self) -> Iterator[None]:
+        """Raise SinkRefused in place of an error of the block if the table was altered or dropped meanwhile."""
+        try:
+            yield
+        except _OF_THE_TABLE as error:
+            with suppress(psycopg2.Error, SQLAlchemyError):  # the first error has the reason
+                with self.context.state.transaction() as (connection, _):
+                    found = altered(cursor_of(connection), self.target)
+                if found:
+                    raise self._was_altered(found, reason_for_letters(error)) from error
+            raise
+
+    def _was_altered(self, found: Sequence[str], refusal: str | None = None) -> SinkRefused:
+        refuses = f", and refuses rows since: {refusal.rstrip('.')}" if refusal else ""
+        return SinkRefused(
+            f"table {self.sink.table} was altered during the run ({listed(found)}){refuses}. No record is at fault: "
+            "what was not acknowledged was given back, with its deliveries. Undo the alteration, or change the "
+            "handler or the table so that they fit again; then start the run again."
+        )
 
     def _rows(self, lease_id: int) -> StagedRows:
         attempts = self.attempts.get(lease_id, {})
@@ -380,7 +424,7 @@ class OpenTable(OpenSink):
                 for lease_id in sorted(self.staged):
                     if not self._drop(lease_id):
                         break  # its task is being cancelled; afterwards the other tables may be free, too
-            except SQLAlchemyError as error:
+            except (psycopg2.Error, SQLAlchemyError) as error:
                 _log.warning("staging tables could not be dropped: %s", error)
                 break
         if self.staged:

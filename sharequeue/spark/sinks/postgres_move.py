@@ -74,8 +74,12 @@ class StagedRows:
         )
 
     def tried(self, cursor: Any, refused: Mapping[int, str]) -> Trial:
-        """Return what the table refuses in addition to what is `refused` already. The caller rolls back."""
+        """Return what the table refuses in addition to what is `refused` already. The caller rolls back; until then
+        nobody can alter the table.
+        """
         staging = self._staging
+        # Not its partitions, which may be thousands. A rollback to a savepoint would release the lock of an insert.
+        cursor.execute(sql.SQL("lock table only {} in row exclusive mode").format(self._table))
         cursor.execute(sql.SQL("create index on {} ({})").format(staging, sql.Identifier(OFFSET)))
         cursor.execute(
             sql.SQL("delete from {} where {} = any(%s)").format(staging, sql.Identifier(OFFSET)),
@@ -134,9 +138,10 @@ class StagedRows:
 
     def _insert(self, cursor: Any, piece: Piece) -> int:
         columns = sql.SQL(", ").join(map(sql.Identifier, self.columns))
-        table = sql.Identifier(self.target.schema, self.target.name)
         cursor.execute(
-            sql.SQL("insert into {} ({}) select {} from {}").format(table, columns, columns, self._staging)
+            sql.SQL("insert into {} ({}) select {} from {}").format(
+                self._table, columns, columns, self._staging
+            )
             + self._where(piece)
         )
         return int(cursor.rowcount)
@@ -163,6 +168,10 @@ class StagedRows:
     @property
     def _name(self) -> str:
         return f"{self.target.schema}.{self.target.name}"
+
+    @property
+    def _table(self) -> sql.Identifier:
+        return sql.Identifier(self.target.schema, self.target.name)
 
     @property
     def _staging(self) -> sql.Identifier:

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg2
 import sqlalchemy as sa
 from psycopg2 import sql
-from psycopg2.errors import LockNotAvailable
+from psycopg2.errors import InsufficientPrivilege, LockNotAvailable
 
 from sharequeue.database.pool import connection_defaults
 from sharequeue.domain.settings import normalise_database_url
 from sharequeue.spark.sinks.interface import SinkRefused
+from sharequeue.spark.sinks.postgres_definition import Definition, changes, column_part, definition_of
 from sharequeue.state import State
 
 DROP_WAIT_MS = 1000
@@ -41,6 +42,20 @@ _TYPES = """
     from based b join pg_type t on t.oid = b.type where t.typtype <> 'd' order by b.attnum
 """
 """The columns that the sink may fill, with their types, and `Target.unlimited`; a domain is its base type."""
+_RIGHTS = """
+    select n.nspname, c.relname, has_table_privilege(c.oid, 'insert') and has_table_privilege(c.oid, 'select'),
+        has_schema_privilege(n.oid, 'create'),
+        -- The bits of tgtype: for each row, before, insert.
+        (select coalesce(json_agg(a.attname order by a.attnum), '[]') from pg_attribute a
+        where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attnotnull and not a.atthasdef
+            and a.attidentity = '' and not exists (select from pg_trigger g where g.tgtype & 7 = 7
+            and (g.tgrelid = c.oid or g.tgrelid in (select relid from pg_partition_tree(c.oid))))),
+        (select coalesce(json_agg(a.attname order by a.attnum), '[]') from pg_attribute a
+        where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+            and (a.attgenerated <> '' or a.attidentity = 'a')),
+        row_security_active(c.oid)
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = %s
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +74,7 @@ class Target:
     """Whether policies for rows apply to this role."""
     unlimited: Mapping[str, str] = field(default_factory=dict)
     """By column of a type with a length, precision or scale: the same type without it, as the catalog writes it."""
+    definition: Definition = field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -104,29 +120,14 @@ def cursor_of(connection: sa.Connection) -> Any:
 
 def find(cursor: Any, table: str) -> Target:
     """Return the table of this name. Raises SinkRefused if it does not exist, or if the role may not write to it."""
-    cursor.execute(
-        "select n.nspname, c.relname, has_table_privilege(c.oid, 'insert') and has_table_privilege(c.oid, 'select'),"
-        " has_schema_privilege(n.oid, 'create'),"
-        # The bits of tgtype: for each row, before, insert.
-        " (select coalesce(json_agg(a.attname order by a.attnum), '[]') from pg_attribute a"
-        " where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attnotnull and not a.atthasdef"
-        " and a.attidentity = '' and not exists (select from pg_trigger g where g.tgtype & 7 = 7"
-        " and (g.tgrelid = c.oid or g.tgrelid in (select relid from pg_partition_tree(c.oid))))),"
-        " (select coalesce(json_agg(a.attname order by a.attnum), '[]') from pg_attribute a"
-        " where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped"
-        " and (a.attgenerated <> '' or a.attidentity = 'a')),"
-        " row_security_active(c.oid), c.oid"
-        " from pg_class c join pg_namespace n on n.oid = c.relnamespace"
-        " where c.oid = to_regclass(%s) and c.relkind in ('r', 'p')",
-        (table,),
-    )
+    oid = _named(cursor, table)
+    # Read first: an alteration between these statements then counts as one of later.
+    definition = definition_of(cursor, oid)
+    cursor.execute(_RIGHTS, (oid,))
     row = cursor.fetchone()
     if row is None:
-        raise SinkRefused(
-            f"there is no table {table} in the state's database: create it there, because its rows are written in "
-            "the transaction that acknowledges. To write elsewhere, use `AtLeastOnce`."
-        )
-    schema, name, may_insert, may_create, required, generated, row_security, oid = row
+        raise _missing(table)
+    schema, name, may_insert, may_create, required, generated, row_security = row
     if schema == "sharequeue":
         raise SinkRefused(
             f"{table} is in the schema sharequeue, which only the queue may use: create the table in another schema."
@@ -142,7 +143,58 @@ def find(cursor: Any, table: str) -> Target:
     columns = cursor.fetchall()
     kinds = {column: kind for column, kind, _ in columns}
     unlimited = {column: kind for column, _, kind in columns if kind is not None}
-    return Target(schema, name, kinds, required, generated, row_security, unlimited)
+    return Target(schema, name, kinds, required, generated, row_security, unlimited, definition)
+
+
+def altered(cursor: Any, target: Target) -> list[str]:
+    """Return how the table was altered since it was found, as far as it may refuse other rows now, in words."""
+    name = sql.Identifier(target.schema, target.name).as_string(cursor)
+    try:
+        return changes(target.definition, find(cursor, name).definition)
+    except SinkRefused as error:
+        return [str(error).rstrip(".")]
+
+
+def retyped(cursor: Any, target: Target, columns: Collection[str]) -> list[str]:
+    """Return which of these columns no longer have the type that they had when the table was found, in words. The
+    caller has a lock on the table.
+    """
+    cursor.execute(
+        "select a.attname, format_type(a.atttypid, a.atttypmod) from pg_attribute a"
+        " join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace"
+        " where n.nspname = %s and c.relname = %s and a.attnum > 0 and not a.attisdropped",
+        (target.schema, target.name),
+    )
+    wanted = {
+        name: target.definition[name] for name in map(column_part, columns) if name in target.definition
+    }
+    now = {column_part(name): text for name, text in cursor.fetchall()}
+    return changes(wanted, {name: now[name] for name in wanted if name in now})
+
+
+def _named(cursor: Any, table: str) -> int:
+    try:
+        cursor.execute(
+            "select oid, relkind in ('r', 'p') from pg_class where oid = to_regclass(%s)", (table,)
+        )
+    except InsufficientPrivilege as error:
+        raise SinkRefused(
+            f"this role may not use the schema of {table}: grant it `usage` and `create` on the schema."
+        ) from error
+    row = cursor.fetchone()
+    if row is None:
+        raise _missing(table)
+    oid, is_table = row
+    if not is_table:
+        raise SinkRefused(f"{table} is a view or a foreign table: expected a table of the state's database.")
+    return int(oid)
+
+
+def _missing(table: str) -> SinkRefused:
+    return SinkRefused(
+        f"there is no table {table} in the state's database: create it there, because its rows are written in "
+        "the transaction that acknowledges. To write elsewhere, use `AtLeastOnce`."
+    )
 
 
 def same_database(connection: sa.Connection, route: Mapping[str, Any], table: str) -> None:
