@@ -1,7 +1,7 @@
 # sharequeue: `make help` lists the targets.
 #
 # Every target first creates the environment in .venv if it is missing, or pyproject.toml or
-# tests/constraints.txt has changed.
+# tools/constraints.txt has changed.
 # The stamp .venv/.ready is written last, so that a set-up that was killed starts again from the beginning.
 
 .DEFAULT_GOAL := help
@@ -63,14 +63,14 @@ check: $(READY) ## lint, format, types, import contracts, known vulnerabilities 
 
 audit: $(READY) ## list known vulnerabilities of the packages in requirements.lock, if the index has them
 	@$(MAKE) --no-print-directory $(TOOLS)/.ready || true
-	@$(BIN)/python -m tests.audit $(TOOLS)/bin/pip-audit
+	@$(BIN)/python -m tools.audit $(TOOLS)/bin/pip-audit
 
 # For all Pythons and platforms, with hashes. `--upgrade`: the newest versions that pyproject.toml allows.
 LOCK := $(TOOLS)/bin/uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
     --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 lock: $(TOOLS)/.ready ## update the lock files: exact versions and hashes of all packages
-	@$(LOCK) --constraint tests/constraints.txt \
+	@$(LOCK) --constraint tools/constraints.txt \
 	    --extra dagster --extra service --extra embedded --extra java --extra dev --output-file requirements.lock
 	@$(LOCK) docker/requirements.in --constraint requirements.lock --extra dagster --extra service \
 	    --output-file docker/requirements.lock
@@ -84,7 +84,7 @@ bench: $(READY) ## run all benchmarks in their short form, or chosen ones: make 
 	@$(BIN)/python -m benchmarks $(CASES)
 
 release: $(DOCS)/.ready ## build and try the wheel, then tag it (DRY_RUN=1: no tag); nothing is uploaded
-	@$(BIN)/python -m tests.release $(if $(DRY_RUN),--dry-run)
+	@$(BIN)/python -m tools.release $(if $(DRY_RUN),--dry-run)
 
 docs: $(DOCS)/.ready ## build the documentation as a site in dist/site
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
@@ -96,17 +96,17 @@ pictures: $(READY) ## take the pictures of the docs anew, with Chromium, of stac
 
 $(DOCS)/.ready: pyproject.toml | $(READY)
 	@$(BIN)/python -m venv $(DOCS)
-	@$(DOCS)/bin/python tests/installation.py $$($(BIN)/python -c 'import tomllib; \
+	@$(DOCS)/bin/python tools/installation.py $$($(BIN)/python -c 'import tomllib; \
 	    print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
 	@touch $@
 
 $(TOOLS)/.ready: pyproject.toml | $(READY)
 	@$(BIN)/python -m venv $(TOOLS)
-	@$(TOOLS)/bin/python tests/installation.py $$($(BIN)/python -c 'import tomllib; \
+	@$(TOOLS)/bin/python tools/installation.py $$($(BIN)/python -c 'import tomllib; \
 	    print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["tools"])')
 	@touch $@
 
-$(READY): pyproject.toml tests/constraints.txt
+$(READY): pyproject.toml tools/constraints.txt
 	@set -eu; \
 	python=; \
 	for candidate in python3.13 python3.12 python3.11 python3 python; do \
@@ -129,7 +129,7 @@ $(READY): pyproject.toml tests/constraints.txt
 	    "$$python" -m venv --clear $(VENV); \
 	fi; \
 	if [ -n "$$brings" ]; then echo "Java 17 or 21 was not found: installing one in the environment (101 MB)"; fi; \
-	$(BIN)/python tests/installation.py --constraint tests/constraints.txt \
+	$(BIN)/python tools/installation.py --constraint tools/constraints.txt \
 	    -e ".[dagster,service,embedded,dev$${brings:+,$$brings}]" || { \
 	    echo "The packages could not be installed (see above). Check the network, then run make again." >&2; exit 1; \
 	}; \

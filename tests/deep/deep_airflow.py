@@ -25,11 +25,11 @@ from sharequeue.database import Database
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.state import State
-from tests.docs.pages import ROOT
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.stack import MakeTopic, jars_folder
 from tests.servers.ports import free_port
 from tests.waiting import wait_until
+from tools.pages import ROOT
 
 pytestmark = pytest.mark.deep
 

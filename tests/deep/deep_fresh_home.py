@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fresh_home import PAGES
+from tools.fresh_home import PAGES
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(2400)]
 

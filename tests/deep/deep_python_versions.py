@@ -38,8 +38,8 @@ def test_the_project_on_another_python(version: str, tmp_path: Path, told: list[
     assert python, f"python{version} is not on PATH: install it"
     subprocess.run([python, "-m", "venv", str(tmp_path)], check=True)
     own = str(tmp_path / "bin" / "python")
-    packages = ("--constraint", "tests/constraints.txt", "-e", ".[dagster,service,embedded,dev]")
-    install = [own, "tests/installation.py", *packages]
+    packages = ("--constraint", "tools/constraints.txt", "-e", ".[dagster,service,embedded,dev]")
+    install = [own, "tools/installation.py", *packages]
     subprocess.run(install, check=True, cwd=REPOSITORY)
     count = passed(TESTS, own)
     told.append(f"Python {version}: {count} tests passed")

@@ -30,7 +30,6 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
 from tests import single
-from tests.docs.pages import PAGES, ROOT, RUN, SHOWN, Reader, blocks
 from tests.fixtures.dagster import share_group
 from tests.fixtures.deadletters import GivenUp
 from tests.fixtures.pipelines import Holder, Produce
@@ -38,6 +37,7 @@ from tests.fixtures.registry import RegistryServer, framed, text
 from tests.fixtures.stack import MakeTopic
 from tests.servers.command import command_server
 from tests.waiting import running
+from tools.pages import PAGES, ROOT, RUN, SHOWN, Reader, blocks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.docs.public_names import FILE, KINDS, listed
-from tests.docs.reference import WRITE
+from tools.public_names import FILE, KINDS, listed
+from tools.reference import WRITE
 
 
 def test_every_public_name_is_in_the_list() -> None:

@@ -12,8 +12,8 @@ from sharequeue.deadletters import attempts, letters
 from sharequeue.deadletters.redrive import selection
 from sharequeue.domain.settings import Settings
 from sharequeue.service.app import create_app
-from tests.docs.pages import ROOT
-from tests.docs.reference import CONFIG_DEFAULTS, FOLDER, WRITE, config_defaults, pages, written
+from tools.pages import ROOT
+from tools.reference import CONFIG_DEFAULTS, FOLDER, WRITE, config_defaults, pages, written
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)

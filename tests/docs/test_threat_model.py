@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.docs.pages import ROOT
+from tools.pages import ROOT
 
 PAGE = ROOT / "docs" / "explanation" / "threat-model.md"
 

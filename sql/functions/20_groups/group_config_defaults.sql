@@ -1,5 +1,5 @@
 -- The configs that a group may have, and the value of each that neither the group nor the service has set.
--- Generated from sharequeue/groups/configs/keys.py: do not edit, run `python -m tests.docs.reference`.
+-- Generated from sharequeue/groups/configs/keys.py: do not edit, run `python -m tools.reference`.
 
 create or replace function sharequeue_internal.group_config_names() returns text[]
 language sql immutable parallel safe as $$

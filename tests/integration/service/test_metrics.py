@@ -28,9 +28,9 @@ from sharequeue.service.metrics.figures import Reader
 from sharequeue.state import State
 from sharequeue.state.replicas import LATE_SECONDS, hear_replica
 from tests import single
-from tests.docs.pages import ROOT
 from tests.integration.service.test_service import serving
 from tests.waiting import pass_time, wait_until
+from tools.pages import ROOT
 
 GROUP = 'a"}b\\c\\n' + "d" * 241
 """249 characters, with all that means something in Prometheus's format. Line ends are refused before that."""

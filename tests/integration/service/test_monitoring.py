@@ -26,9 +26,9 @@ from sharequeue.service.metrics.figures import Reader
 from sharequeue.state import State
 from sharequeue.state.replicas import hear_replica
 from tests import single
-from tests.docs.pages import ROOT
 from tests.integration.service import promql
 from tests.waiting import pass_time
+from tools.pages import ROOT
 
 FOLDER = ROOT / "docker" / "monitoring"
 OF_PROMETHEUS: Mapping[str, set[str]] = {"up": {"job"}}

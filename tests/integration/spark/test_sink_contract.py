@@ -33,7 +33,7 @@ from sharequeue.state import State
 from tests.fixtures.lakes import LakeOf
 from tests.fixtures.pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
-from tests.sinks import registered
+from tools.sinks import registered
 
 COLUMNS = 'topic text, "partition" integer, "offset" bigint, lease_id bigint'
 RECORDS = 10

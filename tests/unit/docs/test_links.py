@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.docs.pages import PAGES, ROOT
+from tools.pages import PAGES, ROOT
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _BLOCK = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from sharequeue.dagster import share_group_defs
-from tests.docs.pages import ROOT
 from tests.fixtures.dagster import share_group
+from tools.pages import ROOT
 
 
 def test_every_check_has_its_line() -> None:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.docs.pages import PAGES, ROOT
+from tools.pages import PAGES, ROOT
 
-_FOLDERS = ("sharequeue", "sql", "pipelines", "orchestration", "benchmarks", "docker", "tests")
+_FOLDERS = ("sharequeue", "sql", "pipelines", "orchestration", "benchmarks", "docker", "tests", "tools")
 _RULE = re.compile(r"(?<![\w-])R-[A-Z]{2}(?:-\d+)?\b")
 _LISTED = re.compile(r"^\| (R-[A-Z]{2}-\d+) \|", re.MULTILINE)
 _COMMENTS = {".py": re.compile(r"^ *# .*|  # .*", re.MULTILINE), ".sql": re.compile(r"-- .*")}

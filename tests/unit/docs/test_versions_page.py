@@ -9,7 +9,7 @@ import pytest
 
 from sharequeue.domain.settings.jar_sets import CONNECTOR, SERIES
 from tests.deep import deep_dagster_versions, deep_other_brokers, deep_postgres_versions, deep_python_versions
-from tests.docs.pages import ROOT
+from tools.pages import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "versions.md").read_text()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests import installation
+from tools import installation
 
 
 def test_uv_is_given_the_index_of_pip() -> None:

@@ -11,7 +11,7 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.audit import LOCK, verdict
+from tools.audit import LOCK, verdict
 
 PROJECT = tomllib.loads((LOCK.parent / "pyproject.toml").read_text())["project"]
 IMAGE = LOCK.parent / "docker" / "requirements.lock"

@@ -7,7 +7,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.release import ROOT, NotReleasable, notes_of, require_contents, version_of
+from tools.release import ROOT, NotReleasable, notes_of, require_contents, version_of
 
 CHANGELOG = "# Changelog\n\n## 1.1.0 (2026-12-01)\n\n- More.\n\n## 1.0.0 (unreleased)\n\n- The first.\n"
 

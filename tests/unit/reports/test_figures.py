@@ -9,7 +9,7 @@ import pytest
 from sharequeue.domain.figures import GroupFigures, SharePartitionStatus, figures_of
 from sharequeue.service.answers import SharePartitionAnswer
 from sharequeue.service.metrics.families import SUMMED
-from tests.docs.reference_sql import columns_of_views
+from tools.reference_sql import columns_of_views
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Look for known faults in the packages of `requirements.lock`: `python -m tests.audit PIP_AUDIT`, for `make check`.
+"""Look for known faults in the packages of `requirements.lock`: `python -m tools.audit PIP_AUDIT`, for `make check`.
 
 pip-audit asks the index for advisories. Where that cannot be asked, or knows nothing of a package, pip-audit reports
 success all the same; this says plainly what was not looked at. Exit code 1 is for known faults only: a server of
@@ -17,7 +17,7 @@ _OPTIONS = ("--no-deps", "--disable-pip", "--progress-spinner", "off", "--format
 
 
 def verdict(printed: str, complained: str) -> tuple[int, str]:
-    """The exit code, and what is said, of what pip-audit printed as JSON and on stderr."""
+    """Return the exit code and the message for what pip-audit printed as JSON and on stderr."""
     try:
         packages = json.loads(printed)["dependencies"]
     except (ValueError, KeyError, TypeError):

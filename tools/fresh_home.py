@@ -1,8 +1,8 @@
 """Follow the README and the tutorials as a new reader does: a new home folder, no environment active, pasted blocks.
 
-`python -m tests.fresh_home` does all three pages, `python -m tests.fresh_home own-queue` one. The checkout is a clone
+`python -m tools.fresh_home` does all three pages, `python -m tools.fresh_home own-queue` one. The checkout is a clone
 of the last commit in `~/sharequeue`. Nothing is done that the page does not have, except to wait where it says that
-something happens by itself, and to leave out `make test`, which is the tests' own run.
+something happens by itself, and to leave out `make check` and `make test`, which a build server runs.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sharequeue.local import stack
-from tests.docs.pages import ROOT, RUN, Block, blocks
-from tests.docs.typed import Interpreter, Shell
-from tests.waiting import wait_until
+from tools.pages import ROOT, RUN, Block, blocks
+from tools.typed import Interpreter, Shell
 
 OF_THE_MACHINE = ("_proxy", "cert", "ca_bundle")
 """Parts of the names of variables by which a machine reaches the package index, beside those of pip."""
@@ -88,6 +88,14 @@ def fresh_home(clone: bool = True) -> Iterator[FreshHome]:
             reader.end()
 
 
+def wait_for(figures: Callable[[], tuple[int, ...]], wanted: tuple[int, ...]) -> None:
+    """Wait until a group has these figures. Raises AssertionError after 20 minutes."""
+    deadline = time.monotonic() + 1200
+    while (found := figures()) != wanted:
+        assert time.monotonic() < deadline, f"expected {wanted}, found {found} after 20 minutes"
+        time.sleep(1)
+
+
 def first_queue() -> None:
     """Follow the first tutorial."""
     with fresh_home() as reader:
@@ -118,11 +126,11 @@ def own_queue() -> None:
                     handler.read_text().replace("        return {", f"{line}        return {{")
                 )
             if "groups describe" in block.text:
-                wait_until(lambda: ended() == (95, 5, 0), seconds=300)
+                wait_for(ended, (95, 5, 0))
             if block.language == "sh" or "pip install" in block.text:
                 reader.paste(block)
             if "--execute" in block.text:
-                wait_until(lambda: ended() == (100, 5, 0), seconds=300)
+                wait_for(ended, (100, 5, 0))
 
 
 def readme() -> None:
@@ -132,7 +140,8 @@ def readme() -> None:
         for block in blocks("README.md"):
             if block.language == "sh":
                 reader.say(f"  {block}")
-                commands = [line for line in block.text.splitlines() if not line.startswith("make test")]
+                lines = block.text.splitlines()
+                commands = [line for line in lines if not line.startswith(("make check", "make test"))]
                 reader.say(reader.shell.run("\n".join(commands) + "\n"))
             elif "\nNext\n" in block.text:
                 shown = block.text.partition("\nNext\n")[2].splitlines()

@@ -1,6 +1,6 @@
 """List every name that a user may rely on, as the code has it.
 
-`python -m tests.docs.reference` writes the list to `public_names.txt`, one name a line, under its kind.
+`python -m tools.reference` writes the list to `public_names.txt`, one name a line, under its kind.
 `test_public_names.py` compares. So the diff of a change has the names that it adds and removes. `docs/reference/` has
 their meanings.
 """
@@ -25,8 +25,8 @@ from sharequeue.domain.settings import Settings, settings
 from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS
 from sharequeue.service.app import create_app
 from sharequeue.service.openapi import document
-from tests.docs import reference, reference_sql
-from tests.docs.pages import ROOT
+from tools import reference, reference_sql
+from tools.pages import ROOT
 
 FILE: Path = Path(__file__).with_suffix(".txt")
 DOORS = ("sharequeue", "sharequeue.spark", "sharequeue.dagster", "sharequeue.testing")

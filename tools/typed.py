@@ -1,6 +1,6 @@
 """Run code blocks one after the other, as somebody does who types them: a shell, and a Python interpreter.
 
-`python -m tests.docs.typed` is the interpreter: it reads blocks as lines of JSON, and reports the end of each.
+`python -m tools.typed` is the interpreter: it reads blocks as lines of JSON, and reports the end of each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 SECONDS = 280
 
 

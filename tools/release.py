@@ -1,4 +1,4 @@
-"""Build a release, check it as its first user would, and tag it: `python -m tests.release`, for `make release`.
+"""Build a release, check it as its first user would, and tag it: `python -m tools.release`, for `make release`.
 
 The version is that of `pyproject.toml`. The wheel is built from the sdist and installed into an empty environment,
 with an empty home folder. There every block of the first tutorial must succeed, from `sharequeue up` on, and
@@ -20,8 +20,8 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import sharequeue
-from tests.docs.pages import RUN, blocks
-from tests.fresh_home import fresh_home
+from tools.fresh_home import fresh_home
+from tools.pages import RUN, blocks
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sharequeue.database import Database
-from tests.docs.typed import Interpreter, Shell
+from tools.typed import Interpreter, Shell
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     str(page.relative_to(ROOT))
-    for pattern in ("*.md", "docs/**/*.md", "docker/*.md", "tests/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "docker/*.md", "tests/*.md", "tools/*.md")
     for page in ROOT.glob(pattern)
     if page.name != "CHANGELOG.md"
 )

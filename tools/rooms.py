@@ -1,4 +1,4 @@
-"""How many rooms the library has, on how many floors, with how many arrows between them: `python -m tests.rooms`.
+"""How many rooms the library has, on how many floors, with how many arrows between them: `python -m tools.rooms`.
 
 A room is a module or package directly in a package, here `sharequeue`. An arrow leads from a room to one that it
 imports, imports for type checking and inside functions too. The floors are those of the longest way down. Rooms that
@@ -75,7 +75,7 @@ def _imports(file: Path, package: str) -> set[str]:
 def main() -> None:
     """Print the figures, and each room with its floor and its arrows."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.rooms", description=(__doc__ or "").splitlines()[0]
+        prog="python -m tools.rooms", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--folder", type=Path, default=Path(__file__).parents[1])
     parser.add_argument("--package", default="sharequeue")

@@ -1,6 +1,6 @@
 """The parts of the reference that the code knows, compared with the pages.
 
-`python -m tests.docs.reference` writes these parts again: configs, settings, commands, figures, metrics, error names,
+`python -m tools.reference` writes these parts again: configs, settings, commands, figures, metrics, error names,
 SQL functions and views, sinks, public names of Python; and the list of all names (`public_names`). A part stands in
 a page between two markers; the text around them is written by hand. `test_reference.py` compares.
 """
@@ -29,9 +29,9 @@ from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS, Confi
 from sharequeue.groups.configs.names import environment_name
 from sharequeue.groups.configs.texts import as_text
 from sharequeue.service.metrics import families, registry
-from tests.docs.pages import ROOT
-from tests.docs.reference_sql import functions, views
-from tests.sinks import registered
+from tools.pages import ROOT
+from tools.reference_sql import functions, views
+from tools.sinks import registered
 
 SHARED = {
     *("home", "database_url", "bootstrap_servers", "service_url", "service_token_file"),
@@ -40,7 +40,7 @@ SHARED = {
 """Options that the page says once for all commands."""
 FOLDER = ROOT / "docs" / "reference"
 CONFIG_DEFAULTS = ROOT / "sql" / "functions" / "20_groups" / "group_config_defaults.sql"
-WRITE = "python -m tests.docs.reference"
+WRITE = "python -m tools.reference"
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -349,7 +349,7 @@ def _page(file: str) -> Path:
 
 
 if __name__ == "__main__":
-    from tests.docs import public_names
+    from tools import public_names
 
     public_names.FILE.write_text(public_names.listed())
     for each in pages():

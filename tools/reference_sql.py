@@ -86,15 +86,15 @@ def _columns(select: str) -> list[str]:
     """Return the names of the columns that the first select of a view gives."""
     body = re.sub(r"--[^\n]*|'[^']*'", "", select)
     found, depth, item = [], 0, ""
-    for token in re.split(r"([(),]|\bfrom\b|\bcase\b|\bend\b)", body):
-        depth += {"(": 1, "case": 1, ")": -1, "end": -1}.get(token, 0)
-        if depth == 0 and token in (",", "from"):
+    for word in re.split(r"([(),]|\bfrom\b|\bcase\b|\bend\b)", body):
+        depth += {"(": 1, "case": 1, ")": -1, "end": -1}.get(word, 0)
+        if depth == 0 and word in (",", "from"):
             found.append(item)
             item = ""
-            if token == "from":
+            if word == "from":
                 break
         else:
-            item += token
+            item += word
     return [re.findall(r"\w+", each)[-1] for each in found]
 
 
