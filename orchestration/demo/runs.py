@@ -25,6 +25,7 @@ import dagster as dg
 from orchestration.demo.queue import NAME, QUEUE
 from sharequeue.dagster.lineage import ACCEPTED
 from sharequeue.dagster.sensors import AT_WORK
+from sharequeue.domain.errors import first_line
 from sharequeue.domain.settings import Settings
 from sharequeue.local import dagster_ui
 from sharequeue.local.home import Home
@@ -157,7 +158,7 @@ class Launcher:
             if event is not None and event.step_failure_data.error is not None:
                 error = event.step_failure_data.error
                 cause = error.cause or error
-                return f"{event.step_key}: {cause.message.strip().splitlines()[0]}"
+                return f"{event.step_key}: {first_line(cause.message)}"
         return f"exit code {returncode}"
 
 

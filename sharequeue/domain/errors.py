@@ -44,9 +44,10 @@ def explanation(error: type[ShareError]) -> str:
     return " ".join(inspect.cleandoc(error.__doc__ or error.name).split())
 
 
-def first_line(error: BaseException) -> str:
-    """Return any error on one line, for the log or another message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def first_line(error: BaseException | str) -> str:
+    """Return any error, or its text, on one line, for the log or another message."""
+    nothing = "" if isinstance(error, str) else type(error).__name__
+    return (str(error).strip().splitlines() or [nothing])[0]
 
 
 class UnknownServerError(ShareError, code=-1):

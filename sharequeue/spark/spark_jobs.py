@@ -60,7 +60,7 @@ def reason_of(error: BaseException) -> str:
     """Return the first line of an error that names what happened: Py4J's own first line names only a call."""
     _, _, java = str(error).partition("\n")
     if isinstance(error, Py4JJavaError) and java.startswith(":"):
-        return java.partition("\n")[0].removeprefix(":").strip()
+        return first_line(java.removeprefix(":"))
     return first_line(error)
 
 

@@ -36,6 +36,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.util import inheritable_thread_target
 
+from sharequeue.domain.errors import first_line
 from sharequeue.domain.values import Lease, SharePartition
 from sharequeue.spark.handler import MostFailed
 from sharequeue.spark.leasing.crashes import (
@@ -307,4 +308,4 @@ def kind_of(error: str) -> str | None:
         return str(raised[-1])
     if named := re.findall(r"\[([A-Z][A-Z0-9_.]+)\]", error):
         return str(named[-1])
-    return error.partition("\n")[0].partition(":")[0]
+    return first_line(error).partition(":")[0]

@@ -21,6 +21,7 @@ from uuid import uuid4
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
 from sharequeue.spark.handler import PipelineError
+from sharequeue.words.errors import first_line
 
 FEW_TRIES = {
     "fs.s3a.attempts.maximum": "1",
@@ -182,7 +183,7 @@ def not_reachable(conf: Any, folder: str, error: Py4JJavaError) -> OutputNotReac
     chain = _chain(error.java_exception)
     known = (todo for words, todo in _CAUSES for word in words if any(word in line for line in chain))
     todo = next(known, "check the URI, and the settings of Spark and Hadoop for it")
-    first = _without_secrets(conf, chain[0].partition("\n")[0][:500])
+    first = _without_secrets(conf, first_line(chain[0])[:500])
     return OutputNotReachable(
         f"{folder} cannot be the output: {todo}. Nothing was leased. The {urlsplit(folder).scheme} client reports: "
         f"{first}"

@@ -17,6 +17,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from sharequeue.domain.errors import first_line
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.settings.jar_sets import fetch_command
 from sharequeue.spark.output.folders import SinkNames
@@ -86,7 +87,7 @@ class _Table:
             table = load(self.spark._jsparkSession, self.table)
         except (PySparkException, Py4JJavaError) as error:
             java = getattr(error, "java_exception", None)
-            reason = str(error if java is None else java.getMessage()).partition("\n")[0]
+            reason = first_line(error if java is None else str(java.getMessage()))
             raise SinkRefused(
                 f"there is no Iceberg table {self.table} ({reason}): give its name with the catalog, set "
                 f"spark.sql.catalog.<name>, and create it first with `create table {self.table} (…) using iceberg "

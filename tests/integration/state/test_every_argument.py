@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
+from sharequeue.domain.errors import first_line
 from sharequeue.domain.offsets import MAX_OFFSET, OffsetSet
 from sharequeue.domain.settings import RoleNames
 from sharequeue.domain.values import AcknowledgeType, SharePartition
@@ -64,7 +65,7 @@ class Attempts:
             except DBAPIError as error:
                 state = getattr(error.orig, "pgcode", None) or "none"
                 named = state.startswith("SQ") or (not function.volatile and function.immutable)
-                return "refused" if named else "not named", f"{state} {str(error.orig).splitlines()[0][:120]}"
+                return "refused" if named else "not named", f"{state} {first_line(error.orig or error)[:120]}"
             finally:
                 transaction.rollback()
 
