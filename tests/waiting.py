@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -62,6 +63,20 @@ def leave_midnight(database: Database) -> None:
     tomorrow = datetime.combine(now.date() + timedelta(days=1), datetime.min.time(), UTC)
     if tomorrow - now < timedelta(minutes=10):
         pass_time(database, (tomorrow - now).total_seconds() + 1)
+
+
+class Round(NamedTuple):
+    """What one round of a coordinator did."""
+
+    expired: int
+    swept_leases: int
+    initialized: int
+    observed: int
+
+
+def one_round(coordinator: Coordinator) -> Round:
+    """Have a coordinator do one round of all work, in this thread. Raises the errors of database and broker."""
+    return Round(*coordinator.settle(), *coordinator.watch())
 
 
 @contextmanager

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 
 from sharequeue.database import Database
@@ -56,16 +55,6 @@ KEEPS_UP_SECONDS = 5.0
 """The maximum age of the last round; after that, members' heartbeats check their own groups."""
 
 _NEWS = "assignment of new share-partitions"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """The result of one step."""
-
-    expired: int = 0
-    swept_leases: int = 0
-    initialized: int = 0
-    observed: int = 0
 
 
 class Coordinator:
@@ -134,12 +123,6 @@ class Coordinator:
     def wake(self) -> None:
         """Start the watch now instead of at the next turn: a member waits for a topic to be initialised."""
         self._woken.set()
-
-    def step(self) -> Step:
-        """Do one round of all work. Raises the errors of the database and the broker; no step is left half done."""
-        expired, swept = self.settle()
-        initialized, observed = self.watch()
-        return Step(expired, swept, initialized, observed)
 
     def settle(self, silence: timedelta | None = None) -> tuple[int, int]:
         """End sessions and locks that have expired; return how many of each. Needs no broker.

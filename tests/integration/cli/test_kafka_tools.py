@@ -28,6 +28,7 @@ from sharequeue.state import State
 from tests import single
 from tests.fixtures.kafka_tools import KafkaTool, Ran
 from tests.fixtures.stack import MakeTopic
+from tests.waiting import one_round
 
 Ours = Callable[..., Ran]
 
@@ -147,7 +148,7 @@ def test_groups_with_a_member(
         group, "m1", 0, subscribed_topic_names=(log,), client_id="ann", client_host="127.0.0.1"
     )
     heartbeat(private_database, member)
-    Coordinator(private_database, topics).step()
+    one_round(Coordinator(private_database, topics))
     heartbeat(private_database, member)
     config = client_config(settings, group_id=group, client_id="ann", log_level=2)
     consumer = ShareConsumer(config)

@@ -29,6 +29,7 @@ from sharequeue.local.stack import StackInfo
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
 from tests import single
+from tests.waiting import one_round
 
 MakeTopic = Callable[..., str]
 Command = Callable[..., tuple[int, str, str]]
@@ -265,13 +266,13 @@ def test_a_recreated_topic_resumes_by_a_reset(
     state, coordinator = State(private_database), Coordinator(private_database, topics)
     alter_group_configs(private_database, "g", {"share.auto.offset.reset": "earliest"})
     heartbeat(private_database, HeartbeatRequest("g", "m1", 0, subscribed_topic_names=(topic,)))
-    coordinator.step()
+    one_round(coordinator)
     single.observe(state, SharePartition("g", topic, 0), topics.info(topic).topic_id, 0, 7, 7)
     topics.delete(topic)
-    coordinator.step()
+    one_round(coordinator)
     assert [each.blocked_by for each in state.figures.describe("g")] == ["topic_deleted"]
     made = topics.create(topic, 1)
-    coordinator.step()
+    one_round(coordinator)
     (status,) = state.figures.describe("g")
     assert (status.status, status.blocked_by) == ("topic_recreated", "topic_recreated")
     heartbeat(private_database, HeartbeatRequest("g", "m1", -1))
@@ -280,7 +281,7 @@ def test_a_recreated_topic_resumes_by_a_reset(
     (row,) = reset(command, "g", "--topic", topic, "--to-earliest")
     assert (row["new_offset"], row["old_offset"], row["passed_over"]) == (0, 0, 7)
     state.administration.reset_offsets("g", {(topic, 0): 0}, {topic: made.topic_id}, execute=True)
-    coordinator.step()
+    one_round(coordinator)
     assert (state.figures.describe("g")[0].status, state.figures.describe("g")[0].topic_id) == (
         "active",
         made.topic_id,

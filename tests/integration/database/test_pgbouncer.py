@@ -34,7 +34,7 @@ from tests import single
 from tests.operation_calls import call_every_operation, start
 from tests.servers.ports import free_port
 from tests.servers.transaction_pooler import TransactionPooler
-from tests.waiting import wait_until
+from tests.waiting import one_round, wait_until
 
 PGBOUNCER = os.environ.get("SHAREQUEUE_TEST_PGBOUNCER") or shutil.which("pgbouncer")
 POOLERS = ["ours", *(["pgbouncer"] if PGBOUNCER else [])]
@@ -104,7 +104,7 @@ def test_groups_and_coordinator_work_through_it(
     start(pooled, pooled, group, topic)
     joined = heartbeat(pooled, HeartbeatRequest(group, "member", 0, subscribed_topic_names=(topic,)))
     assert joined.member_epoch == 2
-    Coordinator(pooled, Topics(Settings.load(stack.home))).step()
+    one_round(Coordinator(pooled, Topics(Settings.load(stack.home))))
     assert State(pooled).figures.verify() == []
 
 

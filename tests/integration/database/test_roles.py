@@ -40,6 +40,7 @@ from tests import single
 from tests.fixtures.stack import REPOSITORY
 from tests.operation_calls import call_every_operation, start
 from tests.operations import may_call
+from tests.waiting import one_round
 
 PROGRAMS = ("sharequeue", "pipelines", "orchestration")
 PURPOSES = ("owner", "service", "worker", "reader")
@@ -234,7 +235,7 @@ def test_the_service_keeps_groups_and_not_state(
     """The coordinator runs as the service's role, which writes groups and members, whose triggers go on working, and
     no other table."""
     _start(logins, group, topic)
-    Coordinator(logins.service, Topics(settings)).step()
+    one_round(Coordinator(logins.service, Topics(settings)))
     joined = heartbeat(logins.service, HeartbeatRequest(group, "member", 0, subscribed_topic_names=(topic,)))
     assert joined.member_epoch == 2
     left = heartbeat(logins.service, HeartbeatRequest(group, "member", -1))

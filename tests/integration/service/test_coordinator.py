@@ -33,7 +33,7 @@ from sharequeue.state import State
 from sharequeue.state.journal import Journal
 from tests import single
 from tests.fixtures.logs import delete_before
-from tests.waiting import wait_until
+from tests.waiting import one_round, wait_until
 
 MakeTopic = Callable[..., str]
 HOUR_MS = 3_600_000
@@ -76,7 +76,7 @@ def test_earliest_starts_at_the_log_start(
     topic = make_topic(2)
     produce(settings, topic, 5)
     assert join(private_database, topic).assignment == []
-    step = coordinator.step()
+    step = one_round(coordinator)
     assert (step.initialized, step.observed) == (2, 2)
     assert starts(private_database) == {0: 0, 1: 0}
     assert [status.lag for status in State(private_database).figures.describe("g")] == [5, 0]
@@ -91,9 +91,9 @@ def test_latest_starts_at_the_log_end(
     topic = make_topic()
     produce(settings, topic, 5)
     join(private_database, topic, "latest")
-    coordinator.step()
+    one_round(coordinator)
     produce(settings, topic, 3)
-    coordinator.step()
+    one_round(coordinator)
     assert starts(private_database) == {0: 5}
     assert [status.lag for status in State(private_database).figures.describe("g")] == [3]
 
@@ -116,7 +116,7 @@ def test_a_partition_without_a_leader_is_named_and_its_lag_is_not_zero(
 
     monkeypatch.setattr(Topics, "ask", asked)
     join(private_database, topic)
-    coordinator.step()
+    one_round(coordinator)
     assert starts(private_database) == {0: 0}
     assert "LEADER_NOT_AVAILABLE: Partitions without a leader: 1." in coordinator.watcher.faults[topic]
     assert "Partitions without a leader cannot start" in coordinator.waiting["g", topic]
@@ -124,7 +124,7 @@ def test_a_partition_without_a_leader_is_named_and_its_lag_is_not_zero(
     assert awaited_share_partitions(private_database, "g") == [(topic, 1)]
     monkeypatch.undo()
     join(private_database, topic)
-    coordinator.step()
+    one_round(coordinator)
     assert (starts(private_database), coordinator.watcher.faults) == ({0: 0, 1: 0}, {})
     assert awaited_share_partitions(private_database, "g") == []
 
@@ -138,12 +138,12 @@ def test_by_duration_starts_at_a_young_record(
     produce(settings, topic, 4, ago_ms=2 * HOUR_MS)
     produce(settings, topic, 2)
     join(private_database, topic, "by_duration:PT1H")
-    coordinator.step()
+    one_round(coordinator)
     assert starts(private_database) == {0: 4}
     assert "Partitions: 1." in coordinator.waiting["g", topic]
     produce(settings, topic, 3, partition=1, ago_ms=2 * HOUR_MS)
     produce(settings, topic, 1, partition=1)
-    coordinator.step()
+    one_round(coordinator)
     assert starts(private_database) == {0: 4, 1: 3}
     assert coordinator.waiting == {}
 
@@ -156,7 +156,7 @@ def test_by_duration_reaches_no_further_than_the_first_record(
     topic = make_topic(1)
     produce(settings, topic, 2)
     join(private_database, topic, "by_duration:PT1000000000H")
-    coordinator.step()
+    one_round(coordinator)
     assert starts(private_database) == {0: 0}
     assert coordinator.waiting == {}
 
@@ -170,13 +170,13 @@ def test_a_topic_without_a_start_is_tried_again_after_the_interval(
     configs = ServiceConfigs.of({"group.share.initialize.retry.interval.ms": "20000"})
     coordinator = Coordinator(private_database, topics, configs, now=lambda: time.time() + moved[0])
     join(private_database, topic, "by_duration:PT1H")
-    coordinator.step()
+    one_round(coordinator)
     produce(settings, topic, 1)
-    coordinator.step()
+    one_round(coordinator)
     assert starts(private_database) == {}
     assert "Partitions: 0." in coordinator.waiting["g", topic]
     moved[0] = 21.0
-    coordinator.step()
+    one_round(coordinator)
     assert starts(private_database) == {0: 0}
 
 
@@ -192,11 +192,11 @@ def test_partitions_added_later_start_at_zero(
     topic = make_topic()
     produce(settings, topic, 2)
     join(private_database, topic, "latest")
-    coordinator.step()
+    one_round(coordinator)
     topics.add_partitions(topic, 2)
     produce(settings, topic, 3, partition=1)
     join(private_database, topic, "latest", "late")
-    coordinator.step()
+    one_round(coordinator)
     assert starts(private_database) == {0: 2, 1: 0}
     assert starts(private_database, "late") == {0: 2, 1: 3}
 
@@ -213,12 +213,12 @@ def test_growth_while_a_partition_still_waits(
     produce(settings, topic, 1)
     produce(settings, topic, 4, partition=1, ago_ms=2 * HOUR_MS)
     join(private_database, topic, "by_duration:PT1H")
-    coordinator.step()
+    one_round(coordinator)
     topics.add_partitions(topic, 3)
-    coordinator.step()
+    one_round(coordinator)
     assert starts(private_database) == {0: 0, 2: 0}
     produce(settings, topic, 1, partition=1)
-    coordinator.step()
+    one_round(coordinator)
     assert starts(private_database) == {0: 0, 1: 4, 2: 0}
 
 
@@ -227,10 +227,10 @@ def test_a_topic_that_comes_later(
 ) -> None:
     """Subscribing to a topic that is not there waits, with the reason, and starts once the topic is made."""
     join(private_database, topic)
-    coordinator.step()
+    one_round(coordinator)
     assert "no such topic" in coordinator.waiting["g", topic]
     make_topic(1, topic)
-    coordinator.step()
+    one_round(coordinator)
     assert starts(private_database) == {0: 0}
 
 
@@ -241,9 +241,9 @@ def test_records_deleted_from_the_log(
     topic = make_topic()
     produce(settings, topic, 10)
     join(private_database, topic)
-    coordinator.step()
+    one_round(coordinator)
     delete_before(settings, topic, 4)
-    coordinator.step()
+    one_round(coordinator)
     assert starts(private_database) == {0: 4}
 
 
@@ -258,12 +258,12 @@ def test_a_deleted_and_a_recreated_topic(
     mixed."""
     topic = make_topic()
     join(private_database, topic)
-    coordinator.step()
+    one_round(coordinator)
     topics.delete(topic)
-    coordinator.step()
+    one_round(coordinator)
     assert [member.assignment for member in describe_group(private_database, "g").members] == [[]]
     make_topic(1, topic)
-    coordinator.step()
+    one_round(coordinator)
     assert [status.status for status in State(private_database).figures.describe("g")] == ["topic_recreated"]
     assert "created again" in coordinator.waiting["g", topic]
 
@@ -279,7 +279,7 @@ def test_a_topic_that_is_taken_over_during_a_look_is_not_taken_for_empty(
     """The groups were read before somebody began one anew on the topic of now."""
     topic = make_topic()
     join(private_database, topic)
-    coordinator.step()
+    one_round(coordinator)
     topics.delete(topic)
     make_topic(1, topic)
     produce(settings, topic, 3)
@@ -298,7 +298,7 @@ def test_a_topic_that_is_taken_over_during_a_look_is_not_taken_for_empty(
 
     monkeypatch.setattr("sharequeue.service.coordinator.watch.watched_groups", and_then_taken_over)
     heartbeat(private_database, HeartbeatRequest("g", "m1", -1))
-    coordinator.step()
+    one_round(coordinator)
     [status] = State(private_database).figures.describe("g")
     assert (status.status, status.spso, status.log_end, status.lag) == ("active", 2, 3, 1)
 
@@ -310,15 +310,15 @@ def test_a_step_ends_sessions_and_locks(
     topic = make_topic(2)
     produce(settings, topic, 5)
     join(private_database, topic)
-    coordinator.step()
+    one_round(coordinator)
     state = State(private_database)
     single.acquire(state, SharePartition("g", topic, 0), "bare", None, 5)
     heartbeat(private_database, HeartbeatRequest("g", "m2", 0, subscribed_topic_names=(topic,)))
     private_database.rows(text("select sharequeue.set_clock_offset(interval '35 s')"))
     heartbeat(private_database, HeartbeatRequest("g", "m2", 0, subscribed_topic_names=(topic,)))
-    assert coordinator.step().swept_leases == 1
+    assert one_round(coordinator).swept_leases == 1
     private_database.rows(text("select sharequeue.set_clock_offset(interval '50 s')"))
-    assert coordinator.step().expired == 1
+    assert one_round(coordinator).expired == 1
     members = describe_group(private_database, "g").members
     assert [(m.member_id, [t["partitions"] for t in m.assignment]) for m in members] == [("m2", [[0, 1]])]
 

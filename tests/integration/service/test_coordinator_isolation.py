@@ -29,7 +29,7 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
 from tests import single
-from tests.waiting import pass_time, running, wait_until
+from tests.waiting import one_round, pass_time, running, wait_until
 
 REPOSITORY = Path(__file__).parents[3]
 MakeTopic = Callable[..., str]
@@ -79,7 +79,7 @@ def test_an_illegal_topic_name_stops_nobody(
         )
     )
     coordinator = Coordinator(private_database, topics)
-    coordinator.step()
+    one_round(coordinator)
     assert starts(private_database, "g") == {0: 0}
     assert {topic for _, topic in coordinator.waiting} == {"a b", "", ".."}
     assert "not legal" in coordinator.waiting["old", "a b"]
@@ -113,15 +113,15 @@ def test_a_refused_topic_stops_nobody(
     revoked, other = make_topic(), make_topic()
     join(private_database, "r", revoked)
     coordinator = Coordinator(private_database, topics)
-    coordinator.step()
+    one_round(coordinator)
     monkeypatch.setattr(topics, "_client", Refusing(topics._admin(), revoked))
     join(private_database, "g", other)
-    coordinator.step()
+    one_round(coordinator)
     assert starts(private_database, "g") == {0: 0}
     assert starts(private_database, "r") == {0: 0}
     assert "TOPIC_AUTHORIZATION_FAILED" in coordinator.watcher.faults[revoked]
     assert caplog.text.count("TOPIC_AUTHORIZATION_FAILED") == 1
-    coordinator.step()
+    one_round(coordinator)
     assert caplog.text.count("TOPIC_AUTHORIZATION_FAILED") == 1
     # Still assigned: it was not seen to be gone.
     assert [t["topic_name"] for t in describe_group(private_database, "r").members[0].assignment] == [revoked]
@@ -133,8 +133,8 @@ def test_many_missing_topics_are_one_warning(
     """A subscription to thousands of topics that are not there is told in one line, which names some."""
     join(private_database, "g", *(f"missing-{number:04}" for number in range(2000)))
     coordinator = Coordinator(private_database, topics)
-    coordinator.step()
-    coordinator.step()
+    one_round(coordinator)
+    one_round(coordinator)
     told = [record.getMessage() for record in caplog.records if "no such topic" in record.getMessage()]
     assert len(told) == 1
     assert "missing-0000, missing-0001, missing-0002 and 1,997 more" in told[0]
@@ -163,7 +163,7 @@ def test_a_held_row_holds_up_its_group_only(
     join(private_database, "held", topic)
     join(private_database, "other", topic)
     coordinator = Coordinator(private_database, topics, interval=0.1, watch_interval=0.1)
-    coordinator.step()
+    one_round(coordinator)
     at = SharePartition("held", topic, 0)
     with private_database.transaction() as connection:
         connection.execute(text("update sharequeue.share_partitions set log_end = 5, last_stable_offset = 5"))
@@ -193,16 +193,16 @@ def test_a_topic_made_again_with_fewer_partitions(
     topic = make_topic(3)
     join(private_database, "g", topic)
     coordinator = Coordinator(private_database, topics)
-    coordinator.step()
+    one_round(coordinator)
     state = State(private_database)
     with private_database.transaction() as connection:
         connection.execute(text("update sharequeue.share_partitions set log_end = 9, last_stable_offset = 9"))
     topics.delete(topic)
-    coordinator.step()
+    one_round(coordinator)
     assert "deleted" in coordinator.waiting["g", topic]
     assert "offsets delete" in coordinator.waiting["g", topic]
     make_topic(1, topic)
-    coordinator.step()
+    one_round(coordinator)
     assert "created again" in coordinator.waiting["g", topic]
     assert [member.assignment for member in describe_group(private_database, "g").members] == [[]]
     for partition in range(3):
@@ -211,7 +211,7 @@ def test_a_topic_made_again_with_fewer_partitions(
     heartbeat(private_database, HeartbeatRequest("g", "m1", -1))
     state.administration.delete_offsets("g", topic)
     join(private_database, "g", topic)
-    coordinator.step()
+    one_round(coordinator)
     assert starts(private_database, "g") == {0: 0}
     assert coordinator.waiting == {}
     [assigned] = describe_group(private_database, "g").members[0].assignment

@@ -18,6 +18,7 @@ from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
 from tests import single
+from tests.waiting import one_round
 
 MakeTopic = Callable[..., str]
 OF_GROUP = "where group_id = :group for update"
@@ -93,7 +94,7 @@ class Neighbours:
                 database, group, {"share.auto.offset.reset": "earliest", "share.assignment.interval.ms": "0"}
             )
             self.join(group, "gone", self.old[group])
-        self.coordinator.step()
+        one_round(self.coordinator)
         state = State(database)
         _run(database, "update sharequeue.share_partitions set log_end = 5, last_stable_offset = 5")
         for group in self.groups:
@@ -145,7 +146,7 @@ def test_a_sick_group_does_not_delay_the_others(
         for kind in kinds:
             stack.enter_context(sick(private_database, kind, neighbours.old[kind]))
         monkeypatch.setattr(topics, "offsets", dark)
-        coordinator.step()
+        one_round(coordinator)
         assert neighbours.done("the well one") == ["expired", "swept", "started"]
         assert set(coordinator.groups.stuck) == NAMED & set(kinds)
         if "a dark topic" in kinds:
@@ -154,7 +155,7 @@ def test_a_sick_group_does_not_delay_the_others(
         if "a held topic" in kinds:
             assert "locked" in coordinator.watcher.faults[neighbours.old["a held topic"]]
         monkeypatch.setattr(topics, "offsets", offsets)
-    coordinator.step()
+    one_round(coordinator)
     for group in neighbours.groups:
         assert neighbours.done(group) == ["expired", "swept", "started"], group
     assert coordinator.groups.stuck == {}

@@ -25,7 +25,7 @@ from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
 from tests import single
 from tests.integration.state.state_calls import audited
-from tests.waiting import pass_time, wait_for_locks
+from tests.waiting import one_round, pass_time, wait_for_locks
 
 AT = SharePartition("g", "t", 0)
 
@@ -121,13 +121,13 @@ def test_a_group_begins_anew_on_a_topic_made_again(
     coordinator = Coordinator(private_database, topics, configs)
     alter_group_configs(private_database, "w", {"share.auto.offset.reset": "earliest"})
     heartbeat(private_database, HeartbeatRequest("w", "m1", 0, subscribed_topic_names=(topic,)))
-    coordinator.step()
+    one_round(coordinator)
     [before] = State(private_database).figures.describe("w")
     topics.delete(topic)
-    coordinator.step()
+    one_round(coordinator)
     assert State(private_database).figures.describe("w") == []
     made = topics.create(topic, 1)
-    coordinator.step()
+    one_round(coordinator)
     [after] = State(private_database).figures.describe("w")
     assert (after.topic_id, after.status, before.topic_id != after.topic_id) == (
         made.topic_id,
