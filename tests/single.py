@@ -132,3 +132,17 @@ def renew(state: State, lease: Lease) -> datetime:
 def release(state: State, lease: Lease, *, cancelled: bool = False, refund: bool = False) -> int:
     """Give back what one lease still holds; return how many records that was."""
     return state.release([lease], cancelled=cancelled, refund=refund)
+
+
+def take_snapshot(state: State, at: SharePartition) -> int:
+    """Write a snapshot of one share-partition into the journal; return its first journal id."""
+    (row,) = state.database.rows(
+        sa.text(
+            "select sharequeue.take_snapshot(share_partition_id) as journal_id from sharequeue.share_partitions"
+            " where group_id = :group_id and topic = :topic and partition = :partition"
+        ),
+        group_id=at.group_id,
+        topic=at.topic,
+        partition=at.partition,
+    )
+    return int(row["journal_id"])

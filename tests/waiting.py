@@ -15,10 +15,14 @@ from sharequeue.database import Database
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
 
+PATIENCE_S = 240.0
+"""The longest wait for what must happen, in seconds. It costs nothing when that comes. Nothing that tests wait for
+takes a minute on two idle cores; a machine at work with other things may need four times as long."""
+
 
 def wait_until(
     condition: Callable[[], bool],
-    seconds: float = 60,
+    seconds: float = PATIENCE_S,
     otherwise: str | Callable[[], object] = "the condition did not come",
 ) -> None:
     """Wait for a condition; after so many seconds it fails with what is said, or asked for, then."""

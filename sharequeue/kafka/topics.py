@@ -25,7 +25,6 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ConfigResource,
-    NewPartitions,
     NewTopic,
     OffsetSpec,
     ResourceType,
@@ -332,14 +331,6 @@ class Topics(BrokerClient):
         if info is None:
             raise BrokerNotAvailable(f"Topic {name!r} was created, but the broker does not show it yet.")
         return info
-
-    def add_partitions(self, name: str, total: int) -> None:
-        """Grow a topic to `total` partitions and wait until the broker shows them. Errors as `create`."""
-        futures = self._admin().create_partitions(
-            [NewPartitions(name, total)], operation_timeout=self._timeout, request_timeout=self._timeout
-        )
-        self._result(futures[name])
-        self._until_shown(name, total)
 
     def delete(self, name: str) -> None:
         """Delete a topic and wait until the broker no longer shows it.

@@ -222,14 +222,6 @@ class Journal:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def take_snapshot(self, at: SharePartition) -> int | None:
-        """Take a snapshot; return its first journal id, None if the share-partition is not initialised."""
-        rows = self._database.rows(
-            sa.text("select sharequeue.take_snapshot(cast(:id as bigint)) as journal_id"), id=self._id(at)
-        )
-        journal_id: int | None = rows[0]["journal_id"]
-        return journal_id
-
     def snapshots(self, at: SharePartition) -> list[Snapshot]:
         """Return the snapshots from which a replay may start, latest first."""
         rows = self._database.rows(

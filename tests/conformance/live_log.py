@@ -22,6 +22,7 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from tests.conformance import wire
 from tests.conformance import wire_apis as apis
+from tests.fixtures.logs import add_partitions
 from tests.waiting import wait_until
 
 Step = dict[str, Any]
@@ -166,7 +167,7 @@ class LiveLog:
         return found
 
     def _create_partitions(self, do: Step) -> dict[str, Any]:
-        self.topics.add_partitions(self.prefix + do.get("topic", "t"), do["total"])
+        add_partitions(self.topics, self.prefix + do.get("topic", "t"), do["total"])
         self.partitions[do.get("topic", "t")] = do["total"]
         self.producers.clear()  # which know the old number
         return {"error": "NONE"}

@@ -51,7 +51,7 @@ from sharequeue.reports.data_docs import context_folder, data_docs_address, read
 from tests import single
 from tests.fixtures.dagster import share_group
 from tests.fixtures.deadletters import GivenUp
-from tests.fixtures.logs import delete_before
+from tests.fixtures.logs import add_partitions, delete_before
 from tests.fixtures.stack import MakeTopic
 
 DEAD_LETTERS = dg.AssetKey("dead_letters")
@@ -349,7 +349,7 @@ def test_old_letters_pass_after_the_topic_has_grown(
     letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp
 ) -> None:
     """They are in the partition that was right for fewer partitions; what comes now is in another one."""
-    ours.topics.add_partitions(ours.dead_letter_topic, DLQ_PARTITIONS + 1)
+    add_partitions(ours.topics, ours.dead_letter_topic, DLQ_PARTITIONS + 1)
     ours.produce(PARTITIONS, partitions=PARTITIONS)
     ours.reject()
     ours.writer().drain()

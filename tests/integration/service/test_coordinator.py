@@ -32,7 +32,7 @@ from sharequeue.service.coordinator.watched_topics import watched_groups
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
 from tests import single
-from tests.fixtures.logs import delete_before
+from tests.fixtures.logs import add_partitions, delete_before
 from tests.waiting import one_round, wait_until
 
 MakeTopic = Callable[..., str]
@@ -193,7 +193,7 @@ def test_partitions_added_later_start_at_zero(
     produce(settings, topic, 2)
     join(private_database, topic, "latest")
     one_round(coordinator)
-    topics.add_partitions(topic, 2)
+    add_partitions(topics, topic, 2)
     produce(settings, topic, 3, partition=1)
     join(private_database, topic, "latest", "late")
     one_round(coordinator)
@@ -214,7 +214,7 @@ def test_growth_while_a_partition_still_waits(
     produce(settings, topic, 4, partition=1, ago_ms=2 * HOUR_MS)
     join(private_database, topic, "by_duration:PT1H")
     one_round(coordinator)
-    topics.add_partitions(topic, 3)
+    add_partitions(topics, topic, 3)
     one_round(coordinator)
     assert starts(private_database) == {0: 0, 2: 0}
     produce(settings, topic, 1, partition=1)

@@ -29,6 +29,7 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
 from tests import single
+from tests.fixtures.logs import add_partitions
 from tests.waiting import one_round, pass_time, running, wait_until
 
 REPOSITORY = Path(__file__).parents[3]
@@ -173,7 +174,7 @@ def test_a_held_row_holds_up_its_group_only(
         # Not before it has begun: it would take the minute for one in which nobody could be heard.
         wait_until(lambda: last_heard(private_database, coordinator) > stepped)
         with held(private_database, held_row):
-            topics.add_partitions(topic, 2)
+            add_partitions(topics, topic, 2)
             private_database.rows(text("select sharequeue.set_clock_offset(interval '1 min')"))
             wait_until(lambda: members(private_database, "other") == [])
             wait_until(lambda: starts(private_database, "other") == {0: 0, 1: 0})

@@ -18,6 +18,7 @@ from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
 from tests import single
+from tests.fixtures.logs import add_partitions
 from tests.waiting import one_round
 
 MakeTopic = Callable[..., str]
@@ -105,7 +106,7 @@ class Neighbours:
         for group in self.groups:
             self.join(group, "stays", self.old[group], self.new[group])
         if "a held topic" in kinds:
-            topics.add_partitions(self.old["a held topic"], 2)
+            add_partitions(topics, self.old["a held topic"], 2)
 
     def join(self, group: str, member: str, *topics: str) -> None:
         request = HeartbeatRequest(group, member, 0, subscribed_topic_names=topics)

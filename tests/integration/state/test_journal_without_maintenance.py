@@ -155,7 +155,7 @@ def test_a_day_counts_the_leases_that_it_granted(journal: Journal, state: State,
     """Neither a renewal on a later day nor a snapshot is another lease, nor is a part that was renewed."""
     state.administration.extend_locks(timedelta(0))
     lease = take(state, at)
-    journal.take_snapshot(at)
+    single.take_snapshot(state, at)
     first = today(state)
     state.administration.extend_locks(timedelta(days=2))
     pass_time(state.database, DAY)
@@ -163,7 +163,7 @@ def test_a_day_counts_the_leases_that_it_granted(journal: Journal, state: State,
     single.renew(state, lease)
     state.fetches.acknowledge_batches(at, "m", [AcknowledgementBatch.of(3, 4, RENEW)])
     take(state, at)
-    journal.take_snapshot(at)
+    single.take_snapshot(state, at)
     journal.roll_up(first)
     journal.roll_up(today(state))
     assert [(day.day, day.leases) for day in journal.days("g")] == [(first, 1), (today(state), 1)]

@@ -6,20 +6,18 @@ from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 
 from sharequeue.deadletters.outbox import Step
 from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import REDRIVE_FROM, Selection
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.values import AcknowledgeType, SharePartition
-from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.headers import headers_of
 from tests import single
 from tests.fixtures.deadletters import GivenUp, Stop, execute
+from tests.fixtures.logs import add_partitions
 from tests.fixtures.stack import MakeTopic
 from tests.integration.deadletters.redrive.test_redrive import committed
-from tests.waiting import wait_until
 
 Make = Callable[..., GivenUp]
 PARTITIONS = 3
@@ -64,10 +62,7 @@ def case(given_up: Make) -> GivenUp:
             single.acknowledge(case.state, lease, {AcknowledgeType.REJECT: OffsetSet.of((first, end))})
         case.writer().drain()
         if first:
-            admin = AdminClient(client_config(case.settings))
-            grown = NewPartitions(case.dead_letter_topic, PARTITIONS)
-            admin.create_partitions([grown])[case.dead_letter_topic].result(30)
-            wait_until(lambda: case.topics.info(case.dead_letter_topic).partitions == PARTITIONS)
+            add_partitions(case.topics, case.dead_letter_topic, PARTITIONS)
     assert len(case.letters()) == RECORDS
     return case
 
