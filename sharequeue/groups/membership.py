@@ -92,7 +92,6 @@ class Membership:
         self.lost = threading.Event()
         """Set when the member is out of the group: fenced, expired, refused, or without a response for a whole
         session."""
-        self.lost_reason: str | None = None
         self.error: ShareError | None = None
         """Why the member cannot join, if waiting does not resolve it."""
         self.unused = False
@@ -156,7 +155,7 @@ class Membership:
         self._end_thread(leave=False)
         deadline = inf if timeout is None else time.monotonic() + timeout
         self.lost.clear()
-        self.lost_reason, self.error, self._failure, self._tried = None, None, None, False
+        self.error, self._failure, self._tried = None, None, False
         self._forget()
         self._rejoins = True
         self._begin()
@@ -408,7 +407,6 @@ class Membership:
 
     def _lose(self, reason: str) -> None:
         _log.warning("member %s is no longer in group %s: %s", self.member_id, self.group_id, reason)
-        self.lost_reason = reason
         self.topic_ids = {}
         self.lost.set()
 

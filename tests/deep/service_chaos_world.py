@@ -111,8 +111,7 @@ class World:
             if topic in self.ledger.incarnation:
                 self.ledger.produce(topic, partitions, 20)
         wait_until(self.drained, 120, self.lags)
-        lost = {each.member_id: each.lost_reason for each in self.members if each.lost.is_set()}
-        assert not lost, lost
+        assert [each.member_id for each in self.members if each.lost.is_set()] == []
         rows = self.database.rows(sa.text("select group_id, member_id from sharequeue.group_members"))
         there = {(row["group_id"], row["member_id"]) for row in rows}
         assert {(each.group_id, each.member_id) for each in self.members} <= there
