@@ -103,7 +103,7 @@ class Admin:
             "members": [],
             "authorized_operations": None,
         }
-        return {"throttle_time_ms": 0, "groups": _each("group_id", body.group_ids, one, nothing)}
+        return {"groups": _each("group_id", body.group_ids, one, nothing)}
 
     def describe_offsets(self, body: DescribeOffsetsBody) -> Answer:
         """DescribeShareGroupOffsets: return start offsets and lag; -1 if there is none. A group need not exist."""
@@ -131,7 +131,7 @@ class Admin:
         answers: list[Answer] = []
         for each in body.groups:
             answers += _each("group_id", [each.group_id], partial(one, topics=each.topics), {"topics": []})
-        return {"throttle_time_ms": 0, "groups": answers}
+        return {"groups": answers}
 
     def alter_offsets(self, body: AlterOffsetsBody) -> Answer:
         """AlterShareGroupOffsets: set the start offsets of a group, and create it if needed. Refused while it has
@@ -141,7 +141,7 @@ class Admin:
         def one(at: tuple[str, int]) -> Answer:
             return {"partition_index": at[1], **_error_fields(done[at].error)}
 
-        return {"throttle_time_ms": 0, **_error_fields(None), "responses": _by_topic(sorted(done), one)}
+        return {**_error_fields(None), "responses": _by_topic(sorted(done), one)}
 
     def reset_offsets(self, body: AlterOffsetsBody, *, execute: bool) -> list[ResetRow]:
         """Reset offsets as `alter_offsets` does, or only plan the reset; return a row for each partition.
@@ -194,7 +194,7 @@ class Admin:
             {"topic_name": topic, **_error_fields(refused.get(topic) or (None if deleted[topic] else absent))}
             for topic in (each.topic_name for each in body.topics)
         ]
-        return {"throttle_time_ms": 0, **_error_fields(None), "responses": responses}
+        return {**_error_fields(None), "responses": responses}
 
     def delete_groups(self, body: DeleteGroupsBody) -> Answer:
         """DeleteGroups: delete each group with all its data except its configs. Refused while it has members."""
@@ -207,7 +207,7 @@ class Admin:
                 state.administration.delete_group(group_id)
             return {}
 
-        return {"throttle_time_ms": 0, "results": _each("group_id", body.groups_names, one, {})}
+        return {"results": _each("group_id", body.groups_names, one, {})}
 
     def describe_configs(self, body: DescribeConfigsBody) -> Answer:
         """DescribeConfigs of groups: return each value, and whether the group has set it.
@@ -228,7 +228,7 @@ class Admin:
                 ]
             }
 
-        return {"throttle_time_ms": 0, "groups": _each("group_id", body.group_ids, one, {"configs": []})}
+        return {"groups": _each("group_id", body.group_ids, one, {"configs": []})}
 
     def alter_configs(self, body: AlterConfigsBody) -> Answer:
         """IncrementalAlterConfigs of a group: make all changes or, after an error, none. Null removes a value."""
@@ -240,7 +240,7 @@ class Admin:
         # After the transaction, because the broker may be slow.
         held = warning_of_alter(self._topics.settings, self._database, configs, body.configs)
         warnings = [warning for warning in (late, held) if warning is not None]
-        return {"throttle_time_ms": 0, **_error_fields(None), "warnings": warnings}
+        return {**_error_fields(None), "warnings": warnings}
 
     def require(self, group_id: str, operation: str) -> list[str]:
         """Return the caller's operations on a group. Raises GroupAuthorizationFailed if this one is not allowed."""

@@ -174,10 +174,12 @@ def _route(service: Service, handler: Handler) -> Callable[[Request], Awaitable[
 def _throttled(request: Request, error: Throttled) -> JSONResponse:
     if request.method != "POST":
         return refused(error)
-    body = {"error_code": error.code, "error_message": error.message}
+    wait_ms = math.ceil(error.seconds * 1000)
     if request.url.path == _HEARTBEAT:
-        body |= heartbeat_response(refusal(error))
-    return JSONResponse({**body, "throttle_time_ms": math.ceil(error.seconds * 1000)})
+        return JSONResponse(heartbeat_response(refusal(error), wait_ms))
+    return JSONResponse(
+        {"error_code": error.code, "error_message": error.message, "throttle_time_ms": wait_ms}
+    )
 
 
 async def _not_served(request: Request, error: Exception) -> Response:
@@ -243,7 +245,7 @@ async def _heartbeat(service: Service, request: Request) -> Response:
         _log.exception("a heartbeat failed")
         response = refusal(UnknownServerError())
     service.metrics.own.heartbeats.labels(str(response.error_code)).inc()
-    return JSONResponse({**heartbeat_response(response), "throttle_time_ms": throttle_time_ms(request)})
+    return JSONResponse(heartbeat_response(response, throttle_time_ms(request)))
 
 
 async def _body(request: Request) -> bytes:

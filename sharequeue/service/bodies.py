@@ -114,10 +114,10 @@ def _once(pairs: list[tuple[str, Any]]) -> None:
 _TWICE = JSONDecoder(object_pairs_hook=_once, parse_int=str, parse_float=str, strict=False)
 
 
-def heartbeat_response(response: HeartbeatResponse) -> HeartbeatAnswer:
+def heartbeat_response(response: HeartbeatResponse, throttle_time_ms: int) -> HeartbeatAnswer:
     """Return the response to a ShareGroupHeartbeat."""
     return {
-        "throttle_time_ms": 0,
+        "throttle_time_ms": throttle_time_ms,
         "error_code": response.error_code,
         "error_message": response.error_message,
         "member_id": response.member_id,
