@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from tests.fixtures.stack import REPOSITORY
+from tests.waiting import PATIENCE_S
 
 
 def run_killed(script: str, *arguments: object, may_end: bool = False) -> None:
@@ -19,7 +20,7 @@ def run_killed(script: str, *arguments: object, may_end: bool = False) -> None:
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert ended.returncode == -signal.SIGKILL or (may_end and ended.returncode == 0), ended.stderr

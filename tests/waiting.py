@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 
-from sharequeue.database import Database
-from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
+
+if TYPE_CHECKING:
+    from sharequeue.database import Database
+    from sharequeue.service.coordinator import Coordinator
 
 PATIENCE_S = 240.0
 """The longest wait for what must happen, in seconds. It costs nothing when that comes. Nothing that tests wait for

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.waiting import PATIENCE_S
+
 REPOSITORY = Path(__file__).parents[2]
-
-
 DEAD_LETTERS = "tests.chaos.drain_dead_letters"
 INTO_POSTGRES = "tests.chaos.drain_to_postgres"
 
@@ -45,7 +45,7 @@ def drains(home: Path, errors: int | None = None, module: str = DEAD_LETTERS) ->
         yield drain
     finally:
         process.stdin.close()
-        process.wait(60)
+        process.wait(PATIENCE_S)
 
 
 def serve(drain: Callable[..., None]) -> None:

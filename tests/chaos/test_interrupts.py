@@ -17,15 +17,13 @@ from sharequeue.state import State
 from tests.chaos.interrupted_runs import CASES, INTERRUPTED
 from tests.fixtures.pipelines import Assigned, Produce
 from tests.fixtures.stack import REPOSITORY, MakeTopic
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 RECORDS = 50
-PATIENCE_SECONDS = 240
 ENDED_BY = {"dagster": "DagsterExecutionInterruptedError", "terminated": "Terminated"}
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_an_interrupted_run_makes_no_suspects_and_no_dead_letters(
     group: str,
     make_topic: MakeTopic,
@@ -62,7 +60,7 @@ def test_an_interrupted_run_makes_no_suspects_and_no_dead_letters(
             assert process.poll() is None, "".join(said)
             return condition()
 
-        wait_until(came, PATIENCE_SECONDS, lambda: "".join(said))
+        wait_until(came, PATIENCE_S, lambda: "".join(said))
 
     try:
         assert process.stdin is not None
@@ -84,8 +82,8 @@ def test_an_interrupted_run_makes_no_suspects_and_no_dead_letters(
             left = 0 if case == "acknowledging" else RECORDS
             assert (status.lag, status.available, status.acquired) == (left, left, 0), "".join(said)
             assert (status.archiving, status.highest_delivery_count) == (0, min(left, 1)), "".join(said)
-        process.wait(PATIENCE_SECONDS)
-        reading.join(10)
+        process.wait(PATIENCE_S)
+        reading.join(PATIENCE_S)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

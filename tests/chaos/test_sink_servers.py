@@ -25,8 +25,9 @@ from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic, has_share_bounds, start_service
+from tests.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 RECORDS = 300
 ROUND_RECORDS = 100
@@ -77,7 +78,7 @@ def drained(
         for _ in range(MOST_RUNS):
             try:
                 with Membership(service, group, [topic]) as member:
-                    member.join(timeout=60)
+                    member.join(timeout=PATIENCE_S)
                     report = run_job(job, member, max_records=ROUND_RECORDS)
                 if report.drained:
                     break

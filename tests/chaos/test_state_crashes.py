@@ -31,7 +31,7 @@ from sharequeue.local.processes import Running
 from sharequeue.state import State
 from tests import single
 from tests.servers.cutting_proxy import CuttingProxy
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 AT = SharePartition("g", "t", 0)
 ACCEPT, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.REJECT
@@ -344,7 +344,7 @@ def test_postgres_killed_under_load(stack_home: Path) -> None:
     migrate(database)
     begin(database, records)
     database.close()
-    clients = [Client(lambda: urls[-1], number, time.monotonic() + 120) for number in range(4)]
+    clients = [Client(lambda: urls[-1], number, time.monotonic() + PATIENCE_S) for number in range(4)]
     done: list[Future[None]] = []
     with ThreadPoolExecutor(len(clients)) as pool:
         done = [pool.submit(client.run) for client in clients]

@@ -33,8 +33,8 @@ from sharequeue.state import State
 from tests.conformance.postgres_engine import PostgresEngine
 from tests.conformance.replay import Replay, Result, judged
 from tests.conformance.scenario import DEAD_LETTERS, ENGINE, Scenario, Step
+from tests.waiting import PATIENCE_S
 
-WAIT_SECONDS = 30.0
 DLQ_TOPIC = "errors.deadletterqueue.topic.name"
 
 
@@ -102,7 +102,7 @@ class BrokerReplay(Replay):
                     on_delivery=delivered,
                 )
                 number += 1
-            assert producer.flush(WAIT_SECONDS) == 0
+            assert producer.flush(PATIENCE_S) == 0
             assert (offsets[0], offsets[-1]) == (first, last)
 
     def _producer(self, transaction: str | None) -> Producer:
@@ -115,13 +115,13 @@ class BrokerReplay(Replay):
         name = step.do["txn"]
         if step.do["do"] == "begin":
             self.producers[name] = Producer(client_config(self.settings, transactional_id=f"traces-{name}"))
-            self.producers[name].init_transactions(WAIT_SECONDS)
+            self.producers[name].init_transactions(PATIENCE_S)
             self.producers[name].begin_transaction()
             return
         if step.do["do"] == "commit":
-            self.producers[name].commit_transaction(WAIT_SECONDS)
+            self.producers[name].commit_transaction(PATIENCE_S)
         else:
-            self.producers[name].abort_transaction(WAIT_SECONDS)
+            self.producers[name].abort_transaction(PATIENCE_S)
         self.topics.settle(self.scenario.topics)  # the broker confirms before the partitions have the markers
 
     def _do_delete_topic(self, step: Step) -> None:
@@ -176,7 +176,7 @@ class BrokerReplay(Replay):
         topic = step.do["topic"]
         admin = AdminClient(client_config(self.settings))
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        entries = admin.describe_configs([resource], request_timeout=WAIT_SECONDS)[resource].result()
+        entries = admin.describe_configs([resource], request_timeout=PATIENCE_S)[resource].result()
         own = {
             name: entry.value
             for name, entry in entries.items()

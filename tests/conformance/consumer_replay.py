@@ -15,10 +15,7 @@ from sharequeue import AcknowledgeType, ShareConsumer
 from tests.conformance.broker_stage import BrokerReplay
 from tests.conformance.replay import LOOKS, Result, judged
 from tests.conformance.scenario import CLIENT, ENGINE, Step
-
-LONGEST_S = 10.0
-SENT_S = 3.0
-"""How long a look waits for what the consumer has not sent yet."""
+from tests.waiting import PATIENCE_S
 
 
 class ConsumerReplay(BrokerReplay):
@@ -41,7 +38,7 @@ class ConsumerReplay(BrokerReplay):
         if step.room != CLIENT:
             result = super().carry_out(step)
             # A poll does not wait for what it acknowledges.
-            deadline = time.monotonic() + SENT_S
+            deadline = time.monotonic() + PATIENCE_S
             while step.op in LOOKS and result and result.lines is None and time.monotonic() < deadline:
                 time.sleep(0.02)
                 self.views.clear()
@@ -80,7 +77,7 @@ class ConsumerReplay(BrokerReplay):
     def _cpoll(self, step: Step) -> dict[str, Any]:
         consumer = self.consumers[step.do["member"]]
         try:
-            messages = consumer.poll(step.do.get("timeoutMs", LONGEST_S * 1000) / 1000)
+            messages = consumer.poll(step.do.get("timeoutMs", PATIENCE_S * 1000) / 1000)
         except IllegalStateException:
             return {"error": "IllegalStateException"}
         records = [[m.topic(), m.partition(), m.offset(), m.delivery_count()] for m in messages]

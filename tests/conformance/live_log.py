@@ -23,10 +23,9 @@ from sharequeue.kafka.topics import Topics
 from tests.conformance import wire
 from tests.conformance import wire_apis as apis
 from tests.fixtures.logs import add_partitions
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 Step = dict[str, Any]
-WAIT_SECONDS = 120.0
 HEARD_S = 0.5
 GROUP_RESOURCE = 32
 LOCK_MS = "share.record.lock.duration.ms"
@@ -65,7 +64,7 @@ class LiveLog:
             self.ids[topic] = str(uuid.UUID(bytes=base64.urlsafe_b64decode(info.topic_id + "==")))
             self.names[self.ids[topic]] = topic
         for group, configs in groups.items():
-            wait_until(lambda: self._is_coordinated(group), WAIT_SECONDS)  # noqa: B023  (waited for here)
+            wait_until(lambda: self._is_coordinated(group), PATIENCE_S)  # noqa: B023  (waited for here)
             self._configure(group, configs)
 
     def _is_coordinated(self, group: str) -> bool:
@@ -110,7 +109,7 @@ class LiveLog:
                     timestamp=stamp,
                     on_delivery=delivered,
                 )
-            assert producer.flush(WAIT_SECONDS) == 0
+            assert producer.flush(PATIENCE_S) == 0
             written.append([offsets[0], offsets[-1]])
             self.ends[topic, partition] = offsets[-1] + 1
         if transaction is not None:
@@ -123,7 +122,7 @@ class LiveLog:
             # One flush is one log batch: nothing is sent before it.
             self.producers[transaction] = Producer(client_config(self.settings, linger_ms=500, **named))
             if transaction is not None:
-                self.producers[transaction].init_transactions(WAIT_SECONDS)
+                self.producers[transaction].init_transactions(PATIENCE_S)
         return self.producers[transaction]
 
     def _txn(self, do: Step) -> dict[str, Any]:
@@ -133,12 +132,12 @@ class LiveLog:
             self.in_transaction[do["txn"]] = set()
             return {"error": "NONE"}
         if do["do"] == "commit":
-            producer.commit_transaction(WAIT_SECONDS)
+            producer.commit_transaction(PATIENCE_S)
         else:
-            producer.abort_transaction(WAIT_SECONDS)
+            producer.abort_transaction(PATIENCE_S)
         for at in self.in_transaction.pop(do["txn"]):
             self.ends[at] += 1
-        wait_until(self._markers_are_there, WAIT_SECONDS)
+        wait_until(self._markers_are_there, PATIENCE_S)
         return {"error": "NONE"}
 
     def _markers_are_there(self) -> bool:
@@ -149,11 +148,11 @@ class LiveLog:
     def _delete_records(self, do: Step) -> dict[str, Any]:
         at = TopicPartition(self.prefix + do.get("topic", "t"), do.get("partition", 0), do["before"])
         for future in self.client.delete_records([at]).values():
-            future.result(WAIT_SECONDS)
+            future.result(PATIENCE_S)
         return {"error": "NONE"}
 
     def _wait_compacted(self, do: Step) -> dict[str, Any]:
-        wait_until(lambda: self._offsets() == do["left"], WAIT_SECONDS, self._offsets)
+        wait_until(lambda: self._offsets() == do["left"], PATIENCE_S, self._offsets)
         return {"offsetsLeft": do["left"]}
 
     def _offsets(self) -> list[int]:
@@ -161,7 +160,7 @@ class LiveLog:
         reading = client_config(self.settings, group_id=self.prefix, enable_partition_eof=True)
         consumer, found = Consumer(reading), []
         consumer.assign([TopicPartition(self.prefix + "t", 0, 0)])
-        while (message := consumer.poll(WAIT_SECONDS)) is not None and message.error() is None:
+        while (message := consumer.poll(PATIENCE_S)) is not None and message.error() is None:
             found.append(message.offset() or 0)
         consumer.close()
         return found
@@ -194,11 +193,11 @@ class LiveLog:
         error = error_name(told["resources"][0])
         if error == "NONE":
             # The controller answers before the broker has heard of it, and that before its groups have.
-            wait_until(lambda: texts.items() <= self._configs(group).items(), WAIT_SECONDS)
+            wait_until(lambda: texts.items() <= self._configs(group).items(), PATIENCE_S)
             time.sleep(HEARD_S)
         return error
 
     def _configs(self, group: str) -> dict[str, str | None]:
         resource = ConfigResource(ResourceType.GROUP, self.prefix + group)
-        entries = self.client.describe_configs([resource], request_timeout=WAIT_SECONDS)[resource].result()
+        entries = self.client.describe_configs([resource], request_timeout=PATIENCE_S)[resource].result()
         return {name: entry.value for name, entry in entries.items()}

@@ -14,9 +14,10 @@ from typing import Any
 from sharequeue.domain.settings import Settings
 from tests.conformance import wire
 from tests.conformance import wire_apis as apis
-from tests.conformance.live_log import WAIT_SECONDS, LiveLog, Step, error_name
+from tests.conformance.live_log import LiveLog, Step, error_name
 from tests.conformance.replay import TYPES
 from tests.conformance.service_replay import shape_of
+from tests.waiting import PATIENCE_S
 
 RELEASED_S = 1.0
 """How long the broker takes to release what a session held: its answer does not wait for that."""
@@ -119,7 +120,7 @@ class LiveMembers(LiveLog):
         """Heartbeats of all until epochs and assignments stand still, and every partition is somebody's: the group
         coordinator learns of a new one a while after it was made."""
         still = 0
-        deadline = time.monotonic() + WAIT_SECONDS
+        deadline = time.monotonic() + PATIENCE_S
         while still < 3:
             before = [(member.epoch, dict(member.share)) for member in self.members.values()]
             for name, member in self.members.items():

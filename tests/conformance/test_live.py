@@ -19,6 +19,7 @@ from tests.conformance.live import on_the_broker, problems, warm_up
 from tests.conformance.live_random import FIRST_SEED, SEEDS, random_scenario
 from tests.conformance.live_scenarios import LIVE
 from tests.conformance.scenario import Scenario
+from tests.waiting import PATIENCE_S
 
 SEED = int(os.environ.get("SHAREQUEUE_TEST_SEED", FIRST_SEED))
 DRAWN = [f"seed {SEED + number}" for number in range(SEEDS)]
@@ -50,7 +51,7 @@ def test_a_broker_and_ours_do_the_same(
     name: str, broker_runs: dict[str, Future[Scenario]], live_counts: dict[str, Counter[str]]
 ) -> None:
     """Acquired ranges, gaps, delivery counts, errors, assignments, epochs, start offsets and lag, step by step."""
-    scenario = broker_runs[name].result(240)
+    scenario = broker_runs[name].result(PATIENCE_S)
     found = problems(scenario, live_counts)
     if name in DRAWN:
         HISTORIES.append(f"{name}, beside a broker: {len(scenario.steps)} steps, looks included")

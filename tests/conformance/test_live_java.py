@@ -21,6 +21,7 @@ from tests.conformance.live_java import JavaBroker, JavaClients
 from tests.conformance.live_java_scenarios import JAVA
 from tests.conformance.postgres_engine import PostgresEngine
 from tests.conformance.scenario import Scenario
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.deep  # a JVM with Kafka's clients takes seconds of a core
 
@@ -42,7 +43,7 @@ def test_kafkas_java_clients_and_ours_do_the_same(
     name: str, java_runs: dict[str, Future[Scenario]], live_counts: dict[str, Counter[str]]
 ) -> None:
     """Records, delivery counts, refusals, results of commits, callbacks, offsets and what operators are told."""
-    found = problems(java_runs[name].result(240), live_counts)
+    found = problems(java_runs[name].result(PATIENCE_S), live_counts)
     assert not found, "\n".join(found)
 
 
@@ -56,7 +57,7 @@ def test_our_consumer_does_what_kafkas_does(
     """The same steps by `sharequeue.ShareConsumer`, on a log of its own."""
     assert PostgresEngine.shared is not None
     counts = conformance_counts.setdefault("postgres, with the consumer, beside a broker", Counter())
-    scenario = java_runs[name].result(240)
+    scenario = java_runs[name].result(PATIENCE_S)
     with ConsumerReplay(scenario, settings, PostgresEngine.shared) as replay:
         found = unexplained(scenario, replay, "the consumer", counts)
         assert replay.called == replay.told  # when a callback comes is not promised

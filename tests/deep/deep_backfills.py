@@ -18,8 +18,8 @@ from sharequeue.dagster.names import GROUP_TAG, REPLAY_TAG
 from sharequeue.state import State
 from tests.fixtures.demo import GROUP, DemoStack
 from tests.fixtures.stack import REPOSITORY
-from tests.servers.webserver import PATIENCE_SECONDS, Webserver
-from tests.waiting import wait_until
+from tests.servers.webserver import Webserver
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -27,7 +27,7 @@ FLIGHTS = 3000
 """Three days and a little more."""
 DAYS = ["2013-01-01", "2013-01-02", "2013-01-03"]
 REPLAYED = {"path": [NAME, "replayed"]}
-until = partial(wait_until, seconds=2 * PATIENCE_SECONDS)
+until = partial(wait_until, seconds=2 * PATIENCE_S)
 
 _LAUNCH = """mutation ($wanted: LaunchBackfillParams!) { launchPartitionBackfill(backfillParams: $wanted) {
     __typename ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message } } }"""

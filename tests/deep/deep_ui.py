@@ -29,11 +29,11 @@ from sharequeue.state import State
 from tests.deep.browser import Browser, browser
 from tests.fixtures.demo import DEAD_LETTER_TOPIC, GROUP, DemoStack, dead_letter_records
 from tests.fixtures.stack import REPOSITORY
-from tests.servers.webserver import LOCATION, PATIENCE_SECONDS, Webserver
-from tests.waiting import wait_until
+from tests.servers.webserver import LOCATION, Webserver
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.timeout(1800)
-until = partial(wait_until, seconds=2 * PATIENCE_SECONDS)
+until = partial(wait_until, seconds=2 * PATIENCE_S)
 
 FOLDER = "PICTURES_FOLDER"
 """Where the pictures of the docs go; without it, all pictures go into the test's own folder."""

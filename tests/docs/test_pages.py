@@ -36,7 +36,7 @@ from tests.fixtures.pipelines import Holder, Produce
 from tests.fixtures.registry import RegistryServer, framed, text
 from tests.fixtures.stack import MakeTopic
 from tests.servers.command import command_server
-from tests.waiting import running
+from tests.waiting import PATIENCE_S, running
 from tools.pages import PAGES, ROOT, RUN, SHOWN, Reader, blocks
 
 if TYPE_CHECKING:
@@ -451,7 +451,7 @@ def test_lease_and_pipeline(
         env={**os.environ, "SHAREQUEUE_HOME": str(settings.home), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert typed.returncode == 0, typed.stderr
@@ -477,7 +477,7 @@ def test_structured_streaming(
         env={**os.environ, "SHAREQUEUE_HOME": str(settings.home), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert typed.returncode == 0, typed.stderr

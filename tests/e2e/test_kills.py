@@ -22,8 +22,9 @@ from sharequeue.local import processes
 from sharequeue.local.home import Home
 from sharequeue.state import State
 from tests.fixtures.demo import GROUP, DemoProcess, DemoStack, assert_drained
+from tests.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow]
 
 Follow = Callable[[DemoProcess, Callable[[str], None]], threading.Thread]
 
@@ -39,7 +40,7 @@ def until_leased(
 ) -> int:
     """Wait until runs hold so many records under leases later than `after`, and no more than `lag` is left to do;
     return the number of the last lease."""
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         assert demo.process.poll() is None, demo.text
         if any(line.startswith("run 1") for line in demo.lines):

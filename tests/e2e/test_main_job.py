@@ -24,7 +24,7 @@ from tests.fixtures.demo import (
 )
 from tests.reported import reported_lags
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow]
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,10 @@ from sharequeue.state import State
 from tests import single
 from tests.fixtures.demo import GROUP, TOPIC, DemoStack, assert_drained
 from tests.fixtures.stack import REPOSITORY
-from tests.servers.webserver import LOCATION, PATIENCE_SECONDS, Webserver
-from tests.waiting import wait_until
+from tests.servers.webserver import LOCATION, Webserver
+from tests.waiting import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.deep, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.deep]
 
 FLIGHTS = 900
 """One day of flights and a little more: the cancelled ones stand at the end of their day."""
@@ -141,7 +141,7 @@ def test_a_run_that_is_terminated_in_the_ui_costs_nothing(roles: Roles) -> None:
         deliver_once(demo.settings, service)
     ui = roles.ui
     run = ui.launch(NAME)
-    until = partial(wait_until, seconds=PATIENCE_SECONDS, otherwise=lambda: ui.run(run))
+    until = partial(wait_until, seconds=PATIENCE_S, otherwise=lambda: ui.run(run))
     broker = processes.find(Home.at(demo.home), "kafka")
     assert broker is not None
     with demo.database() as database:

@@ -28,15 +28,15 @@ from sharequeue.local.home import Home
 from sharequeue.state import State
 from tests.fixtures.demo import GROUP, DemoStack, assert_drained
 from tests.fixtures.stack import REPOSITORY
-from tests.servers.webserver import PATIENCE_SECONDS, Webserver
-from tests.waiting import wait_until
+from tests.servers.webserver import Webserver
+from tests.waiting import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.deep, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.deep]
 
 FLIGHTS = 900
 """One day of flights and a little more: the cancelled ones stand at the end of their day."""
 ASSETS = ("accepted", "delays", "dead_letters", "spso_and_lag", "delivery_counts")
-until = partial(wait_until, seconds=PATIENCE_SECONDS)
+until = partial(wait_until, seconds=PATIENCE_S)
 
 
 @dataclass(frozen=True)

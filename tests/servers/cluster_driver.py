@@ -37,6 +37,7 @@ from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.postgres import OpenTable, PostgresTable
 from sharequeue.spark.sinks.postgres_copy import Copier
 from sharequeue.state import State
+from tests.waiting import PATIENCE_S
 
 POISON = 321
 COLUMNS = "topic string, partition int, offset long, lease_id long, outcome string, attempt int"
@@ -94,7 +95,7 @@ class Stop:
         writing = Path(self.signals) / f"{task}.writing"
         writing.write_text(str(os.getpid()))
         writing.rename(Path(self.signals) / str(task))
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + PATIENCE_S
         while not (Path(self.signals) / "go").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
 
@@ -185,7 +186,7 @@ class StoppingTable(PostgresTable):
 def wait_for_executors(spark: SparkSession, wanted: int) -> None:
     """Until both workers have theirs: one that was killed is replaced."""
     tracker: Any = spark.sparkContext._jsc.sc().statusTracker()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while len(tracker.getExecutorInfos()) - 1 < wanted:  # the driver counts as one
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 CLIENT = """\
 import json, os, socket, sys
@@ -56,7 +58,7 @@ def command_server(folder: Path) -> Iterator[Path]:
     finally:
         assert server.stdin is not None
         server.stdin.close()
-        server.wait(60)
+        server.wait(PATIENCE_S)
 
 
 def serve(listening: socket.socket) -> None:

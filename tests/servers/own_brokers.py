@@ -23,7 +23,7 @@ from sharequeue.local import ports
 from sharequeue.local.jars import pyspark_home
 from sharequeue.local.preflight import find_java
 from tests.fixtures.stack import jars_folder, say
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 _IVY = """<ivy-module version="2.0">
   <info organisation="sharequeue" module="broker"/>
@@ -160,12 +160,14 @@ def own_broker(
         )
     broker = OwnBroker(chosen, log_file, controller, identifier, process)
     try:
-        wait_until(lambda: _serves(broker, 2 if beside else 1), 90, lambda: broker.log.read_text()[-3000:])
+        wait_until(
+            lambda: _serves(broker, 2 if beside else 1), PATIENCE_S, lambda: broker.log.read_text()[-3000:]
+        )
         yield broker
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -8,10 +8,9 @@ from typing import Any
 
 import httpx
 
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 LOCATION = {"repositoryLocationName": "sharequeue", "repositoryName": "__repository__"}
-PATIENCE_SECONDS = 240
 
 _LAUNCHED = """{ __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
     ... on RunConfigValidationInvalid { errors { message } } }"""
@@ -33,7 +32,7 @@ class Webserver:
     def ask(self, query: str, **variables: Any) -> Any:
         """Ask for one thing; return it."""
         body = {"query": query, "variables": variables}
-        result = httpx.post(f"{self.url}/graphql", json=body, timeout=60, trust_env=False)
+        result = httpx.post(f"{self.url}/graphql", json=body, timeout=PATIENCE_S, trust_env=False)
         assert result.status_code == 200, result.text
         assert "errors" not in result.json(), result.json()
         (found,) = result.json()["data"].values()
@@ -83,7 +82,7 @@ class Webserver:
     def ends(self, run: str) -> str:
         """Wait for the end of a run; return how it ended."""
         ended = ("SUCCESS", "FAILURE", "CANCELED")
-        wait_until(lambda: self.status(run) in ended, PATIENCE_SECONDS, lambda: self.run(run))
+        wait_until(lambda: self.status(run) in ended, PATIENCE_S, lambda: self.run(run))
         return self.status(run)
 
 

@@ -27,6 +27,7 @@ from tests.transactions.clients import (
     session,
 )
 from tests.transactions.ledger import OK, Event, Ledger
+from tests.waiting import PATIENCE_S
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def attack(
             started = threading.Barrier(clients)
 
             def work(client: Client, started: threading.Barrier = started) -> None:
-                started.wait(30)
+                started.wait(PATIENCE_S)
                 for _ in range(transactions):
                     client.transact()
 

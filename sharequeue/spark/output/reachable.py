@@ -20,8 +20,8 @@ from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
+from sharequeue.domain.errors import first_line
 from sharequeue.spark.handler import PipelineError
-from sharequeue.words.errors import first_line
 
 FEW_TRIES = {
     "fs.s3a.attempts.maximum": "1",

@@ -13,6 +13,7 @@ from sharequeue.cli import command
 from sharequeue.kafka.clients import client_config
 from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import work_on
+from tests.waiting import PATIENCE_S
 
 
 def test_records_are_printed_and_accepted(
@@ -23,7 +24,7 @@ def test_records_are_printed_and_accepted(
     producer = Producer(client_config(settings))
     for number in range(4):
         producer.produce(topic, f"v{number}", key=f"k{number}", headers=[("h", b"1")])
-    assert producer.flush(20) == 0
+    assert producer.flush(PATIENCE_S) == 0
     url = database.engine.url.render_as_string(hide_password=False)
     where = ("--database-url", url, "--home", str(settings.home), "--topic", topic, "--group", group)
 

@@ -28,7 +28,7 @@ from sharequeue.state import State
 from tests import single
 from tests.fixtures.kafka_tools import KafkaTool, Ran
 from tests.fixtures.stack import MakeTopic
-from tests.waiting import one_round
+from tests.waiting import PATIENCE_S, one_round
 
 Ours = Callable[..., Ran]
 
@@ -65,7 +65,7 @@ def log(settings: Settings, make_topic: MakeTopic) -> str:
     producer = Producer(client_config(settings))
     for number in range(14):
         producer.produce(topic, b"x", partition=number // 10)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return topic
 
 
@@ -154,7 +154,7 @@ def test_groups_with_a_member(
     consumer = ShareConsumer(config)
     try:
         consumer.subscribe([log])
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE_S
         while not consumer.poll(0.5):
             assert time.monotonic() < deadline
         for words in (("--members",), ("--members", "--verbose")):

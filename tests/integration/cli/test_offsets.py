@@ -29,7 +29,7 @@ from sharequeue.local.stack import StackInfo
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
 from tests import single
-from tests.waiting import one_round
+from tests.waiting import PATIENCE_S, one_round
 
 MakeTopic = Callable[..., str]
 Command = Callable[..., tuple[int, str, str]]
@@ -62,7 +62,7 @@ def log(settings: Settings, make_topic: MakeTopic) -> str:
     now = int(time.time() * 1000)
     for number in range(10):
         producer.produce(topic, b"x", partition=0, timestamp=now - (2 * HOUR_MS if number < 6 else 0))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return topic
 
 

@@ -12,6 +12,9 @@ from confluent_kafka import AcknowledgeType, Message, Messages
 
 module, config, topic = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
 ShareConsumer = importlib.import_module(module).ShareConsumer
+PATIENCE_S = (
+    240.0  # as `tests.waiting` has it, which this program cannot import: it also runs without Sharequeue
+)
 results: list[object] = []
 
 
@@ -28,7 +31,7 @@ def raised(call: object, *args: object, **kwargs: object) -> list[str]:
 
 
 def polled(consumer: object, wanted: int) -> list[Message]:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         messages = consumer.poll(timeout=0.5)  # type: ignore[attr-defined]
         assert isinstance(messages, Messages)
@@ -85,7 +88,7 @@ with ShareConsumer({**config, "share.acknowledgement.mode": "explicit"}) as expl
         [[m.offset(), m.delivery_count(), str(m.value()), str(m.key()), m.headers()] for m in messages],
     )
     show("poll again", raised(explicit.poll, 0.1))
-    show("nothing acknowledged", committed(explicit.commit_sync(timeout=20.0)))
+    show("nothing acknowledged", committed(explicit.commit_sync(timeout=PATIENCE_S)))
     explicit.acknowledge(messages[0])
     explicit.acknowledge(messages[1], AcknowledgeType.ACCEPT)
     explicit.acknowledge(messages[1], AcknowledgeType.RELEASE)
@@ -103,7 +106,7 @@ with ShareConsumer({**config, "share.acknowledgement.mode": "explicit"}) as expl
         show("wrong offset", raised(explicit.acknowledge_offset, *place))
     show("no message", raised(explicit.acknowledge, None)[0])
     show("no topic", raised(explicit.acknowledge, Message(partition=0, offset=0)))
-    show("part", committed(explicit.commit_sync(timeout=20.0)))
+    show("part", committed(explicit.commit_sync(timeout=PATIENCE_S)))
     show("again", raised(explicit.acknowledge, messages[0]))
     show("poll again", raised(explicit.poll, 0.1))
     for message in messages[3:]:

@@ -16,7 +16,7 @@ from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.coordinator import Coordinator
-from tests.waiting import running, wait_until
+from tests.waiting import PATIENCE_S, running, wait_until
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Work:
         producer = Producer(client_config(self.settings))
         for number in range(records):
             producer.produce(topic, value=b"%d" % number, partition=partition)
-        assert producer.flush(20) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
     def status(self) -> list[SharePartitionStatus]:
         """What the state says of the group's share-partitions."""

@@ -25,6 +25,7 @@ from sharequeue.kafka.clients import client_config
 from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on
 from tests.servers.cutting_proxy import CuttingProxy
+from tests.waiting import PATIENCE_S
 
 REPOSITORY = Path(__file__).parents[3]
 SHORT_LOCK_MS = 5000
@@ -80,7 +81,7 @@ def test_a_process_stopped_over_its_lock(work: Work, make_topic: MakeTopic) -> N
     with work.consumer(topic) as consumer:
         assert seen(poll_some(consumer, 3)) == [(offset, 2) for offset in range(3)]
         psutil.Process(process.pid).resume()
-        out, _ = process.communicate("\n", timeout=120)
+        out, _ = process.communicate("\n", timeout=PATIENCE_S)
         assert list(consumer.commit_sync().values()) == [None]
     assert json.loads(out) == ["INVALID_RECORD_STATE"]
     wait_until(work.done)
@@ -122,7 +123,7 @@ def test_sigterm_is_a_contract(work: Work, make_topic: MakeTopic) -> None:
     process = _holder(work, topic, "finish")
     work.produce(topic, 2)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=120)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     [row] = work.status()
     assert (row.accepted, row.acquired) == (3, 0)
@@ -141,7 +142,7 @@ def test_the_database_away_for_a_moment(work: Work, make_topic: MakeTopic) -> No
         with work.consumer(topic, max_poll_records=20, sharequeue_database_url=through) as consumer:
             markers = cycle(("acquire_many", "acknowledge_many"))
             after = cycle(range(7))
-            deadline = time.monotonic() + 240
+            deadline = time.monotonic() + PATIENCE_S
             while not work.done():
                 assert time.monotonic() < deadline, work.status()
                 if not proxy.armed:
@@ -158,7 +159,7 @@ def test_only_missing_records_are_gaps(settings: Settings, make_topic: MakeTopic
     topic = make_topic()
     random = Random(7)  # noqa: S311
     producer = Producer(client_config(settings, transactional_id=f"tx-{topic}"))
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     there: set[int] = set()
     end = 0
     for _ in range(60):

@@ -24,7 +24,7 @@ from sharequeue import (
 from sharequeue.deadletters.attempts import read_errors
 from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on
-from tests.waiting import pass_time
+from tests.waiting import PATIENCE_S, pass_time
 
 RENEW, RELEASE, REJECT = AcknowledgeType.RENEW, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 
@@ -46,7 +46,7 @@ def test_wakeup_ends_a_poll_and_loses_nothing(work: Work, make_topic: MakeTopic)
         work.produce(topic, 2)
         consumer.wakeup()
         with pytest.raises(WakeupException):
-            consumer.poll(10)
+            consumer.poll(PATIENCE_S)
         assert len(poll_some(consumer, 2)) == 2
 
 
@@ -166,7 +166,7 @@ def test_an_undecodable_record_is_released(work: Work, make_topic: MakeTopic) ->
     counts = []
     with DeserializingShareConsumer(config) as consumer:
         consumer.subscribe([topic])
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE_S
         while not work.done() and time.monotonic() < deadline:
             for message in consumer.poll(0.2):
                 error = message.error()
@@ -207,7 +207,7 @@ def test_a_poll_waits_for_fetch_min_bytes(work: Work, make_topic: MakeTopic) -> 
             assert time.monotonic() - began >= 1
         assert len(found) == 1
         work.produce(topic, 9)
-        assert len(consumer.poll(120)) >= 5
+        assert len(consumer.poll(PATIENCE_S)) >= 5
     with work.consumer(topic, fetch_min_bytes=500, fetch_max_wait_ms=100) as consumer:
         assert poll_some(consumer)
 

@@ -15,6 +15,7 @@ from sharequeue import Database, Settings
 from tests.fixtures.deadletters import alter_configs
 from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import work_on
+from tests.waiting import PATIENCE_S
 
 SCRIPT = Path(__file__).parent / "script.py"
 REMEDY = re.compile(r"(?<=Local: Erroneous state) \([^)]*\)")
@@ -43,7 +44,7 @@ def test_the_same_script_sees_the_same_on_both(
         work.produce(topic, 6)
         config = {"bootstrap.servers": settings.bootstrap_servers, "group.id": group}
         running = [_run("confluent_kafka", config, topic), _run("sharequeue", work.config(), topic)]
-        outputs = [process.communicate(timeout=240) for process in running]
+        outputs = [process.communicate(timeout=PATIENCE_S) for process in running]
     saw = [[json.loads(line) for line in out.splitlines() if line.startswith("[")] for out, _ in outputs]
     assert [process.returncode for process in running] == [0, 0], [errors for _, errors in outputs]
     added = [line for line in saw[1] if REMEDY.search(str(line))]

@@ -19,7 +19,7 @@ from sharequeue.state.locks import Lock
 from tests.fixtures.logs import delete_before
 from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on
-from tests.waiting import pass_time
+from tests.waiting import PATIENCE_S, pass_time
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_two_consumers_of_one_partition_get_every_record_once(work: Work, make_t
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(240)
+        thread.join(PATIENCE_S)
     assert found == Counter(range(3000))
     assert work.done()
 
@@ -62,7 +62,7 @@ def test_offsets_without_a_record_are_gaps(work: Work, make_topic: MakeTopic, le
     topic = make_topic()
     work.configure(share_isolation_level=level)
     producer = Producer(client_config(work.settings, transactional_id=f"tx-{topic}"))
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     for number, end in enumerate(("commit", "abort", "commit", "abort")):
         producer.begin_transaction()
         for _ in range(3):
@@ -91,7 +91,7 @@ def test_records_are_read_at_the_level_of_their_lease(
     work.produce(topic, 1)
     given = {"transactional_id": f"tx-{topic}", "transaction_timeout_ms": 600_000}
     producer = Producer(client_config(work.settings, **given))
-    producer.init_transactions(60)
+    producer.init_transactions(PATIENCE_S)
     with work.consumer(topic) as consumer:
         poll_some(consumer)
         consumer.commit_sync()
@@ -103,9 +103,9 @@ def test_records_are_read_at_the_level_of_their_lease(
         producer.begin_transaction()
         for _ in range(3):
             producer.produce(topic, value=b"open")
-        assert producer.flush(60) == 0
+        assert producer.flush(PATIENCE_S) == 0
         if level == READ_COMMITTED:
-            producer.abort_transaction(60)
+            producer.abort_transaction(PATIENCE_S)
             work.produce(topic, 1)
         values = [b"0"] if level == READ_COMMITTED else [b"open"] * 3
         assert [message.value() for message in poll_some(consumer, len(values))] == values
@@ -114,7 +114,7 @@ def test_records_are_read_at_the_level_of_their_lease(
     [row] = work.status()
     assert (row.accepted, row.gap) == (1 + len(values), 4 if level == READ_COMMITTED else 0)
     if level == READ_UNCOMMITTED:
-        producer.abort_transaction(60)
+        producer.abort_transaction(PATIENCE_S)
 
 
 def test_an_exception_gives_back_what_is_in_hand(work: Work, make_topic: MakeTopic) -> None:
@@ -146,7 +146,7 @@ def test_records_come_from_what_the_producer_just_wrote(work: Work, make_topic: 
         poll_some(consumer)
         for _ in range(5):
             work.produce(topic, 1)
-            assert len(consumer.poll(120)) == 1
+            assert len(consumer.poll(PATIENCE_S)) == 1
 
 
 def test_polls_that_do_not_wait(work: Work, make_topic: MakeTopic) -> None:
@@ -218,8 +218,8 @@ def test_a_topic_made_again_is_another(work: Work, make_topic: MakeTopic) -> Non
     with work.consumer(topic) as consumer:
         assert len(poll_some(consumer, 3)) == 3
         consumer.commit_sync()
-        admin.delete_topics([topic])[topic].result(30)
-        wait_until(lambda: topic not in admin.list_topics(timeout=10).topics)
+        admin.delete_topics([topic])[topic].result(PATIENCE_S)
+        wait_until(lambda: topic not in admin.list_topics(timeout=PATIENCE_S).topics)
         make_topic(name=topic)
         work.produce(topic, 6)
 

@@ -15,6 +15,7 @@ from tests import single
 from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on
 from tests.servers.transaction_pooler import TransactionPooler
+from tests.waiting import PATIENCE_S
 
 RELEASE = AcknowledgeType.RELEASE
 
@@ -45,14 +46,14 @@ def test_a_waiting_consumer_is_notified(
 
         def wait() -> None:
             while sum(map(len, found)) < 2:
-                found.append(seen(list(waiting.poll(100))))
+                found.append(seen(list(waiting.poll(PATIENCE_S))))
 
         thread = threading.Thread(target=wait)
         thread.start()
         holder.acknowledge(messages[0], RELEASE)
         holder.acknowledge(messages[1], RELEASE, delay=0.5)
         holder.commit_sync()
-        thread.join(120)
+        thread.join(PATIENCE_S)
         assert found == [[(0, 2)], [(1, 2)]]
 
 

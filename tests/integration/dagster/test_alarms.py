@@ -27,7 +27,7 @@ from sharequeue.state import State
 from tests import single
 from tests.fixtures.dagster import code_location
 from tests.fixtures.stack import MakeTopic
-from tests.waiting import pass_time, wait_until
+from tests.waiting import PATIENCE_S, pass_time, wait_until
 
 LOCATION = """
 import dagster as dg
@@ -90,13 +90,13 @@ def test_three_failed_runs_turn_lag_age_and_freshness_red(
 
     source = LOCATION.format(group=group, topic=topic)
     with code_location(stack_instance, tmp_path, source) as workspace:
-        wait_until(lambda: turned(workspace, passed=True), 200)
+        wait_until(lambda: turned(workspace, passed=True))
         assert fresh(workspace, timedelta()) == "PASS"
 
         producer = Producer(client_config(settings))
         for _ in range(100):
             producer.produce(topic, b"x", partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         single.observe(state, at, topic_id, 0, 100, 100)
         job = runpy.run_path(str(tmp_path / "location.py"))["defs"].resolve_job_def(name)
         for _ in range(3):
@@ -104,7 +104,7 @@ def test_three_failed_runs_turn_lag_age_and_freshness_red(
             pass_time(private_database, 600)
         assert verdict("lag_bounded") is None, "the failed runs have planned their checks, and not made them"
 
-        wait_until(lambda: turned(workspace, passed=False), 200)
+        wait_until(lambda: turned(workspace, passed=False))
         assert verdict("state_verified") is True
         assert fresh(workspace, timedelta(minutes=30)) == "FAIL"
         assert len(stack_instance.fetch_materializations(accepted, limit=10).records) == 1

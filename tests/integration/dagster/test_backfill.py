@@ -33,7 +33,7 @@ from tests import single
 from tests.fixtures.dagster import share_group
 from tests.fixtures.pipelines import Assigned, RunJob, job_of, standing
 from tests.fixtures.stack import MakeTopic
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 FIRST_DAY = datetime(2013, 1, 1, tzinfo=UTC)
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
@@ -165,7 +165,7 @@ def case(
         time = FIRST_DAY + timedelta(days=at * 7 % len(DAYS), minutes=RECORDS - at)
         value = ("accept", "accept", "reject", "accept", "release")[at % 5]
         producer.produce(topic, value.encode(), partition=at % 2, timestamp=int(time.timestamp() * 1000))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     counted = pipeline(
         group=group, topics=(topic,), sink=dagster_name(group), summaries=(Summary("counts", by_lease),)
     )(by_value)

@@ -25,7 +25,7 @@ from sharequeue.state import State
 from tests import single
 from tests.fixtures.dagster import code_location
 from tests.reported import reported_lags
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 LOCATION = """
 import dagster as dg
@@ -98,7 +98,7 @@ def test_the_daemon_requests_one_run_and_observes(
         turn()
         return len(said(stack_instance, f"{name}_{sensor}")) > after
 
-    wait_until(lambda: ticks("lag", 1), 200, lambda: said(stack_instance, f"{name}_lag"))
+    wait_until(lambda: ticks("lag", 1), PATIENCE_S, lambda: said(stack_instance, f"{name}_lag"))
     (run,) = stack_instance.get_runs(dg.RunsFilter(job_name=name))
     assert (run.status, run.tags[GROUP_TAG]) == (dg.DagsterRunStatus.QUEUED, group)
     requested, *repeated = said(stack_instance, f"{name}_lag")
@@ -109,7 +109,7 @@ def test_the_daemon_requests_one_run_and_observes(
     assert lease is not None
     single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: lease.offsets})
     seen = len(said(stack_instance, f"{name}_lag"))
-    wait_until(lambda: ticks("lag", seen), 200)
+    wait_until(lambda: ticks("lag", seen))
     assert said(stack_instance, f"{name}_lag")[-1] == "lag 0: nothing to do"
     key = dg.AssetKey([name, "spso_and_lag"])
     observed = stack_instance.fetch_observations(key, limit=100).records

@@ -18,6 +18,7 @@ from sharequeue.kafka.clients import client_config
 from tests.fixtures.dagster import share_group
 from tests.fixtures.deadletters import GivenUp
 from tests.reported import reported_lags
+from tests.waiting import PATIENCE_S
 
 RECORDS = 60
 
@@ -45,7 +46,7 @@ def test_a_first_run_reports_the_queue_that_it_drained(
     for at in range(RECORDS):
         outcome = b"reject" if at % 6 == 0 else b"accept"
         producer.produce(case.topic, outcome, partition=0, timestamp=int((time.time() - 420) * 1000))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     queue = share_group(case.group, topics=[case.topic], pipeline=f"{__name__}:by_value")
     defs = dg.Definitions.merge(share_group_defs(queue), share_group_resources())
     with dg.DagsterInstance.ephemeral() as instance:

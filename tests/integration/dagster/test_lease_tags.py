@@ -18,6 +18,7 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.state import State
 from tests.fixtures.dagster import share_group
 from tests.fixtures.stack import MakeTopic
+from tests.waiting import PATIENCE_S
 
 _rounds: list[int] = []
 
@@ -48,7 +49,7 @@ def test_a_failed_run_names_what_it_had_leased(
     producer = Producer(client_config(settings))
     for at in range(20):
         producer.produce(topic, json.dumps(at), partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     queue = share_group(
         group,
         topics=[topic],

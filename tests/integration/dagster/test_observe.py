@@ -40,7 +40,7 @@ from tests.fixtures.dagster import share_group
 from tests.fixtures.deadletters import GivenUp
 from tests.fixtures.stack import MakeTopic
 from tests.reported import reported_lags
-from tests.waiting import pass_time
+from tests.waiting import PATIENCE_S, pass_time
 
 ACCEPTED = dg.AssetKey(["g", "accepted"])
 REPORT, LETTERS = dg.AssetKey(["g", "spso_and_lag"]), dg.AssetKey(["g", "dead_letters"])
@@ -365,7 +365,7 @@ def test_before_the_first_run_the_lag_is_what_it_would_find(
     for at in range(9):
         age = 7200 if at < 5 else 600
         producer.produce(topic, b"x", partition=0, timestamp=int((now - age) * 1000))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     answer = tick(
         topics=[topic],
         configs={"share.auto.offset.reset": reset},

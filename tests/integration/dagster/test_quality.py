@@ -53,6 +53,7 @@ from tests.fixtures.dagster import share_group
 from tests.fixtures.deadletters import GivenUp
 from tests.fixtures.logs import add_partitions, delete_before
 from tests.fixtures.stack import MakeTopic
+from tests.waiting import PATIENCE_S
 
 DEAD_LETTERS = dg.AssetKey("dead_letters")
 LAG = dg.AssetKey("spso_and_lag")
@@ -138,7 +139,7 @@ def copy_to(settings: Settings, topic: str, letters: Iterable[DeadLetter]) -> No
         producer.produce(
             topic, letter.value, letter.key, partition=letter.partition, headers=list(letter.headers)
         )
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def with_header(letter: DeadLetter, name: str, content: bytes) -> DeadLetter:
@@ -464,7 +465,7 @@ def test_a_topic_that_groups_share_is_judged_by_group(
     other.writer().drain()
     producer = Producer(client_config(ours.settings))
     producer.produce(ours.dead_letter_topic, b"no letter", partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     ours.configure(share_delivery_count_limit=str(LIMIT + 2))
     results = run_checks()
     assert failed(results) == set()
@@ -480,12 +481,12 @@ def test_without_copies_nothing_is_to_be_copied(run_checks: RunChecks, ours: Giv
     ours.reject({partition: OffsetSet.of((2, 4)) for partition in range(PARTITIONS)})
     ours.writer().drain()
     other = Producer(client_config(ours.settings, transactional_id=f"other-{ours.topic}"))
-    other.init_transactions(30)
+    other.init_transactions(PATIENCE_S)
     other.begin_transaction()
     other.produce(ours.dead_letter_topic, b"open", b"key", 0)
-    other.flush(30)
+    other.flush(PATIENCE_S)
     results = run_checks()
-    other.abort_transaction(30)
+    other.abort_transaction(PATIENCE_S)
     assert failed(results) == set()
     assert number(results["value_as_source"], "group_records") == 2 * PARTITIONS
     hidden = results["value_as_source"].metadata["hidden"].value

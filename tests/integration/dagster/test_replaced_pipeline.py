@@ -16,6 +16,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config
 from sharequeue.state import State
 from tests.fixtures.stack import MakeTopic
+from tests.waiting import PATIENCE_S
 
 
 def first(records: DataFrame) -> DataFrame:
@@ -46,7 +47,7 @@ def test_a_pipeline_is_replaced_by_the_yaml_that_names_it(
     producer = Producer(client_config(settings))
     for at in range(20):
         producer.produce(topic, json.dumps(at), partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
     def run(pipeline: str, *lines: str, **config: int) -> dg.ExecuteInProcessResult:
         queue = ShareGroup.resolve_from_yaml(

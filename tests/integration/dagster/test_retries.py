@@ -28,7 +28,7 @@ from sharequeue.spark.handler import MostFailed
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.sinks.interface import SinkRefused
 from tests.fixtures.dagster import code_location, share_group
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 
 def caused_by(cause: BaseException) -> Exception:
@@ -153,13 +153,15 @@ def launched(
             found if found is not None and found.is_finished and "dagster/will_retry" in found.tags else None
         )
 
-    wait_until(lambda: ended() is not None, 200, lambda: [e.user_message for e in instance.all_logs(run_id)])
+    wait_until(
+        lambda: ended() is not None, PATIENCE_S, lambda: [e.user_message for e in instance.all_logs(run_id)]
+    )
     run = ended()
     assert run is not None
     # The code server looks after its process until it is gone.
     location = workspace.create_request_context().get_code_location("queue")
     assert isinstance(location, GrpcServerCodeLocation)
-    wait_until(lambda: run_id not in location.get_current_runs(), 60)
+    wait_until(lambda: run_id not in location.get_current_runs())
     return run, [entry.user_message for entry in instance.all_logs(run_id)]
 
 

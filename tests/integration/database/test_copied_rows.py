@@ -100,7 +100,7 @@ def test_a_subscriber_of_a_publication_takes_over(stack_home: Path, monkeypatch:
             return bool(source.rows(counted) == copy.rows(counted))
 
         copying = sa.text("select count(*) as n from pg_subscription_rel where srsubstate <> 'r'")
-        wait_until(lambda: copy.rows(copying)[0]["n"] == 0, 120)
+        wait_until(lambda: copy.rows(copying)[0]["n"] == 0)
         for days in (1, 5):  # the day has a partition; it has none yet
             pass_time(source, days * 86400)
             single.acquire(state, at, "m", None, 10)

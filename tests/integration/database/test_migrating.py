@@ -22,7 +22,7 @@ from sharequeue.database.migrations import (
 from sharequeue.database.schema_files import Migration
 from sharequeue.domain.settings import RoleNames, Settings
 from sharequeue.local.doctor import FAILURE, _database
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 MakeDatabase = Callable[..., Database]
 
@@ -167,7 +167,7 @@ def test_roles_may_be_made_by_two_databases_at_once(database: Database) -> None:
         _make_roles(first, names)
         other.start()
         wait_until(lambda: bool(failed) or database.rows(waiting)[0]["n"] > 0)
-    other.join(60)
+    other.join(PATIENCE_S)
     assert failed == []
 
 

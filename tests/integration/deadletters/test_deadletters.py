@@ -28,6 +28,7 @@ from sharequeue.kafka.topics import Topics
 from tests.fixtures.deadletters import GivenUp, Stop, alter_configs, stop_at
 from tests.fixtures.logs import delete_before
 from tests.fixtures.stack import MakeTopic
+from tests.waiting import PATIENCE_S
 
 Make = Callable[..., GivenUp]
 
@@ -81,7 +82,7 @@ def _reject_in_broker(settings: Settings, group: str, topic: str, count: int) ->
     config["share.acknowledgement.mode"] = "explicit"
     consumer = ShareConsumer(config)
     consumer.subscribe([topic])
-    patience = time.monotonic() + 120
+    patience = time.monotonic() + PATIENCE_S
     while count and time.monotonic() < patience:
         for message in consumer.poll(1.0) or []:
             if message.error() is None:
@@ -99,7 +100,7 @@ def _raw(settings: Settings, topic: str, count: int) -> list[Raw]:
     consumer = Consumer(client_config(settings, group_id="raw", enable_auto_commit=False))
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[Raw] = []
-    patience = time.monotonic() + 120
+    patience = time.monotonic() + PATIENCE_S
     while len(found) < count and time.monotonic() < patience:
         found += [
             (message.key(), message.value(), headers_of(message), message.timestamp()[0])
@@ -390,12 +391,12 @@ def test_reading_ends_before_an_open_transaction(given_up: Make, settings: Setti
     case.reject()
     case.writer().drain()
     open_producer = Producer(client_config(settings, transactional_id=f"open-{case.topic}"))
-    open_producer.init_transactions(30)
+    open_producer.init_transactions(PATIENCE_S)
     open_producer.begin_transaction()
     open_producer.produce(case.dead_letter_topic, value=b"not yet", partition=0)
-    open_producer.flush(30)
+    open_producer.flush(PATIENCE_S)
     assert len(list(read_dead_letters(settings, case.dead_letter_topic))) == 5
-    open_producer.abort_transaction(30)
+    open_producer.abort_transaction(PATIENCE_S)
     assert len(list(read_dead_letters(settings, case.dead_letter_topic))) == 5
 
 
@@ -404,7 +405,7 @@ def test_reading_takes_anybodys_records(given_up: Make, settings: Settings) -> N
     case = given_up(dlq_partitions=3)
     stranger = Producer(client_config(settings))
     stranger.produce(case.dead_letter_topic, key=b"k", value=b"v", partition=2)
-    stranger.flush(30)
+    stranger.flush(PATIENCE_S)
     (letter,) = read_dead_letters(settings, case.dead_letter_topic)
     assert (letter.partition, letter.key, letter.value, letter.headers) == (2, b"k", b"v", ())
     assert (letter.source_topic, letter.group, letter.delivery_count) == (None, None, None)

@@ -23,7 +23,7 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.state import State
 from tests.fixtures.deadletters import GivenUp, Stop, stop_at
 from tests.fixtures.stack import MakeTopic
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 Make = Callable[..., GivenUp]
 
@@ -52,7 +52,7 @@ def test_a_lost_marker_is_made_up_for_by_reading_the_letters(given_up: Make, set
         case.writer(on_step=stop_at("committed", 2), batch_records=10).drain()
     admin = AdminClient(client_config(settings))
     deleted = admin.delete_consumer_groups([marker_group(case.group)])
-    deleted[marker_group(case.group)].result(30)
+    deleted[marker_group(case.group)].result(PATIENCE_S)
     report = case.writer(batch_records=10).drain()
     assert (report.written, report.resumed) == (10, 10)
     case.assert_each_exactly_once()
@@ -83,16 +83,16 @@ def test_of_two_writers_one_is_fenced_and_gives_way(given_up: Make) -> None:
     def wait_once(step: Step, source: SharePartition) -> None:
         if step == "producing" and not reached.is_set():
             reached.set()
-            assert other_done.wait(60)
+            assert other_done.wait(PATIENCE_S)
 
     first = case.writer(on_step=wait_once, batch_records=50)
     reports = []
     thread = threading.Thread(target=lambda: reports.append(first.drain()))
     thread.start()
-    assert reached.wait(60)
+    assert reached.wait(PATIENCE_S)
     second = case.writer(batch_records=50).drain()
     other_done.set()
-    thread.join(60)
+    thread.join(PATIENCE_S)
     assert second.written == 200
     assert (reports[0].written, reports[0].held) == (0, ())
     assert [partition.takeovers for partition in reports[0].partitions] == [1]
@@ -127,7 +127,7 @@ def test_a_producer_that_is_fenced_while_it_produces_says_so(
             transactions.MarkedProducer(settings, group, markers, Refused),
             pytest.raises(Refused) as refused,
         ):
-            wait_until(lambda: produce_on(first), 60)
+            wait_until(lambda: produce_on(first))
     assert refused.value.code in transactions.FENCED
 
 
@@ -141,12 +141,12 @@ def test_a_writer_takes_over_from_one_that_stands_still(given_up: Make) -> None:
     def first_step(step: Step, source: SharePartition) -> None:
         if step == "producing" and not first_reached.is_set():
             first_reached.set()
-            assert second_reached.wait(60)
+            assert second_reached.wait(PATIENCE_S)
 
     def second_step(step: Step, source: SharePartition) -> None:
         if step == "marked" and not second_reached.is_set():
             second_reached.set()
-            assert first_done.wait(60)
+            assert first_done.wait(PATIENCE_S)
 
     reports = {}
 
@@ -156,11 +156,11 @@ def test_a_writer_takes_over_from_one_that_stands_still(given_up: Make) -> None:
     first = threading.Thread(target=drain, args=("first", case.writer(on_step=first_step)))
     second = threading.Thread(target=drain, args=("second", case.writer(on_step=second_step)))
     first.start()
-    assert first_reached.wait(60)
+    assert first_reached.wait(PATIENCE_S)
     second.start()
-    first.join(60)
+    first.join(PATIENCE_S)
     first_done.set()
-    second.join(60)
+    second.join(PATIENCE_S)
     assert (reports["first"].written, reports["second"].written) == (100, 0)
     case.assert_each_exactly_once()
 

@@ -17,6 +17,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.groups.heartbeats import ensure_group
 from tests.fixtures.deadletters import GROUP_CONFIGS, GivenUp, alter_configs
 from tests.integration.service.test_service import serving
+from tests.waiting import PATIENCE_S
 
 Make = Callable[..., GivenUp]
 METRIC = "sharequeue_share_partition_held_dead_letters{"
@@ -43,7 +44,7 @@ def client(held: GivenUp, settings: Settings) -> Iterator[httpx.Client]:
     place = held.database.engine.url.render_as_string(hide_password=False)
     with (
         serving(settings.replace(database_url=place, service_drain_dead_letters=False)) as url,
-        httpx.Client(base_url=url, trust_env=False, timeout=20) as client,
+        httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as client,
     ):
         yield client
 

@@ -29,6 +29,7 @@ import yaml
 
 from sharequeue.local import ports
 from sharequeue.local.preflight import find_java
+from tests.waiting import PATIENCE_S
 
 REPOSITORY = Path(__file__).parents[3]
 DOCKER = REPOSITORY / "docker"
@@ -145,7 +146,7 @@ class Containers:
         for process in self.running.values():
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
-        gone = time.monotonic() + 10
+        gone = time.monotonic() + PATIENCE_S
         while self.alive() and time.monotonic() < gone:
             for process in self.running.values():
                 process.poll()
@@ -154,7 +155,7 @@ class Containers:
             with suppress(psutil.Error):
                 left.kill()
         for process in self.running.values():
-            process.wait(10)
+            process.wait(PATIENCE_S)
 
     def alive(self) -> list[psutil.Process]:
         """Every live process that carries our mark."""
@@ -223,7 +224,7 @@ class Containers:
             text=True,
             env=self._environment(name, container or f"{name}-1"),
             cwd=self._workdir(),
-            timeout=240,
+            timeout=PATIENCE_S,
             check=False,
         )
 

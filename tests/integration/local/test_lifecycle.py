@@ -27,7 +27,7 @@ from sharequeue.local.home import Home, file_lock, read_json
 from sharequeue.local.preflight import StackError
 from sharequeue.local.stack import StackInfo, down, reset, status, up
 from tests.fixtures.stack import REPOSITORY, jars_folder
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +70,7 @@ def first_start(module_home: Path) -> Iterator[FirstStart]:
         subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    printed = [each.communicate(timeout=240)[0].splitlines()[-1] for each in both]
+    printed = [each.communicate(timeout=PATIENCE_S)[0].splitlines()[-1] for each in both]
     assert [each.returncode for each in both] == [0, 0]
     yield FirstStart(module_home, folder, printed)
     down(folder, quiet)
@@ -110,8 +110,8 @@ def leave_a_trace(info: StackInfo) -> None:
         connection.exec_driver_sql("create table if not exists trace (told text)")
         connection.exec_driver_sql("insert into trace values ('here')")
     admin = AdminClient(client_config(Settings.load(info.home)))
-    if "trace" not in admin.list_topics(timeout=30).topics:
-        admin.create_topics([NewTopic("trace", num_partitions=1)])["trace"].result(60)
+    if "trace" not in admin.list_topics(timeout=PATIENCE_S).topics:
+        admin.create_topics([NewTopic("trace", num_partitions=1)])["trace"].result(PATIENCE_S)
 
 
 def assert_trace(info: StackInfo) -> None:
@@ -119,7 +119,7 @@ def assert_trace(info: StackInfo) -> None:
         assert connection.scalar(sa.text("select told from trace")) == "here"
     admin = AdminClient(client_config(Settings.load(info.home)))
     # The controller has decided; the broker that is asked follows a moment later.
-    wait_until(lambda: "trace" in admin.list_topics(timeout=30).topics)
+    wait_until(lambda: "trace" in admin.list_topics(timeout=PATIENCE_S).topics)
 
 
 def test_two_ups_at_once_start_one_stack(first_start: FirstStart) -> None:

@@ -15,6 +15,7 @@ import pytest
 from sharequeue.domain.settings import Settings
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.stack import REPOSITORY, MakeTopic
+from tests.waiting import PATIENCE_S
 
 USER = textwrap.dedent(
     """
@@ -86,7 +87,7 @@ def installed(wheel: Path, settings: Settings, service: str, tmp_path: Path) -> 
             env=environment,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert ran.returncode == 0, ran.stderr

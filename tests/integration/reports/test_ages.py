@@ -24,7 +24,7 @@ from sharequeue.state import State
 from tests import single
 from tests.fixtures.logs import delete_before
 from tests.fixtures.stack import MakeTopic
-from tests.waiting import pass_time
+from tests.waiting import PATIENCE_S, pass_time
 
 
 def test_the_oldest_record_has_the_age_of_its_timestamp(
@@ -43,7 +43,7 @@ def test_the_oldest_record_has_the_age_of_its_timestamp(
     producer = Producer(client_config(settings))
     for age in (500, 400):
         producer.produce(topic, b"x", partition=0, timestamp=int((time.time() - age) * 1000))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     for name, topic_id, partition in ((topic, info.topic_id, 0), ("not-there", "id", 0)):
         at = SharePartition("g", name, partition)
         state.initialize(at, topic_id, 0, 1)
@@ -73,7 +73,7 @@ def test_a_partition_that_does_not_exist_is_not_waited_for(settings: Settings, m
     topic = make_topic(1)
     producer = Producer(client_config(settings))
     producer.produce(topic, b"x")
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     found = first_records(settings, {(topic, 0): 0, (topic, 1): 0, ("not-there", 0): 0}, 3600.0)
     assert list(found) == [(topic, 0)]
     assert "not-there" not in Topics(settings).names()

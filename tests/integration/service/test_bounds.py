@@ -28,7 +28,7 @@ from sharequeue.service.edge.connections import MAX_HEADER_BYTES
 from sharequeue.service.health.servers import DatabaseProbe, DatabaseState
 from sharequeue.service.server import configured
 from tests.servers.certificates import Authority, Pair
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_for_locks, wait_until
 
 MANY = 260
 PATH = "/v1/share-group-heartbeat"
@@ -60,7 +60,7 @@ def bounded(
             yield listener.getsockname()
         finally:
             server.should_exit = True
-            thread.join(10)
+            thread.join(PATIENCE_S)
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def clients(
     opened: list[socket.socket] = []
     try:
         for _ in range(number):
-            opened.append(socket.create_connection(address, timeout=30))
+            opened.append(socket.create_connection(address, timeout=PATIENCE_S))
             with contextlib.suppress(ConnectionError):  # the service may have ended it already
                 say(opened[-1])
         yield opened
@@ -135,13 +135,15 @@ def test_idle_connections_do_not_block_other_clients(
 ) -> None:
     """More than the service takes: it answers probes and the heartbeats of others, and drops the many."""
     url = f"http://{address[0]}:{address[1]}"
-    with httpx.Client(base_url=url, trust_env=False, timeout=30) as other:
+    with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as other:
         assert other.post(PATH, json=BEAT).json()["error_code"] == 0
         with clients(address, MANY, say) as many:
             for _ in range(3):
-                assert httpx.get(f"{url}/health", trust_env=False, timeout=30).status_code == 200
+                assert httpx.get(f"{url}/health", trust_env=False, timeout=PATIENCE_S).status_code == 200
                 assert (
-                    httpx.post(f"{url}{PATH}", json=BEAT, trust_env=False, timeout=30).json()["error_code"]
+                    httpx.post(f"{url}{PATH}", json=BEAT, trust_env=False, timeout=PATIENCE_S).json()[
+                        "error_code"
+                    ]
                     == 0
                 )
             for each in many:
@@ -217,7 +219,7 @@ def test_a_request_may_begin_before_the_one_before_it_is_answered(
     ask = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with (
         bounded(settings, private_database, service_request_timeout_ms=30_000) as address,
-        socket.create_connection(address, timeout=30) as client,
+        socket.create_connection(address, timeout=PATIENCE_S) as client,
     ):
         client.sendall(ask + ask[:20])
         assert _answer(client).startswith(b"HTTP/1.1 200")
@@ -227,7 +229,7 @@ def test_a_request_may_begin_before_the_one_before_it_is_answered(
 
 def test_who_asks_for_nothing_more_is_let_go(address: tuple[str, int]) -> None:
     """After the idle time-out; the answer came before."""
-    with socket.create_connection(address, timeout=30) as client:
+    with socket.create_connection(address, timeout=PATIENCE_S) as client:
         asked = time.monotonic()
         client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert _answer(client).startswith(b"HTTP/1.1 200")
@@ -253,7 +255,7 @@ def test_who_asks_too_often_waits(settings: Settings, private_database: Database
     ann = {"Authorization": f"Bearer {secret}"}
     with bounded(settings, private_database, service_requests_per_second=10) as (host, port):
         url = f"http://{host}:{port}"
-        with httpx.Client(base_url=url, trust_env=False, timeout=10) as client:
+        with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as client:
             found = [client.post(PATH, json=BEAT).json()]
             while found[-1]["error_code"] == 0 and len(found) < 200:
                 found.append(client.post(PATH, json=BEAT).json())
@@ -294,21 +296,18 @@ def test_one_principal_leaves_threads_for_others(settings: Settings, private_dat
     ):
         holding.execute(sa.text("select from sharequeue.share_groups where group_id like 'g_%' for update"))
 
-        def beat(group: str, **headers: str) -> tuple[int, float]:
-            began = time.monotonic()
+        def beat(group: str, **headers: str) -> int:
             body = {**BEAT, "group_id": group}
             answer = httpx.post(
-                f"http://{host}:{port}{PATH}", json=body, headers=headers, trust_env=False, timeout=20
+                f"http://{host}:{port}{PATH}", json=body, headers=headers, trust_env=False, timeout=PATIENCE_S
             )
-            return answer.json()["error_code"], time.monotonic() - began
+            return int(answer.json()["error_code"])
 
         waiting = [pool.submit(beat, group) for group in groups]
-        time.sleep(0.3)
-        assert not any(each.done() for each in waiting)
-        error, seconds = beat("g", Authorization=f"Bearer {secret}")
-        assert error == 0
-        assert seconds < 1
-        assert {each.result()[0] for each in waiting} == {15}
+        wait_for_locks(private_database)
+        assert beat("g", Authorization=f"Bearer {secret}") == 0
+        assert not all(each.done() for each in waiting)
+        assert {each.result() for each in waiting} == {15}
 
 
 @pytest.mark.deep
@@ -327,9 +326,9 @@ def test_unfinished_handshakes_do_not_block_other_clients(
                 each.sendall(b"\x16\x03\x01\x02\x00\x01")
         for _ in range(3):
             url = f"https://{address[0]}:{address[1]}/health"
-            assert httpx.get(url, verify=trusting, trust_env=False, timeout=5).status_code == 200
+            assert httpx.get(url, verify=trusting, trust_env=False, timeout=PATIENCE_S).status_code == 200
         for each in many:
-            wait_until(lambda each=each: _ended(each), 10)  # type: ignore[misc]
+            wait_until(lambda each=each: _ended(each), PATIENCE_S)  # type: ignore[misc]
 
 
 @pytest.mark.deep
@@ -342,17 +341,18 @@ def test_wrong_tokens_are_answered_later_and_later(settings: Settings, private_d
         def ask(secret: str) -> tuple[int, float]:
             began = time.monotonic()
             headers = {"Authorization": f"Bearer {secret}"}
-            answer = httpx.get(url, headers=headers, trust_env=False, timeout=20)
+            answer = httpx.get(url, headers=headers, trust_env=False, timeout=PATIENCE_S)
             return answer.status_code, time.monotonic() - began
 
         with ThreadPoolExecutor(20) as pool:
             wrong = [pool.submit(ask, f"{secret[:-2]}{number:02}") for number in range(100)]
-            wait_until(lambda: sum(each.done() for each in wrong) > 50, 20)
+            wait_until(lambda: sum(each.done() for each in wrong) > 50)
             right = min(ask(secret) for _ in range(3))
             assert {each.result()[0] for each in wrong} == {401}
-            assert max(each.result()[1] for each in wrong) > 1
+            slowest = max(each.result()[1] for each in wrong)
+            assert slowest > 1
         assert right[0] == 200
-        assert right[1] < 1
+        assert right[1] < slowest
 
 
 @pytest.mark.deep
@@ -365,14 +365,16 @@ def test_many_probes_ask_the_servers_once(
     ask = DatabaseProbe.__call__
 
     def slow(probe: DatabaseProbe) -> DatabaseState:
-        go_on.wait(10)
+        go_on.wait(PATIENCE_S)
         asked.append(ask(probe))
         return asked[-1]
 
     monkeypatch.setattr(DatabaseProbe, "__call__", slow)
     with bounded(settings, private_database) as (host, port), ThreadPoolExecutor(30) as pool:
         url = f"http://{host}:{port}"
-        probes = [pool.submit(httpx.get, f"{url}/ready", trust_env=False, timeout=10) for _ in range(30)]
+        probes = [
+            pool.submit(httpx.get, f"{url}/ready", trust_env=False, timeout=PATIENCE_S) for _ in range(30)
+        ]
         assert httpx.post(f"{url}{PATH}", json=BEAT, trust_env=False).json()["error_code"] == 0
         go_on.set()
         assert {each.result().status_code for each in probes} == {200}

@@ -33,7 +33,7 @@ from sharequeue.state import State
 from sharequeue.state.journal import Journal
 from tests import single
 from tests.fixtures.logs import add_partitions, delete_before
-from tests.waiting import one_round, wait_until
+from tests.waiting import PATIENCE_S, one_round, wait_until
 
 MakeTopic = Callable[..., str]
 HOUR_MS = 3_600_000
@@ -54,7 +54,7 @@ def produce(settings: Settings, topic: str, records: int, partition: int = 0, ag
     stamp = int(time.time() * 1000) - ago_ms
     for number in range(records):
         producer.produce(topic, str(number).encode(), partition=partition, timestamp=stamp)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def join(database: Database, topic: str, reset: str = "earliest", group: str = "g") -> HeartbeatResponse:
@@ -341,7 +341,7 @@ def test_two_coordinators_side_by_side(
     finally:
         stop.set()
         for thread in threads:
-            thread.join(10)
+            thread.join(PATIENCE_S)
     assert starts(private_database) == {0: 3, 1: 0, 2: 0, 3: 0, 4: 0, 5: 0}
     assert [each.faults for each in pair] == [{}, {}]
 
@@ -364,7 +364,7 @@ def test_without_a_broker_sessions_still_end(
         assert "sweep" not in coordinator.faults
     finally:
         stop.set()
-        thread.join(10)
+        thread.join(PATIENCE_S)
         lost.close()
 
 
@@ -392,13 +392,13 @@ def test_open_transactions_hold_the_stable_offset(settings: Settings, make_topic
     """The last stable offset stays before an open transaction while the log end passes it."""
     topic = make_topic()
     producer = Producer(client_config(settings, transactional_id=f"id-{topic}"))
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce(topic, b"open", partition=0)
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     with Topics(settings) as topics:
         assert topics.offsets(topic) == {0: LogOffsets(0, 1, 0)}
-        producer.commit_transaction(30)
+        producer.commit_transaction(PATIENCE_S)
         # The broker answers the commit before it has written the marker.
         wait_until(lambda: topics.offsets(topic) == {0: LogOffsets(0, 2, 2)})
 

@@ -29,7 +29,7 @@ from sharequeue.state import State
 from sharequeue.state.replicas import LATE_SECONDS, hear_replica
 from tests import single
 from tests.integration.service.test_service import serving
-from tests.waiting import pass_time, wait_until
+from tests.waiting import PATIENCE_S, pass_time, wait_until
 from tools.pages import ROOT
 
 GROUP = 'a"}b\\c\\n' + "d" * 241
@@ -233,7 +233,7 @@ def test_work_that_no_replica_does_is_late(client: TestClient, private_database:
 
 def test_a_replica_at_work_says_so(here: Settings, private_database: Database) -> None:
     """A running service records its ages; the age of a fault grows until the work recovers."""
-    with serving(here) as url, httpx.Client(base_url=url, trust_env=False, timeout=20) as client:
+    with serving(here) as url, httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as client:
 
         def ready() -> dict[str, Any]:
             told: dict[str, Any] = client.get("/ready").json()

@@ -68,7 +68,7 @@ def serving(settings: Settings, port: int = 0, **options: Any) -> Iterator[str]:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
-            thread.join(10)
+            thread.join(PATIENCE_S)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def client(here: Settings) -> Iterator[httpx.Client]:
     hooks: dict[str, list[Callable[..., Any]]] = {"response": [conforming]}
     with (
         serving(here) as url,
-        httpx.Client(base_url=url, trust_env=False, timeout=20, event_hooks=hooks) as client,
+        httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S, event_hooks=hooks) as client,
     ):
         yield client
 
@@ -96,14 +96,14 @@ def test_heartbeats_go_on_while_everything_else_waits(here: Settings, private_da
             "member_epoch": epoch,
         }
         body |= {"subscribed_topic_names": ["t"]} if epoch == 0 else {}
-        answer = httpx.post(url + PATH, json=body, headers=header, trust_env=False, timeout=30).json()
+        answer = httpx.post(url + PATH, json=body, headers=header, trust_env=False, timeout=PATIENCE_S).json()
         assert answer["error_code"] == 0, answer
         return int(answer["member_epoch"])
 
     with (
         serving(here, coordinate=False) as url,
         ThreadPoolExecutor(24) as pool,
-        httpx.Client(base_url=url, trust_env=False, timeout=60) as client,
+        httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as client,
     ):
         with private_database.transaction() as holder:
             holder.exec_driver_sql("lock table sharequeue.delivery_counts in access exclusive mode")
@@ -196,7 +196,7 @@ def test_only_requests_for_our_own_names_are_served(here: Settings) -> None:
     """A request names a host that is ours: the loopback's names and those of the setting, at any port."""
     with (
         serving(here.replace(service_allowed_hosts="queue.example, service")) as url,
-        httpx.Client(base_url=url, trust_env=False, timeout=20) as client,
+        httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as client,
     ):
         for host in ("localhost", "127.0.0.1:80", "[::1]:80", "Queue.Example:1", "service"):
             assert client.get("/health", headers={"Host": host}).status_code == 200
@@ -218,7 +218,7 @@ def test_a_probe_while_kafka_is_away(here: Settings) -> None:
     waits until a client of Kafka gives up."""
     with (
         serving(here.replace(bootstrap_servers="127.0.0.1:1")) as url,
-        httpx.Client(base_url=url, trust_env=False, timeout=20) as client,
+        httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as client,
     ):
         body = {"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["t"]}
         assert client.post(PATH, json=body).json()["error_code"] == 0
@@ -345,7 +345,7 @@ def test_a_schema_of_the_next_release_leaves_a_replica_ready(
     newest = Migration("migrations/9999_tomorrow.sql", "select 1;", repeatable=False)
     changed = Migration("functions/99_tomorrow.sql", "select 1;", repeatable=True)
     record = text("insert into sharequeue.schema_migrations (name, checksum) values (:name, '')")
-    with serving(here) as url, httpx.Client(base_url=url, trust_env=False, timeout=30) as client:
+    with serving(here) as url, httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as client:
         assert client.get("/ready").json()["database"] == "ok"
         ours = schema_files.migrations()
         monkeypatch.setattr(schema_files, "migrations", lambda: [*ours, changed])
@@ -353,12 +353,12 @@ def test_a_schema_of_the_next_release_leaves_a_replica_ready(
         assert (answer.status_code, answer.json()["degraded"]) == (200, True)
         assert "upgrade this replica" in answer.json()["database"]
         with serving(here) as early:
-            assert httpx.get(f"{early}/ready", trust_env=False, timeout=30).status_code == 503
+            assert httpx.get(f"{early}/ready", trust_env=False, timeout=PATIENCE_S).status_code == 503
         monkeypatch.undo()
         with private_database.transaction() as connection:
             connection.execute(record, {"name": newest.name})
         with serving(here) as late:
-            answer = httpx.get(f"{late}/ready", trust_env=False, timeout=30)
+            answer = httpx.get(f"{late}/ready", trust_env=False, timeout=PATIENCE_S)
             assert (answer.status_code, answer.json()["degraded"]) == (200, True)
             assert "newer release" in answer.json()["database"]
 
@@ -369,7 +369,7 @@ def test_a_service_without_its_servers(here: Settings) -> None:
     nowhere = here.replace(
         database_url="postgresql+psycopg2://nobody@127.0.0.1:1/none", bootstrap_servers="127.0.0.1:1"
     )
-    with serving(nowhere) as url, httpx.Client(base_url=url, trust_env=False, timeout=20) as client:
+    with serving(nowhere) as url, httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as client:
         assert client.get("/health").status_code == 200
         ready = client.get("/ready")
         assert ready.status_code == 503
@@ -390,7 +390,10 @@ def test_a_probe_while_the_database_stands_still(here: Settings) -> None:
         nowhere = here.replace(
             database_url=f"postgresql+psycopg2://nobody@127.0.0.1:{silent.getsockname()[1]}/none"
         )
-        with serving(nowhere) as url, httpx.Client(base_url=url, trust_env=False, timeout=30) as client:
+        with (
+            serving(nowhere) as url,
+            httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as client,
+        ):
             ready = client.get("/ready")
             assert ready.status_code == 503
             assert "database does not answer within" in ready.json()["database"]
@@ -422,11 +425,11 @@ def test_a_member_joins_works_and_leaves(
     said: list[str] = []
     with serving(here) as url, Membership(url, "g", [topic]) as first:
         everything = [SharePartition("g", topic, partition) for partition in range(4)]
-        assert first.join(60, said.append) == everything
+        assert first.join(PATIENCE_S, said.append) == everything
         assert topic in said[0]
         assert first.member_epoch == 3
         with Membership(url, "g", [topic]) as second:
-            assert len(second.join(60)) == 2
+            assert len(second.join(PATIENCE_S)) == 2
             assert len(describe_group(private_database, "g").members) == 2
         assert len(describe_group(private_database, "g").members) == 1
         assert not first.lost.is_set()
@@ -457,12 +460,12 @@ def test_a_member_that_was_put_out_notices(
     """A member whose session was ended by the group learns it with its next heartbeat, and may join again."""
     topic = make_topic()
     with serving(here) as url, Membership(url, "g", [topic]) as member:
-        member.join(60)
+        member.join(PATIENCE_S)
         private_database.rows(text("delete from sharequeue.members where group_id = 'g' returning member_id"))
         assert member.lost.wait(PATIENCE_S)
         assert "not a member" in caplog.text
         assert member.assignment == []
-        assert member.join(60) == [SharePartition("g", topic, 0)]
+        assert member.join(PATIENCE_S) == [SharePartition("g", topic, 0)]
         assert not member.lost.is_set()
 
 
@@ -475,7 +478,7 @@ def test_a_member_outlives_a_restart_of_the_service(
     topic, port = make_topic(), free_port()
     with serving(here, port) as url:
         member = Membership(url, "g", [topic], request_timeout=2)
-        member.join(60)
+        member.join(PATIENCE_S)
     with serving(here, port), member:
         before = describe_group(private_database, "g").members[0].session_expires_at
         wait_until(lambda: describe_group(private_database, "g").members[0].session_expires_at > before)
@@ -492,7 +495,7 @@ def test_a_service_that_stays_away_ends_the_membership(
     alter_group_configs(private_database, "g", {"share.session.timeout.ms": 3000})
     with serving(here) as url:
         member = Membership(url, "g", [make_topic()], request_timeout=1)
-        member.join(60)
+        member.join(PATIENCE_S)
     assert member.lost.wait(PATIENCE_S)
     assert "session has expired" in caplog.text
     member.leave()
@@ -515,7 +518,7 @@ def test_a_refused_join_is_raised_at_once(here: Settings) -> None:
         Membership(url, "", ["t"]) as member,
         pytest.raises(InvalidRequest, match="group id"),
     ):
-        member.join(60)
+        member.join(PATIENCE_S)
 
 
 def test_nothing_to_assign_is_an_empty_assignment(

@@ -22,7 +22,7 @@ from sharequeue.groups.tokens import Tokens
 from sharequeue.service.edge.certificates import principal_of_subject
 from tests.servers.certificates import Authority
 from tests.servers.ports import free_port
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 _PRINCIPALS = sa.text("select member_id, principal from sharequeue.group_members")
 
@@ -53,7 +53,7 @@ def url(
         yield f"https://127.0.0.1:{port}"
     finally:
         running.terminate()
-        assert running.wait(60) is not None
+        assert running.wait(PATIENCE_S) is not None
 
 
 def _listens(port: int) -> bool:

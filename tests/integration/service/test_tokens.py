@@ -43,6 +43,7 @@ from sharequeue.service import app as service_app
 from sharequeue.service import create_app
 from sharequeue.service.callers import ANONYMOUS
 from tests.integration.service.test_service import serving
+from tests.waiting import PATIENCE_S
 
 LIMIT = "share.delivery.count.limit"
 CHANGE = {"group_id": "g", "configs": {LIMIT: "8"}}
@@ -306,7 +307,7 @@ def test_clients_say_who_they_are(
             Membership(ServiceAddress(url, gone), "g", ["t"]) as member,
             pytest.raises(SaslAuthenticationFailed),
         ):
-            member.join(60)
+            member.join(PATIENCE_S)
         beats, asked = (
             ServiceHeartbeats(ServiceAddress(url, secret)),
             HeartbeatRequest("g", "m", 0, None, ("t",)),
@@ -325,7 +326,7 @@ def test_clients_say_who_they_are(
         with ShareConsumer(config) as consumer:
             consumer.subscribe(["t"])
             with pytest.raises(KafkaException, match="revoked") as raised:
-                consumer.poll(60)
+                consumer.poll(PATIENCE_S)
         assert raised.value.args[0].code() == KafkaError.SASL_AUTHENTICATION_FAILED
         assert gone not in str(raised.value)
         tokens.revoke(token.token_id)
@@ -442,7 +443,7 @@ def test_tokens_of_scopes_by_command(
     with serving(settings.replace(database_url=url)) as address:
         member = Membership(ServiceAddress(address, made.stdout.strip()), "g", ["t"])
         with member, pytest.raises(ClusterAuthorizationFailed, match="needs: heartbeat"):
-            member.join(60)
+            member.join(PATIENCE_S)
 
 
 def test_who_may_not_is_told_so_before_what_is_wrong(client: TestClient, private_database: Database) -> None:

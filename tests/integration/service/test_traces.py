@@ -21,7 +21,7 @@ from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeat_transports import ServiceHeartbeats
 from sharequeue.groups.heartbeats import HeartbeatRequest
 from tests.servers.ports import free_port
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 GROUP = 'it\'s "a\\group"' + "d" * 234
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -66,7 +66,7 @@ def test_from_the_environment_of_a_run_to_sql_and_log(
             )
             # By another connection: a transaction sees the activity as it was when it first looked.
             wait_until(lambda: private_database.rows(seen, comment=traces.comment())[0]["seen"] > 0)
-            assert answer.result(60).error_code == CoordinatorNotAvailable.code
+            assert answer.result(PATIENCE_S).error_code == CoordinatorNotAvailable.code
             client.close()
         wait_until(lambda: any("heartbeat" in each["message"] for each in lines()))
         (failed,) = [each for each in lines() if "heartbeat" in each["message"]]
@@ -75,7 +75,7 @@ def test_from_the_environment_of_a_run_to_sql_and_log(
         assert all(each["time"].endswith("+00:00") for each in lines())
     finally:
         service.terminate()
-        service.wait(60)
+        service.wait(PATIENCE_S)
 
 
 def _answers(url: str) -> bool:

@@ -25,7 +25,7 @@ from tests.fixtures.cluster import RECORDS, Cluster, executor_of
 from tests.fixtures.pipelines import Holder, MakeTable, RunJob, all_accepted, job_of
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow]
 
 DEEP = pytest.mark.deep
 SHORT_LOCK_MS = 5000

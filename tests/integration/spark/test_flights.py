@@ -23,6 +23,7 @@ from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Produce, RunJob
 from tests.fixtures.stack import MakeTopic
 from tests.killed import run_killed
+from tests.waiting import PATIENCE_S
 
 Log = dict[int, list[tuple[bytes, bytes, int]]]
 
@@ -37,7 +38,7 @@ def log_of(settings: Settings, topic: str) -> Log:
     log: Log = {partition: [] for partition in range(PARTITIONS)}
     ended = 0
     while ended < PARTITIONS:
-        message: Any = consumer.poll(60)
+        message: Any = consumer.poll(PATIENCE_S)
         assert message is not None
         if message.error():
             ended += 1
@@ -62,6 +63,7 @@ KILLED = """
 import os, sys
 from pipelines.flights import producer
 from sharequeue.domain.settings import Settings
+from tests.waiting import PATIENCE_S
 
 producer.CHUNK = 500
 home, topic = sys.argv[1:]
@@ -93,7 +95,7 @@ def test_the_records_stay_although_2013_is_long_past(settings: Settings, topic: 
     produce_flights(settings, topic=topic, limit=1)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admin = AdminClient(client_config(settings))
-    configs = admin.describe_configs([resource])[resource].result(30)
+    configs = admin.describe_configs([resource])[resource].result(PATIENCE_S)
     assert configs["retention.ms"].value == "-1"
 
 

@@ -13,6 +13,7 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
+from tests.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_what_the_log_does_not_return_is_a_gap(
         producer.begin_transaction()
         for number in range(10):
             producer.produce(topic, str(number).encode())
-        producer.flush(30)
+        producer.flush(PATIENCE_S)
         end()
     holder = assigned(topic, share_isolation_level=isolation_level)
     report = run_job(job_of(group, topic, all_accepted), holder)

@@ -40,7 +40,7 @@ from sharequeue.state import State
 from tests import single
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.stack import REPOSITORY, MakeTopic
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 
 def by_value(records: DataFrame) -> DataFrame:
@@ -367,9 +367,9 @@ def test_ctrl_c_gives_everything_back(
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     try:
-        wait_until(lambda: (tmp_path / "at-work").exists() or process.poll() is not None, 240)
+        wait_until(lambda: (tmp_path / "at-work").exists() or process.poll() is not None)
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=120)
+        said, _ = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
     assert process.returncode == 130, said

@@ -17,6 +17,7 @@ from sharequeue.spark.handler import HandlerError
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Produce
 from tests.fixtures.stack import MakeTopic
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -97,6 +98,6 @@ def test_a_lease_that_nobody_closes_warns_and_lapses(
         Unacknowledged, match="never closed: 3 records will be delivered again when the locks lapse"
     ):
         del dropped
-    keeper.join(60)
+    keeper.join(PATIENCE_S)
     assert not keeper.is_alive()
     assert [each.lease_id for each in state.figures.leases(group)] == [held.lease_id]

@@ -30,7 +30,7 @@ from sharequeue.state.calls import LeaseAcknowledgement
 from tests import single
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 RECORDS, A_ROUND = 30, 10
 LONG = "java_method('java.lang.Thread', 'sleep', 40000L)"
@@ -75,7 +75,7 @@ def go_on(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     event, read_back = threading.Event(), vars(rounds)["read_back"]
 
     def late(*given: Any, **named: Any) -> Any:
-        assert event.wait(120), "the next round has not come so far"
+        assert event.wait(PATIENCE_S), "the next round has not come so far"
         return read_back(*given, **named)
 
     monkeypatch.setattr(rounds, "read_back", late)

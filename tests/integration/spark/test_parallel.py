@@ -19,6 +19,7 @@ from sharequeue.spark import lease
 from sharequeue.state import State
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.stack import MakeTopic
+from tests.waiting import PATIENCE_S
 
 RUNS = 4
 RECORDS = 4000
@@ -46,7 +47,7 @@ def test_four_runs_drain_one_partition_together(
         {"share.auto.offset.reset": "earliest", "share.partition.max.record.locks": 10 * RECORDS},
     )
     folder = str(tmp_path / "output")
-    all_hold_one = threading.Barrier(RUNS, timeout=240)
+    all_hold_one = threading.Barrier(RUNS, timeout=PATIENCE_S)
 
     def drain(_: int) -> list[OffsetSet]:
         held: list[OffsetSet] = []

@@ -21,6 +21,7 @@ from sharequeue.spark.reading.plan import plan_scans
 from sharequeue.spark.session import SparkNotReady, connector_jars
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.stack import MakeTopic
+from tests.waiting import PATIENCE_S
 
 Expected = set[tuple[str, int, int, int, int]]
 
@@ -200,7 +201,7 @@ def test_a_record_is_read_completely(spark: SparkSession, settings: Settings, ma
     topic = make_topic(1)
     producer = Producer(client_config(settings))
     producer.produce(topic, None, None, timestamp=1_357_035_300_000, headers=[("h", b"1"), ("h", None)])
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     lease = lease_of(71, topic, 0, (1, OffsetSet.of((0, 1))))
     row = leased_records(spark, settings, [lease]).first()
     assert row is not None

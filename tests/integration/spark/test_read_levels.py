@@ -27,6 +27,7 @@ from sharequeue.state import State
 from sharequeue.state.calls import AcquiredLeases
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
+from tests.waiting import PATIENCE_S
 
 SetLevel = Callable[[str], object]
 
@@ -43,12 +44,12 @@ def transaction(settings: Settings, topic: str, *partitions: int) -> Iterator[Pr
     # On a slow machine a minute is not enough, and the broker would abort it.
     given = {"transactional_id": f"level-{topic}", "transaction_timeout_ms": 600_000}
     producer = Producer(client_config(settings, **given) | {"log_level": 0})
-    producer.init_transactions(60)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     for partition in partitions or (0,):
         for number in range(5):
             producer.produce(topic, f"open {number}".encode(), partition=partition)
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
     yield producer
 
 
@@ -167,7 +168,7 @@ def test_aborted_records_come_to_leases_that_are_read_uncommitted_alone(
     topic = make_topic(1)
     produce(topic, 0, range(5))
     with transaction(settings, topic) as producer:
-        producer.abort_transaction(60)
+        producer.abort_transaction(PATIENCE_S)
 
     def too_late(records: DataFrame) -> DataFrame:
         set_level(READ_UNCOMMITTED if leased == READ_COMMITTED else READ_COMMITTED)
@@ -217,7 +218,7 @@ def test_a_round_of_both_levels_reads_each_lease_at_its_own(
     for partition in range(4):
         produce(topic, partition, range(5))
     with transaction(settings, topic, *range(4)) as producer:
-        producer.abort_transaction(60)
+        producer.abort_transaction(PATIENCE_S)
     holder, mixed = assigned(topic), _Changing(database, set_level)
     given = {"membership": holder, "settings": settings, "spark": spark, "state": mixed, "dropped": "reject"}
     with lease(group, [topic], reader_options={"sharequeue.seek": seek}, **given) as leased:  # type: ignore[arg-type]
@@ -275,6 +276,6 @@ def test_what_is_past_the_last_stable_offset_is_no_gap(
         (status,) = state.figures.describe(group)
         assert (status.spso, status.acquired, status.archiving, status.exhausted) == (0, 0, 0, 0)
         assert run_job(job, holder).accepted == 5
-        producer.commit_transaction(60)
+        producer.commit_transaction(PATIENCE_S)
     report = run_job(job, holder)
     assert (report.accepted, report.gaps, report.lag) == (5, 1, 0)

@@ -37,6 +37,7 @@ from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Produce, RunJob
 from tests.fixtures.stack import MakeTopic
 from tests.integration.spark.test_read import lease_of
+from tests.waiting import PATIENCE_S
 
 MANY = 200
 KEYS = 100
@@ -81,7 +82,7 @@ def test_topics_of_every_kind_in_one_group(
         for value in values:
             producer.produce(large, value, key=b"large", timestamp=LONG_AGO_MS)
         producer.produce(large, None, None, timestamp=LONG_AGO_MS)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         kept = _until_compacted(settings, compacted)
     topics = (many, compacted, large)
     job = ShareGroupJob(group, topics, described, f"sink-{group}", headers=False)
@@ -149,9 +150,9 @@ def quick_cleaner(settings: Settings) -> Iterator[None]:
 
     def set_to(operation: AlterConfigOpType, value: str | None) -> None:
         entry = ConfigEntry("log.cleaner.backoff.ms", value, incremental_operation=operation)
-        for broker in admin.list_topics(timeout=30).brokers:
+        for broker in admin.list_topics(timeout=PATIENCE_S).brokers:
             resource = ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=[entry])
-            admin.incremental_alter_configs([resource])[resource].result(30)
+            admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
 
     set_to(AlterConfigOpType.SET, "100")
     try:
@@ -173,7 +174,7 @@ def _compacted(settings: Settings, make_topic: MakeTopic) -> str:
     for keys in (range(KEYS), range(0, KEYS, 2)):
         for key in keys:
             producer.produce(topic, b"value", key=str(key).encode())
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
     return topic
 
 
@@ -181,14 +182,14 @@ def _until_compacted(settings: Settings, topic: str) -> list[int]:
     """The offsets that are left; what is appended meanwhile rolls the segment, which is not compacted while it is
     the active one."""
     producer = Producer(client_config(settings))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         left = _offsets(settings, topic)
         if not set(range(0, KEYS, 2)) & set(left):
             return left
         assert time.monotonic() < deadline, f"not compacted: {left}"
         producer.produce(topic, b"value", key=f"rolls-{time.monotonic_ns()}".encode())
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         time.sleep(0.2)
 
 
@@ -197,7 +198,7 @@ def _offsets(settings: Settings, topic: str) -> list[int]:
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         found: list[int] = []
-        while (message := consumer.poll(30)) is not None and message.error() is None:
+        while (message := consumer.poll(PATIENCE_S)) is not None and message.error() is None:
             offset = message.offset()
             assert offset is not None
             found.append(offset)

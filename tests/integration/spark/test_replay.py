@@ -36,6 +36,7 @@ from sharequeue.state import State
 from tests.fixtures.logs import delete_before
 from tests.fixtures.pipelines import Assigned, RunJob, standing
 from tests.fixtures.stack import MakeTopic
+from tests.waiting import PATIENCE_S
 
 DAYS = 3
 FIRST_DAY = datetime(2013, 1, 1, tzinfo=UTC)
@@ -127,7 +128,7 @@ def case(
             time = FIRST_DAY + timedelta(days=day_of(at), hours=23) - timedelta(minutes=at)
             stamp = int(time.timestamp() * 1000)
             producer.produce(topic, outcome_of(at).encode(), partition=partition, timestamp=stamp)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     job = pipeline(group=group, topics=topic, sink=f"sink-{group}")(by_value)
     run_job(job, assigned(topic), max_rounds=1, max_records=RECORDS)
     return Case(job, topic, output_settings, state, topics, spark, database)
@@ -268,7 +269,7 @@ def test_of_two_replays_of_one_day_at_once_the_last_one_is_there(
 
     def both_ready(files: Files, *folders: str) -> None:
         flush(files, *folders)
-        ready.wait(240)
+        ready.wait(PATIENCE_S)
 
     def together(files: Files, source: str, target: str) -> None:
         if source == outer.path:
@@ -280,7 +281,7 @@ def test_of_two_replays_of_one_day_at_once_the_last_one_is_there(
     monkeypatch.setattr(Files, "replace", together)
     with ThreadPoolExecutor(2) as threads:
         reports = [threads.submit(case.replay, **window) for _ in range(2)]
-        assert [report.result(240) for report in reports] == [outer, outer]
+        assert [report.result(PATIENCE_S) for report in reports] == [outer, outer]
     assert sorted(path.name for path in Path(str(outer.path)).iterdir() if path.name[0] not in "._") == [
         *("accepted", "exceptions", "replay.json"),
     ]

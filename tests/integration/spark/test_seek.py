@@ -34,7 +34,7 @@ from tests.fixtures.pipelines import Produce
 from tests.fixtures.raw_records import NOT_UTF8, RawRecord, produce_raw
 from tests.fixtures.stack import MakeTopic
 from tests.integration.spark.test_read import lease_of
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 LOG_START = 37
 HEADERS: tuple[Any, ...] = (
@@ -69,14 +69,14 @@ def hostile(stack: StackInfo) -> Iterator[tuple[str, str]]:
                     timestamp=chance.choice((0, 1, 1_700_000_000_123)),
                     partition=0,
                 )
-            producer.flush(30)
+            producer.flush(PATIENCE_S)
             chance.choice((producer.commit_transaction, producer.abort_transaction))()
     admin = AdminClient(client_config(settings))
     for name in names:
         delete_before(settings, name, LOG_START)
     yield names
     for deleted in admin.delete_topics(list(names)).values():
-        deleted.result(30)
+        deleted.result(PATIENCE_S)
 
 
 def leases_of(settings: Settings, names: tuple[str, str], chance: random.Random) -> list[Lease]:
@@ -187,7 +187,7 @@ def test_log_batches_are_measured(settings: Settings, make_topic: MakeTopic) -> 
     producer = Producer(client_config(settings, linger_ms=5_000) | {"batch.num.messages": 50})
     for number in range(2_000):
         producer.produce(topic, str(number), partition=0)
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     segment = Segment(topic, 0, 0, 2_000)
     wanted = OffsetSet.from_offsets(range(7, 2_000, 210))
     measured = seeking.batch_records(settings, "read_uncommitted", segment, wanted)
@@ -262,16 +262,16 @@ def test_a_seek_passes_what_was_compacted(
     for number in range(300):
         producer.produce(topic, str(number), key=str(number % 7 if number < 290 else number), partition=0)
         if number % 30 == 29:
-            producer.flush(30)
+            producer.flush(PATIENCE_S)
     lease = lease_of(1, topic, 0, (1, OffsetSet.of((0, 300))))
 
     def rolled_and_compacted() -> bool:
         # A segment is rolled by the next record.
         producer.produce(topic, "more", key="more", partition=0)
-        producer.flush(30)
+        producer.flush(PATIENCE_S)
         return len(rows(spark, settings, [lease], "never")) < 250
 
-    wait_until(rolled_and_compacted, 120)
+    wait_until(rolled_and_compacted)
     singles = lease_of(2, topic, 0, (1, OffsetSet.from_offsets(range(0, 300, 3))))
     for leases in ([lease], [singles]):
         assert rows(spark, settings, leases, "always") == rows(spark, settings, leases, "never")

@@ -20,7 +20,7 @@ from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
 from sharequeue.state import State
 from sharequeue.state.rows import Redelivery
 from tests import single
-from tests.waiting import wait_for_locks
+from tests.waiting import PATIENCE_S, wait_for_locks
 
 WORKERS, RECORDS, LIMIT = 8, 6000, 10
 ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
@@ -244,6 +244,6 @@ def test_release_finds_a_lease_whose_share_partition_changes_under_its_eyes(
             wait_for_locks(private_database)
         finally:
             changing.commit()
-        assert released.result(timeout=60) == 10
+        assert released.result(timeout=PATIENCE_S) == 10
     assert {each.member_id for each in state.figures.leases("g")} == {"other"}
     assert state.figures.verify() == []

@@ -25,7 +25,7 @@ from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
 from tests import single
 from tests.integration.state.state_calls import audited
-from tests.waiting import one_round, pass_time, wait_for_locks
+from tests.waiting import PATIENCE_S, one_round, pass_time, wait_for_locks
 
 AT = SharePartition("g", "t", 0)
 
@@ -254,7 +254,7 @@ def test_a_compaction_of_a_group_that_is_just_being_deleted(state: State, privat
             wait_for_locks(private_database)
             assert not compaction.done()
         with pytest.raises(GroupIdNotFound, match="there is no share group g"):
-            compaction.result(60)
+            compaction.result(PATIENCE_S)
 
 
 def test_a_report_of_a_group_that_nobody_knows(state: State) -> None:

@@ -23,7 +23,7 @@ from sharequeue.state.journal import Journal
 from tests import single
 from tests.fixtures.stack import LOCK_BOUNDS
 from tests.integration.state.state_calls import take
-from tests.waiting import leave_midnight, pass_time, wait_for_locks
+from tests.waiting import PATIENCE_S, leave_midnight, pass_time, wait_for_locks
 
 ACCEPT, RENEW = AcknowledgeType.ACCEPT, AcknowledgeType.RENEW
 WEEK = timedelta(days=7)
@@ -108,7 +108,7 @@ def test_maintenance_catches_up_beside_ordinary_work(
                 journal.keep(retention=WEEK)
         finally:
             stop.set()
-        assert all(worker.result(60) > 0 for worker in workers)
+        assert all(worker.result(PATIENCE_S) > 0 for worker in workers)
     assert days_of_other(state.database)[-1] == today(state)
     assert journal.keep(retention=WEEK).waiting is None
     assert today(state) + timedelta(days=1) in [each.day for each in journal.partitions()]
@@ -130,7 +130,7 @@ def test_a_call_in_flight_while_today_gets_its_partition(
             assert made == [today(state)]
             call = pool.submit(take, state, at)
             wait_for_locks(state.database)
-        assert call.result(60).offsets.first == 0
+        assert call.result(PATIENCE_S).offsets.first == 0
     assert days_of_other(state.database) == []
     assert journal.verify("g") == []
 

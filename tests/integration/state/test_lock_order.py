@@ -18,7 +18,7 @@ from sharequeue.state import State
 from sharequeue.state.journal import Journal
 from tests import single
 from tests.operations_at_once import deadlocks
-from tests.waiting import wait_for_locks
+from tests.waiting import PATIENCE_S, wait_for_locks
 
 
 def test_a_config_and_an_acl_that_wait_for_the_same_settings_meet_no_deadlock(
@@ -35,8 +35,8 @@ def test_a_config_and_an_acl_that_wait_for_the_same_settings_meet_no_deadlock(
             wait_for_locks(private_database, 1)
             acl = pool.submit(Acls(private_database).add, Acl("User:worker", "READ", "ALLOW", "LITERAL", "g"))
             wait_for_locks(private_database, 2)
-        config.result(timeout=30)
-        assert acl.result(timeout=30)
+        config.result(timeout=PATIENCE_S)
+        assert acl.result(timeout=PATIENCE_S)
     assert deadlocks(private_database) == 0
 
 
@@ -60,7 +60,7 @@ def test_members_that_expire_together_are_released_in_the_order_of_locks(private
             expired = pool.submit(expire_members_of, private_database, "g")
             wait_for_locks(private_database, 1)
             holder.execute(lock, {"p": 1})
-        assert expired.result(timeout=30) == ["m0", "m1"]
+        assert expired.result(timeout=PATIENCE_S) == ["m0", "m1"]
     assert deadlocks(private_database) == 0
     assert state.figures.leases("g") == []
 
@@ -84,7 +84,7 @@ def test_a_group_made_again_while_its_grown_topics_are_forgotten(private_databas
         sa.event.listen(service.engine, "before_cursor_execute", make_group_again)
         started = pool.submit(start_grown, service, "g")
         try:
-            assert started.result(timeout=30) == 0
+            assert started.result(timeout=PATIENCE_S) == 0
             assert holder.exec_driver_sql("delete from sharequeue.grown_topics").rowcount == 0
         finally:
             holder.rollback()
@@ -125,7 +125,7 @@ def test_deleted_topics_of_all_groups_are_removed_in_the_order_of_locks(private_
             holder.execute(
                 sa.text("select from sharequeue.share_partitions order by share_partition_id for update")
             )
-        assert [each.group_id for each in removed.result(timeout=30)] == ["g0", "g1"]
+        assert [each.group_id for each in removed.result(timeout=PATIENCE_S)] == ["g0", "g1"]
     assert deadlocks(private_database) == 0
 
 

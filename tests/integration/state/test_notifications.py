@@ -27,7 +27,7 @@ from sharequeue.state.listening import Listener, channel_of
 from tests import single
 from tests.fixtures.stack import allow_short_locks
 from tests.servers.transaction_pooler import TransactionPooler
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 FLOOD = sa.text("select pg_notify(:channel, repeat('x', 7900) || n) from generate_series(1, :many) n")
 
@@ -73,7 +73,7 @@ def test_a_session_that_reads_no_notifications_is_ended(
         ((pid, _),) = (tuple(row.values()) for row in private_database.rows(listeners))
 
         def stopped(readable: tuple[Any, ...], seconds: float) -> None:
-            goes_on.wait(120)
+            goes_on.wait(PATIENCE_S)
             wait(readable, seconds)
 
         monkeypatch.setattr(listening, "_wait_for", stopped)
@@ -97,7 +97,7 @@ def test_behind_a_pooler_nothing_listens(
         monkeypatch.setattr(listener, "_sleep", lambda _: ended.set())
         try:
             listener.start()
-            assert ended.wait(60)
+            assert ended.wait(PATIENCE_S)
             assert not listener.active
             channels = sa.text("select count(*) as n from pg_listening_channels()")
             assert [database.rows(channels)[0]["n"] for _ in range(4)] == [0, 0, 0, 0]

@@ -28,7 +28,7 @@ from sharequeue.state import State
 from tests import single
 from tests.fixtures.stack import LOCK_BOUNDS
 from tests.integration.state.state_calls import audited, take
-from tests.waiting import pass_time, wait_until
+from tests.waiting import PATIENCE_S, pass_time, wait_until
 
 ACCEPT, RENEW = AcknowledgeType.ACCEPT, AcknowledgeType.RENEW
 
@@ -192,7 +192,7 @@ def test_a_service_that_starts_makes_up_before_it_sweeps(
         wait_until(lambda: state.figures.describe("g")[0].next_expiry != lease.expires_at)
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(PATIENCE_S)
     assert coordinator.faults == {}
     assert single.renew(state, lease) > state.now()
     rows = state.database.rows(sa.text("select delivery_count_limit from sharequeue.group_settings"))
@@ -232,10 +232,10 @@ def test_a_service_whose_database_stood_still_makes_up_before_it_sweeps(
     thread = threading.Thread(target=coordinator.run, args=(stop,))
     thread.start()
     try:
-        assert done.wait(60)
+        assert done.wait(PATIENCE_S)
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(PATIENCE_S)
     assert coordinator.faults == {}
     assert single.renew(state, lease) > state.now()
 

@@ -23,7 +23,7 @@ from sharequeue.spark.outcomes import acknowledging
 from sharequeue.spark.outcomes.outcomes import Acknowledgement
 from sharequeue.state import State
 from tests import single
-from tests.waiting import pass_time, wait_for_locks
+from tests.waiting import PATIENCE_S, pass_time, wait_for_locks
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 AT = SharePartition("g", "t", 0)
@@ -251,13 +251,13 @@ def test_a_folder_belongs_to_the_first_group_that_counts_in_it(state: State) -> 
                 if rolled_back:
                     raise _RolledBack
             if rolled_back:
-                assert late.result(60).accepted == 10
+                assert late.result(PATIENCE_S).accepted == 10
                 state.release_member("mine", "m", refund=True)
             else:
                 with pytest.raises(
                     InvalidRequest, match=f"{folder} has the output of group mine, not of theirs"
                 ):
-                    late.result(60)
+                    late.result(PATIENCE_S)
                 assert state.figures.describe("theirs")[0].acquired == 10
                 state.release_member("theirs", "m", refund=True)
         assert state.outputs.owners([folder]) == {folder: "theirs" if rolled_back else "mine"}

@@ -16,7 +16,7 @@ from sharequeue.groups.acls import Acl, Acls, on_behalf_of
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.state import State
 from tests import single
-from tests.waiting import wait_for_locks
+from tests.waiting import PATIENCE_S, wait_for_locks
 
 ACCEPT = AcknowledgeType.ACCEPT
 AT, BESIDE, ELSEWHERE = (
@@ -87,7 +87,7 @@ def test_one_id_twice_at_once_beside_a_deletion(state: State, private_database: 
             wait_for_locks(private_database, 2)
         for call in calls:
             with pytest.raises(UnknownTopicOrPartition):
-                call.result(60)
+                call.result(PATIENCE_S)
 
 
 def test_a_stored_result_is_not_for_whom_the_acls_refuse(state: State, private_database: Database) -> None:

@@ -27,7 +27,7 @@ from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.values import SharePartition
 from tests.fixtures.consumer import be_patient
 from tests.unit.consumer.stub import consumer_of, holding_of, lease_of, messages_of, put
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 STATE_ID = UUID(int=7)
@@ -79,7 +79,7 @@ def test_errors_do_not_hold_up_acknowledgements(tmp_path: Path, monkeypatch: pyt
     answer, write = threading.Event(), module._write_table
 
     def slow(*arguments: Any) -> None:
-        answer.wait(120)
+        answer.wait(PATIENCE_S)
         write(*arguments)
 
     monkeypatch.setattr(module, "_write_table", slow)
@@ -104,7 +104,7 @@ def test_errors_that_wait_for_a_slow_folder_are_bounded(
 ) -> None:
     """Those beyond the bound are not written; their folder is named, so the letter says that they are missing."""
     answer = threading.Event()
-    monkeypatch.setattr(module, "_write_table", lambda *_: answer.wait(120))
+    monkeypatch.setattr(module, "_write_table", lambda *_: answer.wait(PATIENCE_S))
     monkeypatch.setattr(module, "PATIENCE_S", 0.05)
     monkeypatch.setattr(module, "MOST_WAITING", 1)
     failures = failures_in(Settings.load(str(tmp_path)))

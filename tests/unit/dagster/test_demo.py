@@ -14,6 +14,7 @@ from orchestration.demo.waiting import Holder, wait_for_holders
 from sharequeue.domain.figures import SharePartitionStatus
 from sharequeue.kafka.topics import LogOffsets
 from sharequeue.local.home import Home
+from tests.waiting import PATIENCE_S
 
 
 def status(**figures: int) -> SharePartitionStatus:
@@ -105,7 +106,7 @@ def test_a_killed_demos_run_keeps_the_next_demo_waiting(tmp_path: Path) -> None:
         run.stdin.close()
 
     with sole_demo(home, say):
-        assert run.wait(120) == 0
+        assert run.wait(PATIENCE_S) == 0
     assert len(waited) == 1
 
 

@@ -8,6 +8,8 @@ import textwrap
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 EXTRAS = {
     "service": ("starlette", "uvicorn", "prometheus_client"),
     "spark": ("pyspark", "pandas"),
@@ -24,7 +26,7 @@ WITHOUT = textwrap.dedent(
 def run(program: str, *missing: str) -> subprocess.CompletedProcess[str]:
     """Run a program as if the packages given were not installed."""
     arguments = [sys.executable, "-c", WITHOUT + textwrap.dedent(program), " ".join(missing)]
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def test_the_library_and_its_command_need_no_extra() -> None:

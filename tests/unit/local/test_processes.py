@@ -17,7 +17,7 @@ from sharequeue.local import ports, processes
 from sharequeue.local.home import Home, write_json
 from sharequeue.local.preflight import StackError
 from sharequeue.local.processes import Start
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 SLEEP = (sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(600)")
 
@@ -40,7 +40,7 @@ def start(home: Home, *command: str, name: str = "sleeper") -> processes.Running
 def test_a_started_component_is_found_and_stopped(home: Home) -> None:
     """It runs in a session of its own, so that Ctrl-C at the starter does not reach it."""
     running = start(home, *SLEEP)
-    processes.wait_until(running, lambda: "ready" in running.log.read_text(), 120)
+    processes.wait_until(running, lambda: "ready" in running.log.read_text(), PATIENCE_S)
     assert processes.find(home, "sleeper") == running
     assert os.getsid(running.pid) == running.pid
     processes.stop(home, running)
@@ -94,7 +94,7 @@ def test_a_component_that_ignores_sigterm_is_killed_with_its_children(home: Home
         "print('ready', child.pid, flush=True); time.sleep(600)"
     )
     running = start(home, sys.executable, "-c", script)
-    processes.wait_until(running, lambda: "ready" in running.log.read_text(), 120)
+    processes.wait_until(running, lambda: "ready" in running.log.read_text(), PATIENCE_S)
     child = int(running.log.read_text().split()[-1])
     processes.stop(home, running, seconds=0.2)
     assert not running.alive
@@ -106,7 +106,7 @@ def test_a_component_that_dies_at_start_shows_its_last_lines_and_where_the_rest_
     (home.logs / "sleeper.log").write_text("--- earlier starting sleeper\nold complaint\n")
     running = start(home, sys.executable, "-c", "print('cannot go on'); raise SystemExit(3)")
     with pytest.raises(StackError) as raised:
-        processes.wait_until(running, lambda: False, 120)
+        processes.wait_until(running, lambda: False, PATIENCE_S)
     assert "sleeper ended while it was starting" in str(raised.value)
     assert "| cannot go on" in str(raised.value)
     assert "old complaint" not in str(raised.value)

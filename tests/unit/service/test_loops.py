@@ -19,7 +19,7 @@ from sharequeue.groups.heartbeats import HeartbeatRequest
 from sharequeue.service.coordinator import Coordinator, coordinator
 from sharequeue.service.gathered_heartbeats import GatheredHeartbeats, Responses
 from sharequeue.service.health.faults import Faults
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 NOWHERE = "postgresql+psycopg2://u:p@127.0.0.1:1/d"
 
@@ -51,7 +51,7 @@ def test_a_loop_goes_on_after_an_error_without_a_text(
     monkeypatch.setattr(idle, "_take_up", lambda _: None)
     monkeypatch.setattr(idle._state, "now", lambda: None)
     for other in {"keep", "watch", "settle"} - {turn}:
-        monkeypatch.setattr(idle, other, lambda *_: stop.wait(60))
+        monkeypatch.setattr(idle, other, lambda *_: stop.wait(PATIENCE_S))
     if turn == "watch":
         monkeypatch.setattr(idle.watcher, "look", once)
         idle.watcher.quiet = True
@@ -90,7 +90,7 @@ def test_a_loop_that_has_ended_is_a_fault(idle: Coordinator, monkeypatch: pytest
     def ends() -> None:
         raise SystemExit
 
-    idle._started("journal", ends).join(60)
+    idle._started("journal", ends).join(PATIENCE_S)
     faults = Faults(idle)
     for _ in range(2):
         faults.look()

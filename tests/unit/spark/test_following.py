@@ -27,7 +27,7 @@ from sharequeue.spark.job import Bounds, ShareGroupJob
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.progress import Progress, ProgressCallback
 from sharequeue.spark.report import RoundReport, RunReport, total
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 NOTHING = WaitingWork("orders", 0, 0, 0, 0, 0, 0, None, 0, None, 5, 5, 5, 0, 0, AT, None)
@@ -169,7 +169,7 @@ def test_a_notification_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     wait_until(lambda: world.told[-1].stage == "waiting")
     world.waits = [READY]
     world.member.assignment = [OURS, SharePartition("g", "orders", 1)]
-    at_work.join(60)
+    at_work.join(PATIENCE_S)
     assert not at_work.is_alive()
     assert len(world.ran) == 3
 

@@ -17,6 +17,7 @@ from sharequeue.spark.leasing.budget import Budget
 from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost
 from sharequeue.state import locks
 from sharequeue.state.calls import AcquiredLeases
+from tests.waiting import PATIENCE_S
 
 AT = SharePartition("g", "t", 0)
 
@@ -61,7 +62,7 @@ def test_a_pool_without_a_connection_is_tried_again(monkeypatch: pytest.MonkeyPa
     state = NoConnection(1, 60_000)
     with keeper(state, threading.Event()) as kept:
         assert kept.acquire_within(Budget(1), [AT])
-        assert state.renewed.wait(60)
+        assert state.renewed.wait(PATIENCE_S)
 
 
 def test_a_lock_that_lapsed_meanwhile_ends_the_run() -> None:
@@ -69,8 +70,8 @@ def test_a_lock_that_lapsed_meanwhile_ends_the_run() -> None:
     lost = threading.Event()
     with keeper(NoConnection(10**9, 300), lost) as kept:
         kept.acquire_within(Budget(1), [AT])
-        assert lost.wait(60)
+        assert lost.wait(PATIENCE_S)
         lost.clear()
-        assert lost.wait(60), "it is not tried again"
+        assert lost.wait(PATIENCE_S), "it is not tried again"
         with pytest.raises(LockLost, match="could not be renewed before its lock lapsed: QueuePool"):
             kept.check()

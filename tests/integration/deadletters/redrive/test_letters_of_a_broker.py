@@ -19,6 +19,7 @@ from tests.fixtures.deadletters import GivenUp, execute
 from tests.fixtures.logs import delete_before
 from tests.fixtures.stack import MakeTopic
 from tests.integration.deadletters.redrive.test_redrive import committed
+from tests.waiting import PATIENCE_S
 
 Make = Callable[..., GivenUp]
 
@@ -31,7 +32,7 @@ def write_letters(case: GivenUp, *numbers: int) -> None:
         headers = [(name, text.encode()) for name, text in zip(KAFKA_HEADERS, texts, strict=True)]
         key, value = b"key %d" % number, b"value %d" % number
         producer.produce(case.dead_letter_topic, value, key, 0, headers=list(headers))
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
 
 
 def test_a_record_comes_back_with_its_own_headers(

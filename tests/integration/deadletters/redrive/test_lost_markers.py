@@ -19,6 +19,7 @@ from sharequeue.kafka.clients import client_config
 from tests.fixtures.deadletters import GivenUp, Stop, execute, stop_at
 from tests.fixtures.stack import MakeTopic
 from tests.integration.deadletters.redrive.test_redrive import places, put_back
+from tests.waiting import PATIENCE_S
 
 Make = Callable[..., GivenUp]
 
@@ -30,7 +31,7 @@ def redrive(case: GivenUp, **options: object) -> Redrive:
 def forget(case: GivenUp, group: str) -> None:
     """Delete a marker's group, as its retention does."""
     admin = AdminClient(client_config(case.settings))  # its calls end with it
-    admin.delete_consumer_groups([group])[group].result(30)
+    admin.delete_consumer_groups([group])[group].result(PATIENCE_S)
 
 
 def killed_after_commit(case: GivenUp, number: int = 1, **options: object) -> None:
@@ -82,14 +83,14 @@ def test_while_a_transaction_hides_the_target_nothing_is_sent(
     case.reject()
     case.writer().drain()
     other = Producer(client_config(case.settings, transactional_id=f"other-{case.topic}"))
-    other.init_transactions(30)
+    other.init_transactions(PATIENCE_S)
     other.begin_transaction()
     other.produce(case.topic, b"open", b"key", 0)
-    other.flush(30)
+    other.flush(PATIENCE_S)
     killed_after_commit(case)
     with pytest.raises(BrokerNotAvailable, match="transaction that another program has open since"):
         execute(redrive(case))
-    other.commit_transaction(30)
+    other.commit_transaction(PATIENCE_S)
     assert execute(redrive(case)).resumed == 4
     assert put_back(case) == Counter(places(case))
 

@@ -30,6 +30,7 @@ from sharequeue.kafka.headers import headers_of
 from tests.fixtures.deadletters import GivenUp, Stop, execute
 from tests.fixtures.logs import delete_before
 from tests.fixtures.stack import MakeTopic
+from tests.waiting import PATIENCE_S
 
 Make = Callable[..., GivenUp]
 
@@ -163,7 +164,7 @@ def test_two_redrives_at_once_send_each_letter_once(given_up: Make) -> None:
 
     def work() -> None:
         one = redrive(case, batch_records=5)
-        both.wait(30)
+        both.wait(PATIENCE_S)
         try:
             execute(one)
         except RedriveRefused as error:
@@ -245,10 +246,10 @@ def test_letters_behind_an_open_transaction_are_said_to_be_there(
     case.produce(2)
     case.reject()
     other = Producer(client_config(case.settings, transactional_id=f"other-{case.topic}"))
-    other.init_transactions(30)
+    other.init_transactions(PATIENCE_S)
     other.begin_transaction()
     other.produce(case.dead_letter_topic, b"open", b"key", 0)
-    other.flush(30)
+    other.flush(PATIENCE_S)
     case.writer().drain()
     monkeypatch.setenv("SHAREQUEUE_HOME", str(case.settings.home))
     name = case.dead_letter_topic
@@ -259,7 +260,7 @@ def test_letters_behind_an_open_transaction_are_said_to_be_there(
         ), arguments
         assert f"open since {datetime.now(UTC):%Y-}" in result.stderr
         assert "check the topic's name" not in result.stderr
-    other.abort_transaction(30)
+    other.abort_transaction(PATIENCE_S)
     case.topics.settle([name], 60)
     listed = CliRunner().invoke(command, ["dlq", "list", name, "-o", "json"])
     assert len(json.loads(listed.stdout)) == 2

@@ -16,6 +16,7 @@ from sharequeue.domain.errors import InvalidRequest
 from sharequeue.domain.offsets import OffsetSet
 from tests.fixtures.deadletters import GivenUp, Stop, execute
 from tests.fixtures.stack import MakeTopic
+from tests.waiting import PATIENCE_S
 
 Make = Callable[..., GivenUp]
 ALL = OffsetSet.of((0, 6))
@@ -56,13 +57,13 @@ def test_no_replay_is_published_while_a_redrive_of_its_records_is_under_way(case
     def on_step(step: Step) -> None:
         if step == "closed":
             sent.set()
-            assert may_go_on.wait(60)
+            assert may_go_on.wait(PATIENCE_S)
 
     work = redrive(case, on_step=on_step, batch_records=2)
     at_work = threading.Thread(target=work.run, args=(work.plan(),))
     at_work.start()
     try:
-        assert sent.wait(60)
+        assert sent.wait(PATIENCE_S)
         with pytest.raises(
             InvalidRequest, match=rf"redrive .* of {case.dead_letter_topic}, begun at .* UTC by"
         ):
@@ -70,7 +71,7 @@ def test_no_replay_is_published_while_a_redrive_of_its_records_is_under_way(case
         case.state.outputs.forget_publication(begin(case, OffsetSet.of((6, 9))))
     finally:
         may_go_on.set()
-        at_work.join(60)
+        at_work.join(PATIENCE_S)
     begin(case)
 
 

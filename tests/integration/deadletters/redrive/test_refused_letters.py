@@ -24,6 +24,7 @@ from tests.fixtures.deadletters import GivenUp, Stop, alter_configs, execute
 from tests.fixtures.logs import delete_before
 from tests.fixtures.stack import MakeTopic
 from tests.integration.deadletters.redrive.test_redrive import committed
+from tests.waiting import PATIENCE_S
 
 Make = Callable[..., GivenUp]
 
@@ -159,7 +160,7 @@ def test_a_compacted_target_refuses_records_without_a_key(given_up: Make, make_t
     producer = Producer(client_config(case.settings))
     for number in range(6):
         producer.produce(case.topic, b"value %d" % number, None if number in (1, 4) else b"key", 0)
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     case.reject()
     case.writer().drain()
     compacted = make_topic(1, cleanup_policy="compact")
