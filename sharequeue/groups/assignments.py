@@ -13,8 +13,8 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from sharequeue.database import Database
+from sharequeue.database.lock_timeouts import with_short_waits
 from sharequeue.groups.assignors import assign
-from sharequeue.groups.lock_timeouts import with_short_waits
 
 ASSIGN = (
     "select sharequeue.assign_share_partitions("

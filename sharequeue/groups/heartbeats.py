@@ -18,6 +18,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
+from sharequeue.database.lock_timeouts import STEP_LOCK_TIMEOUT_MS, with_short_waits
 from sharequeue.database.sqlstates import LOCK_NOT_AVAILABLE, sqlstate
 from sharequeue.domain.errors import (
     NONE,
@@ -29,7 +30,6 @@ from sharequeue.domain.errors import (
 from sharequeue.domain.names import too_long
 from sharequeue.groups.assignments import ASSIGN, AssignedTopic, assignment_parameters, write_assignment
 from sharequeue.groups.configs import ServiceConfigs
-from sharequeue.groups.lock_timeouts import STEP_LOCK_TIMEOUT_MS, with_short_waits
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1

@@ -19,13 +19,13 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from sharequeue.database import Database
-from sharequeue.deadletters.drainer import DeadLetterDrainer
 from sharequeue.domain.errors import first_line
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.heartbeats import changed_groups, due_groups, expire_members_of, refresh_group
 from sharequeue.kafka.topics import Topics
+from sharequeue.service.coordinator.dead_letter_turns import DeadLetterTurns
 from sharequeue.service.coordinator.group_steps import GroupSteps
 from sharequeue.service.coordinator.watch import Watch
 from sharequeue.state import State
@@ -88,7 +88,9 @@ class Coordinator:
         """Groups for which the last attempt at a step failed, and the reasons."""
         self.watcher = Watch(database, topics, self._configs, self.groups, self.name, now)
         """The watch: the reasons why groups wait, and the errors of their topics."""
-        self._drainer = None if dead_letters is None else DeadLetterDrainer(dead_letters, database, self.name)
+        self._dead_letter_turns = (
+            None if dead_letters is None else DeadLetterTurns(dead_letters, database, self.name)
+        )
         self._settled_at = -KEEPS_UP_SECONDS
         self._changes_lock = threading.Lock()
         self._changes_after: str | None = (
@@ -103,7 +105,7 @@ class Coordinator:
     @property
     def failed_letters(self) -> dict[str, int]:
         """The number of failed attempts of this replica to write dead letters, by group."""
-        return {} if self._drainer is None else dict(self._drainer.failed)
+        return {} if self._dead_letter_turns is None else dict(self._dead_letter_turns.failed)
 
     @property
     def waiting(self) -> dict[tuple[str, str], str]:
@@ -113,7 +115,7 @@ class Coordinator:
     @property
     def drains(self) -> bool:
         """Whether this coordinator writes dead letters."""
-        return self._drainer is not None
+        return self._dead_letter_turns is not None
 
     @property
     def keeps_up(self) -> bool:
@@ -208,8 +210,8 @@ class Coordinator:
         with self._noting_its_end("sweep"):
             watcher = self._started("watch", lambda: self._watch_until(stop))
             keeper = self._started("journal", lambda: self._keep_until(stop))
-            if (drainer := self._drainer) is not None:
-                self._started("dead_letters", lambda: drainer.run(stop, self._reported("dead_letters")))
+            if (letters := self._dead_letter_turns) is not None:
+                self._started("dead_letters", lambda: letters.run(stop, self._reported("dead_letters")))
             self._settle_until(stop)
             self._woken.set()
             watcher.join(timeout=1.0)

@@ -30,10 +30,10 @@ from sharequeue.domain.names import listed
 from sharequeue.domain.values import LogSeen, SharePartition
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
 from sharequeue.groups.heartbeats import refresh_group
-from sharequeue.groups.service_leases import ServiceLease
 from sharequeue.kafka.offset_resets import first_offsets
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics, TopicsFound
 from sharequeue.service.coordinator.group_steps import GroupSteps
+from sharequeue.service.coordinator.service_leases import ServiceLease
 from sharequeue.service.coordinator.watched_topics import (
     WatchedGroup,
     confirm_logs,

@@ -12,9 +12,9 @@ from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]
 
 from sharequeue.database import Database
 from sharequeue.deadletters import batches
-from sharequeue.deadletters.drainer import DeadLetterDrainer
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.heartbeats import ensure_group
+from sharequeue.service.coordinator.dead_letter_turns import DeadLetterTurns
 from tests.fixtures.deadletters import GROUP_CONFIGS, GivenUp, alter_configs
 from tests.integration.service.test_service import serving
 from tests.waiting import PATIENCE_S
@@ -127,12 +127,12 @@ def test_an_error_without_a_rule_is_a_reason(given_up: Make, monkeypatch: pytest
 def test_an_error_before_the_drain_is_a_reason(held: GivenUp) -> None:
     """A file that the service cannot read ends its turn before the broker is asked: the reason is stored."""
     refused = held.settings.replace(kafka={"security.protocol": "ssl", "ssl.ca.location": "/there/is/none"})
-    drainer = DeadLetterDrainer(refused, held.database, "replica")
-    drainer._turn(drainer.waiting())
+    turns = DeadLetterTurns(refused, held.database, "replica")
+    turns._turn(turns.waiting())
     reasons = {each.reason for each in held.state.dead_letters.held(held.group)}
     assert len(reasons) == 1
     assert "/there/is/none cannot be read" in reasons.pop()
-    assert drainer.failed[held.group] == 2
+    assert turns.failed[held.group] == 2
 
 
 def test_a_topic_may_take_what_no_client_can_send(given_up: Make) -> None:

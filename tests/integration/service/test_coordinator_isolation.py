@@ -407,7 +407,7 @@ STOPPED_IN_A_TRANSACTION = """
 import os, signal
 from sqlalchemy import text
 from sharequeue.database import Database
-from sharequeue.groups.lock_timeouts import short_transaction
+from sharequeue.database.lock_timeouts import short_transaction
 from sharequeue.domain.settings import Settings
 
 with short_transaction(Database.open(Settings.load())) as connection:

@@ -107,7 +107,7 @@ def scrapes(here: Settings, database: Database) -> tuple[promql.Samples, promql.
         state.administration.pause("g", "the ledger is down")
         epochs = "update sharequeue.share_groups set group_epoch = group_epoch + 200 returning group_epoch"
         database.rows(sa.text(epochs))
-        service.coordinator._drainer.failed["g"] += 1
+        service.coordinator._dead_letter_turns.failed["g"] += 1
         service.coordinator.faults["watch"] = "Kafka does not answer"
         service.coordinator.groups.note("expiry", {"g": "locked"})
         service.faults.look()

@@ -21,6 +21,7 @@ from sqlalchemy import text
 from sharequeue import __version__
 from sharequeue.cli import command
 from sharequeue.database import Database, schema_files
+from sharequeue.database.lock_timeouts import LOCK_TIMEOUT_MS
 from sharequeue.database.schema_files import Migration
 from sharequeue.domain.errors import CoordinatorNotAvailable, InvalidRequest
 from sharequeue.domain.settings import Settings
@@ -30,7 +31,6 @@ from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.heartbeats import ensure_group
-from sharequeue.groups.lock_timeouts import LOCK_TIMEOUT_MS
 from sharequeue.groups.membership import Membership
 from sharequeue.groups.tokens import Tokens
 from sharequeue.service import create_app

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from sharequeue.domain.values import AcknowledgementBatch, AcknowledgeType, LeaseOutput, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, due_groups, expire_members_of, heartbeat
-from sharequeue.groups.service_leases import ServiceLease
 from sharequeue.reports.waiting_work import work_of
+from sharequeue.service.coordinator.service_leases import ServiceLease
 from sharequeue.service.health.faults import recorded_faults
 from sharequeue.state import State
 from sharequeue.state.replicas import hear_replica, read_replicas

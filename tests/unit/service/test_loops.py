@@ -12,11 +12,11 @@ import pytest
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.database import Database
-from sharequeue.deadletters.drainer import DeadLetterDrainer
 from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.heartbeats import HeartbeatRequest
 from sharequeue.service.coordinator import Coordinator, coordinator
+from sharequeue.service.coordinator.dead_letter_turns import DeadLetterTurns
 from sharequeue.service.gathered_heartbeats import GatheredHeartbeats, Responses
 from sharequeue.service.health.faults import Faults
 from tests.waiting import PATIENCE_S, wait_until
@@ -105,17 +105,17 @@ def test_a_drain_that_fails_without_a_text_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log has the error's name, and the share-partition is tried again."""
-    drainer = DeadLetterDrainer(cast("Any", None), Database(NOWHERE), "replica")
+    turns = DeadLetterTurns(cast("Any", None), Database(NOWHERE), "replica")
 
     def failing(_: object) -> None:
         raise TimeoutError
 
-    monkeypatch.setattr(drainer, "drain", failing)
+    monkeypatch.setattr(turns, "drain", failing)
     at = SharePartition("g", "t", 0)
     with caplog.at_level(logging.WARNING):
-        drainer._turn([at])
+        turns._turn([at])
     assert "dead letters of group g cannot be written: TimeoutError" in caplog.text
-    assert list(drainer._pauses) == [at]
+    assert list(turns._pauses) == [at]
 
 
 def test_gathered_heartbeats_that_fail_without_a_text_are_processed_one_by_one() -> None:

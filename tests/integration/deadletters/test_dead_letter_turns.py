@@ -11,13 +11,12 @@ from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]
 from sqlalchemy import event, text
 
 from sharequeue.database import Database
-from sharequeue.deadletters import drainer as deadletter_drainer
-from sharequeue.deadletters.drainer import DeadLetterDrainer
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import SharePartition
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.context import Service
-from sharequeue.service.coordinator import Coordinator
+from sharequeue.service.coordinator import Coordinator, dead_letter_turns
+from sharequeue.service.coordinator.dead_letter_turns import DeadLetterTurns
 from tests.fixtures.deadletters import GivenUp, alter_configs
 from tests.waiting import running, wait_until
 
@@ -50,8 +49,8 @@ def is_written(case: GivenUp) -> bool:
     return archiving(case) == 0 and len(case.letters()) >= sum(case.expected.values())
 
 
-def drainer(case: GivenUp, name: str = "replica") -> DeadLetterDrainer:
-    return DeadLetterDrainer(case.settings, case.database, name)
+def turns(case: GivenUp, name: str = "replica") -> DeadLetterTurns:
+    return DeadLetterTurns(case.settings, case.database, name)
 
 
 def test_the_service_drains_and_nobody_waits_for_another(
@@ -59,9 +58,9 @@ def test_the_service_drains_and_nobody_waits_for_another(
 ) -> None:
     """With no job at all, records that are rejected become letters, each once. A group whose topic takes none is held
     and told, delays nobody, and goes on by itself once the topic takes them."""
-    monkeypatch.setattr(deadletter_drainer, "LOOK_SECONDS", 0.2)
-    monkeypatch.setattr(deadletter_drainer, "FIRST_PAUSE_SECONDS", 0.5)
-    monkeypatch.setattr(deadletter_drainer, "LONGEST_PAUSE_SECONDS", 0.5)
+    monkeypatch.setattr(dead_letter_turns, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(dead_letter_turns, "FIRST_PAUSE_SECONDS", 0.5)
+    monkeypatch.setattr(dead_letter_turns, "LONGEST_PAUSE_SECONDS", 0.5)
     well, ill = alone(partitions=3), alone()
     alter_configs(
         settings, ResourceType.TOPIC, ill.dead_letter_topic, errors_deadletterqueue_group_enable="false"
@@ -88,22 +87,22 @@ def test_the_service_drains_and_nobody_waits_for_another(
 
 def test_one_replica_at_a_time(alone: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """What another replica has under its lease is left to it; if that replica is dead, for the lease's time only."""
-    monkeypatch.setattr(deadletter_drainer, "LEASE_SECONDS", 30.0)
+    monkeypatch.setattr(dead_letter_turns, "LEASE_SECONDS", 30.0)
     case = alone()
     case.produce(10)
     case.reject()
     source = SharePartition(case.group, case.topic, 0)
-    dead = drainer(case, "dead")
+    dead = turns(case, "dead")
     assert dead.lease(source).take()
-    assert drainer(case).waiting() == [source]
-    assert drainer(case).drain([source]) is None
+    assert turns(case).waiting() == [source]
+    assert turns(case).drain([source]) is None
     assert archiving(case) == 10
     case.database.rows(text("select sharequeue.set_clock_offset(interval '31 s')"))
-    report = drainer(case).drain([source])
+    report = turns(case).drain([source])
     assert report is not None
     assert report.written == 10
     case.assert_each_exactly_once()
-    assert drainer(case).waiting() == []
+    assert turns(case).waiting() == []
     assert case.database.rows(text("select * from sharequeue.service_leases")) == []
 
 
@@ -113,11 +112,11 @@ def test_whoever_loses_its_lease_writes_nothing_more(alone: Make) -> None:
     case.produce(20)
     case.reject()
     source = SharePartition(case.group, case.topic, 0)
-    slow = drainer(case, "slow")
+    slow = turns(case, "slow")
     lease = slow.lease(source)
     assert lease.take()
     case.database.rows(text("select sharequeue.set_clock_offset(interval '2 min')"))
-    other = drainer(case, "other")
+    other = turns(case, "other")
     taken = other.lease(source)
     assert taken.take()
     left = slow.drain_under({source: lease})
@@ -131,21 +130,21 @@ def test_whoever_loses_its_lease_writes_nothing_more(alone: Make) -> None:
 
 def test_a_turn_has_an_end(alone: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn ends with the batch at which it is, after its letters or its time; the next one goes on."""
-    monkeypatch.setattr(deadletter_drainer, "BATCH_RECORDS", 10)
+    monkeypatch.setattr(dead_letter_turns, "BATCH_RECORDS", 10)
     case = alone()
     case.produce(50)
     case.reject()
     source = SharePartition(case.group, case.topic, 0)
-    monkeypatch.setattr(deadletter_drainer, "TURN_RECORDS", 20)
-    first = drainer(case).drain([source])
+    monkeypatch.setattr(dead_letter_turns, "TURN_RECORDS", 20)
+    first = turns(case).drain([source])
     assert first is not None
     assert first.written == 20
-    monkeypatch.setattr(deadletter_drainer, "TURN_SECONDS", 0.0)
-    second = drainer(case).drain([source])
+    monkeypatch.setattr(dead_letter_turns, "TURN_SECONDS", 0.0)
+    second = turns(case).drain([source])
     assert second is not None
     assert second.written == 10
     monkeypatch.undo()
-    drainer(case).drain([source])
+    turns(case).drain([source])
     case.assert_each_exactly_once()
 
 
@@ -153,7 +152,7 @@ def test_a_batch_is_two_calls_of_the_state_and_one_of_the_lease(
     alone: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is opened with the attempts at its records, and closed; the lease is renewed once a batch."""
-    monkeypatch.setattr(deadletter_drainer, "BATCH_RECORDS", 10)
+    monkeypatch.setattr(dead_letter_turns, "BATCH_RECORDS", 10)
     case = alone()
     case.produce(30)
     case.reject()
@@ -163,7 +162,7 @@ def test_a_batch_is_two_calls_of_the_state_and_one_of_the_lease(
         calls.update(re.findall(r"sharequeue\.(\w+)\(", str(arguments[2])))
 
     event.listen(case.database.engine, "before_cursor_execute", count)
-    drainer(case).drain([SharePartition(case.group, case.topic, 0)])
+    turns(case).drain([SharePartition(case.group, case.topic, 0)])
     event.remove(case.database.engine, "before_cursor_execute", count)
     # One more to find that nothing is left, and two of the lease to begin.
     assert (calls["open_dead_letters"], calls["close_dead_letters"]) == (4, 3)

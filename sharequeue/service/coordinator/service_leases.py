@@ -2,8 +2,7 @@
 
 A lease is a row in Postgres with an expiry. It lasts for seconds and is extended while the work continues. A replica
 that is stopped loses it, and is refused if it wakes and tries to write (`fenced`). No lock and no transaction is held
-while the broker is asked (``sql/functions/20_groups/service.sql``). The tasks are in `service.coordinator` and
-`deadletters.drainer`.
+while the broker is asked (``sql/functions/20_groups/service.sql``). The tasks are in `watch` and `dead_letter_turns`.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from uuid import UUID, uuid4
 from sqlalchemy import text
 
 from sharequeue.database import Database
+from sharequeue.database.lock_timeouts import STEP_LOCK_TIMEOUT_MS, short_transaction
 from sharequeue.database.pool import Joined
-from sharequeue.groups.lock_timeouts import STEP_LOCK_TIMEOUT_MS, short_transaction
 
 
 class ServiceLease:

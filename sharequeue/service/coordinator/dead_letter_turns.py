@@ -26,7 +26,7 @@ from sharequeue.domain.errors import first_line
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.groups.service_leases import ServiceLease
+from sharequeue.service.coordinator.service_leases import ServiceLease
 from sharequeue.state import State
 
 _log = logging.getLogger(__name__)
@@ -42,13 +42,13 @@ BATCH_RECORDS = 5_000
 AT_ONCE = 4
 """The number of concurrent turns."""
 LEASE_SECONDS = 60.0
-"""How long a stopped drainer blocks the others from its share-partition. Longer than a call may take."""
+"""How long a stopped replica blocks the others from its share-partition. Longer than a call may take."""
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 120.0
 """Seconds between two attempts after a failure, doubled each time."""
 
 
-class DeadLetterDrainer:
+class DeadLetterTurns:
     """The drains of one replica, in separate threads."""
 
     def __init__(self, settings: Settings, database: Database, replica: str) -> None:
