@@ -63,7 +63,7 @@ def _header(context: click.Context, parameter: click.Parameter, given: str | Non
 
 
 _CHOICES = (
-    click.option("--cause", type=click.Choice(["rejected", "exceeded"]), help="Only letters of this cause."),
+    click.option("--cause", type=click.Choice(["rejected", "exhausted"]), help="Only letters of this cause."),
     click.option(
         "--since", type=Moment(), help="Only letters written at or after this time; UTC without a zone."
     ),

@@ -327,7 +327,7 @@ _DESCRIBED = {
     "fault": "Why lag does not follow the formula, or that the log was truncated.",
     "truncated_to": "Where the log once ended below delivered records, until the offsets are reset.",
     "held_reason": "Why dead letters are not written, if an operator must act.",
-    "outcome": "The outcome: accepted, rejected, exceeded (exhausted) or gap.",
+    "outcome": "The outcome: accepted, rejected, exhausted or gap.",
     "delivery_count": "How often they were delivered.",
     "records": "The number of records.",
 }

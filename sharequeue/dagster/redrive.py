@@ -30,7 +30,9 @@ class Redriving(dg.Config):
     execute: bool = Field(
         default=False, description="Send the letters; without this the run only shows what it would do."
     )
-    cause: str | None = Field(default=None, description="Only letters with this cause: rejected or exceeded.")
+    cause: str | None = Field(
+        default=None, description="Only letters with this cause: rejected or exhausted."
+    )
     since: str | None = Field(
         default=None, description="Only letters written at or after this time (ISO 8601; UTC)."
     )
@@ -64,8 +66,8 @@ class Redriving(dg.Config):
 
     def selection(self, group_id: str) -> Selection:
         """Return the selected letters of ``group_id``. Raises ``dg.Failure`` with the field that cannot be read."""
-        if self.cause not in (None, "rejected", "exceeded"):
-            raise dg.Failure(f"cause: {self.cause!r}: expected rejected or exceeded", allow_retries=False)
+        if self.cause not in (None, "rejected", "exhausted"):
+            raise dg.Failure(f"cause: {self.cause!r}: expected rejected or exhausted", allow_retries=False)
         try:
             return Selection(
                 cause=self.cause,

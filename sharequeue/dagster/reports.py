@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 Metadata = dict[str, Any]
 
-CAUSES = ("rejected", "exceeded")
-OUTCOMES = ("accepted", "rejected", "exceeded", "gap")
+CAUSES = ("rejected", "exhausted")
+OUTCOMES = ("accepted", "rejected", "exhausted", "gap")
 HEADLINES = 7
 """Numbers shown before the pictures; the others follow them."""
 MOST_ROWS = 200

@@ -56,7 +56,7 @@ RECORD_OVERSIZED = "sharequeue.record.oversized"
 
 MESSAGES = {
     "rejected": "Offset rejected by client.",
-    "exceeded": "Offset delivery count exceeded the threshold.",
+    "exhausted": "Offset delivery count exceeded the threshold.",
 }
 """Kafka's two messages, by cause."""
 
@@ -143,7 +143,7 @@ class DeadLetter:
 
     @property
     def cause(self) -> str | None:
-        """``rejected`` or ``exceeded``, by the message; None if it is neither of Kafka's two messages."""
+        """``rejected`` or ``exhausted``, by the message; None if it is neither of Kafka's two messages."""
         return next((cause for cause, message in MESSAGES.items() if message == self.message), None)
 
     @property

@@ -242,7 +242,7 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRun:
-    """Offsets that became dead letters for the same cause ('rejected' or 'exceeded') after the same number of
+    """Offsets that became dead letters for the same cause ('rejected' or 'exhausted') after the same number of
     deliveries."""
 
     delivery_count: int

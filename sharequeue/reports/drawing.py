@@ -21,8 +21,8 @@ STATE_COLOURS = {
     "archiving": "#D55E00",
     "archived": "#CC79A7",
 }
-OUTCOME_COLOURS = {"accepted": "#009E73", "rejected": "#D55E00", "exceeded": "#CC79A7", "gap": "#999999"}
-CAUSE_COLOURS = {"rejected": "#D55E00", "exceeded": "#CC79A7", "dropped": "#999999"}
+OUTCOME_COLOURS = {"accepted": "#009E73", "rejected": "#D55E00", "exhausted": "#CC79A7", "gap": "#999999"}
+CAUSE_COLOURS = {"rejected": "#D55E00", "exhausted": "#CC79A7", "dropped": "#999999"}
 
 WIDTH, HEIGHT = 760, 200
 _LEFT, _BOTTOM, _TOP = 64, 22, 30

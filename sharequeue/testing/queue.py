@@ -48,7 +48,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record with a final failure: `rejected`, or `exceeded` if its deliveries were used up."""
+    """A record with a final failure: `rejected`, or `exhausted` if its deliveries were used up."""
 
     topic: str
     partition: int

@@ -327,7 +327,7 @@ create table sharequeue.in_flight_batches (
     isolate bigint,
     -- Available, but not to be delivered before.
     not_before timestamptz,
-    -- Why it is archiving or archived: 'rejected' or 'exceeded' (a dead letter), 'gap' (no record at the offset).
+    -- Why it is archiving or archived: 'rejected' or 'exhausted' (a dead letter), 'gap' (no record at the offset).
     cause text,
     -- Which offsets of the batch; null for all of them, in a batch that was never exploded. Not compressed: a set of 50,000
     -- ranges takes 56 ms to compress and 4 to write.
@@ -380,7 +380,7 @@ create table sharequeue.delivery_counts (
     share_partition_id bigint not null
         constraint delivery_counts_share_partition_fkey references sharequeue.share_partitions on delete cascade,
     outcome text not null
-        constraint delivery_counts_outcome_known check (outcome in ('accepted', 'rejected', 'exceeded', 'gap')),
+        constraint delivery_counts_outcome_known check (outcome in ('accepted', 'rejected', 'exhausted', 'gap')),
     delivery_count smallint not null,
     records bigint not null,
     constraint delivery_counts_pkey primary key (share_partition_id, outcome, delivery_count)
@@ -425,7 +425,7 @@ create unique index dead_letter_batches_one_open on sharequeue.dead_letter_batch
 create table sharequeue.dead_letter_runs (
     share_partition_id bigint not null,
     sequence bigint not null,
-    cause text not null constraint dead_letter_runs_cause_known check (cause in ('rejected', 'exceeded')),
+    cause text not null constraint dead_letter_runs_cause_known check (cause in ('rejected', 'exhausted')),
     delivery_count smallint not null,
     offsets int8multirange not null,
     constraint dead_letter_runs_pkey primary key (share_partition_id, sequence, cause, delivery_count),
@@ -482,7 +482,7 @@ create table sharequeue.redrives (
     dead_letter_topic text not null,
     topic_id text not null,
     -- Which letters are taken; a condition that is null holds for all. Offsets are by partition of the dead-letter topic.
-    cause text constraint redrives_cause_check check (cause in ('rejected', 'exceeded')),
+    cause text constraint redrives_cause_check check (cause in ('rejected', 'exhausted')),
     since timestamptz,
     until timestamptz,
     group_id text,

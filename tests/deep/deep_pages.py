@@ -128,13 +128,13 @@ def fill_letters(settings: Settings, database: Database) -> None:
     producer = Producer(client_config(settings))
     for number in range(48):
         kind = 0 if number % 3 else number // 3 % len(flights)
-        cause = "exceeded" if number % 7 == 0 else "rejected"
+        cause = "exhausted" if number % 7 == 0 else "rejected"
         headers = {
             TOPIC: "flights",
             PARTITION: str(number % 6),
             OFFSET: str(41_000 + 13 * number),
             GROUP: "flight-delays",
-            DELIVERY_COUNT: "5" if cause == "exceeded" else "1",
+            DELIVERY_COUNT: "5" if cause == "exhausted" else "1",
             MESSAGE: MESSAGES[cause],
             EXCEPTION_CLASS: errors[kind][0],
             EXCEPTION_MESSAGE: errors[kind][1],

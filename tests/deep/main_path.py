@@ -78,7 +78,7 @@ def walk(settings: Settings, database: Database, spark: SparkSession, seek: str 
         assert letters_of(work, letters) == [
             (partition, offset, cause)
             for partition in range(2)
-            for offset, cause in ((1, "exceeded"), (2, "rejected"))
+            for offset, cause in ((1, "exhausted"), (2, "rejected"))
         ]
         redriven = execute(Redrive(settings, database, letters, Selection()))
         assert (redriven.sent, redriven.gone) == (4, 0)

@@ -91,7 +91,7 @@ def test_dead_letters_say_where_they_come_from_and_why(drained: Drained) -> None
     assert all(letter.header(name) is not None for letter in letters for name in KAFKA_HEADERS)
     assert Counter((letter.cause, letter.delivery_count) for letter in letters) == {
         ("rejected", 1): figures.rejected,
-        ("exceeded", 5): figures.exhausted,
+        ("exhausted", 5): figures.exhausted,
     }
     assert all(letter.value is not None for letter in letters)
 
@@ -106,7 +106,7 @@ def test_delivery_counts_are_exact(drained: Drained) -> None:
     assert found == {
         ("accepted", 1): figures.accepted,
         ("rejected", 1): figures.rejected,
-        ("exceeded", 5): figures.exhausted,
+        ("exhausted", 5): figures.exhausted,
     }
 
 
@@ -140,7 +140,7 @@ def test_the_demo_prints_what_happened(drained: Drained) -> None:
     assert f"all {figures.flights:,} 0 0 {figures.accepted:,} {dead:,}" in words
     assert f"once {figures.accepted:,} {figures.rejected:,}" in words
     assert f"5 times {figures.exhausted:,}" in words
-    assert f"({figures.exhausted:,} exceeded, {figures.rejected:,} rejected)" in words
+    assert f"({figures.exhausted:,} exhausted, {figures.rejected:,} rejected)" in words
     assert str(drained.stack.settings.output) in words
 
 

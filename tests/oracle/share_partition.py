@@ -171,7 +171,7 @@ class InMemorySharePartition(InFlightWindow):
             left = policy.delivery_count_limit - count
             for record in alike:
                 if left <= 0 and not shared:
-                    self.give_up(record, "exceeded", policy)
+                    self.give_up(record, "exhausted", policy)
                     continue
                 self.move(record, AVAILABLE)
                 record.not_before = not_before

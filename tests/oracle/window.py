@@ -184,7 +184,7 @@ class InFlightWindow:
         """AVAILABLE again, from that time on if one is given; or given up when its deliveries are used up (R-ST-4,
         R-ST-5)."""
         if record.delivery_count >= policy.delivery_count_limit:
-            self.give_up(record, "exceeded", policy)
+            self.give_up(record, "exhausted", policy)
         else:
             self.move(record, AVAILABLE)
             record.not_before = not_before

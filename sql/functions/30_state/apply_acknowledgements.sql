@@ -89,8 +89,8 @@ begin
             from parts p
             cross join lateral (values
                 ('accepted', 2::smallint, null, p.accept),
-                ('exceeded', case when p.delivery_count >= v_limit then v_dead else 0::smallint end,
-                    case when p.delivery_count >= v_limit then 'exceeded' end, p.release),
+                ('exhausted', case when p.delivery_count >= v_limit then v_dead else 0::smallint end,
+                    case when p.delivery_count >= v_limit then 'exhausted' end, p.release),
                 ('rejected', v_dead, 'rejected', p.reject),
                 ('gap', 4::smallint, 'gap', p.gap)
             ) as a (outcome, state, cause, offsets)

@@ -75,7 +75,7 @@ begin
             from sharequeue.in_flight_batches where lease_id = e.lease_id offset 0) as f
     ), fates as materialized (
         select p.*, x.again, case when x.again then 0 when v_sp.dead_letters then 3 else 4 end::smallint as state,
-            case when not x.again then 'exceeded' end as cause,
+            case when not x.again then 'exhausted' end as cause,
             case when x.again and p.fan_out and p.delivery_count >= v_sp.delivery_count_limit then 1
                 when x.again and p.fan_out then greatest(1, ceil(p.suspects / ceil(power(greatest(p.suspects, 1)::numeric,
                     1.0 / (v_sp.delivery_count_limit - p.delivery_count)) - 1e-9))::bigint) end as isolate
@@ -90,7 +90,7 @@ begin
         from fates t where t.whole and f.ctid = t.at
     ), counted as (
         insert into sharequeue.delivery_counts as d (share_partition_id, outcome, delivery_count, records)
-        select p_share_partition_id, 'exceeded', delivery_count, sum(live)
+        select p_share_partition_id, 'exhausted', delivery_count, sum(live)
         from fates where state = 4 and live > 0 group by delivery_count
         on conflict on constraint delivery_counts_pkey do update set records = d.records + excluded.records
     )

@@ -85,7 +85,7 @@ left join lateral (
 cross join lateral (
     select coalesce(sum(records) filter (where outcome = 'accepted'), 0)::bigint as accepted,
         coalesce(sum(records) filter (where outcome = 'rejected'), 0)::bigint as rejected,
-        coalesce(sum(records) filter (where outcome = 'exceeded'), 0)::bigint as exhausted,
+        coalesce(sum(records) filter (where outcome = 'exhausted'), 0)::bigint as exhausted,
         coalesce(sum(records) filter (where outcome = 'gap'), 0)::bigint as gap
     from sharequeue.delivery_counts where share_partition_id = sp.share_partition_id
 ) as e

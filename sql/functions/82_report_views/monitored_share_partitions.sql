@@ -58,7 +58,7 @@ left join (
 left join (
     select share_partition_id, sum(records) filter (where outcome = 'accepted') as accepted,
         sum(records) filter (where outcome = 'rejected') as rejected,
-        sum(records) filter (where outcome = 'exceeded') as exhausted, sum(records) filter (where outcome = 'gap') as gap
+        sum(records) filter (where outcome = 'exhausted') as exhausted, sum(records) filter (where outcome = 'gap') as gap
     from sharequeue.delivery_counts group by share_partition_id
 ) as o using (share_partition_id)
 left join (

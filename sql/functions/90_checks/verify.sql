@@ -59,8 +59,8 @@ language sql stable set search_path = pg_catalog as $$
         where state not between 0 and 4 or delivery_count < 0 or first_offset < 0 or isempty(offsets)
             or (state = 1) <> (lease_id is not null) or (isolate is not null and (isolate < 1 or state <> 0))
             or (not_before is not null and state <> 0)
-            or (state = 3 and cause is distinct from 'rejected' and cause is distinct from 'exceeded')
-            or cause not in ('rejected', 'exceeded', 'gap')
+            or (state = 3 and cause is distinct from 'rejected' and cause is distinct from 'exhausted')
+            or cause not in ('rejected', 'exhausted', 'gap')
         union all
         select sp.share_partition_id, 'a share-partition has impossible values' from checked sp
         where not (0 <= sp.spso and sp.spso <= sp.speo and sp.delivery_complete_count >= 0 and sp.partition >= 0)

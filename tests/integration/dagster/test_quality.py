@@ -240,7 +240,7 @@ def test_whatever_is_altered_is_found_where_it_is(
         "key_as_source": lambda letter: dataclasses.replace(letter, key=None),
         "delivery_count_as_archived": lambda letter: with_header(letter, DELIVERY_COUNT, b"4"),
         "cause_as_archived": lambda letter: with_header(
-            letter, MESSAGE, MESSAGES["exceeded" if letter.cause == "rejected" else "rejected"].encode()
+            letter, MESSAGE, MESSAGES["exhausted" if letter.cause == "rejected" else "rejected"].encode()
         ),
         "headers_as_source": lambda letter: without_headers(letter, ORIGINAL_HEADER),
         HEADERS: lambda letter: without_headers(letter, GROUP),

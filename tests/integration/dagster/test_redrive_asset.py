@@ -127,7 +127,7 @@ def test_a_run_sends_what_is_chosen_once(case: GivenUp, launch: Launch, definiti
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({"cause": "bored"}, "expected rejected or exceeded"),
+        ({"cause": "bored"}, "expected rejected or exhausted"),
         ({"header": "kind"}, "expected NAME=VALUE"),
         ({"offsets": ["0:9-3"]}, "expected PARTITION:OFFSET or PARTITION:FIRST-LAST"),
         ({"since": "yesterday"}, "Invalid isoformat string"),

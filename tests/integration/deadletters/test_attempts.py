@@ -143,7 +143,7 @@ def test_a_lapsed_lease_is_an_attempt_whose_lock_lapsed(case: GivenUp, tmp_path:
     case.state.sweep()
     case.writer().drain()
     (letter,) = case.letters()
-    assert (letter.cause, letter.exception_class) == ("exceeded", "LockLapsed")
+    assert (letter.cause, letter.exception_class) == ("exhausted", "LockLapsed")
     assert "the process that held the record was killed, or took longer" in (letter.exception_message or "")
     assert letter.header("sharequeue.run.id") == "killed"
 

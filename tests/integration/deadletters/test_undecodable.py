@@ -79,7 +79,7 @@ def test_a_program_gets_the_readable_records(given_up: Make) -> None:
     ] * 2
     case.writer().drain()
     [letter] = case.letters()
-    assert (letter.source_offset, letter.cause, letter.value) == (5, "exceeded", b"bad")
+    assert (letter.source_offset, letter.cause, letter.value) == (5, "exhausted", b"bad")
     assert letter.header(UNDECODABLE) == "true"
     assert "not UTF-8" in (letter.exception_message or "")
     # What is sent back has no headers of its own, and says so.

@@ -57,6 +57,6 @@ def test_a_dead_letter_says_what_its_handler_raised(
     }
     assert said == {
         1: ("rejected", 1, "Reject", "another shop's"),
-        2: ("exceeded", 2, "JSONDecodeError", "Expecting value: line 1 column 1 (char 0)"),
-        4: ("exceeded", 2, "KeyError", "'name'"),
+        2: ("exhausted", 2, "JSONDecodeError", "Expecting value: line 1 column 1 (char 0)"),
+        4: ("exhausted", 2, "KeyError", "'name'"),
     }

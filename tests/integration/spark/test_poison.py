@@ -117,7 +117,7 @@ def one_record_takes_only_itself_along(
     assert report.dead_letters is not None
     assert report.dead_letters.written == 1
     (letter,) = state.dead_letters.written(group)
-    assert (letter.cause, letter.delivery_count) == ("exceeded", DELIVERIES)
+    assert (letter.cause, letter.delivery_count) == ("exhausted", DELIVERIES)
     assert list(letter.offsets.iter_offsets()) == [POISON]
     (died,) = read_dead_letters(settings, f"dlq.{topic}")
     assert died.source_offset == POISON

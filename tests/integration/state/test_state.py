@@ -246,14 +246,14 @@ def test_one_poison_record_in_a_million_goes_alone(
     batch = state.dead_letters.open(at, 10)
     assert batch is not None
     assert [(run.cause, run.delivery_count, run.offsets) for run in batch.letters] == [
-        ("exceeded", 5, OffsetSet.of((poison, poison + 1)))
+        ("exhausted", 5, OffsetSet.of((poison, poison + 1)))
     ]
     state.dead_letters.close(at, batch.sequence)
     status = state.figures.describe("g")[0]
     assert (status.spso, status.lag) == (1_000_000, 0)
     assert {
-        (c.outcome, c.records) for c in state.figures.delivery_counts("g") if c.outcome == "exceeded"
-    } == {("exceeded", 1)}
+        (c.outcome, c.records) for c in state.figures.delivery_counts("g") if c.outcome == "exhausted"
+    } == {("exhausted", 1)}
 
 
 def test_released_records_come_back_together_and_end_exhausted(state: State, at: SharePartition) -> None:

@@ -92,9 +92,9 @@ def test_a_lock_that_lapses_is_fenced_and_counts(queue: Queue) -> None:
     assert seen == [(0, 2), (1, 2), (2, 2)]
     assert queue.lease("g") == ()
     assert [(each.offset, each.cause, each.record.key) for each in queue.write_dead_letters("g")] == [
-        (0, "exceeded", None),
-        (1, "exceeded", None),
-        (2, "exceeded", b"k"),
+        (0, "exhausted", None),
+        (1, "exhausted", None),
+        (2, "exhausted", b"k"),
     ]
     assert queue.write_dead_letters("g") == []
     assert queue.state.figures.verify() == []
@@ -148,7 +148,7 @@ def test_a_pipeline_is_handled_as_in_a_run(queue: Queue, spark: SparkSession) ->
     letters = queue.write_dead_letters("g")
     assert [(each.partition, each.offset, each.cause, each.delivery_count) for each in letters] == [
         (0, 1, "rejected", 1),
-        (1, 0, "exceeded", 2),
+        (1, 0, "exhausted", 2),
     ]
     assert {each.lag for each in queue.state.figures.describe("g")} == {0}
 

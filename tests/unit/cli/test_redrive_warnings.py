@@ -85,7 +85,7 @@ def test_a_redrive_that_sends_nothing_says_why(run: Run) -> None:
             "3 were sent before, 0 were discarded, 1 were sent back too often (--max-redrives)"
             in before.stdout
         )
-        none = run(RedrivePlan(groups=frozenset({"g"})), "--cause", "exceeded", *words)
+        none = run(RedrivePlan(groups=frozenset({"g"})), "--cause", "exhausted", *words)
         assert none.exit_code == 0, none.output
-        assert "warning: dlq.t has dead letters, but none of this selection: cause exceeded" in none.stderr
+        assert "warning: dlq.t has dead letters, but none of this selection: cause exhausted" in none.stderr
     assert "sent before" not in run(SENDS, *EXECUTE, sent=40).stdout

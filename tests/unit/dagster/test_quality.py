@@ -38,7 +38,7 @@ from sharequeue.reports.data_docs import site_folder
 from tests.fixtures.dagster import share_group
 
 PREFIX = "__dlq.errors."
-REJECTED, EXCEEDED = MESSAGES["rejected"], MESSAGES["exceeded"]
+REJECTED, EXHAUSTED = MESSAGES["rejected"], MESSAGES["exhausted"]
 SUITE = dead_letters.expectations()
 NOTHING_COPIED = Compared(ABSENT, ABSENT, ABSENT)
 DQ = "dead_letters"
@@ -105,7 +105,7 @@ def failures(validator: Validator, *judged: Judged, compared: Compared = NOTHING
 
 GOOD = (
     archived(letter(1)),
-    archived(letter(2, cause=EXCEEDED, count=5), cause="exceeded", count=5),
+    archived(letter(2, cause=EXHAUSTED, count=5), cause="exhausted", count=5),
     archived(letter(2, partition=3)),
 )
 
@@ -181,9 +181,9 @@ def test_unknown_cause(validator: Validator) -> None:
 
 def test_another_count_or_cause_than_archived(validator: Validator) -> None:
     """What Postgres archived counts, not the limit of today."""
-    broken = archived(letter(7, cause=EXCEEDED, count=4), cause="exceeded", count=5)
+    broken = archived(letter(7, cause=EXHAUSTED, count=4), cause="exhausted", count=5)
     assert failures(validator, *GOOD, broken) == {"delivery_count_as_archived"}
-    broken = archived(letter(7, cause=EXCEEDED, count=5), cause="rejected", count=5)
+    broken = archived(letter(7, cause=EXHAUSTED, count=5), cause="rejected", count=5)
     assert failures(validator, *GOOD, broken) == {"cause_as_archived"}
 
 
@@ -443,7 +443,7 @@ def test_drift_needs_a_minimum() -> None:
     bounds = Drift(min_records=100)
 
     def said(this: int, last: int, *, rejected: float = 1.0) -> list[str]:
-        now = Counter({"rejected": int(this * rejected), "exceeded": this - int(this * rejected)})
+        now = Counter({"rejected": int(this * rejected), "exhausted": this - int(this * rejected)})
         return changes_of(now, Counter({"rejected": last}), bounds)
 
     assert said(99, 0) == []
@@ -451,7 +451,7 @@ def test_drift_needs_a_minimum() -> None:
     assert said(5000, 0) == ["5,000 dead letters in the last seven days, 0 in the seven before"]
     assert said(0, 200) == ["0 dead letters in the last seven days, 200 in the seven before"]
     assert said(120, 100, rejected=0.75) == [
-        "exceeded: 25% of all, 0% in the week before",
+        "exhausted: 25% of all, 0% in the week before",
         "rejected: 75% of all, 100% in the week before",
     ]
 

@@ -20,7 +20,7 @@ NOW = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
 COUNTS = [
     DeliveryCount("flights", 0, "accepted", 1, 90),
     DeliveryCount("flights", 1, "accepted", 1, 10),
-    DeliveryCount("flights", 1, "exceeded", 5, 2),
+    DeliveryCount("flights", 1, "exhausted", 5, 2),
     DeliveryCount("flights", 0, "rejected", 1, 8),
 ]
 
@@ -36,7 +36,7 @@ def test_delivery_counts_are_summed_over_partitions() -> None:
     """The flat numbers are the group's: by outcome, and how often a record was delivered."""
     metadata = reports.delivery_counts(COUNTS)
     assert metadata["accepted_records"] == 100
-    assert metadata["exceeded_records"] == 2
+    assert metadata["exhausted_records"] == 2
     assert metadata["gap_records"] == 0
     assert metadata["highest_delivery_count"] == 5
     assert metadata["deliveries_per_record"] == round((108 + 10) / 110, 4)
@@ -102,7 +102,7 @@ def test_held_dead_letters_say_why() -> None:
     causes = [CausesOfDay(date(2026, 11, day), "rejected", 3, 1) for day in (20, 21)]
     metadata = reports.dead_letters(report, [], causes)
     assert "![6 rejected, 2 dropped by day" in shown(metadata["causes_over_time"])
-    assert (metadata["rejected_records"], metadata["exceeded_records"]) == (0, 0)
+    assert (metadata["rejected_records"], metadata["exhausted_records"]) == (0, 0)
     assert (metadata["written_records"], metadata["held_records"]) == (3, 7)
     (row,) = metadata["held"].records
     assert row.data["reason"] == "no such topic"

@@ -29,7 +29,7 @@ BATCH = DeadLetterBatch(
     7,
     "topic-id",
     (
-        DeadLetterRun(5, "exceeded", OffsetSet.of((2, 3), (8, 9))),
+        DeadLetterRun(5, "exhausted", OffsetSet.of((2, 3), (8, 9))),
         DeadLetterRun(1, "rejected", OffsetSet.of((1, 2), (5, 7))),
     ),
 )
@@ -42,7 +42,7 @@ def letter(*headers: tuple[str, bytes | None]) -> DeadLetter:
 @pytest.mark.rule("R-DL-8")
 def test_headers_are_kafkas_six_in_order_then_ours() -> None:
     """The six headers are Kafka 4.4's to the byte, UTF-8, in its order, and stand in front of ours."""
-    headers = LetterWriting(BATCH).headers(Letter(8, 5, "exceeded"), [("sharequeue.more", b"x")])
+    headers = LetterWriting(BATCH).headers(Letter(8, 5, "exhausted"), [("sharequeue.more", b"x")])
     assert headers[:6] == [
         ("__dlq.errors.topic", b"flights"),
         ("__dlq.errors.partition", b"3"),
@@ -105,9 +105,9 @@ def test_the_identity_is_of_the_batch_alone() -> None:
 
 def test_a_letter_is_parsed() -> None:
     """What was written is read back as numbers and text."""
-    read = letter(*LetterWriting(BATCH).headers(Letter(8, 5, "exceeded")))
+    read = letter(*LetterWriting(BATCH).headers(Letter(8, 5, "exhausted")))
     assert (read.source_topic, read.source_partition, read.source_offset) == ("flights", 3, 8)
-    assert (read.group, read.delivery_count, read.cause) == ("gruppe-ü", 5, "exceeded")
+    assert (read.group, read.delivery_count, read.cause) == ("gruppe-ü", 5, "exhausted")
 
 
 def test_a_broken_letter_is_read_all_the_same() -> None:

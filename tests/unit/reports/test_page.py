@@ -66,7 +66,7 @@ def report(partitions: int, name: str = "orders") -> GroupReport:
         figures,
         [status(partition, name) for partition in range(partitions)],
         moments,
-        [DeliveryCount(name, 0, "accepted", 1, 90), DeliveryCount(name, 0, "exceeded", 5, 2)],
+        [DeliveryCount(name, 0, "accepted", 1, 90), DeliveryCount(name, 0, "exhausted", 5, 2)],
         [window(partition, name) for partition in range(min(50, partitions))],
         [OldestRecord(name, 0, 100, "fresh", 90.0)],
         [LeaseRow(7, name, 0, name, 10, NOW, NOW, 0.0, held_seconds=4000.0, stuck_reason=name)],

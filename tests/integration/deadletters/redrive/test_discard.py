@@ -187,4 +187,4 @@ def test_a_selection_that_names_nothing_is_refused(case: GivenUp) -> None:
     ):
         with pytest.raises(RedriveRefused, match=words):
             discard(case, selection).plan()
-    assert discard(case, Selection(cause="exceeded")).plan() == DiscardPlan(has_letters=True)
+    assert discard(case, Selection(cause="exhausted")).plan() == DiscardPlan(has_letters=True)

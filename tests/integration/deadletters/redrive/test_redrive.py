@@ -339,7 +339,7 @@ def test_the_command_shows_first_and_sends_with_execute(
     )
     assert [row["offset"] for row in json.loads(listed)] == [1, 2]
     assert {row["cause"] for row in json.loads(listed)} == {"rejected"}
-    assert json.loads(run("list", case.dead_letter_topic, "--output", "json", "--cause", "exceeded")) == []
+    assert json.loads(run("list", case.dead_letter_topic, "--output", "json", "--cause", "exhausted")) == []
     assert (
         len(json.loads(run("list", case.dead_letter_topic, "-o", "json", "--since", "2013-01-01T00:00:00Z")))
         == 3

@@ -39,7 +39,7 @@ LETTER = DeadLetter(1, 7, b"key", b"value", HEADERS, milliseconds_of(WRITTEN))
     ("selection", "taken"),
     [
         (Selection(), True),
-        (Selection(cause="exceeded"), True),
+        (Selection(cause="exhausted"), True),
         (Selection(cause="rejected"), False),
         (Selection(since=WRITTEN), True),
         (Selection(since=WRITTEN + timedelta(seconds=1)), False),
