@@ -22,7 +22,7 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.spark.leasing.budget import Budget
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.reading.options import READER_OPTIONS
-from sharequeue.spark.reading.source import Source
+from sharequeue.spark.reading.source import TopicSource
 from sharequeue.spark.spark_jobs import cancellable
 from sharequeue.state import State
 
@@ -44,7 +44,7 @@ def leased(settings: Settings, spark: SparkSession, records: int) -> float:
     with Database.open(settings) as database, Topics(settings) as topics:
         state = State(database)
         state.figures.describe(holder.group)  # connect first, as a job does before its first lease
-        source = Source(settings, state, topics, spark, headers=False)
+        source = TopicSource(settings, state, topics, spark, headers=False)
 
         def run() -> None:
             with cancellable(spark) as cancel, LeaseKeeper(state, holder, cancel) as keeper:

@@ -38,7 +38,7 @@ from sharequeue.cli import (
     state,
     tokens,
 )
-from sharequeue.cli.failures import Refused, code_of, database_failure, print_failure, setting_failure
+from sharequeue.cli.failures import CommandRefused, code_of, database_failure, print_failure, setting_failure
 from sharequeue.cli.kafka import groups as kafka_groups
 from sharequeue.database.migrations import EncodingNotSupported, SchemaBusy, SchemaForbidden
 from sharequeue.database.schema_files import SchemaOutdated
@@ -110,7 +110,7 @@ def main() -> None:
     except click.UsageError as error:
         error.show()
         sys.exit(2)
-    except Refused as error:
+    except CommandRefused as error:
         _fail(error.code, error.format_message(), 1)
     except click.ClickException as error:
         _fail("", error.format_message(), 1)

@@ -20,7 +20,7 @@ from confluent_kafka import (
     Message,
 )
 
-from sharequeue.cli.failures import Refused
+from sharequeue.cli.failures import CommandRefused
 from sharequeue.cli.options import settings_options
 from sharequeue.cli.output import Output, answers, moment, nested, number, text
 from sharequeue.database import Database
@@ -153,7 +153,7 @@ def consume(
             output.rows(listed)
     except KafkaException as error:
         kafkas = error.args[0]
-        raise Refused(kafkas.str(), kafkas.name()) from error
+        raise CommandRefused(kafkas.str(), kafkas.name()) from error
     finally:
         found.close()
         click.echo(f"Processed a total of {printed} messages", err=True)

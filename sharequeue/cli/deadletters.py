@@ -15,12 +15,12 @@ from typing import Any, Protocol
 import click
 from sqlalchemy.exc import SQLAlchemyError
 
-from sharequeue.cli.failures import Refused
-from sharequeue.cli.options import Finite, Moment, execute_option, group_option, settings_options
+from sharequeue.cli.failures import CommandRefused
+from sharequeue.cli.options import Finite, TimeOption, execute_option, group_option, settings_options
 from sharequeue.cli.output import Output, answers, moment, nested, number, row_of, text
 from sharequeue.database import Database
 from sharequeue.database.schema_files import SchemaOutdated
-from sharequeue.deadletters.hidden import Hidden, hidden_records
+from sharequeue.deadletters.hidden import HiddenRecords, hidden_records
 from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
 from sharequeue.deadletters.redrive.batches import UNHANDLED, HandledLetters, RedriveBatches
 from sharequeue.deadletters.redrive.discard import Discard
@@ -65,9 +65,11 @@ def _header(context: click.Context, parameter: click.Parameter, given: str | Non
 _CHOICES = (
     click.option("--cause", type=click.Choice(["rejected", "exhausted"]), help="Only letters of this cause."),
     click.option(
-        "--since", type=Moment(), help="Only letters written at or after this time; UTC without a zone."
+        "--since", type=TimeOption(), help="Only letters written at or after this time; UTC without a zone."
     ),
-    click.option("--until", type=Moment(), help="Only letters written before this time; UTC without a zone."),
+    click.option(
+        "--until", type=TimeOption(), help="Only letters written before this time; UTC without a zone."
+    ),
     click.option("--group", help="Only letters of this share group."),
     click.option("--source-topic", help="Only records of this topic."),
     click.option("--source-partition", type=click.IntRange(0), help="Only records of this partition."),
@@ -223,9 +225,9 @@ def show(settings: Settings, output: Output, topic: str, partition: int, offset:
     letter = next((each for each in letters if each.offset == offset), None)
     if letter is None and offset >= logs[partition].last_stable_offset:
         (hidden,) = hidden_records(settings, topic, only)
-        raise Refused(f"{hidden}.", "BEHIND_OPEN_TRANSACTION")
+        raise CommandRefused(f"{hidden}.", "BEHIND_OPEN_TRANSACTION")
     if letter is None:
-        raise Refused(
+        raise CommandRefused(
             f"{topic}-{partition} has no dead letter at offset {offset}: see `dlq list`.", "NO_SUCH_LETTER"
         )
     fields = [("key", letter.key), ("value", letter.value), *letter.headers]
@@ -238,7 +240,7 @@ def _check_selection(settings: Settings, seen: LettersSeen, selection: Selection
         try:
             seen.check(selection, topic, lambda: group_names(database), broker)
         except RedriveRefused as error:
-            raise Refused(error) from error
+            raise CommandRefused(error) from error
 
 
 def _logs(settings: Settings, topic: str, offsets: Mapping[int, OffsetSet]) -> dict[int, LogOffsets]:
@@ -248,7 +250,7 @@ def _logs(settings: Settings, topic: str, offsets: Mapping[int, OffsetSet]) -> d
     try:
         check_offsets(topic, partitions, offsets, logs)
     except RedriveRefused as error:
-        raise Refused(error) from error
+        raise CommandRefused(error) from error
     return logs
 
 
@@ -311,7 +313,7 @@ def redrive(
             plan = work.plan()
             report = work.run(plan, output.say) if execute else None
         except RedriveRefused as error:
-            raise Refused(error) from error
+            raise CommandRefused(error) from error
     if plan.unreadable is not None:
         output.warn(plan.unreadable)
     _warn_if_none(output, topic, selection, plan)
@@ -368,7 +370,7 @@ class _Plan(Protocol):
     @property
     def has_letters(self) -> bool: ...
     @property
-    def hidden(self) -> tuple[Hidden, ...]: ...
+    def hidden(self) -> tuple[HiddenRecords, ...]: ...
 
 
 def _warn_if_none(output: Output, topic: str, selection: Selection, plan: _Plan) -> None:
@@ -417,7 +419,7 @@ def discard(settings: Settings, output: Output, selection: Selection, execute: b
             plan = work.plan()
             discarded = work.run(plan) if execute else 0
         except RedriveRefused as error:
-            raise Refused(error) from error
+            raise CommandRefused(error) from error
     for warning in filter(None, (plan.unreadable, *map(str, plan.hidden))):
         output.warn(warning)
     _warn_if_none(output, topic, selection, plan)

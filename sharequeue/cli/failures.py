@@ -23,7 +23,7 @@ from sharequeue.domain.figures import SharePartitionStatus
 from sharequeue.domain.settings import SettingInvalid
 
 __all__ = [
-    "Refused",
+    "CommandRefused",
     "code_of",
     "database_failure",
     "print_failure",
@@ -100,7 +100,7 @@ _MAKE_SURE: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class Refused(click.ClickException):
+class CommandRefused(click.ClickException):
     """An expected refusal or failure."""
 
     def __init__(self, error: Exception | str, code: str | None = None) -> None:
@@ -113,34 +113,36 @@ def code_of(error: BaseException) -> str:
     return error.name if isinstance(error, ShareError) else type(error).__name__
 
 
-def database_failure(error: SQLAlchemyError) -> Refused:
+def database_failure(error: SQLAlchemyError) -> CommandRefused:
     """Return the error for operators that corresponds to an error of the database."""
     original = getattr(error, "orig", None)
     reason = "; ".join([first_line(original or error), *getattr(error, "__notes__", ())])
     if sqlstate(error) in _TIMEOUTS:
-        return Refused(f"Postgres did not finish in the time allowed ({reason}).", RequestTimedOut.name)
+        return CommandRefused(
+            f"Postgres did not finish in the time allowed ({reason}).", RequestTimedOut.name
+        )
     if refusal := refusal_of(error):
         codes = {LOGIN: DATABASE_LOGIN_REFUSED, PARAMETER: SETTING_INVALID, TLS: SETTING_INVALID}
         code = codes.get(refusal, DATABASE_NOT_AVAILABLE)
-        return Refused(f"The database {refusal.what} ({reason}): {refusal.remedy}.", code)
+        return CommandRefused(f"The database {refusal.what} ({reason}): {refusal.remedy}.", code)
     if isinstance(original, ReadOnlyDatabase):
-        return Refused(reason, DATABASE_NOT_AVAILABLE)
+        return CommandRefused(reason, DATABASE_NOT_AVAILABLE)
     if original is None or isinstance(error, OperationalError):
-        return Refused(f"The database does not respond ({reason}).", DATABASE_NOT_AVAILABLE)
-    return Refused(f"Postgres refused the statement ({reason}).", DATABASE_REFUSED)
+        return CommandRefused(f"The database does not respond ({reason}).", DATABASE_NOT_AVAILABLE)
+    return CommandRefused(f"Postgres refused the statement ({reason}).", DATABASE_REFUSED)
 
 
-def setting_failure(error: ValueError | ArgumentError) -> Refused:
+def setting_failure(error: ValueError | ArgumentError) -> CommandRefused:
     """Return the error for an invalid setting, without values, because they may have passwords."""
     if isinstance(error, ValidationError):
         found = "; ".join(
             f"SHAREQUEUE_{'_'.join(map(str, each['loc'])).upper()}: {each['msg']}"
             for each in error.errors(include_input=False)
         )
-        return Refused(f"A setting cannot be read ({found}).", SETTING_INVALID)
+        return CommandRefused(f"A setting cannot be read ({found}).", SETTING_INVALID)
     if isinstance(error, SettingInvalid):
-        return Refused(f"A setting cannot be read ({error.variable}: {error}).", SETTING_INVALID)
-    return Refused(f"The address of the database cannot be read ({error}).", SETTING_INVALID)
+        return CommandRefused(f"A setting cannot be read ({error.variable}: {error}).", SETTING_INVALID)
+    return CommandRefused(f"The address of the database cannot be read ({error}).", SETTING_INVALID)
 
 
 def status_of(error: ShareError) -> str:

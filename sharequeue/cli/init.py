@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from sharequeue.cli.failures import Refused
+from sharequeue.cli.failures import CommandRefused
 from sharequeue.cli.output import Output, answers, text
 from sharequeue.starter import NotEmpty, Starter
 
@@ -27,7 +27,7 @@ def init(output: Output, group: str, topic: str | None, package: str, folder: Pa
     try:
         written = Starter(group, topic or group, package).write(folder)
     except (ValueError, NotEmpty) as error:
-        raise Refused(error) from error
+        raise CommandRefused(error) from error
     if not output.text:
         output.rows({"path": path} for path in written)
     for path in written:

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from sharequeue.cli.failures import status_of, warn_of_letters
 from sharequeue.cli.options import (
-    Moment,
+    TimeOption,
     create_group_option,
     duration,
     execute_option,
@@ -33,7 +33,7 @@ from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import ResetRow
 from sharequeue.groups.group_names import listed_groups, require_among
-from sharequeue.kafka.offset_resets import OffsetResets, Start, of_file
+from sharequeue.kafka.offset_resets import OffsetResets, ResetOffsets, of_file
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
 
@@ -72,7 +72,7 @@ def offsets() -> None:
 @click.option("--to-offset", type=int, help="This offset; if it is outside the log, the nearest one inside.")
 @click.option(
     "--to-datetime",
-    type=Moment(),
+    type=TimeOption(),
     metavar="TIME",
     help="The first record at or after YYYY-MM-DDTHH:mm:SS.sss, UTC without a time zone.",
 )
@@ -193,7 +193,7 @@ def _passed_over(
     return (between - finished.get((row.topic, row.partition), EMPTY)).count
 
 
-def _start(resets: OffsetResets, way: str, value: Any, stored: dict[tuple[str, int], int]) -> Start:
+def _start(resets: OffsetResets, way: str, value: Any, stored: dict[tuple[str, int], int]) -> ResetOffsets:
     match way:
         case "to_earliest":
             return resets.to_earliest()

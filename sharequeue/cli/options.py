@@ -33,7 +33,7 @@ from sharequeue.groups.group_names import group_names, require_among, require_gr
 __all__ = [
     "Finite",
     "GroupsNamed",
-    "Moment",
+    "TimeOption",
     "create_group_option",
     "duration",
     "execute_option",
@@ -108,7 +108,7 @@ class Finite(click.FloatRange):
         return number
 
 
-class Moment(click.DateTime):
+class TimeOption(click.DateTime):
     """A time: ISO-8601, UTC without a time zone."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:

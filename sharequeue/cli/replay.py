@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from sharequeue.cli.options import Moment, execute_option, settings_options
+from sharequeue.cli.options import TimeOption, execute_option, settings_options
 from sharequeue.cli.output import Output, answers, flag, nested, number, text
 from sharequeue.cli.run import load_job, pipeline_code
 from sharequeue.domain.settings import Settings
@@ -41,9 +41,11 @@ T = TypeVar("T")
 @click.option("--day", help="Records with timestamps of this day, such as 2013-01-01.")
 @click.option("--timezone", default="UTC", show_default=True, help="The time zone of the day.")
 @click.option(
-    "--since", type=Moment(), help="Records with timestamps at or after this time; UTC without a zone."
+    "--since", type=TimeOption(), help="Records with timestamps at or after this time; UTC without a zone."
 )
-@click.option("--until", type=Moment(), help="Records with timestamps before this time; UTC without a zone.")
+@click.option(
+    "--until", type=TimeOption(), help="Records with timestamps before this time; UTC without a zone."
+)
 @click.option(
     "--offsets",
     multiple=True,
@@ -84,11 +86,11 @@ def replay(
     name. Modules in the working directory can be imported.
     """
     # Imported here: other commands do not need Spark.
-    from sharequeue.spark.replays.selection import Window, checked_name, parse_leases, parse_offsets
+    from sharequeue.spark.replays.selection import TimeWindow, checked_name, parse_leases, parse_offsets
 
     if day is not None and (since is not None or until is not None):
         raise click.UsageError("give --day, or --since and --until, not both")
-    window = _read("--day", lambda: Window.of_day(day, timezone)) if day is not None else None
+    window = _read("--day", lambda: TimeWindow.of_day(day, timezone)) if day is not None else None
     given: dict[str, Any] = {
         "since": window.since if window else since,
         "until": window.until if window else until,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sharequeue.cli.failures import Refused
+from sharequeue.cli.failures import CommandRefused
 from sharequeue.cli.options import Finite, settings_options
 from sharequeue.cli.output import Output, answers, flag, nested, number, text
 from sharequeue.database import Database
@@ -22,7 +22,7 @@ from sharequeue.state import State
 
 if TYPE_CHECKING:
     from sharequeue.spark import Pipeline, RunReport
-    from sharequeue.spark.job import Bounds
+    from sharequeue.spark.job import RunBounds
 
 TRIED = 100
 """The default number of records for `--dry-run`."""
@@ -137,7 +137,7 @@ def run(
         raise click.UsageError("--records needs --dry-run; a run has --max-records")
     if follow and dry_run:
         raise click.UsageError("--follow keeps running, but --dry-run only tries: give one of them")
-    bounds: Bounds = {
+    bounds: RunBounds = {
         "max_rounds": max_rounds,
         "max_records": max_records or MAX_RECORDS,
         "max_bytes": max_bytes,
@@ -196,8 +196,8 @@ def _left(settings: Settings, job: Pipeline, report: RunReport) -> int:
 @contextmanager
 def pipeline_code(output: Output, stopped: str = "stopped") -> Iterator[None]:
     """Call a pipeline in the block. What its code prints is not a result, and goes to stderr unless the results are
-    for people. Raises Refused for the errors of pipelines and for `sys.exit` in their code, and Abort with the text
-    `stopped` after Ctrl-C.
+    for people. Raises CommandRefused for the errors of pipelines and for `sys.exit` in their code, and Abort with the
+    text `stopped` after Ctrl-C.
     """
     # Imported here: other commands do not need Spark.
     from sharequeue.spark.handler import PipelineError
@@ -207,13 +207,13 @@ def pipeline_code(output: Output, stopped: str = "stopped") -> Iterator[None]:
         with nullcontext() if output.text else redirect_stdout(sys.stderr):
             yield
     except PipelineError as error:
-        raise Refused(error) from error
+        raise CommandRefused(error) from error
     except KeyboardInterrupt:
         raise click.Abort(stopped) from None
     except Terminated:
         raise
     except SystemExit as error:
-        raise Refused(
+        raise CommandRefused(
             f"the pipeline's code ended the program with exit code {error.code!r}: the command did not finish. "
             "Remove `sys.exit` from the module, and raise an error instead",
             PROGRAM_ENDED,
@@ -221,7 +221,7 @@ def pipeline_code(output: Output, stopped: str = "stopped") -> Iterator[None]:
 
 
 def load_job(named: str) -> Pipeline:
-    """Import MODULE:JOB. Raises Refused if the job does not exist, BadParameter for another form."""
+    """Import MODULE:JOB. Raises CommandRefused if the job does not exist, BadParameter for another form."""
     from sharequeue.spark import Pipeline
 
     name, _, attribute = named.partition(":")
@@ -238,16 +238,16 @@ def load_job(named: str) -> Pipeline:
             reason = f"there is no module {error.name}, neither in {Path.cwd()} nor installed"
         else:
             reason = f"module {name} cannot be imported: {type(error).__name__}: {error}"
-        raise Refused(reason, NO_SUCH_JOB) from error
+        raise CommandRefused(reason, NO_SUCH_JOB) from error
     found = getattr(module, attribute, None)
     if isinstance(found, Pipeline):
         return found
     jobs = [each for each, value in vars(module).items() if isinstance(value, Pipeline)]
     if found is None:
-        raise Refused(
+        raise CommandRefused(
             f"module {name} has no job {attribute}. {nearest(attribute, jobs, 'jobs')}", NO_SUCH_JOB
         )
-    raise Refused(
+    raise CommandRefused(
         f"{named} is not a job, but of type {type(found).__name__}: make one with `@sharequeue.spark.pipeline(…)`. "
         f"{nearest(attribute, jobs, 'jobs')}",
         NO_SUCH_JOB,

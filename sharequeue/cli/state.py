@@ -30,7 +30,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import ForcedRun, SharePartition
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.reports.drawing import divided, window_text
-from sharequeue.reports.read import Window, read_windows
+from sharequeue.reports.read import OffsetWindow, read_windows
 from sharequeue.state import State
 from sharequeue.state.administration import Administration
 
@@ -107,7 +107,7 @@ def _print_group(output: Output, rows: list[dict[str, Any]], now: datetime) -> N
             output.note(f"STUCK {at} {row['offsets']}: {row['stuck']}")
 
 
-def strip(window: Window) -> str:
+def strip(window: OffsetWindow) -> str:
     """Return the in-flight window from left to right by offset; a cell shows the state of most of its offsets."""
     cells = []
     for counts in divided(window, _CELLS):
@@ -117,7 +117,7 @@ def strip(window: Window) -> str:
     return "".join(cells)
 
 
-def _rows(group: str, window: Window) -> list[dict[str, Any]]:
+def _rows(group: str, window: OffsetWindow) -> list[dict[str, Any]]:
     """Return the offsets in flight without a lease, one row for each state."""
     name = {"group": group, "topic": window.topic, "partition": window.partition}
     return [

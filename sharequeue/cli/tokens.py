@@ -8,7 +8,7 @@ from uuid import UUID
 
 import click
 
-from sharequeue.cli.failures import Refused
+from sharequeue.cli.failures import CommandRefused
 from sharequeue.cli.options import duration, execute_option, settings_options
 from sharequeue.cli.output import Column, Output, answers, moment, row_of, text
 from sharequeue.database import Database
@@ -111,7 +111,9 @@ def revoke(
         gone = held.revoke(token_id, principal, dry_run=not execute)
         if not gone and not _known(held.find(principal), token_id):
             # In an emergency a misspelt name must not look like a success.
-            raise Refused("There is no such token: `sharequeue tokens list` shows all.", "TOKEN_NOT_FOUND")
+            raise CommandRefused(
+                "There is no such token: `sharequeue tokens list` shows all.", "TOKEN_NOT_FOUND"
+            )
     output.note(f"{'revoked' if execute else 'would revoke'} {len(gone)}")
     output.rows({**_row(each), "status": "revoked" if execute else output.planned} for each in gone)
 

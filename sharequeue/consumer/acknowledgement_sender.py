@@ -18,7 +18,7 @@ from sharequeue.consumer.acknowledgements import Acknowledgements, Result
 from sharequeue.consumer.failures import PATIENCE_S, Failures
 from sharequeue.consumer.handover import Handover
 from sharequeue.consumer.held_leases import HeldLease
-from sharequeue.consumer.member import Member
+from sharequeue.consumer.member import ConsumerMember
 from sharequeue.domain.errors import CoordinatorNotAvailable, ShareError, UnknownServerError, first_line
 from sharequeue.state import State
 from sharequeue.state.locks import lock_clock
@@ -31,7 +31,7 @@ _RETRY_S = 0.2
 class AcknowledgementSender:
     """Sends the acknowledgements that the program's thread puts into the handover."""
 
-    def __init__(self, handover: Handover, state: State, member: Member, failures: Failures) -> None:
+    def __init__(self, handover: Handover, state: State, member: ConsumerMember, failures: Failures) -> None:
         self._handover = handover
         self._state = state
         self._member = member

@@ -41,7 +41,7 @@ MOST_WAITING = 100_000
 
 
 @dataclass(slots=True, eq=False)
-class _Write:
+class _ErrorFolder:
     """Errors by offset that are written to a folder."""
 
     location: str
@@ -81,7 +81,7 @@ class Failures:
         self._settings = settings
         self._state_id = state_id
         self._changed = threading.Condition()
-        self._waiting: deque[_Write] = deque()
+        self._waiting: deque[_ErrorFolder] = deque()
         """What is not written yet; the first one is being written."""
         self._cleared: date | None = None
 
@@ -120,7 +120,7 @@ class Failures:
 
         Behind a write that is late already, nothing is waited for: it has had its time.
         """
-        write = _Write(location, errors)
+        write = _ErrorFolder(location, errors)
         with self._changed:
             if sum(len(each.errors) for each in self._waiting) >= MOST_WAITING:
                 return f"{location} was not written, because too many errors wait for earlier ones"

@@ -24,8 +24,8 @@ from sharequeue.consumer.handover import Handover
 from sharequeue.consumer.held_leases import AcquireRequest, HeldLease, with_delivery_counts
 from sharequeue.consumer.lease_queue import LeaseQueue
 from sharequeue.consumer.log_ends import BROKER_TIMEOUT_S, LONGEST_WAIT_S, LOOK_AGAIN_S, LogEnds, key_of
-from sharequeue.consumer.member import Member
-from sharequeue.consumer.reader import Key, Reader
+from sharequeue.consumer.member import ConsumerMember
+from sharequeue.consumer.reader import Key, LeaseReader
 from sharequeue.database import Database
 from sharequeue.domain.errors import (
     BrokerNotAvailable,
@@ -64,7 +64,7 @@ class Fetcher:
         config: ConsumerConfig,
         database: Database,
         handover: Handover,
-        member: Member,
+        member: ConsumerMember,
         notified: Callable[[], bool],
     ) -> None:
         self._config = config
@@ -89,9 +89,9 @@ class Fetcher:
         """The last topic id of each share-partition that was ever assigned."""
         self._thread = threading.Thread(target=self._run, name=f"share-fetch-{member.member_id}", daemon=True)
 
-    def _new_reader(self, isolation_level: str) -> Reader:
+    def _new_reader(self, isolation_level: str) -> LeaseReader:
         given, most = self._config.reading, self._config.fetch_max_bytes
-        return Reader(self._settings, given, isolation_level, most)
+        return LeaseReader(self._settings, given, isolation_level, most)
 
     def start(self) -> None:
         """Start the threads, unless they are started."""

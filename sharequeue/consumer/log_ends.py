@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from sharequeue.consumer.reader import Key, Reader
+from sharequeue.consumer.reader import Key, LeaseReader
 from sharequeue.domain.errors import ShareError
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import LogSeen, SharePartition
@@ -62,7 +62,9 @@ class LogEnds:
         """Return the share-partitions whose log end was never read."""
         return {at: topic_id for at, topic_id in assignment.items() if key_of(at) not in self._observed}
 
-    def grown(self, assignment: Mapping[SharePartition, str], reader: Reader) -> dict[SharePartition, str]:
+    def grown(
+        self, assignment: Mapping[SharePartition, str], reader: LeaseReader
+    ) -> dict[SharePartition, str]:
         """Return the share-partitions with a record past the log end that the state knows."""
         if time.monotonic() < self._looked_at + BETWEEN_LOOKS_S:
             return {}
@@ -79,7 +81,7 @@ class LogEnds:
         wait = min(2 * before, LONGEST_WAIT_S)
         self._unreadable[key] = time.monotonic() + wait, wait
 
-    def readable(self, assignment: Mapping[SharePartition, str], reader: Reader) -> list[SharePartition]:
+    def readable(self, assignment: Mapping[SharePartition, str], reader: LeaseReader) -> list[SharePartition]:
         """Return the share-partitions that may be leased from, in order; check unreadable ones first."""
         for at, topic_id in assignment.items():
             again, _ = self._unreadable.get(key_of(at), (None, 0.0))
@@ -90,7 +92,7 @@ class LogEnds:
                     self.cannot_be_read(key_of(at))
         return sorted(at for at in assignment if key_of(at) not in self._unreadable)
 
-    def observe(self, share_partitions: Mapping[SharePartition, str], reader: Reader) -> bool:
+    def observe(self, share_partitions: Mapping[SharePartition, str], reader: LeaseReader) -> bool:
         """Report these logs' ends to the state, and have the reader wait there; return whether all are known."""
         partitions: dict[str, list[int]] = {}
         for at in share_partitions:

@@ -32,7 +32,7 @@ JUST_LOADED_S = 1.0
 """Configs that were loaded for a request are also used for its response."""
 
 
-class Member:
+class ConsumerMember:
     """One member of one share group. Attributes may be read from any thread; callbacks are called from its own."""
 
     def __init__(

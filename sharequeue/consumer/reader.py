@@ -66,7 +66,7 @@ class _Log:
 
 
 @dataclass(slots=True)
-class Part:
+class ReadRecords:
     """The result of reading leased offsets: the records, and the passed offsets, with a record or without."""
 
     messages: list[Message]
@@ -74,7 +74,7 @@ class Part:
     error: KafkaError | None = None
 
 
-class Reader:
+class LeaseReader:
     """Reads leased offsets of many partitions. For one thread."""
 
     def __init__(
@@ -158,7 +158,7 @@ class Reader:
 
     def read(
         self, key: Key, wanted: OffsetSet, max_bytes: int, patience: float, stop: Callable[[], bool]
-    ) -> Part:
+    ) -> ReadRecords:
         """Read these offsets, in order.
 
         It stops before the end when ``max_bytes`` are read, when nothing has arrived for ``patience`` seconds, or
@@ -180,7 +180,7 @@ class Reader:
                     if sizes[-1] >= max_bytes:
                         found = found[: bisect_left(sizes, max_bytes)]
                         log.drop_first(_index(log.ahead, _offset(found[-1]) + 1))
-                        return Part(messages + found, _below(wanted, log.position))
+                        return ReadRecords(messages + found, _below(wanted, log.position))
                     messages += found
                     read_bytes = sizes[-1]
                     log.drop_first(below)
@@ -193,9 +193,9 @@ class Reader:
                 if log.error is not None:
                     error = log.error
                     self._drop(key)
-                    return Part(messages, _below(wanted, max(done, min(log.position, end))), error)
+                    return ReadRecords(messages, _below(wanted, max(done, min(log.position, end))), error)
                 if stop() or time.monotonic() - heard > patience:
-                    return Part(messages, _below(wanted, log.position))
+                    return ReadRecords(messages, _below(wanted, log.position))
                 if log.paused:
                     self._consumer.resume([TopicPartition(*key)])
                     log.paused = False
@@ -206,7 +206,7 @@ class Reader:
                 if before != (len(log.ahead), log.end):
                     heard = time.monotonic()
             done = end
-        return Part(messages, wanted)
+        return ReadRecords(messages, wanted)
 
     def log_start(self, key: Key, timeout: float) -> int | None:
         """Return the start of the partition's log from the broker; None if it does not respond in time."""

@@ -35,7 +35,7 @@ from sharequeue.consumer.failures import error_text
 from sharequeue.consumer.fetcher import AHEAD_S, Fetcher
 from sharequeue.consumer.handover import Handover
 from sharequeue.consumer.held_leases import NOT_YET, HeldLease
-from sharequeue.consumer.member import Member
+from sharequeue.consumer.member import ConsumerMember
 from sharequeue.consumer.reader import Key
 from sharequeue.database import Database
 from sharequeue.domain.errors import ShareError, UnknownTopicId, first_line
@@ -78,7 +78,7 @@ class ShareConsumer:
         self._config = config = consumer_config(args[0] if args else {}, kwargs)
         self._database = Database.open(config.settings, pool_size=3)
         self._handover = handover = Handover(config)
-        self._member = Member(
+        self._member = ConsumerMember(
             config,
             self._database,
             handover.wake,
@@ -459,7 +459,7 @@ class ShareConsumer:
                 )
 
 
-def _abandon(pid: int, fetcher: Fetcher, member: Member, listener: Listener) -> None:
+def _abandon(pid: int, fetcher: Fetcher, member: ConsumerMember, listener: Listener) -> None:
     """Stop the threads of a consumer that was not closed; a forked copy cannot be used."""
     if pid != os.getpid():
         return

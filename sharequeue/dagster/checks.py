@@ -22,7 +22,7 @@ from sharequeue.dagster.quality.dead_letters import HEADERS
 from sharequeue.dagster.quality.drift import drift_result
 from sharequeue.dagster.quality.examination import RECONCILED, Examined, examine
 from sharequeue.dagster.quality.expectations import Expectation, suite_of
-from sharequeue.dagster.quality.findings import COLUMNS, DOUBLED, INVENTED, MISSING, Found, Kept
+from sharequeue.dagster.quality.findings import COLUMNS, DOUBLED, INVENTED, MISSING, Found, KeptFindings
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.dagster.tables import table
@@ -137,7 +137,7 @@ def _read_checks(
 ) -> Iterator[dg.AssetCheckResult]:
     """Read the topic for all checks, and yield the results of the selected ones."""
     topic = GroupConfigs.load(database, group.group).dead_letter_topic
-    kept = Kept() if config.full else Kept.of(context.instance, asset, group.group)
+    kept = KeptFindings() if config.full else KeptFindings.of(context.instance, asset, group.group)
     for each in selected if config.accept else ():
         kept.found.pop(each.check, None)
     with Topics(settings) as topics:

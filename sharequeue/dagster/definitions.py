@@ -32,7 +32,7 @@ from sharequeue.dagster.lineage import (
 )
 from sharequeue.dagster.redrive import redrive_job
 from sharequeue.dagster.resources import StateResource
-from sharequeue.dagster.sensors import Observed, history_sensor, lag_sensor, observe_sensor
+from sharequeue.dagster.sensors import ObservedAssets, history_sensor, lag_sensor, observe_sensor
 from sharequeue.dagster.sensors.active_runs import at_work, end_gone
 from sharequeue.dagster.sensors.outages import AWAY
 from sharequeue.dagster.share_group import Backfill, Schedule, ShareGroup
@@ -75,7 +75,7 @@ def share_group_defs(
         state_checks(group, asset=lineage.key(SPSO_AND_LAG)),
     ]
     touched = [*lineage.of_a_run, lineage.key(REDRIVEN)]
-    observed = Observed(
+    observed = ObservedAssets(
         lineage.key(ACCEPTED), lineage.key(SPSO_AND_LAG), lineage.key(DEAD_LETTERS), touched, checks_job.name
     )
     schedule = group.automation.schedule

@@ -62,7 +62,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 
 
-class Run(dg.Model, dg.Resolvable):
+class RunLimits(dg.Model, dg.Resolvable):
     """The limits of one run; the remaining work is left to the next one."""
 
     max_seconds: Seconds = Field(
@@ -189,7 +189,7 @@ class Drift(dg.Model, dg.Resolvable):
     min_records: Count = Field(default=100, description="With fewer letters in both weeks, the check passes.")
 
 
-class DeadLetters(dg.Model, dg.Resolvable):
+class DeadLetterChecks(dg.Model, dg.Resolvable):
     """How dead letters are checked."""
 
     suite: str | None = Field(
@@ -277,13 +277,13 @@ class ShareGroup(dg.Model, dg.Resolvable):
         default={},
         description="Group configs that a run sets if the group has no value for them; existing values are kept.",
     )
-    dead_letters: DeadLetters = Field(default_factory=DeadLetters)
+    dead_letters: DeadLetterChecks = Field(default_factory=DeadLetterChecks)
     checks: Checks = Field(default_factory=Checks)
     summaries: Mapping[str, str] = Field(
         default={},
         description="An asset for each of the pipeline's summaries: its name, and MODULE:NAME of its merge function.",
     )
-    run: Run = Field(default_factory=Run)
+    run: RunLimits = Field(default_factory=RunLimits)
     automation: Automation = Field(default_factory=Automation)
     freshness: Freshness | None = Field(
         default=None,

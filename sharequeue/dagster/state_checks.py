@@ -74,7 +74,7 @@ def state_checks(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinit
 def state_results(group: ShareGroup, asset: dg.AssetKey, position: Position) -> list[dg.AssetCheckResult]:
     """Return the results of the checks of a group's state at a position; of the invariants if they were checked."""
     bounds, statuses = group.checks, position.everything
-    made: dict[str, Callable[[], _Result]] = {
+    made: dict[str, Callable[[], _StateResult]] = {
         STATE_VERIFIED: lambda: _verified(position.violations or ()),
         LAG_KNOWN: lambda: _lag_known(position),
         NONE_STUCK: lambda: _none_stuck(position, group.group),
@@ -99,7 +99,7 @@ def state_results(group: ShareGroup, asset: dg.AssetKey, position: Position) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class _Result:
+class _StateResult:
     problem: str
     """Empty if the check passes."""
     right: str
@@ -121,24 +121,24 @@ def evaluation(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
     )
 
 
-def _verified(violations: Sequence[str]) -> _Result:
-    return _Result("\n".join(violations), "every invariant holds", {"violations": len(violations)})
+def _verified(violations: Sequence[str]) -> _StateResult:
+    return _StateResult("\n".join(violations), "every invariant holds", {"violations": len(violations)})
 
 
-def _lag_known(position: Position) -> _Result:
+def _lag_known(position: Position) -> _StateResult:
     statuses = position.everything
     ahead = [status for status in statuses if is_ahead(status) or status.truncated_to is not None]
     where = ", ".join(str(status.share_partition) for status in ahead)
     problems = (silence(position.work), f"ahead of the log: {where}" if ahead else "")
     columns = {"topic": "string", "partition": "int", "spso": "int", "log_end": "int"}
-    return _Result(
+    return _StateResult(
         "; ".join(filter(None, problems)),
         "the ends of all logs were read, and no share-partition is ahead of its log",
         {"lag_records": sum(s.lag for s in statuses), "ahead": table_of(columns, ahead)},
     )
 
 
-def _none_stuck(position: Position, group_id: str) -> _Result:
+def _none_stuck(position: Position, group_id: str) -> _StateResult:
     stuck, gone = position.stuck, position.gone_runs
     leases = (
         f"{len(stuck)} leases are stuck: see `sharequeue state show --group {group_id}`; a run, or the service, "
@@ -151,10 +151,10 @@ def _none_stuck(position: Position, group_id: str) -> _Result:
         "gone_runs": len(gone),
     }
     problems = (leases if stuck else "", runs if gone else "")
-    return _Result("; ".join(filter(None, problems)), "no lease is stuck", metadata)
+    return _StateResult("; ".join(filter(None, problems)), "no lease is stuck", metadata)
 
 
-def _none_lost(statuses: Sequence[SharePartitionStatus], most: int) -> _Result:
+def _none_lost(statuses: Sequence[SharePartitionStatus], most: int) -> _StateResult:
     lost = sum(s.lost_records for s in statuses)
     where = [status for status in statuses if status.lost_records]
     problem = (
@@ -162,19 +162,19 @@ def _none_lost(statuses: Sequence[SharePartitionStatus], most: int) -> _Result:
         f"retention, or run more often. `checks: {{max_lost: {lost}}}` acknowledges them"
     )
     columns = {"topic": "string", "partition": "int", "lost_records": "int"}
-    return _Result(
+    return _StateResult(
         problem if lost > most else "",
         f"{lost:,} records were lost, all of them known" if lost else "no record was lost",
         {"lost_records": lost, "lost": table_of(columns, where)},
     )
 
 
-def _lag(lag: int, most: int) -> _Result:
+def _lag(lag: int, most: int) -> _StateResult:
     problem = f"the lag is {plural(lag, 'offset')}, more than {most:,}" if lag > most else ""
-    return _Result(problem, f"the lag is {plural(lag, 'offset')}", {"lag_records": lag})
+    return _StateResult(problem, f"the lag is {plural(lag, 'offset')}", {"lag_records": lag})
 
 
-def _age(position: Position, most: str) -> _Result:
+def _age(position: Position, most: str) -> _StateResult:
     waiting = [status for status in position.everything if status.lag and status.oldest_offset is not None]
     ages = {status: position.ages.get((status.topic, status.partition)) for status in waiting}
     known = {status: age for status, age in ages.items() if age is not None}
@@ -184,7 +184,7 @@ def _age(position: Position, most: str) -> _Result:
     right = [f"the oldest waiting record is {oldest:,.0f} s old"] if known else []
     if unknown:
         right.append(f"the age in {unknown:,} share-partitions is unknown: their records cannot be read")
-    return _Result(
+    return _StateResult(
         f"records older than {most} wait: {where}" if old else "",
         "; ".join(right) or "nothing waits",
         {"oldest_seconds": round(oldest, 3), "unknown_share_partitions": unknown},

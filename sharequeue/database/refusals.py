@@ -19,7 +19,7 @@ import psycopg2._psycopg
 from psycopg2.extensions import make_dsn
 from sqlalchemy.exc import SQLAlchemyError
 
-__all__ = ["FULL", "LOGIN", "PARAMETER", "TLS", "ConnectionRefused", "Refusal", "connect", "refusal_of"]
+__all__ = ["FULL", "LOGIN", "PARAMETER", "TLS", "ConnectionRefused", "RefusalKind", "connect", "refusal_of"]
 
 _BY_THE_SERVER = re.compile(r"failed: \S+:  ")
 """A server's message after its severity, which may be in any language, too; libpq's own messages have none."""
@@ -30,7 +30,7 @@ _WAIT_S = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusalKind:
     """A kind of refusal: what the server does, what to do, whether it may pass by itself, how it is recognised."""
 
     what: str
@@ -42,7 +42,7 @@ class Refusal:
     """Parts of the messages of poolers and of libpq, in lower case."""
 
 
-LOGIN = Refusal(
+LOGIN = RefusalKind(
     "refuses the login",
     "set SHAREQUEUE_DATABASE_URL to a user, a password and a database that exist in Postgres, and in the pooler if "
     "there is one; with ?sslmode=require if the server wants encryption",
@@ -60,7 +60,7 @@ LOGIN = Refusal(
         "tenant or user not found",
     ),
 )
-PARAMETER = Refusal(
+PARAMETER = RefusalKind(
     "refuses a parameter of the connection",
     "remove or correct it in SHAREQUEUE_DATABASE_URL (behind the `?`) or in the environment (PGOPTIONS); a pooler "
     "has no startup options, and Postgres only its own parameters",
@@ -68,7 +68,7 @@ PARAMETER = Refusal(
     states=("22023", "42601", "42704", "55P02"),
     texts=("startup parameter", "command-line options", "invalid dsn", "connection option", " value: "),
 )
-TLS = Refusal(
+TLS = RefusalKind(
     "cannot be reached over TLS as the address wants it",
     "correct sslmode, sslrootcert, sslcert and sslkey in SHAREQUEUE_DATABASE_URL",
     passes=False,
@@ -82,7 +82,7 @@ TLS = Refusal(
         "server certificate",
     ),
 )
-FULL = Refusal(
+FULL = RefusalKind(
     "has no connection left",
     'raise max_connections, the limit of the role or database, or the pooler\'s (page "Plan the capacity")',
     passes=True,
@@ -94,7 +94,7 @@ FULL = Refusal(
 class ConnectionRefused(psycopg2.OperationalError):
     """The server, or the pooler before it, refuses the connection; `refusal` has the kind."""
 
-    def __init__(self, message: str, refusal: Refusal) -> None:
+    def __init__(self, message: str, refusal: RefusalKind) -> None:
         super().__init__(message)
         self.refusal = refusal
 
@@ -111,13 +111,13 @@ def connect(*arguments: Any, **route: Any) -> Any:
         raise
 
 
-def refusal_of(error: SQLAlchemyError) -> Refusal | None:
+def refusal_of(error: SQLAlchemyError) -> RefusalKind | None:
     """Return the kind of refusal, if the error is a refused connection."""
     original = getattr(error, "orig", None)
     return original.refusal if isinstance(original, ConnectionRefused) else None
 
 
-def _refusal(message: str, route: Mapping[str, Any]) -> Refusal | None:
+def _refusal(message: str, route: Mapping[str, Any]) -> RefusalKind | None:
     known = (PARAMETER, TLS, FULL, LOGIN)
     text = message.lower()
     found = next((each for each in known if any(part in text for part in each.texts)), None)

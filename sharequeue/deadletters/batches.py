@@ -60,7 +60,7 @@ def marker_group(group_id: str) -> str:
 
 
 class LetterBatches:
-    """The dead letters of one share-partition: a `Source` of the outbox.
+    """The dead letters of one share-partition: an `OutboxSource`.
 
     `originals` reads the source records if the letters are copies. With `messages`, letters have the messages of
     exceptions. `max_records` limits a batch.

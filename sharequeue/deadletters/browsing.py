@@ -34,7 +34,7 @@ _readers = BoundedSemaphore(2)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ShownLetter:
     """A dead letter with long parts cut, and the lengths of key and value. None is null."""
 
     letter: DeadLetter
@@ -46,7 +46,7 @@ class Seen:
 class Browsed:
     """Dead letters, newest first; and the reason if not all were found."""
 
-    letters: list[Seen] = field(default_factory=list)
+    letters: list[ShownLetter] = field(default_factory=list)
     older: dict[int, int] = field(default_factory=dict)
     """The end offsets of the next older page, by partition; empty if there is nothing older."""
     offsets: int = 0
@@ -137,7 +137,7 @@ def _browse(
     }
     ends = {at: max(end, logs[at].log_start) for at, end in ends.items()}
     reached, back, remark = dict(ends), _FIRST, ""
-    found: dict[int, list[Seen]] = {at: [] for at in logs}
+    found: dict[int, list[ShownLetter]] = {at: [] for at in logs}
     while sum(map(len, found.values())) < most and any(reached[at] > logs[at].log_start for at in logs):
         first = {at: max(log.log_start, reached[at] - back) for at, log in logs.items()}
         piece = _read(settings, topic, first, reached, logs, takes, deadline)
@@ -168,10 +168,10 @@ def _read(
     takes: Callable[[DeadLetter], bool],
     deadline: float,
     keep: int = KEPT_BYTES,
-) -> list[Seen] | None:
+) -> list[ShownLetter] | None:
     """Return the selected letters between these offsets, in order; None if there was no time for all."""
     letters = read_dead_letters(settings, topic, first, logs, end)
-    found: list[Seen] = []
+    found: list[ShownLetter] = []
     try:
         for letter in letters:
             if time.monotonic() > deadline:
@@ -183,12 +183,12 @@ def _read(
     return found
 
 
-def _newest(found: Mapping[int, list[Seen]]) -> list[Seen]:
+def _newest(found: Mapping[int, list[ShownLetter]]) -> list[ShownLetter]:
     """Return the letters of all partitions, newest first.
 
     Within a partition they are ordered by offset, because the clocks of its writers may differ.
     """
-    ordered: list[tuple[int, int, Seen]] = []
+    ordered: list[tuple[int, int, ShownLetter]] = []
     for each in found.values():
         at = _LATEST
         for place, seen in enumerate(each):
@@ -198,7 +198,7 @@ def _newest(found: Mapping[int, list[Seen]]) -> list[Seen]:
     return [seen for _, _, seen in ordered]
 
 
-def _cut(letter: DeadLetter, keep: int) -> Seen:
+def _cut(letter: DeadLetter, keep: int) -> ShownLetter:
     key, value = letter.key, letter.value
     headers = tuple(
         (name, None if content is None else content[:keep])
@@ -210,4 +210,4 @@ def _cut(letter: DeadLetter, keep: int) -> Seen:
         value=None if value is None else value[:keep],
         headers=headers,
     )
-    return Seen(kept, None if key is None else len(key), None if value is None else len(value))
+    return ShownLetter(kept, None if key is None else len(key), None if value is None else len(value))

@@ -29,7 +29,7 @@ CLOCKS_APART = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Hidden:
+class HiddenRecords:
     """Records of one partition that an open transaction hides."""
 
     topic: str
@@ -66,14 +66,14 @@ def _writer(first: DeadLetter | None) -> str:
     return "another program" if first.foreign else f"a writer of group {first.group}'s dead letters"
 
 
-def hidden_records(settings: Settings, topic: str, logs: Mapping[int, LogOffsets]) -> list[Hidden]:
+def hidden_records(settings: Settings, topic: str, logs: Mapping[int, LogOffsets]) -> list[HiddenRecords]:
     """Return what open transactions hide in a topic with these logs, by partition. Raises nothing of the broker."""
-    found: list[Hidden] = []
+    found: list[HiddenRecords] = []
     with RecordReader(settings) as reader:
         for partition, log in sorted(logs.items()):
             at, count = log.last_stable_offset, log.log_end - log.last_stable_offset
             if count > 0:
-                found.append(Hidden(topic, partition, at, count, _first(reader, topic, partition, at)))
+                found.append(HiddenRecords(topic, partition, at, count, _first(reader, topic, partition, at)))
     return found
 
 

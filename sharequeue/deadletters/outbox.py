@@ -12,8 +12,8 @@ Dead letters and redrives use it. Kafka's producer alone guarantees at least onc
 
 A writer that dies leaves an open batch, and the next one starts at step 1. The order matters: read the state only
 after fencing. The marker is an offset committed for a consumer group that has no other use: its offset is the number
-of the batch, its metadata the batch's identity, the topic, and how far it was written. A `Source` defines what is
-read, how a record is built, where it goes, and what happens to a record that cannot be written.
+of the batch, its metadata the batch's identity, the topic, and how far it was written. An `OutboxSource` defines what
+is read, how a record is built, where it goes, and what happens to a record that cannot be written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TRANSACTION_BYTES = 64 * 1024 * 1024
 """A transaction is committed at this size, or when it is late (`MarkedProducer.is_late`), and what is left goes into
 another one, so that each ends within its timeout."""
 
-Step = Literal["initialised", "opened", "begun", "producing", "marked", "committed", "closed"]
+BatchStep = Literal["initialised", "opened", "begun", "producing", "marked", "committed", "closed"]
 
 
 class Fenced(Exception):
@@ -114,7 +114,7 @@ class Marker:
         return self.is_of(batch) and self.through >= batch.offsets.end - 1
 
 
-class Source(Protocol[B]):
+class OutboxSource(Protocol[B]):
     """One partition whose records are written in batches: the differences between dead letters and redrives."""
 
     @property
@@ -170,9 +170,9 @@ class Outbox(Generic[B]):
     def __init__(
         self,
         settings: Settings,
-        source: Source[B],
+        source: OutboxSource[B],
         markers: MarkerGroup,
-        on_step: Callable[[Step], None] = lambda step: None,
+        on_step: Callable[[BatchStep], None] = lambda step: None,
     ) -> None:
         self._settings = settings
         self._source = source

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.deadletters.batches import LetterBatches, marker_group
-from sharequeue.deadletters.outbox import BatchDone, Fenced, Outbox, Step
+from sharequeue.deadletters.outbox import BatchDone, BatchStep, Fenced, Outbox
 from sharequeue.deadletters.topic import (
     NO_TOPIC,
     TIMEOUT_SECONDS,
@@ -56,11 +56,11 @@ respond."""
 _TRY_AGAIN_AFTER_SECONDS = 0.5
 
 Progress = Callable[[str], None]
-OnStep = Callable[[Step, SharePartition], None]
+OnStep = Callable[[BatchStep, SharePartition], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldLetters:
     """Records that stay ARCHIVING because their topic cannot be written: why, and what to do."""
 
     share_partition: SharePartition
@@ -90,7 +90,7 @@ class DeadLetterReport:
 
     topic: str
     partitions: tuple[PartitionReport, ...] = ()
-    held: tuple[Held, ...] = ()
+    held: tuple[HeldLetters, ...] = ()
     seconds: float = 0.0
 
     @property
@@ -279,10 +279,10 @@ class DeadLetterWriter:
             if self._only is None or source in self._only
         }
 
-    def _held(self, problems: dict[SharePartition, CannotWrite]) -> tuple[Held, ...]:
+    def _held(self, problems: dict[SharePartition, CannotWrite]) -> tuple[HeldLetters, ...]:
         left = self._waiting() if problems else {}
         return tuple(
-            Held(source, left[source], problem.reason, problem.lasting)
+            HeldLetters(source, left[source], problem.reason, problem.lasting)
             for source, problem in problems.items()
             if source in left
         )

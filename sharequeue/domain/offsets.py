@@ -25,7 +25,7 @@ FEW = 64
 
 Range = tuple[int, int]
 """Offsets from the first number up to, but not including, the second."""
-Bounds = NDArray[np.int64]
+RangeBounds = NDArray[np.int64]
 """Ranges as an array with one row each: first, end."""
 
 _MULTIRANGE = re.compile(r"^\{(\[\d+,\d+\)(,\[\d+,\d+\))*)?\}$")
@@ -41,9 +41,9 @@ class OffsetSet:
 
     __slots__ = ("_bounds", "_ranges")
     _ranges: tuple[Range, ...] | None
-    _bounds: Bounds | None
+    _bounds: RangeBounds | None
 
-    def __init__(self, ranges: tuple[Range, ...] | Bounds = ()) -> None:
+    def __init__(self, ranges: tuple[Range, ...] | RangeBounds = ()) -> None:
         self._ranges, self._bounds = (ranges, None) if isinstance(ranges, tuple) else (None, ranges)
 
     @classmethod
@@ -60,7 +60,7 @@ class OffsetSet:
         return cls(tuple(_merged(sorted(ranges))))
 
     @classmethod
-    def from_bounds(cls, bounds: Bounds) -> Self:
+    def from_bounds(cls, bounds: RangeBounds) -> Self:
         """Return the union of half-open ranges, one row each: first, end. In any order, overlapping or not.
 
         Raises ValueError as :meth:`of` does.
@@ -116,7 +116,7 @@ class OffsetSet:
         return self._ranges
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> RangeBounds:
         """The ranges as an array with one row each: first, end. Do not change it."""
         if self._bounds is None:
             flat = np.fromiter((edge for r in self.ranges for edge in r), np.int64, 2 * len(self.ranges))
@@ -228,7 +228,7 @@ def _merged(ranges: Iterable[Range]) -> Iterator[Range]:
         yield current
 
 
-def _united(bounds: Bounds) -> Bounds:
+def _united(bounds: RangeBounds) -> RangeBounds:
     """Return the union of ranges, which may be in any order."""
     firsts, ends = bounds[:, 0], bounds[:, 1]
     if (firsts[1:] < firsts[:-1]).any():
@@ -254,7 +254,7 @@ def _common(left: tuple[Range, ...], right: tuple[Range, ...]) -> Iterator[Range
             j += 1
 
 
-def _shared(left: Bounds, right: Bounds) -> Bounds:
+def _shared(left: RangeBounds, right: RangeBounds) -> RangeBounds:
     """Return the intersection of two sorted arrays of disjoint ranges. It looks up the shorter in the longer."""
     if len(left) > len(right):
         left, right = right, left

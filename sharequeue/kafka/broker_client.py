@@ -46,7 +46,7 @@ _REFUSED_SECONDS = 2.0
 _LISTEN_SECONDS = 0.2
 
 
-class _Heard:
+class _ClientReports:
     """A client's reports of its connections. A separate object, so that the client ends with its owner."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class BrokerClient:
         self._token = token
         self._client: AdminClient | None = None
         self._credentials: Credentials = ()
-        self._heard = _Heard()
+        self._heard = _ClientReports()
 
     @property
     def settings(self) -> Settings:
@@ -109,7 +109,7 @@ class BrokerClient:
         now = credentials(self._settings)
         client = self._client
         if client is None or now != self._credentials:
-            heard = _Heard()
+            heard = _ClientReports()
             config = client_config(
                 self._settings,
                 socket_timeout_ms=int(self._timeout * 1000),
@@ -174,7 +174,7 @@ class BrokerClient:
         self._listen()
         where = f"Kafka at {self._settings.bootstrap_servers}"
         refusal = self._heard.refusal
-        self._client, self._heard = None, _Heard()
+        self._client, self._heard = None, _ClientReports()
         if refusal is not None and refusal.code() == KafkaError._AUTHENTICATION:
             return SaslAuthenticationFailed(
                 f"{where} refuses the login of this client ({refusal.str()}). Check "

@@ -48,7 +48,7 @@ def first_offsets_in(logs: Mapping[int, LogOffsets], policy: str) -> dict[int, i
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ResetOffsets:
     """One start offset per topic and partition, the topics' ids, and warnings of offsets that were adjusted."""
 
     offsets: Mapping[Partition, int]
@@ -69,15 +69,15 @@ class OffsetResets:
     _logs: dict[Partition, LogOffsets] = field(default_factory=dict)
     _ids: dict[str, str] = field(default_factory=dict)
 
-    def to_earliest(self) -> Start:
+    def to_earliest(self) -> ResetOffsets:
         """Return the log's start."""
         return self._start(lambda _, log: log.log_start)
 
-    def to_latest(self) -> Start:
+    def to_latest(self) -> ResetOffsets:
         """Return the log's end: only what is produced from now on."""
         return self._start(lambda _, log: log.log_end)
 
-    def to_datetime(self, moment: datetime) -> Start:
+    def to_datetime(self, moment: datetime) -> ResetOffsets:
         """Return the first record at or after a time; the log's end if there is none (as Kafka's tool does)."""
         stamp = int(moment.timestamp() * 1000)
         found: dict[Partition, int | None] = {}
@@ -98,13 +98,13 @@ class OffsetResets:
             return log.log_end if offset is None else offset
 
         start = self._start(at)
-        return Start(start.offsets, start.topic_ids, tuple(warnings))
+        return ResetOffsets(start.offsets, start.topic_ids, tuple(warnings))
 
-    def to_current(self, stored: Mapping[Partition, int]) -> Start:
+    def to_current(self, stored: Mapping[Partition, int]) -> ResetOffsets:
         """Return the group's position; the log's end if it has none."""
         return self._start(lambda partition, log: stored.get(partition, log.log_end))
 
-    def to_offsets(self, given: Mapping[Partition, int] | int) -> Start:
+    def to_offsets(self, given: Mapping[Partition, int] | int) -> ResetOffsets:
         """Return given offsets, or one for all. Offsets outside the log are moved into it, with a warning."""
         warnings: list[str] = []
 
@@ -119,9 +119,9 @@ class OffsetResets:
             return inside
 
         start = self._start(at, None if isinstance(given, int) else given)
-        return Start(start.offsets, start.topic_ids, tuple(warnings))
+        return ResetOffsets(start.offsets, start.topic_ids, tuple(warnings))
 
-    def from_consumer_group(self, group_id: str) -> Start:
+    def from_consumer_group(self, group_id: str) -> ResetOffsets:
         """Return the committed offsets of a consumer group of the broker, for the partitions it has committed for.
 
         Raises GroupIdNotFound if it has committed nothing for these topics.
@@ -144,10 +144,10 @@ class OffsetResets:
 
     def _start(
         self, choose: Callable[[Partition, LogOffsets], int], only: Iterable[Partition] | None = None
-    ) -> Start:
+    ) -> ResetOffsets:
         self._look()
         chosen = self._logs if only is None else {each: self._logs[each] for each in only}
-        return Start({each: choose(each, log) for each, log in chosen.items()}, dict(self._ids))
+        return ResetOffsets({each: choose(each, log) for each, log in chosen.items()}, dict(self._ids))
 
     def _look(self) -> None:
         known = self.topics.describe(self.wanted)
@@ -204,7 +204,7 @@ def _line(row: list[str]) -> tuple[Partition, int]:
         raise ValueError(f"not {shown(','.join(row))}") from None
 
 
-def of_file(topics: Topics, path: Path) -> Start:
+def of_file(topics: Topics, path: Path) -> ResetOffsets:
     """Return the offsets of a file; one outside its log is moved to the nearest end of the log."""
     offsets = read_offsets(path)
     return OffsetResets(topics, _by_topic(offsets)).to_offsets(offsets)

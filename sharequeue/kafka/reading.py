@@ -27,7 +27,7 @@ from sharequeue.kafka.damage import CHECKED, is_damaged, records_of_damaged
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
-Place = tuple[str, int]
+TopicAndPartition = tuple[str, int]
 """Topic and partition."""
 
 READING = {
@@ -144,8 +144,8 @@ class RecordReader:
 def scan(
     settings: Settings,
     isolation_level: str,
-    starts: Mapping[Place, int],
-    ends: Mapping[Place, int] | None = None,
+    starts: Mapping[TopicAndPartition, int],
+    ends: Mapping[TopicAndPartition, int] | None = None,
 ) -> Generator[Message, None, None]:
     """Yield the records of some partitions from a start to an end offset, each partition in its order.
 
@@ -172,7 +172,7 @@ def scan(
                 raise BrokerNotAvailable(
                     f"no record of {names} arrived within {TIMEOUT_SECONDS:.0f} s; try again."
                 )
-            damaged = set[Place]()
+            damaged = set[TopicAndPartition]()
             for message in messages:
                 at, error = place_of(message), message.error()
                 if at not in left or at in damaged:
@@ -214,7 +214,9 @@ def damaged_records(config: Mapping[str, Any], report: Message, position: int) -
         consumer.close()
 
 
-def first_records(settings: Settings, starts: Mapping[Place, int], seconds: float) -> dict[Place, Message]:
+def first_records(
+    settings: Settings, starts: Mapping[TopicAndPartition, int], seconds: float
+) -> dict[TopicAndPartition, Message]:
     """Return the first record of each partition at or after an offset, of those that come within `seconds`.
 
     All partitions are read at once, one log batch of each. A start below the log is moved to its start. Partitions
@@ -226,7 +228,7 @@ def first_records(settings: Settings, starts: Mapping[Place, int], seconds: floa
     kafka = client()
     config = client_config(settings, auto_offset_reset="earliest", log_level=3)
     consumer = open_consumer({**SEEKING, **config})
-    found = dict[Place, "Message"]()
+    found = dict[TopicAndPartition, "Message"]()
     until = time.monotonic() + seconds
     try:
         left = _existing(consumer, starts, until)
@@ -243,11 +245,13 @@ def first_records(settings: Settings, starts: Mapping[Place, int], seconds: floa
     return found
 
 
-def _existing(consumer: Consumer, places: Collection[Place], until: float) -> set[Place]:
+def _existing(
+    consumer: Consumer, places: Collection[TopicAndPartition], until: float
+) -> set[TopicAndPartition]:
     """Return those partitions that the broker has, none if it has not answered by `until`: an assigned partition that
     does not exist is never reported.
     """
-    there: set[Place] = set()
+    there: set[TopicAndPartition] = set()
     for topic in {topic for topic, _ in places}:
         try:
             known = consumer.list_topics(topic, timeout=max(0.0, until - time.monotonic())).topics[topic]
@@ -258,7 +262,7 @@ def _existing(consumer: Consumer, places: Collection[Place], until: float) -> se
     return there
 
 
-def place_of(message: Message) -> Place:
+def place_of(message: Message) -> TopicAndPartition:
     """Return topic and partition of a message that a consumer returned."""
     return message.topic(), message.partition()  # type: ignore[return-value]
 

@@ -16,7 +16,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.local import ports, processes
 from sharequeue.local.home import Home, Progress
 from sharequeue.local.preflight import StackError
-from sharequeue.local.processes import Start
+from sharequeue.local.processes import ProcessStart
 
 __all__ = ["NAMES", "addresses", "environment", "prepare", "project", "start"]
 
@@ -89,7 +89,7 @@ def start(settings: Settings, progress: Progress) -> str:
         daemon = processes.find(home, DAEMON)
         if daemon is None:
             command = [_program("dagster-daemon"), "run", *workspace]
-            processes.start(home, Start(DAEMON, command, environment(settings), directory=root))
+            processes.start(home, ProcessStart(DAEMON, command, environment(settings), directory=root))
         webserver = processes.find(home, WEBSERVER)
         port = ports.recorded(home).get(WEBSERVER)
         if webserver is None or port is None:
@@ -97,7 +97,7 @@ def start(settings: Settings, progress: Progress) -> str:
             where = ("-h", ports.LOOPBACK, "-p", str(port))
             command = [_program("dagster-webserver"), *where, *workspace]
             webserver = processes.start(
-                home, Start(WEBSERVER, command, environment(settings), directory=root)
+                home, ProcessStart(WEBSERVER, command, environment(settings), directory=root)
             )
         url = f"http://{ports.LOOPBACK}:{port}"
         processes.wait_until(webserver, lambda: ports.responds(f"{url}/server_info"), 90)

@@ -41,7 +41,7 @@ from sharequeue.local.preflight import (
 )
 from sharequeue.state import State
 
-__all__ = ["FAILURE", "OK", "WARNING", "Finding", "examine", "examine_machine", "examine_servers"]
+__all__ = ["FAILURE", "OK", "WARNING", "DoctorFinding", "examine", "examine_machine", "examine_servers"]
 
 SKEW_SECONDS = 2.0
 NOTIFICATIONS_USAGE = 0.5
@@ -53,7 +53,7 @@ OK, WARNING, FAILURE = "ok", "warning", "failure"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """The result of one check: `ok`, `warning` or `failure`, what was seen, and what to do."""
 
     subject: str
@@ -67,12 +67,12 @@ class Finding:
         return f"{self.seen}: {self.remedy}" if self.remedy else self.seen
 
 
-def examine(settings: Settings) -> list[Finding]:
+def examine(settings: Settings) -> list[DoctorFinding]:
     """Check everything, the machine first."""
     return [*examine_machine(settings), *examine_servers(settings)]
 
 
-def examine_machine(settings: Settings, environment: Mapping[str, str] | None = None) -> list[Finding]:
+def examine_machine(settings: Settings, environment: Mapping[str, str] | None = None) -> list[DoctorFinding]:
     """Check Python, Java, the data folder, the disk and the ports. Changes nothing; fast enough for every `up`."""
     home = Home.at(settings.home)
 
@@ -97,15 +97,15 @@ def examine_machine(settings: Settings, environment: Mapping[str, str] | None = 
     return [_finding(subject, check) for subject, check in checks] + _ports(home)
 
 
-def _finding(subject: str, check: Callable[[], str]) -> Finding:
+def _finding(subject: str, check: Callable[[], str]) -> DoctorFinding:
     """Turn a preflight check, whose error already has what to do, into a finding."""
     try:
-        return Finding(subject, OK, check())
+        return DoctorFinding(subject, OK, check())
     except StackError as error:
-        return Finding(subject, FAILURE, str(error))
+        return DoctorFinding(subject, FAILURE, str(error))
 
 
-def _ports(home: Home) -> list[Finding]:
+def _ports(home: Home) -> list[DoctorFinding]:
     """Find our ports that another program uses: a warning, because the next start takes another port."""
     findings = []
     for name, port in ports.recorded(home).items():
@@ -113,40 +113,40 @@ def _ports(home: Home) -> list[Finding]:
         if processes.find(home, component) is None and not ports.is_free(port):
             seen = f"port {port} of {name} is in use by another program"
             findings.append(
-                Finding("ports", WARNING, seen, "stop it, or let the next `up` take another port")
+                DoctorFinding("ports", WARNING, seen, "stop it, or let the next `up` take another port")
             )
-    return findings or [Finding("ports", OK, "free, or held by our own servers")]
+    return findings or [DoctorFinding("ports", OK, "free, or held by our own servers")]
 
 
-def examine_servers(settings: Settings) -> list[Finding]:
+def examine_servers(settings: Settings) -> list[DoctorFinding]:
     """Check the configured jars, database, schema, clock, broker, service and versions."""
     return [
         _jars(settings),
         *_database(settings),
         _broker(settings),
         _service(settings),
-        Finding("packages", OK, ", ".join(_versions())),
+        DoctorFinding("packages", OK, ", ".join(_versions())),
     ]
 
 
-def _jars(settings: Settings) -> Finding:
+def _jars(settings: Settings) -> DoctorFinding:
     try:
         problems = [each for wanted in jars.stack_sets() for each in jars.defects(settings.jars, wanted)]
     except StackError as error:
-        return Finding("jars", FAILURE, str(error))
+        return DoctorFinding("jars", FAILURE, str(error))
     except OSError as error:
         problems = [str(error)]
     if not problems:
-        return Finding("jars", OK, f"complete, in {settings.jars}")
+        return DoctorFinding("jars", OK, f"complete, in {settings.jars}")
     seen = f"{len(problems)} of them are missing or wrong in {settings.jars} (first: {problems[0]})"
-    return Finding("jars", FAILURE, seen, "run `sharequeue up`, which fetches them")
+    return DoctorFinding("jars", FAILURE, seen, "run `sharequeue up`, which fetches them")
 
 
-def _database(settings: Settings) -> list[Finding]:
+def _database(settings: Settings) -> list[DoctorFinding]:
     try:
         database = Database.open(settings)
     except SettingMissing as error:
-        return [Finding("database", FAILURE, str(error))]
+        return [DoctorFinding("database", FAILURE, str(error))]
     try:
         with database.transaction() as connection:
             before = datetime.now(UTC)
@@ -159,7 +159,7 @@ def _database(settings: Settings) -> list[Finding]:
             after = datetime.now(UTC)
         where = database.engine.url.render_as_string(hide_password=True)
         if defect := encoding_defect(encoding):
-            return [Finding("database", FAILURE, f"the one at {where} cannot be used", defect)]
+            return [DoctorFinding("database", FAILURE, f"the one at {where} cannot be used", defect)]
         schema = _schema(database)
         found = [
             _postgres(database, server, where),
@@ -174,17 +174,19 @@ def _database(settings: Settings) -> list[Finding]:
     except SQLAlchemyError as error:
         reason = first_line(getattr(error, "orig", None) or error)
         if refusal := refusal_of(error):
-            return [Finding("database", FAILURE, f"{refusal.what} ({reason})", refusal.remedy)]
+            return [DoctorFinding("database", FAILURE, f"{refusal.what} ({reason})", refusal.remedy)]
         if sqlstate(error) is not None:
             remedy = "give the login a role of the database (`sharequeue migrate --roles` makes them)"
-            return [Finding("database", FAILURE, f"refuses a statement ({reason})", remedy)]
+            return [DoctorFinding("database", FAILURE, f"refuses a statement ({reason})", remedy)]
         if _takes_single_statements(database):
             seen = "ends each transaction: a pooler in statement mode is between"
             return [
-                Finding("database", FAILURE, seen, "set pool_mode = transaction (or session) in the pooler")
+                DoctorFinding(
+                    "database", FAILURE, seen, "set pool_mode = transaction (or session) in the pooler"
+                )
             ]
         remedy = "run `sharequeue up`, or set SHAREQUEUE_DATABASE_URL to a running server"
-        return [Finding("database", FAILURE, f"does not answer ({reason})", remedy)]
+        return [DoctorFinding("database", FAILURE, f"does not answer ({reason})", remedy)]
     finally:
         database.close()
 
@@ -201,11 +203,11 @@ def _takes_single_statements(database: Database) -> bool:
     return True
 
 
-def _postgres(database: Database, number: int, where: str) -> Finding:
+def _postgres(database: Database, number: int, where: str) -> DoctorFinding:
     """Check the version, and that the database can be written."""
     major = number // 10000
     if major < OLDEST_POSTGRES:
-        return Finding(
+        return DoctorFinding(
             "database",
             FAILURE,
             f"PostgreSQL {major} at {where}",
@@ -220,11 +222,11 @@ def _postgres(database: Database, number: int, where: str) -> Finding:
             "make it writable (it is a standby, or default_transaction_read_only is on, as on a managed server whose "
             "disk is full), or set SHAREQUEUE_DATABASE_URL to the primary server"
         )
-        return Finding("database", FAILURE, f"PostgreSQL {major} at {where} is read-only", remedy)
-    return Finding("database", OK, f"PostgreSQL {major}.{number % 10000} at {where}")
+        return DoctorFinding("database", FAILURE, f"PostgreSQL {major} at {where} is read-only", remedy)
+    return DoctorFinding("database", OK, f"PostgreSQL {major}.{number % 10000} at {where}")
 
 
-def _notifications(database: Database) -> list[Finding]:
+def _notifications(database: Database) -> list[DoctorFinding]:
     """Find that the server's queue of notifications is half full: the state then sends none."""
     usage = database.rows(sa.text("select pg_notification_queue_usage() as usage"))[0]["usage"]
     if usage < NOTIFICATIONS_USAGE:
@@ -234,10 +236,10 @@ def _notifications(database: Database) -> list[Finding]:
         "end the session that listens and does not read: idle in a transaction, or in ClientWrite, with the oldest "
         "xact_start in pg_stat_activity"
     )
-    return [Finding("notifications", WARNING, seen, remedy)]
+    return [DoctorFinding("notifications", WARNING, seen, remedy)]
 
 
-def _collation(database: Database) -> list[Finding]:
+def _collation(database: Database) -> list[DoctorFinding]:
     """Find that the order of texts changed below the indexes: another operating system, or a newer one."""
     found = database.rows(
         sa.text(
@@ -248,7 +250,7 @@ def _collation(database: Database) -> list[Finding]:
     return _collation_finding(found["name"], found["made"], found["now"])
 
 
-def _collation_finding(name: str, made: str | None, now: str | None) -> list[Finding]:
+def _collation_finding(name: str, made: str | None, now: str | None) -> list[DoctorFinding]:
     """Return the finding of a database whose collation had a version and has another one; a C locale has none."""
     if made is None or now is None or made == now:
         return []
@@ -256,10 +258,10 @@ def _collation_finding(name: str, made: str | None, now: str | None) -> list[Fin
         f"{name} was made with version {made} of its collation, which is {now} now: an index may miss a text"
     )
     remedy = f"stop all work; `reindex database {name}; alter database {name} refresh collation version`"
-    return [Finding("collation", WARNING, seen, remedy)]
+    return [DoctorFinding("collation", WARNING, seen, remedy)]
 
 
-def _clock(database_time: datetime, before: datetime, after: datetime) -> Finding:
+def _clock(database_time: datetime, before: datetime, after: datetime) -> DoctorFinding:
     """Check that this machine's clock agrees with the database's.
 
     The database's clock decides about locks; this machine's clock is only used in reports and logs.
@@ -267,30 +269,34 @@ def _clock(database_time: datetime, before: datetime, after: datetime) -> Findin
     skew = max((before - database_time).total_seconds(), (database_time - after).total_seconds(), 0.0)
     if skew > SKEW_SECONDS:
         seen = f"the clocks of this machine and the database differ by {skew:.1f} s"
-        return Finding(
+        return DoctorFinding(
             "clock", WARNING, seen, "synchronise both with NTP; locks use the database's clock, logs do not"
         )
-    return Finding("clock", OK, f"within {max(skew, 0.1):.1f} s of the database's")
+    return DoctorFinding("clock", OK, f"within {max(skew, 0.1):.1f} s of the database's")
 
 
-def _schema(database: Database) -> Finding:
+def _schema(database: Database) -> DoctorFinding:
     try:
         todo = pending(database)
     except SchemaOutdated as error:
-        return Finding("schema", FAILURE, str(error))
+        return DoctorFinding("schema", FAILURE, str(error))
     except ProgrammingError:
         # A worker or reader may not read the list of files, only the version.
         with database.engine.connect() as connection:
             mismatch = schema_mismatch(connection)
-        return Finding("schema", FAILURE, mismatch) if mismatch else Finding("schema", OK, "up to date")
+        return (
+            DoctorFinding("schema", FAILURE, mismatch)
+            if mismatch
+            else DoctorFinding("schema", OK, "up to date")
+        )
     if todo:
-        return Finding(
+        return DoctorFinding(
             "schema", FAILURE, f"{len(todo)} files are pending (first: {todo[0]})", "run `sharequeue migrate`"
         )
-    return Finding("schema", OK, "up to date")
+    return DoctorFinding("schema", OK, "up to date")
 
 
-def _copied(database: Database) -> list[Finding]:
+def _copied(database: Database) -> list[DoctorFinding]:
     """Find what logical replication does not copy: values of sequences, and later partitions of the journal."""
     findings = []
     publications = [
@@ -306,7 +312,7 @@ def _copied(database: Database) -> list[Finding]:
     if publications:
         seen = f"{', '.join(publications)} publishes the journal's partitions one by one"
         remedy = "alter publication … set (publish_via_partition_root = true): a subscriber stops at a new partition"
-        findings.append(Finding("publication", WARNING, seen, remedy))
+        findings.append(DoctorFinding("publication", WARNING, seen, remedy))
     try:
         behind = State(database).figures.sequences_behind()
     except ProgrammingError as error:
@@ -316,14 +322,14 @@ def _copied(database: Database) -> list[Finding]:
     if behind:
         seen = f"{', '.join(behind)}: the next value is used already, as after a copy of the rows only"
         findings.append(
-            Finding(
+            DoctorFinding(
                 "sequences", FAILURE, seen, "run `sharequeue state raise-epochs --execute`, which sets them"
             )
         )
     return findings
 
 
-def _login(database: Database) -> Finding:
+def _login(database: Database) -> DoctorFinding:
     """Check that the logged-in role is the caller's own: ACLs apply to that role.
 
     A pool with a forced user logs in under another name than the address has; only this check shows it. Some
@@ -339,7 +345,7 @@ def _login(database: Database) -> Finding:
     )[0]
     login = found["login"]
     if asked is not None and asked != login and not asked.startswith((f"{login}.", f"{login}@")):
-        return Finding(
+        return DoctorFinding(
             "login",
             FAILURE,
             f"the address has the user {asked}, but Postgres sees {login}: the pool forces one user, so "
@@ -347,15 +353,15 @@ def _login(database: Database) -> Finding:
             "let the pool log in as each caller (PgBouncer: no user= for the database, auth_file or auth_query)",
         )
     what = "the schema's owner, to whom no ACL applies" if found["owner"] else "ACLs apply"
-    return Finding("login", OK, f"{found['principal']}, {what}")
+    return DoctorFinding("login", OK, f"{found['principal']}, {what}")
 
 
-def _identity(database: Database) -> Finding:
+def _identity(database: Database) -> DoctorFinding:
     """Check that the database is not a copy of that of the state."""
     place = State(database).administration.place()
     if not place.is_copy:
-        return Finding("identity", OK, f"the state is that of {place.here}")
-    return Finding(
+        return DoctorFinding("identity", OK, f"the state is that of {place.here}")
+    return DoctorFinding(
         "identity",
         FAILURE,
         f"this is {place.here}, a copy: its state is that of {place.bound_to}, since {place.bound_at}",
@@ -364,7 +370,7 @@ def _identity(database: Database) -> Finding:
     )
 
 
-def _broker(settings: Settings) -> Finding:
+def _broker(settings: Settings) -> DoctorFinding:
     remedy = "if you have no broker, run `sharequeue up`"
     try:
         with Topics(settings, timeout=5) as topics:
@@ -372,12 +378,12 @@ def _broker(settings: Settings) -> Finding:
         # The settings for Spark's client: it supports fewer than the other one.
         spark_options(settings)
     except SettingMissing as error:
-        return Finding("broker", FAILURE, str(error))
+        return DoctorFinding("broker", FAILURE, str(error))
     except ShareError as error:
-        return Finding("broker", FAILURE, error.message.rstrip("."), remedy)
+        return DoctorFinding("broker", FAILURE, error.message.rstrip("."), remedy)
     if wrong := _other_cluster(settings, cluster_id):
-        return Finding("broker", FAILURE, wrong)
-    return Finding("broker", OK, f"{brokers} at {settings.bootstrap_servers}, cluster {cluster_id}")
+        return DoctorFinding("broker", FAILURE, wrong)
+    return DoctorFinding("broker", OK, f"{brokers} at {settings.bootstrap_servers}, cluster {cluster_id}")
 
 
 def _other_cluster(settings: Settings, cluster_id: str) -> str | None:
@@ -397,7 +403,7 @@ def _other_cluster(settings: Settings, cluster_id: str) -> str | None:
     return None
 
 
-def _service(settings: Settings) -> Finding:
+def _service(settings: Settings) -> DoctorFinding:
     # Imported here: the import takes a fifth of the start time of any command.
     import httpx
 
@@ -407,14 +413,16 @@ def _service(settings: Settings) -> Finding:
         with settings.service.client(5) as client:
             response = client.get("/health")
     except SettingMissing as error:
-        return Finding("service", FAILURE, str(error))
+        return DoctorFinding("service", FAILURE, str(error))
     except httpx.HTTPError as error:
         if reason := unanswered(where, error):
-            return Finding("service", FAILURE, reason)
-        return Finding("service", FAILURE, f"{where} does not answer ({error})", remedy)
+            return DoctorFinding("service", FAILURE, reason)
+        return DoctorFinding("service", FAILURE, f"{where} does not answer ({error})", remedy)
     if not response.is_success:
-        return Finding("service", FAILURE, f"{where}/health returns status {response.status_code}", remedy)
-    return Finding("service", OK, f"healthy at {where}")
+        return DoctorFinding(
+            "service", FAILURE, f"{where}/health returns status {response.status_code}", remedy
+        )
+    return DoctorFinding("service", OK, f"healthy at {where}")
 
 
 def _versions() -> list[str]:

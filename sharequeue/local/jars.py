@@ -211,9 +211,9 @@ def _resolve(
 
 
 @contextmanager
-def _watch(process: subprocess.Popen[str]) -> Iterator[_Heard]:
+def _watch(process: subprocess.Popen[str]) -> Iterator[_DownloadLog]:
     """End a resolution that prints nothing for three minutes, so that a hanging connection does not block."""
-    heard = _Heard(process)
+    heard = _DownloadLog(process)
     heard()
     try:
         yield heard
@@ -223,7 +223,7 @@ def _watch(process: subprocess.Popen[str]) -> Iterator[_Heard]:
             process.wait()
 
 
-class _Heard:
+class _DownloadLog:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self.timer = threading.Timer(_SILENCE_SECONDS, process.kill)

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from sharequeue.local import ports, processes
 from sharequeue.local.home import Home, Progress
 from sharequeue.local.preflight import Java, StackError
-from sharequeue.local.processes import Start
+from sharequeue.local.processes import ProcessStart
 
 __all__ = ["ADDRESS", "NAME", "SETTINGS", "cluster_id", "ensure", "write_settings"]
 
@@ -128,7 +128,7 @@ def _start(home: Home, java: Java, jars: Path, port: int, controller: int) -> No
         f"-Dlog4j2.configurationFile={logging}",
         *("-cp", str(jars / "broker" / "*"), "kafka.Kafka", str(settings)),
     ]
-    running = processes.start(home, Start(NAME, command, java.environment(), directory=home.kafka))
+    running = processes.start(home, ProcessStart(NAME, command, java.environment(), directory=home.kafka))
     processes.wait_until(running, lambda: cluster_id(port) == _formatted(home), 60)
 
 

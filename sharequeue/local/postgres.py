@@ -24,7 +24,7 @@ from psycopg2.errors import DuplicateDatabase, UniqueViolation
 from sharequeue.local import ports, processes
 from sharequeue.local.home import Home, Progress, write_private
 from sharequeue.local.preflight import StackError
-from sharequeue.local.processes import Start
+from sharequeue.local.processes import ProcessStart
 
 __all__ = ["NAME", "ensure", "url"]
 
@@ -192,7 +192,7 @@ def _start(home: Home, binaries: Path, prefix: list[str], port: int) -> None:
         str(port),
         *options,
     ]
-    running = processes.start(home, Start(NAME, command, _environment()))
+    running = processes.start(home, ProcessStart(NAME, command, _environment()))
     processes.wait_until(running, lambda: _accepts(home, port), 60)
 
 

@@ -24,8 +24,8 @@ from sharequeue.local.home import Home, read_json, write_json
 from sharequeue.local.preflight import StackError
 
 __all__ = [
+    "ProcessStart",
     "Running",
-    "Start",
     "comes_up",
     "find",
     "forget",
@@ -70,7 +70,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ProcessStart:
     """How a component is started: the command, its complete environment, and its working directory."""
 
     name: str
@@ -105,7 +105,7 @@ def find(home: Home, name: str) -> Running | None:
     return orphan
 
 
-def start(home: Home, how: Start) -> Running:
+def start(home: Home, how: ProcessStart) -> Running:
     """Start a component in its own session, with its output in its log, and write the record."""
     log = _log(home, how.name)
     if log.exists() and log.stat().st_size > _ROTATE_AT:

@@ -14,7 +14,7 @@ import psutil
 
 from sharequeue.local import ports, processes
 from sharequeue.local.home import Home, Progress
-from sharequeue.local.processes import Running, Start
+from sharequeue.local.processes import ProcessStart, Running
 
 __all__ = ["NAME", "ensure", "healthy"]
 
@@ -47,7 +47,7 @@ def ensure(home: Home, addresses: dict[str, str], progress: Progress) -> int:
             str(port),
         ]
         environment = {**os.environ, **addresses, "SHAREQUEUE_HOME": str(home.path)}
-        running = processes.start(home, Start(NAME, command, environment, directory=home.path))
+        running = processes.start(home, ProcessStart(NAME, command, environment, directory=home.path))
         processes.wait_until(running, partial(_answers, running, port), 60)
 
     return ports.start_at_a_port(home, NAME, start, progress)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from sharequeue.reports.html import Html, each, element, joined
-from sharequeue.reports.read import STATES, Window
+from sharequeue.reports.read import STATES, OffsetWindow
 
 STATE_COLOURS = {
     "available": "#56B4E9",
@@ -102,7 +102,7 @@ def bars(
     return joined(_svg(f"{title}: {words}", HEIGHT, *parts), legend({name: colours[name] for name in names}))
 
 
-def strip(window: Window, cells: int = 190) -> Html:
+def strip(window: OffsetWindow, cells: int = 190) -> Html:
     """Draw the in-flight window of a share-partition by offset. A cell of many offsets is divided."""
     return _svg(
         f"{window.topic}-{window.partition}, {window_text(window)}",
@@ -116,7 +116,7 @@ def strip(window: Window, cells: int = 190) -> Html:
     )
 
 
-def window_text(window: Window) -> str:
+def window_text(window: OffsetWindow) -> str:
     """Describe the window in words: its bounds, and how many offsets are in which state."""
     counts = ", ".join(
         f"{number(window.states[state].count)} {state}" for state in STATES if state in window.states
@@ -124,7 +124,7 @@ def window_text(window: Window) -> str:
     return f"offsets {window.spso:,} up to {window.speo:,}: {counts or 'nothing in flight'}"
 
 
-def strip_paths(window: Window, cells: int, width: int, height: int) -> dict[str, str]:
+def strip_paths(window: OffsetWindow, cells: int, width: int, height: int) -> dict[str, str]:
     """Return the strip as one path for each state in it."""
     paths: dict[str, str] = {}
     parts = divided(window, cells)
@@ -143,7 +143,7 @@ def strip_paths(window: Window, cells: int, width: int, height: int) -> dict[str
     return paths
 
 
-def divided(window: Window, cells: int) -> list[dict[str, int]]:
+def divided(window: OffsetWindow, cells: int) -> list[dict[str, int]]:
     """Divide the window into at most `cells` cells of nearly equal length; return their offset counts by state."""
     span = window.speo - window.spso
     cells = min(cells, span)

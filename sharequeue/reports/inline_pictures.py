@@ -14,7 +14,7 @@ from datetime import datetime
 from urllib.parse import quote
 
 from sharequeue.reports.drawing import STATE_COLOURS, number, strip_paths, window_text
-from sharequeue.reports.read import Window
+from sharequeue.reports.read import OffsetWindow
 
 MOST_CHARACTERS = 999
 _WIDTH, _HEIGHT = 320, 60
@@ -97,7 +97,7 @@ def columns(groups: Sequence[Mapping[str, int]], colours: Mapping[str, str], *, 
     return _fitting(drawn, f"{words} {unit}", len(groups))
 
 
-def strip(window: Window | None) -> str:
+def strip(window: OffsetWindow | None) -> str:
     """Return Markdown: the in-flight window of a share-partition, with its numbers in words."""
     if window is None:
         return "nothing in flight"

@@ -13,7 +13,7 @@ from sharequeue.domain.values import DeliveryCount, LeaseRow
 from sharequeue.reports import drawing
 from sharequeue.reports.drawing import CAUSE_COLOURS, OUTCOME_COLOURS, number
 from sharequeue.reports.html import Content, Html, each, element, joined, moment, table
-from sharequeue.reports.read import CausesOfDay, Moment
+from sharequeue.reports.read import CausesOfDay, ReportedMoment
 from sharequeue.reports.remarks import Remark, lines_of
 
 _MOST_COUNTS = 20
@@ -101,7 +101,7 @@ def remarks(found: Iterable[Remark]) -> Html:
     return each(element("p", remark, class_="wrong") for remark in lines[:_MOST_REMARKS] + more)
 
 
-def lag_line(moments: Sequence[Moment]) -> Html:
+def lag_line(moments: Sequence[ReportedMoment]) -> Html:
     """Return the lag of the last 24 hours as a line."""
     if not moments:
         return element("p", "No report of the last 24 hours.")

@@ -32,7 +32,7 @@ MOST_STUCK = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class OffsetWindow:
     """The offsets in flight of one share-partition, [SPSO, SPEO), by state."""
 
     topic: str
@@ -64,7 +64,7 @@ class CausesOfDay:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ReportedMoment:
     """A group at one report, in records. ``ended`` is the number of ended records."""
 
     at: datetime
@@ -82,10 +82,10 @@ class GroupReport:
     at: datetime
     figures: GroupFigures
     statuses: Sequence[SharePartitionStatus] = ()
-    moments: Sequence[Moment] = ()
+    moments: Sequence[ReportedMoment] = ()
     """Of the last 24 hours, oldest first."""
     delivery_counts: Sequence[DeliveryCount] = ()
-    windows: Sequence[Window] = ()
+    windows: Sequence[OffsetWindow] = ()
     """The share-partitions with most in flight, MOST_WINDOWS at most."""
     oldest: Sequence[OldestRecord] = ()
     stuck: Sequence[LeaseRow] = ()
@@ -193,10 +193,10 @@ def read_causes(database: Database, group_id: str) -> list[CausesOfDay]:
     return causes_of_groups(database, [group_id]).get(group_id, [])
 
 
-def read_moments(database: Database, group_id: str) -> list[Moment]:
+def read_moments(database: Database, group_id: str) -> list[ReportedMoment]:
     """Return a group at the reports of the last 24 hours, about 300 at most, oldest first."""
     rows = database.rows(_MOMENTS, group_id=group_id, history=HISTORY)
-    return [Moment(**row) for row in rows]
+    return [ReportedMoment(**row) for row in rows]
 
 
 def read_windows(
@@ -204,7 +204,7 @@ def read_windows(
     group_id: str,
     wanted: Mapping[str, Sequence[int] | None] | None = None,
     most: int | None = MOST_WINDOWS,
-) -> list[Window]:
+) -> list[OffsetWindow]:
     """Return the windows of the share-partitions with most in flight, `most` at most; None means no limit.
 
     `wanted` are the topics, each with its partitions or with None for all of them; without it, every topic. If
@@ -220,9 +220,9 @@ def read_windows(
         partitions=[each for _, each in asked],
         **({"most": most} if chosen is _LARGEST else {}),
     )
-    windows: dict[tuple[str, int], Window] = {}
+    windows: dict[tuple[str, int], OffsetWindow] = {}
     for row in rows:
-        window = Window(row["topic"], row["partition"], row["spso"], row["speo"])
+        window = OffsetWindow(row["topic"], row["partition"], row["spso"], row["speo"])
         window = windows.setdefault((window.topic, window.partition), window)
         window.states[row["state"]] = OffsetSet.parse(row["offsets"])
     return list(windows.values())

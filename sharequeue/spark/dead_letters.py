@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sharequeue.deadletters.outbox import Step
+from sharequeue.deadletters.outbox import BatchStep
 from sharequeue.deadletters.topic import TOPIC_NAME, why_held
 from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.domain.errors import first_line
@@ -67,7 +67,7 @@ def _drain(settings: Settings, state: State, configs: GroupConfigs) -> Drained:
     ends_at = time.monotonic() + DRAIN_SECONDS
     stop = threading.Event()
 
-    def on_step(step: Step, source: SharePartition) -> None:
+    def on_step(step: BatchStep, source: SharePartition) -> None:
         if time.monotonic() > ends_at:
             stop.set()
 

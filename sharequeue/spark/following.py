@@ -40,7 +40,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.groups.membership import Membership
 from sharequeue.reports.waiting_work import GroupWork, work_of
 from sharequeue.spark.handler import RegistryNotAvailable
-from sharequeue.spark.job import Bounds, ShareGroupJob
+from sharequeue.spark.job import RunBounds, ShareGroupJob
 from sharequeue.spark.leasing.crashes import ProcessKilled
 from sharequeue.spark.leasing.group import Opened
 from sharequeue.spark.leasing.renewal import LockLost
@@ -80,7 +80,7 @@ def follow_rounds(
     settings: Settings,
     job: ShareGroupJob,
     membership: Membership,
-    bounds: Bounds,
+    bounds: RunBounds,
     progress: ProgressCallback,
     on_run: OnRun,
 ) -> FollowReport:
@@ -158,7 +158,7 @@ class Follower:
     def __post_init__(self) -> None:
         self._done = FollowReport(group=self.job.group)
 
-    def go(self, bounds: Bounds) -> FollowReport:
+    def go(self, bounds: RunBounds) -> FollowReport:
         """Continue until a bound is reached; return the sums."""
         most, seconds = bounds.get("max_rounds"), bounds.get("max_seconds")
         ends_at = None if seconds is None else self._began_at + finite("max_seconds", seconds)
@@ -211,7 +211,7 @@ class Follower:
             return None
         return found
 
-    def _run(self, found: object, bounds: Bounds) -> None:
+    def _run(self, found: object, bounds: RunBounds) -> None:
         before = self._done.rounds
 
         def report_progress(progress: Progress) -> None:

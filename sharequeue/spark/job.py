@@ -35,7 +35,7 @@ class Summary:
     partial: Handler
 
 
-class Bounds(TypedDict, total=False):
+class RunBounds(TypedDict, total=False):
     """The bounds of a run and of its rounds, as `Pipeline.run` explains them."""
 
     max_rounds: int | None

@@ -45,7 +45,7 @@ from sharequeue.spark.outcomes.outcomes import Acknowledgement, acknowledgements
 from sharequeue.spark.outcomes.written_by_program import WrittenOutcomes, write_outcomes, written_outcomes
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.options import ReaderOptions
-from sharequeue.spark.reading.source import Source, words_of_leaderless
+from sharequeue.spark.reading.source import TopicSource, words_of_leaderless
 from sharequeue.spark.report import AcknowledgedRecords, counted
 from sharequeue.spark.spark_jobs import cancellable
 from sharequeue.spark.table import Shown, Table
@@ -66,7 +66,7 @@ class _Opened:
     freed with its last reference.
     """
 
-    source: Source
+    source: TopicSource
     keeper: LeaseKeeper
     joined: Membership | None
     infos: Mapping[str, TopicInfo]
@@ -341,7 +341,7 @@ def lease(
 
         at = stack.enter_context(opened(settings, spark, state, group, names))
         configs = GroupConfigs.load(at.state.database, group)
-        source = Source(at.settings, at.state, at.topics, at.spark, options, headers)
+        source = TopicSource(at.settings, at.state, at.topics, at.spark, options, headers)
         stack.push(drain)
         member, join = stack.enter_context(a_member(at.settings, group, names, membership))
         join()

@@ -21,7 +21,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.groups.membership import Membership
 from sharequeue.spark.following import OnRun, follow_rounds
 from sharequeue.spark.handler import Handler
-from sharequeue.spark.job import Bounds, ShareGroupJob, Summary
+from sharequeue.spark.job import RunBounds, ShareGroupJob, Summary
 from sharequeue.spark.leasing.group import Opened, a_member, opened
 from sharequeue.spark.leasing.renewal import Member
 from sharequeue.spark.output.manifest import read_output
@@ -53,7 +53,7 @@ class Pipeline(ShareGroupJob):
         state: State | None = None,
         membership: Member | None = None,
         progress: bool | ProgressCallback = True,
-        **bounds: Unpack[Bounds],
+        **bounds: Unpack[RunBounds],
     ) -> RunReport:
         """Lease, handle, write and acknowledge, round by round, until nothing is left to lease.
 
@@ -96,7 +96,7 @@ class Pipeline(ShareGroupJob):
         spark: SparkSession | None = None,
         progress: bool | ProgressCallback = True,
         on_run: OnRun = lambda report: None,
-        **bounds: Unpack[Bounds],
+        **bounds: Unpack[RunBounds],
     ) -> FollowReport:
         """Run, wait for records, and run again, with one Spark session and one membership, until a signal ends it.
 

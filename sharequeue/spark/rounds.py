@@ -67,7 +67,7 @@ from sharequeue.spark.output.owners import refuse_taken
 from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.progress import Progress, ProgressCallback
 from sharequeue.spark.reading.plan import TopicPartition
-from sharequeue.spark.reading.source import Source, timestamps_are_named
+from sharequeue.spark.reading.source import TopicSource, timestamps_are_named
 from sharequeue.spark.report import RoundReport, counted
 from sharequeue.spark.sinks.interface import Accepted, OpenSink, Refused, SinkContext, WrittenRound
 from sharequeue.spark.spark_jobs import uncache
@@ -153,7 +153,7 @@ class Run:
 
     job: ShareGroupJob
     member: Member
-    source: Source
+    source: TopicSource
     context: SinkContext
     sink: OpenSink
     configs: GroupConfigs

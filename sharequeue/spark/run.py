@@ -50,7 +50,7 @@ from sharequeue.spark.output.shared_folder import refuse_unusable
 from sharequeue.spark.progress import Progress, ProgressCallback
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.options import ReaderOptions
-from sharequeue.spark.reading.source import Source, words_of_leaderless
+from sharequeue.spark.reading.source import TopicSource, words_of_leaderless
 from sharequeue.spark.report import RoundReport, RunReport, total
 from sharequeue.spark.rounds import Round, Run, Stopped
 from sharequeue.spark.signals import deferred, forget_interrupted_call
@@ -95,7 +95,9 @@ def run_rounds(
     claim_group(state, job.group, job.pipeline_name, replaces)
     with ended_session_is_named(spark, f"group {job.group}"), RecordReader(settings) as records:
         refuse_unusable(spark, settings, settings.output)
-        source = Source(settings, state, topics, spark, ReaderOptions.of(job.reader_options), job.headers)
+        source = TopicSource(
+            settings, state, topics, spark, ReaderOptions.of(job.reader_options), job.headers
+        )
         context = SinkContext(settings, state, spark, job.names)
         # Before the first lease, each may take minutes: killed runs have left something, the handler reads tables.
         progress(Progress(1, "opening the output", 0, 0, 0.0, None))

@@ -31,7 +31,7 @@ __all__ = [
     "DueDay",
     "Journal",
     "JournalPartition",
-    "Kept",
+    "JournalUpkeep",
     "Replay",
     "ReplayedBatch",
     "ReplayedLease",
@@ -161,7 +161,7 @@ class DueDay:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class JournalUpkeep:
     """The result of one maintenance round of the journal."""
 
     snapshots: int = 0
@@ -356,7 +356,7 @@ class Journal:
 
     def keep(
         self, *, retention: timedelta, updates_per_snapshot: int = UPDATES_PER_SNAPSHOT, ahead: int = 2
-    ) -> Kept:
+    ) -> JournalUpkeep:
         """Do one maintenance round: take due snapshots, create partitions for the days ahead, roll up days that are
         over, remove days older than ``retention``. Each step is a transaction of its own.
 
@@ -377,7 +377,7 @@ class Journal:
             dropped.append(day)
         while self._unless_locked(waiting, _CLEAR_OTHER, retention=retention):
             pass
-        return Kept(taken, tuple(made), tuple(rolled_up), tuple(dropped), next(iter(waiting), None))
+        return JournalUpkeep(taken, tuple(made), tuple(rolled_up), tuple(dropped), next(iter(waiting), None))
 
     def due(self, retention: timedelta) -> list[DueDay]:
         """Return the days that a maintenance round with this retention would remove, with the rows of each."""

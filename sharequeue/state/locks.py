@@ -81,7 +81,7 @@ class Holder(Protocol):
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldLock:
     lease: Lease
     lock: Lock
     acknowledging: bool = False
@@ -106,7 +106,7 @@ class LockKeeper:
         self._member = member
         self._on_lost = on_lost
         self._lost_error = lost_error
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _HeldLock] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stop = False
@@ -133,7 +133,7 @@ class LockKeeper:
         """Renew these from now on. `asked_at` is from before they were asked for: their locks live from then."""
         with self._lock:
             self._held.update(
-                {lease.lease_id: _Held(lease, Lock(asked_at, lease.lock_duration_ms)) for lease in leases}
+                {lease.lease_id: _HeldLock(lease, Lock(asked_at, lease.lock_duration_ms)) for lease in leases}
             )
         self._wake.set()
 
@@ -204,7 +204,7 @@ class LockKeeper:
         due = [each.lock.renewal_due - lock_clock() for each in held]
         return max(0.05, min([0.5, *due]))
 
-    def _renew(self, some: Sequence[_Held]) -> None:
+    def _renew(self, some: Sequence[_HeldLock]) -> None:
         asked_at = lock_clock()
         try:
             results = self._state.renew(self._currents([held.lease for held in some]))

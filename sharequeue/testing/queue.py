@@ -47,7 +47,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class GivenUpRecord:
     """A record with a final failure: `rejected`, or `exhausted` if its deliveries were used up."""
 
     topic: str
@@ -165,7 +165,7 @@ class Queue:
             self.group(job.group, job.topics)
         return _handle(self, job, spark, max_records)
 
-    def write_dead_letters(self, group_id: str) -> list[DeadLetter]:
+    def write_dead_letters(self, group_id: str) -> list[GivenUpRecord]:
         """Write the waiting dead letters in both phases, as the service does, and return them.
 
         A group has dead letters if it has the config `errors.deadletterqueue.topic.name`.
@@ -175,7 +175,7 @@ class Queue:
             log = self._logs[at.topic, at.partition]
             while batch := self.state.dead_letters.open(at, MAX_RECORDS):
                 letters += [
-                    DeadLetter(at.topic, at.partition, offset, run.cause, run.delivery_count, log[offset])
+                    GivenUpRecord(at.topic, at.partition, offset, run.cause, run.delivery_count, log[offset])
                     for run in batch.letters
                     for offset in run.offsets.iter_offsets()
                 ]

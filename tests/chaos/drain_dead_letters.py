@@ -15,7 +15,7 @@ import sys
 import threading
 
 from sharequeue.database import Database
-from sharequeue.deadletters.outbox import Step
+from sharequeue.deadletters.outbox import BatchStep
 from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import SharePartition
@@ -36,7 +36,7 @@ def drain(group: str, batch_records: str, fatal_step: str, nth: str, manner: str
             os._exit(EXIT_CODE)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def on_step(step: str | Step, source: SharePartition | None = None) -> None:
+    def on_step(step: str | BatchStep, source: SharePartition | None = None) -> None:
         nonlocal left
         # Share-partitions are written side by side.
         with lock:

@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from sharequeue.deadletters.outbox import Step
+from sharequeue.deadletters.outbox import BatchStep
 from sharequeue.local.stack import StackInfo
 from tests.chaos.drain_dead_letters import EXIT_CODE
 from tests.chaos.forked_drains import drains
@@ -18,7 +18,7 @@ from tests.fixtures.deadletters import GivenUp
 
 Make = Callable[..., GivenUp]
 Drain = Callable[..., int]
-STEPS: tuple[Step, ...] = get_args(Step)
+STEPS: tuple[BatchStep, ...] = get_args(BatchStep)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,9 @@ def drain(two_drains: tuple[Drain, Drain]) -> Drain:
 
 @pytest.mark.parametrize("manner", [pytest.param("exit", marks=pytest.mark.deep), "kill"])
 @pytest.mark.parametrize("step", STEPS)
-def test_killed_at_a_step_of_the_second_batch(given_up: Make, drain: Drain, step: Step, manner: str) -> None:
+def test_killed_at_a_step_of_the_second_batch(
+    given_up: Make, drain: Drain, step: BatchStep, manner: str
+) -> None:
     """Dead at this step, resumed by the next drain: nothing lost, nothing doubled, whatever was committed."""
     case = given_up(copy=True)
     case.produce(60)

@@ -23,7 +23,7 @@ from typing import get_args
 
 import pytest
 
-from sharequeue.deadletters.outbox import Step
+from sharequeue.deadletters.outbox import BatchStep
 from sharequeue.domain.settings import Settings
 from tests.chaos.forked_drains import drains
 from tests.fixtures.deadletters import GivenUp
@@ -35,7 +35,7 @@ AT_ONCE = 4
 KILLS_A_GROUP = 25
 RECORDS = 30
 PARTITIONS = 3
-STEPS: tuple[Step, ...] = get_args(Step)
+STEPS: tuple[BatchStep, ...] = get_args(BatchStep)
 
 
 @dataclass

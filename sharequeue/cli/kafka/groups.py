@@ -17,7 +17,7 @@ from sharequeue.domain.errors import GroupIdNotFound, ShareError
 from sharequeue.domain.names import printable
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.descriptions import GroupDescription, describe_group, list_groups
-from sharequeue.kafka.offset_resets import OffsetResets, Start, of_file
+from sharequeue.kafka.offset_resets import OffsetResets, ResetOffsets, of_file
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
 
@@ -288,7 +288,7 @@ class _Tool:
             return
         self.print(rows, "\n" + table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows))
 
-    def _start(self, group: str) -> Start:
+    def _start(self, group: str) -> ResetOffsets:
         stored = {(each.topic, each.partition): each.spso for each in self.state.figures.describe(group)}
         wanted: dict[str, tuple[int, ...] | None] = dict.fromkeys(topic for topic, _ in stored)
         if self.given["topics"]:

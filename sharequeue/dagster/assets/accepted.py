@@ -36,7 +36,7 @@ FIRST_LOOK_S = 3.0
 """After this time without an assignment, a member checks whether its topics exist."""
 
 
-class Bounds(dg.Config):
+class Accepting(dg.Config):
     """The limits of this run. Defaults are in the `defs.yaml`; the remaining work is left to the next run."""
 
     max_seconds: float | None = Field(
@@ -63,7 +63,7 @@ class Processing:
 
     context: dg.AssetExecutionContext
     group: ShareGroup
-    bounds: Bounds
+    bounds: Accepting
     settings: SettingsResource
     queue: StateResource
     spark: SparkResource
@@ -79,7 +79,7 @@ def accepted_asset(spec: dg.AssetSpec, group: ShareGroup, execute: Execute) -> d
     @retried_if_useful
     def accepted(
         context: dg.AssetExecutionContext,
-        config: Bounds,
+        config: Accepting,
         sharequeue_settings: SettingsResource,
         sharequeue_state: StateResource,
         sharequeue_spark: SparkResource,
@@ -301,7 +301,7 @@ def _tag_leases(run: Processing, lease_ids: Sequence[int]) -> None:
 
 
 __all__ = [
-    "Bounds",
+    "Accepting",
     "Execute",
     "Processing",
     "accepted_asset",

@@ -92,13 +92,15 @@ def replayed_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) ->
         spark: SparkResource,
     ) -> Any:
         from sharequeue.spark.replays.replay import replay_windows
-        from sharequeue.spark.replays.selection import Window
+        from sharequeue.spark.replays.selection import TimeWindow
 
         # Not the tag of the group's runs: replays are not limited with them.
         context.instance.add_run_tags(context.run.run_id, group.replay_tags)
         job, loaded = pipeline_of(group), settings.load()
         spans = {key: partitions.time_window_for_partition_key(key) for key in context.partition_keys}
-        windows = [Window(span.start, span.end, replay_name(backfill, key)) for key, span in spans.items()]
+        windows = [
+            TimeWindow(span.start, span.end, replay_name(backfill, key)) for key, span in spans.items()
+        ]
         with cancelled_plainly("finished partitions are kept"), Topics(loaded) as topics:
             reports = replay_windows(
                 job,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sharequeue.dagster.quality.expectations import Expectation, read_suite
-from sharequeue.dagster.quality.findings import SHOWN, Finding, Found
+from sharequeue.dagster.quality.findings import SHOWN, Found, LetterFinding
 from sharequeue.reports.data_docs import is_of_life, site_folder
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Validator:
         self._number = 0
 
     def validate(
-        self, frame: "pd.DataFrame", run_name: str, finding: Callable[[Mapping[str, Any]], Finding]
+        self, frame: "pd.DataFrame", run_name: str, finding: Callable[[Mapping[str, Any]], LetterFinding]
     ) -> dict[str, Found]:
         """Validate one batch with both suites, store the results and update the Data Docs. Return what each check
         has found; `finding` makes a finding from the cells of a letter. An expectation without a result has failed.
@@ -132,7 +132,7 @@ def _shortened(reason: str) -> str:
     return line if len(line) <= REASON_CHARACTERS else f"{line[: REASON_CHARACTERS - 1]}…"
 
 
-def _found(result: Any, finding: Callable[[Mapping[str, Any]], Finding]) -> Found:
+def _found(result: Any, finding: Callable[[Mapping[str, Any]], LetterFinding]) -> Found:
     """Return what an expectation has found, from Great Expectations' result."""
     found, outcome = Found(), result.result or {}
     if not result.success:

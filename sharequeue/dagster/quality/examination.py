@@ -16,12 +16,12 @@ from sharequeue.dagster.quality import dead_letters
 from sharequeue.dagster.quality.archived import ArchivedLetters
 from sharequeue.dagster.quality.comparison import Comparison
 from sharequeue.dagster.quality.context import QualityContext, Validator
-from sharequeue.dagster.quality.findings import Finding, Found, Kept
+from sharequeue.dagster.quality.findings import Found, KeptFindings, LetterFinding
 from sharequeue.dagster.quality.judging import Judge
 from sharequeue.dagster.quality.reading import Reading
 from sharequeue.dagster.quality.reconciliation import Reconciliation, about
 from sharequeue.database import Database
-from sharequeue.deadletters.hidden import Hidden, hidden_records
+from sharequeue.deadletters.hidden import HiddenRecords, hidden_records
 from sharequeue.deadletters.redrive.batches import UNHANDLED, HandledLetters, RedriveBatches
 from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
@@ -51,10 +51,10 @@ class Examined:
     not_compared: int = 0
     handled: Mapping[int, HandledLetters] = field(default_factory=dict)
     """The letters that were sent back or discarded, by partition."""
-    hidden: Sequence[Hidden] = ()
+    hidden: Sequence[HiddenRecords] = ()
     """Records that an open transaction hides: they may be letters."""
 
-    def status(self, finding: Finding) -> str | None:
+    def status(self, finding: LetterFinding) -> str | None:
         """Return whether the letter of a finding was sent back or discarded; None if it was neither."""
         if finding.partition is None or finding.offset is None:
             return None
@@ -67,7 +67,7 @@ def examine(
     topic: str,
     topics: Topics,
     settings: Settings,
-    kept: Kept,
+    kept: KeptFindings,
     *,
     most: int,
     context: QualityContext,
@@ -109,7 +109,7 @@ def examine(
                 for each, like in zip(ours, compared, strict=True)
             }
 
-            def finding(row: Mapping[str, Any], by_place: Any = by_place) -> Finding:
+            def finding(row: Mapping[str, Any], by_place: Any = by_place) -> LetterFinding:
                 judged, intact = by_place[int(row["dlq_partition"]), int(row["dlq_offset"])]
                 cells = [f"{key}: {value}" for key, value in row.items() if not key.startswith("dlq_")]
                 return about(judged, ", ".join(cells), intact=intact)

@@ -34,7 +34,7 @@ MISSING, INVENTED, DOUBLED = "missing", "invented", "doubled"
 """Findings of the reconciliation, which counts each kind."""
 
 
-class Place(NamedTuple):
+class BatchPosition(NamedTuple):
     """The position of a letter among those of its source partition: its batch's number and its record's offset."""
 
     sequence: int
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LetterFinding:
     """A letter that breaks a check, or a record without a letter, which has neither partition nor offset."""
 
     found: str
@@ -85,12 +85,12 @@ class Found:
 
     counts: Counter[str] = field(default_factory=Counter)
     """The number of findings, by kind (the reconciliation has several); `findings` has the first."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[LetterFinding] = field(default_factory=list)
     unlisted_below: dict[int, int] = field(default_factory=dict)
     """The end of the offsets, by partition, that may have those that are not listed."""
     problem: str | None = None
 
-    def add(self, kind: str, number: int, findings: Iterable[Finding] = ()) -> None:
+    def add(self, kind: str, number: int, findings: Iterable[LetterFinding] = ()) -> None:
         """Count findings of a kind, and keep those for which there is room."""
         if number:
             self.counts[kind] += number
@@ -135,18 +135,18 @@ class Found:
         return Found(Counter(map(_kind, kept)) + unlisted, kept, self.unlisted_below)
 
 
-def _kind(finding: Finding) -> str:
+def _kind(finding: LetterFinding) -> str:
     return finding.found if finding.found in (MISSING, INVENTED, DOUBLED) else ""
 
 
 @dataclass(slots=True)
-class Kept:
+class KeptFindings:
     """What the checks of a group keep from one run to the next."""
 
     topic_id: str = ""
     next: dict[int, int] = field(default_factory=dict)
     """The offsets at which they continue."""
-    places: dict[SharePartition, Place] = field(default_factory=dict)
+    places: dict[SharePartition, BatchPosition] = field(default_factory=dict)
     """The positions up to which each source partition is reconciled."""
     found: dict[str, Found] = field(default_factory=dict)
     """The findings of each check."""
@@ -154,7 +154,7 @@ class Kept:
     """When the group was created: a later group of the same name numbers its batches from 1 again."""
 
     @classmethod
-    def of(cls, instance: dg.DagsterInstance, asset: dg.AssetKey, group_id: str) -> Kept:
+    def of(cls, instance: dg.DagsterInstance, asset: dg.AssetKey, group_id: str) -> KeptFindings:
         """Return what the last run of the checks on an asset has kept; nothing if it cannot be read."""
         text = instance.daemon_cursor_storage.get_cursor_values({_key(asset)}).get(_key(asset))
         try:
@@ -163,13 +163,13 @@ class Kept:
                 kept["topic_id"],
                 {int(partition): offset for partition, offset in kept["next"].items()},
                 {
-                    SharePartition(group_id, topic, partition): Place(sequence, offset)
+                    SharePartition(group_id, topic, partition): BatchPosition(sequence, offset)
                     for topic, partition, sequence, offset in kept["places"]
                 },
                 {
                     check: Found(
                         Counter(counts),
-                        [Finding(*each) for each in findings],
+                        [LetterFinding(*each) for each in findings],
                         {int(partition): end for partition, end in below.items()},
                     )
                     for check, (counts, findings, below) in kept["found"].items()

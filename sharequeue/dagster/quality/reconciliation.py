@@ -18,13 +18,20 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from sharequeue.dagster.quality.archived import ArchivedLetters, ArchivedSpan
-from sharequeue.dagster.quality.findings import DOUBLED, INVENTED, MISSING, Finding, Found, Place
+from sharequeue.dagster.quality.findings import (
+    DOUBLED,
+    INVENTED,
+    MISSING,
+    BatchPosition,
+    Found,
+    LetterFinding,
+)
 from sharequeue.dagster.quality.judging import Judged
 from sharequeue.dagster.quality.reading import Reading
 from sharequeue.domain.offsets import MAX_OFFSET, OffsetSet
 from sharequeue.domain.values import SharePartition
 
-BEGIN = Place(0, -1)
+BEGIN = BatchPosition(0, -1)
 """Before the first letter."""
 
 
@@ -34,7 +41,7 @@ class Reconciliation:
     It stores only the offsets of the letters. `places` are the positions at which an earlier one ended.
     """
 
-    def __init__(self, places: Mapping[SharePartition, Place]) -> None:
+    def __init__(self, places: Mapping[SharePartition, BatchPosition]) -> None:
         self.found = Found()
         self.archived = 0
         """Records that must have a letter, in the range of this reading."""
@@ -50,7 +57,7 @@ class Reconciliation:
             if each.standing == "invented":
                 self.found.add(INVENTED, 1, [about(each, INVENTED)])
             elif each.batch is not None and each.offset is not None:
-                place = Place(each.batch.sequence, each.offset)
+                place = BatchPosition(each.batch.sequence, each.offset)
                 seen = self._seen[each.batch.source][place.sequence]
                 if place.offset in seen or place <= self._places.get(each.batch.source, BEGIN):
                     doubled.append(each)
@@ -64,20 +71,22 @@ class Reconciliation:
         """Compare with the batches in Postgres, a few at a time; `spans` are from before the reading."""
         for source, span in spans.items():
             seen = self._seen[source]
-            places = [Place(sequence, offset) for sequence, offsets in seen.items() for offset in offsets]
+            places = [
+                BatchPosition(sequence, offset) for sequence, offsets in seen.items() for offset in offsets
+            ]
             known, last = self._places.get(source, BEGIN), max(places, default=BEGIN)
-            closed = Place(span.last_closed, MAX_OFFSET)
+            closed = BatchPosition(span.last_closed, MAX_OFFSET)
             through = closed if reading.reached_end else min(last, closed)
             self.next[source] = max(known, last, through)
             if reading.cut:
                 # Without any letter of this source, nobody knows which ones were removed.
                 first = min(places, default=through)
-                known = max(known, Place(first.sequence, first.offset - 1) if places else first)
+                known = max(known, BatchPosition(first.sequence, first.offset - 1) if places else first)
             if through > known:
                 self._compare(archived, source, known, through)
 
     def _compare(
-        self, archived: ArchivedLetters, source: SharePartition, after: Place, through: Place
+        self, archived: ArchivedLetters, source: SharePartition, after: BatchPosition, through: BatchPosition
     ) -> None:
         """Find the records after one position, up to another one, that have no letter."""
         for batch in archived.since(source, after.sequence, through.sequence):
@@ -91,14 +100,14 @@ class Reconciliation:
             self.archived += wanted.count
             lost = wanted - OffsetSet.from_offsets(self._seen[source].get(batch.sequence, ()))
             missing = (
-                Finding(MISSING, None, None, source.topic, source.partition, offset)
+                LetterFinding(MISSING, None, None, source.topic, source.partition, offset)
                 for offset in lost.iter_offsets()
             )
             self.found.add(MISSING, lost.count, missing)
 
 
-def about(judged: Judged, found: str, *, intact: bool = False) -> Finding:
+def about(judged: Judged, found: str, *, intact: bool = False) -> LetterFinding:
     """Return a finding about a letter."""
     letter = judged.letter
     source = (letter.source_topic, letter.source_partition, letter.source_offset)
-    return Finding(found[:500], letter.partition, letter.offset, *source, intact=intact)
+    return LetterFinding(found[:500], letter.partition, letter.offset, *source, intact=intact)

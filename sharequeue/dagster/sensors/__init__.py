@@ -10,6 +10,6 @@ timestamps of the oldest records.
 from sharequeue.dagster.sensors.active_runs import AT_WORK
 from sharequeue.dagster.sensors.history import history_sensor
 from sharequeue.dagster.sensors.lag import lag_sensor
-from sharequeue.dagster.sensors.observe import Observed, observe_sensor
+from sharequeue.dagster.sensors.observe import ObservedAssets, observe_sensor
 
-__all__ = ["AT_WORK", "Observed", "history_sensor", "lag_sensor", "observe_sensor"]
+__all__ = ["AT_WORK", "ObservedAssets", "history_sensor", "lag_sensor", "observe_sensor"]

@@ -16,7 +16,7 @@ from sharequeue.dagster.names import QUEUE_TAG
 from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.sensors.active_runs import AT_WORK, end, latest_runs, lifeless
 from sharequeue.dagster.sensors.lag import reason_to_wait
-from sharequeue.dagster.sensors.outages import Answer, Kept, keep, sensor_on_state
+from sharequeue.dagster.sensors.outages import SensorAnswer, SensorCursor, keep, sensor_on_state
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.state.journal import Journal
 
@@ -42,8 +42,8 @@ def _tick(
     asset: dg.AssetKey,
     context: dg.SensorEvaluationContext,
     queue: StateResource,
-    kept: Kept,
-) -> Answer:
+    kept: SensorCursor,
+) -> SensorAnswer:
     keep(context, kept)
     partitions = partitions_of(group)
     ours = dg.RunsFilter(job_name=job_name, tags={QUEUE_TAG: group.queue}, statuses=AT_WORK)

@@ -23,7 +23,7 @@ from sharequeue.dagster.clocks import has_passed
 from sharequeue.dagster.position import awaited, silence
 from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.sensors.active_runs import Lifeless, at_work, end_gone, latest_runs, reason_of_failure
-from sharequeue.dagster.sensors.outages import Answer, Kept, keep, sensor_on_state
+from sharequeue.dagster.sensors.outages import SensorAnswer, SensorCursor, keep, sensor_on_state
 from sharequeue.dagster.share_group import LagSensor, ShareGroup
 from sharequeue.domain.figures import SharePartitionStatus
 from sharequeue.domain.names import listed, plural
@@ -55,8 +55,8 @@ def _tick(
     assets: Sequence[dg.AssetKey],
     context: dg.SensorEvaluationContext,
     queue: StateResource,
-    kept: Kept,
-) -> Answer:
+    kept: SensorCursor,
+) -> SensorAnswer:
     given, work, now = group.automation.sensor, work_of(queue.database, group.group), time.time()
     requested_at, since = kept.get("progress"), kept.get("waiting_since", now)
     ended = end_gone(context.instance, group, assets, work)

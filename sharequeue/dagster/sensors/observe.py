@@ -27,7 +27,7 @@ from sharequeue.dagster.position import Position, seen_by_broker, settled, silen
 from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.sensors.active_runs import at_work, end_gone, latest_runs
 from sharequeue.dagster.sensors.lag import FAILED, reason_to_wait, unknown_topics
-from sharequeue.dagster.sensors.outages import Answer, Kept, keep, sensor_on_state
+from sharequeue.dagster.sensors.outages import SensorAnswer, SensorCursor, keep, sensor_on_state
 from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.dagster.state_checks import AGE_BOUNDED, LAG_BOUNDED, evaluation, state_results
 from sharequeue.dagster.topics import observed_topics, written_offsets
@@ -52,7 +52,7 @@ Event = dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedAssets:
     """What the sensor reads, as asset keys, and the job that it requests."""
 
     accepted: dg.AssetKey
@@ -62,7 +62,7 @@ class Observed:
     checks_job: str
 
 
-def observe_sensor(group: ShareGroup, observed: Observed) -> dg.SensorDefinition:
+def observe_sensor(group: ShareGroup, observed: ObservedAssets) -> dg.SensorDefinition:
     """Build a sensor that records the position of `group`, and requests checks of new dead letters."""
     given = group.automation.observe
     return sensor_on_state(
@@ -77,11 +77,11 @@ def observe_sensor(group: ShareGroup, observed: Observed) -> dg.SensorDefinition
 
 def _tick(
     group: ShareGroup,
-    observed: Observed,
+    observed: ObservedAssets,
     context: dg.SensorEvaluationContext,
     queue: StateResource,
-    kept: Kept,
-) -> Answer:
+    kept: SensorCursor,
+) -> SensorAnswer:
     instance, settings = context.instance, queue.settings.load()
     # No transaction is open while this waits for the service, nor while the broker is read.
     violations, _ = _violations(queue.database, group), settled(queue.database, group.group)
@@ -159,7 +159,7 @@ def _violations(database: Database, group: ShareGroup) -> Sequence[str] | None:
         return None
 
 
-def _seen(group: ShareGroup, work: GroupWork, now: list[str], kept: Kept) -> dict[str, str | int]:
+def _seen(group: ShareGroup, work: GroupWork, now: list[str], kept: SensorCursor) -> dict[str, str | int]:
     """Return what is new since the last tick, and the topics without state: no member has subscribed to them."""
     known = kept.get("share_partitions", now)
     new = [each for each in now if each not in known]
@@ -243,7 +243,7 @@ def _due(instance: dg.DagsterInstance, group: ShareGroup, asset: dg.AssetKey) ->
 
 
 def _checks(
-    instance: dg.DagsterInstance, group: ShareGroup, observed: Observed, work: GroupWork
+    instance: dg.DagsterInstance, group: ShareGroup, observed: ObservedAssets, work: GroupWork
 ) -> tuple[list[dg.RunRequest], str]:
     """Request a run of the checks for letters that no materialization has reported, or whose checks have no result.
 
@@ -279,4 +279,4 @@ def _has_results(instance: dg.DagsterInstance, run: dg.RunRecord) -> bool:
     return bool(evaluations.records)
 
 
-__all__ = ["Observed", "observe_sensor"]
+__all__ = ["ObservedAssets", "observe_sensor"]

@@ -44,10 +44,10 @@ _READ: Mapping[str, TypeAdapter[Any]] = {
 }
 """The fields of all cursors that a tick reads, with their types. A person may set any cursor."""
 
-Kept = dict[str, Any]
+SensorCursor = dict[str, Any]
 """What a sensor stores for its next tick."""
-Answer = dg.SensorResult | dg.SkipReason
-Tick = Callable[[dg.SensorEvaluationContext, StateResource, Kept], Answer]
+SensorAnswer = dg.SensorResult | dg.SkipReason
+Tick = Callable[[dg.SensorEvaluationContext, StateResource, SensorCursor], SensorAnswer]
 
 
 def sensor_on_state(
@@ -62,7 +62,7 @@ def sensor_on_state(
         default_status=dg.DefaultSensorStatus.RUNNING if enabled else dg.DefaultSensorStatus.STOPPED,
         description=description,
     )
-    def sensor(context: dg.SensorEvaluationContext, sharequeue_state: StateResource) -> Answer:
+    def sensor(context: dg.SensorEvaluationContext, sharequeue_state: StateResource) -> SensorAnswer:
         kept = _cursor_of(context)
         outage = kept.pop(_OUTAGE, None)
         left = outage["until"] - time.time() if outage else 0
@@ -84,12 +84,12 @@ def sensor_on_state(
     return sensor
 
 
-def keep(context: dg.SensorEvaluationContext, kept: Kept) -> None:
+def keep(context: dg.SensorEvaluationContext, kept: SensorCursor) -> None:
     """Store data for the next tick, whatever this one returns."""
     context.update_cursor(json.dumps(kept))
 
 
-def _cursor_of(context: dg.SensorEvaluationContext) -> Kept:
+def _cursor_of(context: dg.SensorEvaluationContext) -> SensorCursor:
     """Return the fields of the sensor's cursor that a tick reads; empty at its first tick.
 
     What is not of ours is left out: it would fail each tick before a new cursor is stored.
@@ -98,7 +98,7 @@ def _cursor_of(context: dg.SensorEvaluationContext) -> Kept:
         stored = json.loads(context.cursor or "{}")
     except (ValueError, RecursionError):
         return {}
-    found: Kept = {}
+    found: SensorCursor = {}
     for name, kind in _READ.items() if isinstance(stored, dict) else ():
         with suppress(ValidationError):
             found[name] = kind.validate_python(stored.get(name))

@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.deadletters.redrive.selection import Place, Selection
+from sharequeue.deadletters.redrive.selection import LetterPosition, Selection
 from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.groups.group_names import group_names
 
@@ -123,12 +123,12 @@ class RedriveBatches:
         )
         return rows[0]["redrive_id"]  # type: ignore[no-any-return]
 
-    def plan(self, redrive_id: uuid.UUID, planned: Iterable[tuple[str, Place]]) -> None:
+    def plan(self, redrive_id: uuid.UUID, planned: Iterable[tuple[str, LetterPosition]]) -> None:
         """Record the letters that a redrive is about to send, each with its group, before any is sent.
 
         Raises InvalidRequest if one of the records was published since the plan, or is being published.
         """
-        found: dict[tuple[str, str, int, int], list[Place]] = {}
+        found: dict[tuple[str, str, int, int], list[LetterPosition]] = {}
         for group, at in planned:
             found.setdefault((group, at.topic, at.source_partition, at.partition), []).append(at)
         self._database.call(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sharequeue.database import Database
-from sharequeue.deadletters.hidden import Hidden, hidden_records
+from sharequeue.deadletters.hidden import HiddenRecords, hidden_records
 from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.redrive.batches import UNHANDLED, RedriveBatches
 from sharequeue.deadletters.redrive.selection import LettersSeen, Selection, check_offsets, check_same
@@ -37,7 +37,7 @@ class DiscardPlan:
     """Whether the topic has any dead letters."""
     unreadable: str | None = None
     """Which records of the topic could not be read, and why; they are left out."""
-    hidden: tuple[Hidden, ...] = ()
+    hidden: tuple[HiddenRecords, ...] = ()
     """Records that an open transaction hides: they may be letters."""
 
     @property

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException, Message
 
 from sharequeue.deadletters.letters import DeadLetter
 from sharequeue.deadletters.redrive.batches import RedriveBatches
-from sharequeue.deadletters.redrive.selection import Place
+from sharequeue.deadletters.redrive.selection import LetterPosition
 from sharequeue.domain.names import is_topic_name
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.kafka.reading import RecordReader
@@ -43,10 +43,12 @@ class Originals:
         A source is read as its letters are taken, so that few large records are in memory. Raises KafkaException and
         `BrokerNotAvailable` for what may pass.
         """
-        for (topic, partition), some in groupby(letters, key=lambda letter: Place.of(letter)[:2]):
+        for (topic, partition), some in groupby(letters, key=lambda letter: LetterPosition.of(letter)[:2]):
             of_source = list(some)
             offsets = {
-                at.source_offset for each in of_source if not each.is_copy and (at := Place.of(each)).topic
+                at.source_offset
+                for each in of_source
+                if not each.is_copy and (at := LetterPosition.of(each)).topic
             }
             wanted = OffsetSet.from_offsets(offset for offset in offsets if offset >= 0)
             records: Iterator[Message] = iter(())
@@ -63,7 +65,7 @@ def _paired(letters: list[DeadLetter], records: Iterator[Message]) -> Iterator[t
         if letter.is_copy:
             yield letter, letter
             continue
-        wanted = Place.of(letter).source_offset
+        wanted = LetterPosition.of(letter).source_offset
         try:
             while refusal is None and (original is None or original.offset < wanted):
                 if (message := next(records, None)) is None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from sharequeue.deadletters.letters import DeadLetter
 from sharequeue.deadletters.redrive.batches import Published, RedriveBatches
-from sharequeue.deadletters.redrive.selection import Place, RedriveRefused
+from sharequeue.deadletters.redrive.selection import LetterPosition, RedriveRefused
 from sharequeue.kafka.topics import Topics, is_same
 
 
@@ -39,7 +39,7 @@ class PublishedRecords:
 
         Raises RedriveRefused if a replay with it is being published: then nobody knows yet.
         """
-        at = Place.of(letter)
+        at = LetterPosition.of(letter)
         named = self._found.get((letter.group or "", at.topic, at.source_partition), ())
         found = [each for each in named if at.source_offset in each.offsets]
         for each in found:

@@ -20,16 +20,16 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from sharequeue.database import Database
-from sharequeue.deadletters.hidden import Hidden, hidden_records
+from sharequeue.deadletters.hidden import HiddenRecords, hidden_records
 from sharequeue.deadletters.letters import read_dead_letters
-from sharequeue.deadletters.outbox import Outbox, Step
+from sharequeue.deadletters.outbox import BatchStep, Outbox
 from sharequeue.deadletters.redrive.batches import UNHANDLED, RedriveBatches, TargetLog
 from sharequeue.deadletters.redrive.originals import sources
 from sharequeue.deadletters.redrive.published_records import PublishedRecords
 from sharequeue.deadletters.redrive.redriven_letters import RedrivenLetters, RefusedLetter
 from sharequeue.deadletters.redrive.selection import (
+    LetterPosition,
     LettersSeen,
-    Place,
     RedriveRefused,
     Selection,
     check_offsets,
@@ -77,7 +77,7 @@ class RedrivePlan:
     topic."""
     published: int = 0
     """Letters whose records have rows in the output of their group, because a replay with them was published."""
-    places: tuple[tuple[str, Place], ...] = ()
+    places: tuple[tuple[str, LetterPosition], ...] = ()
     """The letters that would be sent, each with the group that gave its record up and still reads its topic."""
     groups: frozenset[str] = frozenset()
     """The share groups that have letters in the topic."""
@@ -85,7 +85,7 @@ class RedrivePlan:
     """By target topic: other share groups, which also get the records."""
     unreadable: str | None = None
     """Which records of the topic could not be read, and why; they are left out."""
-    hidden: tuple[Hidden, ...] = ()
+    hidden: tuple[HiddenRecords, ...] = ()
     """Records that an open transaction hides: they may be letters."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """The dead-letter topic and the targets, with their ids: the plan holds only for these."""
@@ -159,7 +159,7 @@ class Redrive:
         rate: float | None = None,
         max_redrives: int = MAX_REDRIVES,
         batch_records: int = BATCH_RECORDS,
-        on_step: Callable[[Step], None] = lambda step: None,
+        on_step: Callable[[BatchStep], None] = lambda step: None,
     ) -> None:
         if target == topic:
             raise RedriveRefused(f"`{topic}` is the dead-letter topic itself: choose another target topic.")
@@ -191,13 +191,13 @@ class Redrive:
         check_offsets(self._topic, self._partitions, self._selection.offsets, logs)
         handled = self._batches.handled()
         published = PublishedRecords(self._batches, self._topics, self._target, self._only_group)
-        groups: dict[Place, str] = {}
-        chosen: list[Place] = []
+        groups: dict[LetterPosition, str] = {}
+        chosen: list[LetterPosition] = []
         targets, causes = Counter[str](), Counter[str]()
         sent_before = discarded = looping = in_output = 0
-        without_copy: dict[Place, str] = {}
-        with_content = set[Place]()
-        content = dict[Place, int]()
+        without_copy: dict[LetterPosition, str] = {}
+        with_content = set[LetterPosition]()
+        content = dict[LetterPosition, int]()
         letters = LettersSeen()
         chosen_groups: set[str] = set()
         for letter in letters.of(read_dead_letters(self._settings, self._topic, logs=logs)):
@@ -213,7 +213,7 @@ class Redrive:
             elif published.has(letter):
                 in_output += 1
             else:
-                at, cause = Place.of(letter), letter.cause or "unknown"
+                at, cause = LetterPosition.of(letter), letter.cause or "unknown"
                 chosen.append(at)
                 groups[at] = letter.group or ""
                 targets[self._target or letter.source_topic] += 1
@@ -258,13 +258,13 @@ class Redrive:
             topic_ids,
         )
 
-    def _gone(self, without_copy: Collection[Place]) -> set[Place]:
+    def _gone(self, without_copy: Collection[LetterPosition]) -> set[LetterPosition]:
         """Return the letters whose record is outside its log, or was in a topic that was deleted or created again.
         Records removed by compaction are only found when they are read."""
         names = {at.topic for at in without_copy}
         logs = {name: self._topics.offsets(name) for name in sources(self._batches, self._topics, names)}
 
-        def is_there(at: Place) -> bool:
+        def is_there(at: LetterPosition) -> bool:
             log = logs.get(at.topic, {}).get(at.source_partition)
             return log is not None and log.log_start <= at.source_offset < log.log_end
 

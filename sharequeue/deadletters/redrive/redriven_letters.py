@@ -22,7 +22,7 @@ from sharequeue.deadletters.redrive.originals import Originals
 from sharequeue.deadletters.redrive.selection import (
     REDRIVE_BATCH,
     REDRIVE_FROM,
-    Place,
+    LetterPosition,
     RedriveRefused,
     check_same,
     original_headers,
@@ -67,7 +67,7 @@ def refused_by_reason(letters: Iterable[RefusedLetter]) -> dict[str, list[str]]:
 
 
 class RedrivenLetters:
-    """Letters of one partition that are redriven in batches: a `Source` of the outbox.
+    """Letters of one partition that are redriven in batches: an `OutboxSource`.
 
     `wanted` has the letters to send together, in order. An open batch of a killed redrive comes first, because it was
     chosen earlier. A letter that cannot be sent is left out of its batch: `gone`, `looping`, `refused_letters`.
@@ -203,7 +203,7 @@ class RedrivenLetters:
         self._targets = {}
         self._check_same(batch)
         found = [DeadLetter.of(message) for message in self._reader.read(*self.place, wanted)]
-        letters = sorted(found, key=Place.of)
+        letters = sorted(found, key=LetterPosition.of)
         gone = wanted - OffsetSet.from_offsets(each.offset for each in letters)
         self.gone += gone.count
         self._left_out = set(gone.iter_offsets())
@@ -240,7 +240,7 @@ class RedrivenLetters:
         """Return the record to send for a letter, whose content is in `original`."""
         own = original_headers(letter) if original is letter else original.headers
         headers = redriven_headers(letter, self._batches.topic, own, batch.only_group, batch.identity)
-        partition = Place.of(letter).source_partition
+        partition = LetterPosition.of(letter).source_partition
         return (
             letter.offset,
             target,

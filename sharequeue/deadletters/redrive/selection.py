@@ -130,7 +130,7 @@ class Selection:
         )
 
 
-class Place(NamedTuple):
+class LetterPosition(NamedTuple):
     """The position of a letter's source record, and the position of the letter."""
 
     topic: str
@@ -140,7 +140,7 @@ class Place(NamedTuple):
     offset: int
 
     @classmethod
-    def of(cls, letter: DeadLetter) -> Place:
+    def of(cls, letter: DeadLetter) -> LetterPosition:
         """Return the place of a letter; a missing number is -1."""
         partition, offset = (
             -1 if at is None else at for at in (letter.source_partition, letter.source_offset)
@@ -258,9 +258,9 @@ def check_same(broker: Topics, topic_ids: Mapping[str, str]) -> None:
 
 
 def in_order(
-    letters: Iterable[Place],
+    letters: Iterable[LetterPosition],
     most: int,
-    sizes: Mapping[Place, int] = MappingProxyType({}),
+    sizes: Mapping[LetterPosition, int] = MappingProxyType({}),
     most_bytes: int = BATCH_BYTES,
 ) -> Iterator[tuple[int, OffsetSet]]:
     """Yield the letters in batches of one partition of their topic, those of each source partition in source order,

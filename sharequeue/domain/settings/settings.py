@@ -83,7 +83,7 @@ class Environment(BaseSettings):
     database_reader_role: str | None = None
 
 
-class Hidden(Mapping[str, str]):
+class HiddenValues(Mapping[str, str]):
     """An immutable mapping that prints its names and hides its values."""
 
     __slots__ = ("_values",)
@@ -164,8 +164,8 @@ class Settings:
             output=located(str(values.get("output") or home / "output")),
             output_shared=bool(values.get("output_shared")),
             ivy_settings=Path(ivy_settings).expanduser().absolute() if ivy_settings else None,
-            kafka=Hidden(values.get("kafka") or {}),
-            registry=Hidden(values.get("registry") or {}),
+            kafka=HiddenValues(values.get("kafka") or {}),
+            registry=HiddenValues(values.get("registry") or {}),
             allowed_hosts=tuple(host.strip() for host in hosts if host.strip()),
             drain_dead_letters=values.get("service_drain_dead_letters") is not False,
             _values=MappingProxyType({**values, **addresses}),

@@ -175,10 +175,12 @@ _GROUP = (
 )
 
 
-_Bounds = tuple[int, int, int, int, int, int]
+_TripleBounds = tuple[int, int, int, int, int, int]
 
 
-def _triple(stem: str, default: int, low: int, high: int, bounds: _Bounds, doc: str) -> tuple[ConfigKey, ...]:
+def _triple(
+    stem: str, default: int, low: int, high: int, bounds: _TripleBounds, doc: str
+) -> tuple[ConfigKey, ...]:
     """Return a service default and the least and greatest value that a group may choose for itself.
 
     `bounds`: default, low and high of the minimum, then of the maximum.

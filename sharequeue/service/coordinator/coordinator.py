@@ -29,7 +29,7 @@ from sharequeue.service.coordinator.dead_letter_turns import DeadLetterTurns
 from sharequeue.service.coordinator.group_steps import GroupSteps
 from sharequeue.service.coordinator.watch import Watch
 from sharequeue.state import State
-from sharequeue.state.journal import Journal, Kept
+from sharequeue.state.journal import Journal, JournalUpkeep
 from sharequeue.state.replicas import ReplicaWork, Work, beat_and_hear, hear_replica, replica_name
 
 _log = logging.getLogger(__name__)
@@ -185,7 +185,7 @@ class Coordinator:
             self._refresh_assignments(_NEWS, due_groups(self._database).behind)
         return found
 
-    def keep(self) -> Kept:
+    def keep(self) -> JournalUpkeep:
         """Write the due snapshots; create, roll up and drop the journal's days; release the disk space of tables that
         are nearly empty. Needs no broker."""
         kept = Journal(self._database).keep(

@@ -20,8 +20,8 @@ from contextlib import suppress
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.database import Database
-from sharequeue.deadletters.outbox import Fenced, Step
-from sharequeue.deadletters.writer import DeadLetterReport, DeadLetterWriter, Held
+from sharequeue.deadletters.outbox import BatchStep, Fenced
+from sharequeue.deadletters.writer import DeadLetterReport, DeadLetterWriter, HeldLetters
 from sharequeue.domain.errors import first_line
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import SharePartition
@@ -102,7 +102,7 @@ class DeadLetterTurns:
         written: dict[SharePartition, int] = {}
         taken = dict.fromkeys(leases, -LEASE_SECONDS)
 
-        def on_step(step: Step, source: SharePartition) -> None:
+        def on_step(step: BatchStep, source: SharePartition) -> None:
             # Once per batch, and while a large batch is written.
             if step == "opened" or time.monotonic() - taken[source] > LEASE_SECONDS / 4:
                 if not leases[source].take():
@@ -148,7 +148,7 @@ class DeadLetterTurns:
         for sources in turns.values():
             pool.submit(self._turn, sources)
 
-    def _log_held(self, held: Iterable[Held]) -> None:
+    def _log_held(self, held: Iterable[HeldLetters]) -> None:
         for each in held:
             source = each.share_partition
             if self._logged.get(source) != each.reason:

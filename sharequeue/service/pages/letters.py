@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from starlette.responses import Response
 
-from sharequeue.deadletters.browsing import Browsed, Seen, browse, letter_at
+from sharequeue.deadletters.browsing import Browsed, ShownLetter, browse, letter_at
 from sharequeue.deadletters.letters import DeadLetter
 from sharequeue.deadletters.redrive.batches import UNHANDLED, HandledLetters, RedriveBatches
 from sharequeue.deadletters.redrive.selection import Selection
@@ -151,7 +151,7 @@ def _one(request: PageRequest, group_id: str, topic: str) -> Response:
     return request.page(name, heading, element("p", why, class_="wrong"), status=404)
 
 
-def _whole(seen: Seen) -> Html:
+def _whole(seen: ShownLetter) -> Html:
     letter = seen.letter
     facts: list[Sequence[Content]] = [
         ("cause", letter.cause or letter.message),

@@ -114,7 +114,7 @@ class Ended:
 
 Write = Callable[[DataFrame, Sequence[Lease]], Written]
 Unread = Callable[[Sequence[Exception], Iterable[SharePartition]], frozenset[SharePartition]]
-"""Returns which partitions have no leader, after errors of jobs that read them (`Source.unread`)."""
+"""Returns which partitions have no leader, after errors of jobs that read them (`TopicSource.unread`)."""
 
 
 class Isolation:

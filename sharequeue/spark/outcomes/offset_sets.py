@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
-from sharequeue.domain.offsets import MAX_OFFSET, Bounds, OffsetSet
+from sharequeue.domain.offsets import MAX_OFFSET, OffsetSet, RangeBounds
 from sharequeue.spark.handler import HandlerError
 
 BITMAP_OFFSETS = 32_768
@@ -68,8 +68,8 @@ def offset_sets_in(files: Sequence[Path], *by: str) -> list[OffsetGroup]:
         return _together(piece for pieces in found for piece in pieces)
 
 
-def _together(pieces: Iterable[tuple[tuple[Any, ...], Bounds, int]]) -> list[OffsetGroup]:
-    ranges: dict[tuple[Any, ...], list[Bounds]] = {}
+def _together(pieces: Iterable[tuple[tuple[Any, ...], RangeBounds, int]]) -> list[OffsetGroup]:
+    ranges: dict[tuple[Any, ...], list[RangeBounds]] = {}
     rows: dict[tuple[Any, ...], int] = {}
     for key, some, count in pieces:
         ranges.setdefault(key, []).append(some)
@@ -77,7 +77,7 @@ def _together(pieces: Iterable[tuple[tuple[Any, ...], Bounds, int]]) -> list[Off
     return [(key, _union(found), rows[key]) for key, found in ranges.items()]
 
 
-def _union(pieces: Sequence[Bounds]) -> OffsetSet:
+def _union(pieces: Sequence[RangeBounds]) -> OffsetSet:
     """Return the union of ranges, which may be in any order and overlap."""
     ranges = np.concatenate(pieces)
     if (lowest := int(ranges[:, 0].min())) < 0:
@@ -91,14 +91,14 @@ def _no_offset(what: str) -> HandlerError:
     )
 
 
-def _in_whole_file(file: Path, by: Sequence[str]) -> list[tuple[tuple[Any, ...], Bounds, int]]:
+def _in_whole_file(file: Path, by: Sequence[str]) -> list[tuple[tuple[Any, ...], RangeBounds, int]]:
     try:
         return _in_file(file, by)
     except (pa.ArrowInvalid, OSError, NotImplementedError) as error:  # these errors do not name the file
         raise pa.ArrowInvalid(f"{file} cannot be read: {error}") from error
 
 
-def _in_file(file: Path, by: Sequence[str]) -> list[tuple[tuple[Any, ...], Bounds, int]]:
+def _in_file(file: Path, by: Sequence[str]) -> list[tuple[tuple[Any, ...], RangeBounds, int]]:
     try:
         return _pieces(file, by, dictionaries=by)
     except (pa.ArrowInvalid, OSError, NotImplementedError):
@@ -108,7 +108,7 @@ def _in_file(file: Path, by: Sequence[str]) -> list[tuple[tuple[Any, ...], Bound
 
 def _pieces(
     file: Path, by: Sequence[str], dictionaries: Sequence[str]
-) -> list[tuple[tuple[Any, ...], Bounds, int]]:
+) -> list[tuple[tuple[Any, ...], RangeBounds, int]]:
     pieces = []
     parquet = pq.ParquetFile(
         file, read_dictionary=list(dictionaries), buffer_size=READ_AT_ONCE_BYTES, pre_buffer=False
@@ -142,7 +142,7 @@ def _plain(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
 
 
-def _runs(offsets: NDArray[np.int64]) -> Bounds:
+def _runs(offsets: NDArray[np.int64]) -> RangeBounds:
     """Return the ranges of offsets, which may be in any order and occur several times."""
     if (offsets[1:] <= offsets[:-1]).any():
         offsets = np.unique(offsets)
@@ -167,7 +167,7 @@ def _bitmaps(records: DataFrame, by: Sequence[str]) -> DataFrame:
     return made.select(*by, "bucket", some, "rows")
 
 
-def _ones(bits: pa.BinaryScalar, first: int) -> Bounds:
+def _ones(bits: pa.BinaryScalar, first: int) -> RangeBounds:
     """Return the ranges of a bitmap whose first bit is that offset."""
     if not bits.is_valid:
         return np.array([[first, first + BITMAP_OFFSETS]])

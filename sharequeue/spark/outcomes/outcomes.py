@@ -201,7 +201,7 @@ MOST_NAMED = 5
 
 
 class Logs(Protocol):
-    """The queries to the logs that were leased from. `reading.source.Source` sends them to the broker."""
+    """The queries to the logs that were leased from. `reading.source.TopicSource` sends them to the broker."""
 
     def log_starts(
         self, missing: Iterable[tuple[Lease, OffsetSet]], infos: Mapping[str, TopicInfo]

@@ -27,7 +27,7 @@ from sharequeue.spark.output.folders import folder_name
 from sharequeue.spark.output.parquet import read_parquet
 from sharequeue.spark.output.reachable import failed_by_store
 from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse_unshared
-from sharequeue.spark.reading.source import Source
+from sharequeue.spark.reading.source import TopicSource
 
 _NO_LEASE = -1
 _Outcomes = DataFrame | str | PathLike[str]
@@ -43,7 +43,11 @@ class WrittenOutcomes:
 
 
 def write_outcomes(
-    source: Source, leases: Sequence[Lease], outcomes: DataFrame, root: str, before: WrittenOutcomes | None
+    source: TopicSource,
+    leases: Sequence[Lease],
+    outcomes: DataFrame,
+    root: str,
+    before: WrittenOutcomes | None,
 ) -> WrittenOutcomes:
     """Write outcomes into a folder for these leases only, below `root`; return its path, or `root` itself without a
     lease.
@@ -68,7 +72,7 @@ def write_outcomes(
 
 
 def written_outcomes(
-    source: Source, leases: Sequence[Lease], outcomes: WrittenOutcomes | _Outcomes
+    source: TopicSource, leases: Sequence[Lease], outcomes: WrittenOutcomes | _Outcomes
 ) -> dict[int, Seen]:
     """Return these outcomes by lease id, after making them durable.
 
@@ -85,7 +89,7 @@ def written_outcomes(
     return _seen(source, leases, _durable(source, outcomes))
 
 
-def _durable(source: Source, outcomes: _Outcomes) -> DataFrame:
+def _durable(source: TopicSource, outcomes: _Outcomes) -> DataFrame:
     """Return the outcomes as they are in storage, after flushing files on this machine."""
     spark = source.spark
     if isinstance(outcomes, DataFrame):
@@ -104,7 +108,7 @@ def _durable(source: Source, outcomes: _Outcomes) -> DataFrame:
     return written
 
 
-def _seen(source: Source, leases: Sequence[Lease], written: DataFrame) -> dict[int, Seen]:
+def _seen(source: TopicSource, leases: Sequence[Lease], written: DataFrame) -> dict[int, Seen]:
     absent = [name for name in _WRITTEN_AS if name not in written.columns]
     if absent:
         raise HandlerError(

@@ -23,7 +23,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
 from sharequeue.deadletters.redrive.selection import REDRIVE_GROUP
-from sharequeue.domain.offsets import Bounds, OffsetSet
+from sharequeue.domain.offsets import OffsetSet, RangeBounds
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Lease
 from sharequeue.kafka.clients import spark_options
@@ -312,7 +312,7 @@ def _runs(segments: Sequence[Segment], pieces: Sequence[Leased]) -> pa.Table:
     """Return the leased ranges inside some segments, one row each."""
     there = _by_partition(pieces)
     owners: list[Leased] = []
-    bounds: list[Bounds] = []
+    bounds: list[RangeBounds] = []
     counts: list[int] = []
     for segment in segments:
         whole = OffsetSet.of((segment.first, segment.end))

@@ -99,7 +99,7 @@ def sought_instead() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedTopics:
     """The topics of some share-partitions, and which of these can be read."""
 
     infos: Mapping[str, TopicInfo]
@@ -110,7 +110,7 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TopicSource:
     """The topics of one run. `reader_options` override our own.
 
     Each lease is read at its own isolation level.
@@ -130,7 +130,9 @@ class Source:
         refuse_without_connector(self.spark)
         spark_options(self.settings)
 
-    def observe(self, share_partitions: Sequence[SharePartition], topics: Iterable[str] = ()) -> Observed:
+    def observe(
+        self, share_partitions: Sequence[SharePartition], topics: Iterable[str] = ()
+    ) -> ObservedTopics:
         """Write the current log ends to the state, which leases nothing beyond them. Return the topics that exist,
         `topics` included, and what may be leased from: a partition without a leader cannot be read.
         """
@@ -138,7 +140,7 @@ class Source:
         self._observed(infos, {sp: logs.get(_at(sp)) for sp in share_partitions})
         led = [sp for sp in share_partitions if sp.topic not in infos or _at(sp) in logs]
         every = {(topic, partition) for topic, info in infos.items() for partition in range(info.partitions)}
-        return Observed(infos, led, frozenset(every.difference(logs)))
+        return ObservedTopics(infos, led, frozenset(every.difference(logs)))
 
     def unread(
         self, errors: Sequence[Exception], share_partitions: Iterable[SharePartition]

@@ -32,8 +32,8 @@ from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.offset_sets import offset_sets
 from sharequeue.spark.output.manifest import ELSEWHERE, read_counted
 from sharequeue.spark.reading.plan import TopicPartition
-from sharequeue.spark.reading.source import Source
-from sharequeue.spark.replays.selection import Window
+from sharequeue.spark.reading.source import TopicSource
+from sharequeue.spark.replays.selection import TimeWindow
 from sharequeue.state import State
 
 WINDOWS_AT_ONCE = 100
@@ -50,7 +50,7 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Logs:
+class ReplayedLogs:
     """The logs of a job's topics as they are when a replay begins."""
 
     infos: Mapping[str, TopicInfo]
@@ -68,7 +68,7 @@ class Logs:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenRecords:
     """The records of one replay: their offsets by topic-partition."""
 
     offsets: Mapping[TopicPartition, OffsetSet]
@@ -76,7 +76,7 @@ class Chosen:
     scanned: int
 
 
-def logs_of(source: Source, topics: Iterable[str], isolation_level: str) -> Logs:
+def logs_of(source: TopicSource, topics: Iterable[str], isolation_level: str) -> ReplayedLogs:
     """Return the log starts and log ends of these topics. Raises UnknownTopicOrPartition, and BrokerNotAvailable also
     for a partition without a leader.
     """
@@ -88,16 +88,20 @@ def logs_of(source: Source, topics: Iterable[str], isolation_level: str) -> Logs
             if partition not in logs:
                 raise BrokerNotAvailable(f"{topic}-{partition} has no leader: its records cannot be read.")
             ends[topic, partition] = logs[partition]
-    return Logs(infos, ends, isolation_level)
+    return ReplayedLogs(infos, ends, isolation_level)
 
 
 def by_time(
-    source: Source, job: ShareGroupJob, logs: Logs, windows: Sequence[Window], allow_missing: bool
-) -> list[Chosen]:
+    source: TopicSource,
+    job: ShareGroupJob,
+    logs: ReplayedLogs,
+    windows: Sequence[TimeWindow],
+    allow_missing: bool,
+) -> list[ChosenRecords]:
     """Return the records of each window. Raises OffsetOutOfRange if retention has removed records of a window, unless
     they may be missing.
     """
-    chosen: list[Chosen] = []
+    chosen: list[ChosenRecords] = []
     lefts = _first_offsets(source, logs, 0)
     for at in range(0, len(windows), WINDOWS_AT_ONCE):
         some = windows[at : at + WINDOWS_AT_ONCE]
@@ -117,17 +121,19 @@ def by_time(
                     place = found[int(number)]
                     place[topic, partition] = place.get((topic, partition), EMPTY) | offsets
         scanned = sum(some.count for some in spans.values())
-        chosen += [Chosen(each, tuple(gone), scanned) for each, gone in zip(found, missing, strict=True)]
+        chosen += [
+            ChosenRecords(each, tuple(gone), scanned) for each, gone in zip(found, missing, strict=True)
+        ]
     return chosen
 
 
 def by_offsets(
-    source: Source,
+    source: TopicSource,
     job: ShareGroupJob,
-    logs: Logs,
+    logs: ReplayedLogs,
     offsets: Mapping[TopicPartition, OffsetSet],
     allow_missing: bool,
-) -> Chosen:
+) -> ChosenRecords:
     """Return the records at these offsets. Raises UnknownTopicOrPartition for a partition that the job does not read,
     OffsetOutOfRange for offsets outside the log, unless those below its start may be missing.
     """
@@ -159,11 +165,11 @@ def by_offsets(
             "partition",
         ):
             found[topic, partition] = some
-    return Chosen(found, tuple(gone), sum(some.count for some in spans.values()))
+    return ChosenRecords(found, tuple(gone), sum(some.count for some in spans.values()))
 
 
 def accepted_by(
-    source: Source, job: ShareGroupJob, lease_ids: Sequence[int]
+    source: TopicSource, job: ShareGroupJob, lease_ids: Sequence[int]
 ) -> dict[TopicPartition, OffsetSet]:
     """Return the offsets that these leases had accepted, from the files that count.
 
@@ -258,7 +264,9 @@ def stand_ins(
     ]
 
 
-def refuse_changed(source: Source, logs: Logs, missing: Mapping[TopicPartition, OffsetSet]) -> None:
+def refuse_changed(
+    source: TopicSource, logs: ReplayedLogs, missing: Mapping[TopicPartition, OffsetSet]
+) -> None:
     """Raise UnknownTopicId when a topic was deleted or recreated since the replay began, and OffsetOutOfRange when
     retention has removed records that are `missing` now.
     """
@@ -277,13 +285,15 @@ def refuse_changed(source: Source, logs: Logs, missing: Mapping[TopicPartition, 
             )
 
 
-def _inside(window: Window) -> Column:
+def _inside(window: TimeWindow) -> Column:
     return fn.expr(
         f"timestamp >= timestamp_millis({window.since_ms}) and timestamp < timestamp_millis({window.until_ms})"
     )
 
 
-def _first_offsets(source: Source, logs: Logs, since_ms: int) -> dict[TopicPartition, int | None]:
+def _first_offsets(
+    source: TopicSource, logs: ReplayedLogs, since_ms: int
+) -> dict[TopicPartition, int | None]:
     """Return the first offset at or after a time in each partition, None if there is none."""
     found: dict[TopicPartition, int | None] = {}
     for topic, info in logs.infos.items():
@@ -295,7 +305,9 @@ def _first_offsets(source: Source, logs: Logs, since_ms: int) -> dict[TopicParti
     return found
 
 
-def _spans(logs: Logs, firsts: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, OffsetSet]:
+def _spans(
+    logs: ReplayedLogs, firsts: Mapping[TopicPartition, int | None]
+) -> dict[TopicPartition, OffsetSet]:
     return {
         at: OffsetSet.of((first, logs.end(at)))
         for at, first in firsts.items()
@@ -304,9 +316,9 @@ def _spans(logs: Logs, firsts: Mapping[TopicPartition, int | None]) -> dict[Topi
 
 
 def _removed(
-    source: Source,
-    logs: Logs,
-    window: Window,
+    source: TopicSource,
+    logs: ReplayedLogs,
+    window: TimeWindow,
     lefts: Mapping[TopicPartition, int | None],
     allow_missing: bool,
 ) -> list[str]:

@@ -43,12 +43,12 @@ from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.reading.plan import TopicPartition
-from sharequeue.spark.reading.source import Source, timestamps_are_named
+from sharequeue.spark.reading.source import TopicSource, timestamps_are_named
 from sharequeue.spark.replays import offsets as log_offsets
-from sharequeue.spark.replays.offsets import Chosen, Logs
+from sharequeue.spark.replays.offsets import ChosenRecords, ReplayedLogs
 from sharequeue.spark.replays.report import ReplayedPartition, ReplayReport
 from sharequeue.spark.replays.selection import (
-    Window,
+    TimeWindow,
     checked_name,
     name_of_leases,
     name_of_offsets,
@@ -99,7 +99,7 @@ def replay(
         checked_name(name)
     with _opened(job, settings, state, topics, spark) as work:
         if since is not None and until is not None:
-            window = Window(since, until, name or "")
+            window = TimeWindow(since, until, name or "")
             (chosen,) = log_offsets.by_time(work.source, job, work.logs, [window], allow_missing)
             return work.replayed(chosen, window.name, str(window), dry_run)
         if leases:
@@ -120,7 +120,7 @@ def replay(
 def replay_windows(
     job: ShareGroupJob,
     settings: Settings,
-    windows: Sequence[Window],
+    windows: Sequence[TimeWindow],
     *,
     state: State,
     topics: Topics,
@@ -153,7 +153,7 @@ def _opened(
 ) -> Iterator[_Work]:
     """Yield the resources of a replay. Spark's jobs of the block are cancelled when it ends with an exception."""
     level = GroupConfigs.load(state.database, job.group).isolation_level
-    source = Source(settings, state, topics, spark, ReaderOptions.of(job.reader_options), job.headers)
+    source = TopicSource(settings, state, topics, spark, ReaderOptions.of(job.reader_options), job.headers)
     refuse_unusable(spark, settings, settings.output)
     work = _Work(job, source, log_offsets.logs_of(source, job.topics, level), time.monotonic())
     with cancellable(spark) as cancel:
@@ -174,13 +174,13 @@ def _opened(
 @dataclass(slots=True)
 class _Work:
     job: ShareGroupJob
-    source: Source
-    logs: Logs
+    source: TopicSource
+    logs: ReplayedLogs
     began_at: float
     unfinished: str | None = None
     """The folder of the attempt that is being written."""
 
-    def replayed(self, chosen: Chosen, name: str, words: str, dry_run: bool) -> ReplayReport:
+    def replayed(self, chosen: ChosenRecords, name: str, words: str, dry_run: bool) -> ReplayReport:
         """Replay the chosen records, or only report them."""
         report = ReplayReport(
             self.job.group,

@@ -25,7 +25,7 @@ MOST_LEASES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TimeWindow:
     """Records whose timestamps are at or after `since` and before `until`; a time without a zone is UTC, and both are
     UTC afterwards: Python compares two times of one zone by local clock time, which repeats in autumn.
 

@@ -29,8 +29,8 @@ from sharequeue.spark.leasing.group import living_topics
 from sharequeue.spark.outcomes.outcomes import seen_of, without_outcome
 from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.reading.plan import TopicPartition
-from sharequeue.spark.reading.source import Source, timestamps_are_named
-from sharequeue.spark.replays.offsets import Logs, in_flight, logs_of, stand_ins
+from sharequeue.spark.reading.source import TopicSource, timestamps_are_named
+from sharequeue.spark.replays.offsets import ReplayedLogs, in_flight, logs_of, stand_ins
 from sharequeue.spark.spark_jobs import uncache
 from sharequeue.spark.table import Shown, Table
 from sharequeue.state import State
@@ -85,7 +85,7 @@ def try_on(
     began = time.monotonic()
     there = living_topics(topics, state, job.group, job.topics)
     configs = GroupConfigs.load(state.database, job.group)
-    source = Source(settings, state, topics, spark, ReaderOptions.of(job.reader_options), job.headers)
+    source = TopicSource(settings, state, topics, spark, ReaderOptions.of(job.reader_options), job.headers)
     leases, remark = _would_lease(
         job, records, state, logs_of(source, there, configs.isolation_level), configs
     )
@@ -148,7 +148,7 @@ def _of_a_run(job: ShareGroupJob, counts: Mapping[str, int]) -> Iterator[str]:
 
 
 def _would_lease(
-    job: ShareGroupJob, records: int, state: State, logs: Logs, configs: GroupConfigs
+    job: ShareGroupJob, records: int, state: State, logs: ReplayedLogs, configs: GroupConfigs
 ) -> tuple[list[Lease], str | None]:
     """Return stand-ins for leases of the next records, spread over the partitions; and a remark if they are other
     records.
@@ -179,7 +179,9 @@ def _would_lease(
     return stand_ins(job.group, taken, logs.isolation_level), remark
 
 
-def _deliverable(job: ShareGroupJob, state: State, logs: Logs) -> dict[TopicPartition, list[Delivery]]:
+def _deliverable(
+    job: ShareGroupJob, state: State, logs: ReplayedLogs
+) -> dict[TopicPartition, list[Delivery]]:
     """Return what the state would deliver now, by partition: redelivered records first, then fresh ones."""
     again = [each for each in in_flight(state, job.group) if each.due]
     found: dict[TopicPartition, list[Delivery]] = {}

@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka import Producer
 
 from sharequeue import Database, Settings
-from sharequeue.consumer.reader import Reader
+from sharequeue.consumer.reader import LeaseReader
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.kafka.clients import client_config
 from tests.fixtures.stack import MakeTopic
@@ -174,7 +174,7 @@ def test_only_missing_records_are_gaps(settings: Settings, make_topic: MakeTopic
             producer.commit_transaction()
             there.update(range(end, end + count))
         end += count + 1
-    reader = Reader(settings, {}, "read_committed", 1 << 20)
+    reader = LeaseReader(settings, {}, "read_committed", 1 << 20)
     try:
         for _ in range(20):
             ranges = [

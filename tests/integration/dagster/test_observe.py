@@ -21,7 +21,7 @@ from sharequeue.dagster.assets.reports import spso_and_lag_asset
 from sharequeue.dagster.names import MEMBER_TAG
 from sharequeue.dagster.reports import figures
 from sharequeue.dagster.resources import SettingsResource
-from sharequeue.dagster.sensors import Observed, observe_sensor
+from sharequeue.dagster.sensors import ObservedAssets, observe_sensor
 from sharequeue.dagster.share_group import TOPIC_PREFIX, Automation, LagSensor
 from sharequeue.database import Database
 from sharequeue.domain.figures import SharePartitionStatus
@@ -44,7 +44,7 @@ from tests.waiting import PATIENCE_S, pass_time
 
 ACCEPTED = dg.AssetKey(["g", "accepted"])
 REPORT, LETTERS = dg.AssetKey(["g", "spso_and_lag"]), dg.AssetKey(["g", "dead_letters"])
-OBSERVED = Observed(ACCEPTED, REPORT, LETTERS, [REPORT, LETTERS], "g_checks")
+OBSERVED = ObservedAssets(ACCEPTED, REPORT, LETTERS, [REPORT, LETTERS], "g_checks")
 Tick = Callable[..., Any]
 
 

@@ -13,7 +13,7 @@ from sharequeue.database.migrations import migrate
 from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.local import doctor, postgres
-from sharequeue.local.doctor import FAILURE, WARNING, Finding
+from sharequeue.local.doctor import FAILURE, WARNING, DoctorFinding
 from sharequeue.local.home import Home
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
@@ -171,7 +171,7 @@ def test_the_highest_id_may_be_in_any_table(
 def test_doctor_finds_what_replication_does_not_copy(copied: Database) -> None:
     """Sequences are a failure; a publication of the journal's single partitions is a warning."""
 
-    def found() -> dict[str, Finding]:
+    def found() -> dict[str, DoctorFinding]:
         return {each.subject: each for each in doctor._copied(copied)}
 
     assert found()["sequences"].level == FAILURE

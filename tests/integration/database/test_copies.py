@@ -17,7 +17,7 @@ from sharequeue.domain.errors import FencedStateEpoch, InconsistentClusterId
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import AcknowledgeType, SharePartition
-from sharequeue.local.doctor import FAILURE, OK, Finding, examine_servers
+from sharequeue.local.doctor import FAILURE, OK, DoctorFinding, examine_servers
 from sharequeue.state import State
 from tests import single
 from tests.fixtures.stack import MakeCopy
@@ -227,7 +227,7 @@ def test_the_doctor_names_another_kafka_cluster(settings: Settings, private_data
     url = private_database.engine.url.render_as_string(hide_password=False)
     here = settings.replace(database_url=url)
 
-    def broker() -> Finding:
+    def broker() -> DoctorFinding:
         return next(each for each in examine_servers(here) if each.subject == "broker")
 
     assert broker().level == OK

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sharequeue.database import Database
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import SharePartition
-from sharequeue.local.doctor import FAILURE, OK, Finding, examine_servers
+from sharequeue.local.doctor import FAILURE, OK, DoctorFinding, examine_servers
 from sharequeue.local.stack import StackInfo
 from sharequeue.service.health.servers import DatabaseProbe
 from sharequeue.state import State
@@ -180,7 +180,7 @@ def test_readiness_and_doctor_find_a_database_that_cannot_be_written(
     """Both say that it is read-only, and both say ok as soon as it can be written again."""
     settings = Settings.load(stack.home).replace(database_url=_url(private_database))
 
-    def examined() -> Finding:
+    def examined() -> DoctorFinding:
         return next(each for each in examine_servers(settings) if each.subject == "database")
 
     with Database(_url(private_database)) as database:

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from sharequeue.deadletters import outbox, writer
 from sharequeue.deadletters import topic as deadletter_topic
 from sharequeue.deadletters.letters import read_dead_letters
-from sharequeue.deadletters.outbox import Step
+from sharequeue.deadletters.outbox import BatchStep
 from sharequeue.domain.errors import UnknownTopicOrPartition
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
@@ -188,7 +188,7 @@ def test_a_topic_made_again_while_it_is_copied_is_not_taken_for_the_original(giv
     case.reject()
     left = [2]
 
-    def on_step(reached: Step, source: SharePartition) -> None:
+    def on_step(reached: BatchStep, source: SharePartition) -> None:
         left[0] -= reached == "opened"
         if (reached, left[0]) == ("opened", 0):
             left[0] -= 1

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from sharequeue.database import Database
 from sharequeue.deadletters.batches import marker_group
-from sharequeue.deadletters.outbox import Step
+from sharequeue.deadletters.outbox import BatchStep
 from sharequeue.deadletters.topic import CannotWrite, DeadLetterRules, DeadLetterTopic, TopicKeeper
 from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.domain.offsets import OffsetSet
@@ -32,7 +32,7 @@ Make = Callable[..., GivenUp]
 @pytest.mark.parametrize(
     "step", ["initialised", "opened", "begun", "producing", "marked", "committed", "closed"]
 )
-def test_a_drain_that_fails_at_any_step_is_resumed(given_up: Make, step: Step) -> None:
+def test_a_drain_that_fails_at_any_step_is_resumed(given_up: Make, step: BatchStep) -> None:
     """The next drain in the same process writes what is not written and closes what is."""
     case = given_up(partitions=2)
     case.produce(60, partitions=2)
@@ -80,7 +80,7 @@ def test_of_two_writers_one_is_fenced_and_gives_way(given_up: Make) -> None:
     case.reject()
     reached, other_done = threading.Event(), threading.Event()
 
-    def wait_once(step: Step, source: SharePartition) -> None:
+    def wait_once(step: BatchStep, source: SharePartition) -> None:
         if step == "producing" and not reached.is_set():
             reached.set()
             assert other_done.wait(PATIENCE_S)
@@ -138,12 +138,12 @@ def test_a_writer_takes_over_from_one_that_stands_still(given_up: Make) -> None:
     case.reject()
     first_reached, second_reached, first_done = threading.Event(), threading.Event(), threading.Event()
 
-    def first_step(step: Step, source: SharePartition) -> None:
+    def first_step(step: BatchStep, source: SharePartition) -> None:
         if step == "producing" and not first_reached.is_set():
             first_reached.set()
             assert second_reached.wait(PATIENCE_S)
 
-    def second_step(step: Step, source: SharePartition) -> None:
+    def second_step(step: BatchStep, source: SharePartition) -> None:
         if step == "marked" and not second_reached.is_set():
             second_reached.set()
             assert first_done.wait(PATIENCE_S)
@@ -238,7 +238,7 @@ def test_what_passes_by_itself_is_tried_again(
         answers_late("topic")
         return ready(keeper, rules)
 
-    def on_step(step: Step, source: SharePartition) -> None:
+    def on_step(step: BatchStep, source: SharePartition) -> None:
         if step == "marked" and source.partition == 1:
             answers_late("partition")
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from starlette.testclient import TestClient
 
 from sharequeue.consumer.configs import ConsumerConfig
-from sharequeue.consumer.member import Member
+from sharequeue.consumer.member import ConsumerMember
 from sharequeue.database import Database
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import SharePartition
@@ -104,7 +104,7 @@ def test_a_consumer_is_a_member_by_few_calls(queue: Database, calls: Calls, sett
     publish_service_configs(queue, ServiceConfigs.of({"group.share.min.heartbeat.interval.ms": "50"}))
     alter_group_configs(queue, "g", {"share.heartbeat.interval.ms": 50})
     heard = Mock()
-    member = Member(ConsumerConfig("g", settings), queue, heard, heard, heard)
+    member = ConsumerMember(ConsumerConfig("g", settings), queue, heard, heard, heard)
     calls()
     member.subscribe(("t",))
     wait_until(lambda: member.metrics()["heartbeat-total"] > 4)

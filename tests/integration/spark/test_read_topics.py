@@ -32,7 +32,7 @@ from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.reading.plan import Scan, Segment
-from sharequeue.spark.reading.source import Source
+from sharequeue.spark.reading.source import TopicSource
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Produce, RunJob
 from tests.fixtures.stack import MakeTopic
@@ -136,7 +136,7 @@ def test_reader_options_are_the_callers_but_for_what_decides_about_gaps(
     topic = make_topic(1)
     produce(topic, 0, range(10))
     lease = lease_of(81, topic, 0, (1, OffsetSet.of((0, 10))))
-    source = Source(settings, state, topics, spark, ReaderOptions.of({"minPartitions": 5}))
+    source = TopicSource(settings, state, topics, spark, ReaderOptions.of({"minPartitions": 5}))
     again = source.scanned(Scan((Segment(topic, 0, 0, 10),)), "read_committed")
     read = source.records([lease])
     assert (read.rdd.getNumPartitions(), again.rdd.getNumPartitions()) == (5, 1)

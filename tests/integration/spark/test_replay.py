@@ -31,7 +31,7 @@ from sharequeue.spark import HandlerError, Pipeline, ReplayReport, pipeline
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.replays import replay as replay_module
 from sharequeue.spark.replays.replay import replay_windows
-from sharequeue.spark.replays.selection import Window
+from sharequeue.spark.replays.selection import TimeWindow
 from sharequeue.state import State
 from tests.fixtures.logs import delete_before
 from tests.fixtures.pipelines import Assigned, RunJob, standing
@@ -170,8 +170,8 @@ def test_a_day_is_replayed_from_a_log_in_disorder_and_the_group_stays_as_it_is(c
 
 def test_many_windows_are_found_in_one_reading_and_an_empty_one_has_its_folder(case: Case) -> None:
     """Days, an overlapping span, and a day without a record."""
-    windows = [Window.of_day(f"2013-01-0{day}") for day in (1, 2, 3, 4)]
-    windows.append(Window(FIRST_DAY, FIRST_DAY + timedelta(days=3), "all"))
+    windows = [TimeWindow.of_day(f"2013-01-0{day}") for day in (1, 2, 3, 4)]
+    windows.append(TimeWindow(FIRST_DAY, FIRST_DAY + timedelta(days=3), "all"))
     given: Any = {"state": case.state, "topics": case.topics, "spark": case.spark}
     *days, empty, everything = replay_windows(case.job, case.settings, windows, **given)
     for day, report in enumerate(days):

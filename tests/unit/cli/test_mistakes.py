@@ -22,7 +22,7 @@ from sharequeue.cli.consuming import _line, _properties, _row
 from sharequeue.cli.failures import database_failure
 from sharequeue.cli.options import execute_option, parse_topics
 from sharequeue.cli.output import Output, answers, text
-from sharequeue.database.refusals import FULL, LOGIN, PARAMETER, TLS, ConnectionRefused, Refusal
+from sharequeue.database.refusals import FULL, LOGIN, PARAMETER, TLS, ConnectionRefused, RefusalKind
 
 RESET = ("offsets", "reset", "--group", "g")
 KAFKAS = ("share-groups", "--dry-run", "--reset-offsets", "--group", "g")
@@ -215,7 +215,7 @@ def test_an_error_of_postgres_has_its_own_code(state: str, code: str) -> None:
     ],
 )
 def test_a_connection_that_is_refused_is_no_database_that_is_away(
-    refusal: Refusal | None, code: str, said: str
+    refusal: RefusalKind | None, code: str, said: str
 ) -> None:
     """Each kind has its own words and remedy."""
     original = psycopg2.OperationalError("no") if refusal is None else ConnectionRefused("no", refusal)

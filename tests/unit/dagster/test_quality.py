@@ -26,7 +26,7 @@ from sharequeue.dagster.quality.context import REASON_CHARACTERS, QualityContext
 from sharequeue.dagster.quality.dead_letters import HEADERS, header_problems
 from sharequeue.dagster.quality.drift import changes_of
 from sharequeue.dagster.quality.expectations import Expectation, SuiteUnreadable, suite_of
-from sharequeue.dagster.quality.findings import Finding, Found, Kept, Place
+from sharequeue.dagster.quality.findings import BatchPosition, Found, KeptFindings, LetterFinding
 from sharequeue.dagster.quality.judging import Judged, header_texts
 from sharequeue.dagster.quality.reconciliation import Reconciliation, about
 from sharequeue.dagster.share_group import Drift
@@ -148,7 +148,7 @@ def test_doubled_record(validator: Validator) -> None:
     later = replace(later, batch=replace(later.batch, sequence=2))
     letters = [*GOOD, later]
     assert Reconciliation({}).add(letters) == []
-    earlier_run = {SharePartition("flight-delays", "flights", 1): Place(1, 50)}
+    earlier_run = {SharePartition("flight-delays", "flights", 1): BatchPosition(1, 50)}
     assert Reconciliation(earlier_run).add(letters) == [*GOOD[:2]]
 
 
@@ -404,27 +404,27 @@ def test_a_suite_stands_beside_its_defs_yaml() -> None:
 def test_what_the_checks_keep_is_what_the_next_run_reads() -> None:
     """Findings, positions and counts, with the commands that fit in a check's table."""
     at, asset = SharePartition("g", "flights", 0), dg.AssetKey(DQ)
-    lost = Finding("missing", None, None, "flights", 0, 4)
+    lost = LetterFinding("missing", None, None, "flights", 0, 4)
     found = Found(Counter({"missing": 1, "doubled": 30}), [lost], {0: 7})
-    kept = Kept("id", {0: 7}, {at: Place(2, 5)}, {"a": found, "b": Found()}, "2026-01-01")
+    kept = KeptFindings("id", {0: 7}, {at: BatchPosition(2, 5)}, {"a": found, "b": Found()}, "2026-01-01")
     with dg.DagsterInstance.ephemeral() as instance:
-        assert Kept.of(instance, asset, "g") == Kept()
+        assert KeptFindings.of(instance, asset, "g") == KeptFindings()
         kept.store(instance, asset)
-        assert Kept.of(instance, asset, "g") == replace(kept, found={"a": found})
-        assert Kept.of(instance, dg.AssetKey("other"), "g") == Kept()
-    whole, altered = (Finding("x", 0, 3, "flights", 0, 2, intact=intact) for intact in (True, False))
+        assert KeptFindings.of(instance, asset, "g") == replace(kept, found={"a": found})
+        assert KeptFindings.of(instance, dg.AssetKey("other"), "g") == KeptFindings()
+    whole, altered = (LetterFinding("x", 0, 3, "flights", 0, 2, intact=intact) for intact in (True, False))
     assert whole.row("dlq")[-1] == "sharequeue dlq redrive dlq --offsets 0:3"
     assert altered.row("dlq")[-1] == "sharequeue dlq show dlq 0 3"
     assert whole.row("dlq", "discarded")[-1] == "sharequeue dlq show dlq 0 3  # status: discarded"
-    assert (whole.record("dlq"), Finding("x", 0, 3).record("dlq")) == ("flights-0@2", "dlq-0@3")
+    assert (whole.record("dlq"), LetterFinding("x", 0, 3).record("dlq")) == ("flights-0@2", "dlq-0@3")
 
 
 def test_a_finding_stays_until_the_topic_has_lost_its_letter() -> None:
     """One without a letter stays; those that are not listed stay while a letter from then may be there."""
-    lost = Finding("missing", None, None, "flights", 0, 4)
+    lost = LetterFinding("missing", None, None, "flights", 0, 4)
     found = Found()
     found.add("missing", 1, [lost])
-    found.add("doubled", 50, (Finding("doubled", 0, at) for at in range(60, 110)))
+    found.add("doubled", 50, (LetterFinding("doubled", 0, at) for at in range(60, 110)))
     kept = Found().merged(found, {0: 110, 1: 40})
     assert (len(kept.findings), kept.unlisted, kept.counts) == (20, 31, {"missing": 1, "doubled": 50})
 

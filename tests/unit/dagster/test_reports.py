@@ -9,10 +9,10 @@ import pandas as pd
 
 from sharequeue.dagster import reports
 from sharequeue.dagster.tables import preview
-from sharequeue.deadletters.writer import DeadLetterReport, Held, PartitionReport
+from sharequeue.deadletters.writer import DeadLetterReport, HeldLetters, PartitionReport
 from sharequeue.domain.figures import GroupFigures, SharePartitionStatus
 from sharequeue.domain.values import DeliveryCount, SharePartition
-from sharequeue.reports.read import CausesOfDay, GroupReport, Moment
+from sharequeue.reports.read import CausesOfDay, GroupReport, ReportedMoment
 from sharequeue.state.journal import Day
 
 NOW = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
@@ -50,7 +50,7 @@ def test_the_keys_are_the_same_when_nothing_happened() -> None:
 
 def report(partitions: int, reports: int) -> GroupReport:
     """A group of so many share-partitions, of which there are so many reports."""
-    moments = [Moment(NOW + timedelta(minutes=n), 10 * n, 0, 0, 0, n) for n in range(reports)]
+    moments = [ReportedMoment(NOW + timedelta(minutes=n), 10 * n, 0, 0, 0, n) for n in range(reports)]
     return GroupReport(NOW, GroupFigures("g", partitions, 7), [status(n) for n in range(partitions)], moments)
 
 
@@ -97,7 +97,7 @@ def test_held_dead_letters_say_why() -> None:
     """What could not be written is counted and listed with the reason."""
     at = SharePartition("g", "flights", 2)
     report = DeadLetterReport(
-        "dlq.g", (PartitionReport(at, written=3),), (Held(at, 7, "no such topic"),), 0.5
+        "dlq.g", (PartitionReport(at, written=3),), (HeldLetters(at, 7, "no such topic"),), 0.5
     )
     causes = [CausesOfDay(date(2026, 11, day), "rejected", 3, 1) for day in (20, 21)]
     metadata = reports.dead_letters(report, [], causes)

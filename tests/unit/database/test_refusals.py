@@ -11,7 +11,7 @@ from contextlib import suppress
 import psycopg2
 import pytest
 
-from sharequeue.database.refusals import FULL, LOGIN, PARAMETER, TLS, ConnectionRefused, Refusal, connect
+from sharequeue.database.refusals import FULL, LOGIN, PARAMETER, TLS, ConnectionRefused, RefusalKind, connect
 
 _SSL = 80877103
 
@@ -70,7 +70,7 @@ def refusing() -> Iterator[Refusing]:
         ("XX000", "MaxClientsInSessionMode: max clients reached - in Session mode", FULL),
     ],
 )
-def test_a_refusal_has_its_kind(refusing: Refusing, code: str, message: str, refusal: Refusal) -> None:
+def test_a_refusal_has_its_kind(refusing: Refusing, code: str, message: str, refusal: RefusalKind) -> None:
     """By the SQLSTATE, whatever the server's language; a pooler's by its words."""
     refusing.code, refusing.message = code, message
     with pytest.raises(ConnectionRefused) as refused:
@@ -106,7 +106,7 @@ def test_what_passes_by_itself_is_no_refusal(refusing: Refusing, code: str, mess
     ],
 )
 def test_what_libpq_refuses_has_its_kind(
-    refusing: Refusing, parameters: dict[str, str], refusal: Refusal
+    refusing: Refusing, parameters: dict[str, str], refusal: RefusalKind
 ) -> None:
     """A parameter that it does not know, a value that cannot be, TLS that the server does not have: no outage."""
     with pytest.raises(ConnectionRefused) as refused:

@@ -16,7 +16,7 @@ import pytest
 from sharequeue.local import ports, processes
 from sharequeue.local.home import Home, write_json
 from sharequeue.local.preflight import StackError
-from sharequeue.local.processes import Start
+from sharequeue.local.processes import ProcessStart
 from tests.waiting import PATIENCE_S, wait_until
 
 SLEEP = (sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(600)")
@@ -34,7 +34,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 
 def start(home: Home, *command: str, name: str = "sleeper") -> processes.Running:
-    return processes.start(home, Start(name, command, dict(os.environ)))
+    return processes.start(home, ProcessStart(name, command, dict(os.environ)))
 
 
 def test_a_started_component_is_found_and_stopped(home: Home) -> None:

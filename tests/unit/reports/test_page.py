@@ -23,9 +23,9 @@ from sharequeue.reports.parts import duration
 from sharequeue.reports.read import (
     CausesOfDay,
     GroupReport,
-    Moment,
+    OffsetWindow,
     OldestRecord,
-    Window,
+    ReportedMoment,
 )
 
 NOW = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
@@ -44,11 +44,11 @@ def status(partition: int, topic: str = "orders") -> SharePartitionStatus:
     )
 
 
-def window(partition: int, topic: str = "orders", span: int = 100) -> Window:
+def window(partition: int, topic: str = "orders", span: int = 100) -> OffsetWindow:
     """Every state in turn."""
     fifth = span // 5
     states = ("available", "acquired", "acknowledged", "archiving", "archived")
-    return Window(
+    return OffsetWindow(
         topic,
         partition,
         100,
@@ -60,7 +60,7 @@ def window(partition: int, topic: str = "orders", span: int = 100) -> Window:
 def report(partitions: int, name: str = "orders") -> GroupReport:
     """A report on a group of so many share-partitions, with a name of its group, topic, member and reason."""
     figures = GroupFigures(name, partitions, 800 * partitions, 100, stuck_leases=1, throughput=12.5)
-    moments = [Moment(NOW + timedelta(minutes=n), 500 - n, 1, 2, 3, 100 * n) for n in range(300)]
+    moments = [ReportedMoment(NOW + timedelta(minutes=n), 500 - n, 1, 2, 3, 100 * n) for n in range(300)]
     return GroupReport(
         NOW,
         figures,
@@ -119,7 +119,7 @@ def test_a_strip_says_what_it_shows() -> None:
             parts = divided(window(0, span=span), cells)
             assert len(parts) == min(cells, span)
             assert sum(sum(part.values()) for part in parts) == span
-    assert divided(Window("t", 0, 5, 5), 10) == []
+    assert divided(OffsetWindow("t", 0, 5, 5), 10) == []
 
 
 def test_small_pictures_are_shown_where_they_stand() -> None:
@@ -127,7 +127,7 @@ def test_small_pictures_are_shown_where_they_stand() -> None:
     points = [(NOW + timedelta(minutes=n), float(n * n % 977) * 1e6) for n in range(1_440)]
     ragged = OffsetSet.of(*((100 + 2 * n, 101 + 2 * n) for n in range(5_000)))
     rest = OffsetSet.of((100, 10_100)) - ragged
-    crowded = Window("[x](y)" + "t" * 240, 0, 100, 10_100, {"acquired": ragged, "available": rest})
+    crowded = OffsetWindow("[x](y)" + "t" * 240, 0, 100, 10_100, {"acquired": ragged, "available": rest})
     for text in (
         inline_pictures.line(points, unit="records"),
         inline_pictures.line(points[:1], unit="records"),

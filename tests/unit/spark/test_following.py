@@ -23,7 +23,7 @@ from sharequeue.domain.values import SharePartition
 from sharequeue.reports.waiting_work import GroupWork, WaitingWork
 from sharequeue.spark import MostFailed, SparkNotReady, following
 from sharequeue.spark.following import Follower
-from sharequeue.spark.job import Bounds, ShareGroupJob
+from sharequeue.spark.job import RunBounds, ShareGroupJob
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.progress import Progress, ProgressCallback
 from sharequeue.spark.report import RoundReport, RunReport, total
@@ -88,7 +88,7 @@ class World:
         self.waits: list[WaitingWork | Exception] = []
         self.runs: list[RunReport | Exception] = []
         self.ran: list[ShareGroupJob] = []
-        self.bounds: list[Bounds] = []
+        self.bounds: list[RunBounds] = []
         self.looks = 0
         self.woken = woken
         self.told: list[Progress] = []
@@ -112,7 +112,9 @@ class World:
             raise found
         return GroupWork(AT, [found], 1, AT)
 
-    def run(self, job: ShareGroupJob, *, progress: ProgressCallback, **bounds: Unpack[Bounds]) -> RunReport:
+    def run(
+        self, job: ShareGroupJob, *, progress: ProgressCallback, **bounds: Unpack[RunBounds]
+    ) -> RunReport:
         self.ran.append(job)
         self.bounds.append(bounds)
         done = self.runs.pop(0) if self.runs else report(ROUND)

@@ -10,7 +10,7 @@ import pytest
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.spark.replays.report import ReplayedPartition, ReplayReport
 from sharequeue.spark.replays.selection import (
-    Window,
+    TimeWindow,
     checked_name,
     name_of_leases,
     name_of_offsets,
@@ -21,31 +21,31 @@ from sharequeue.spark.replays.selection import (
 
 def test_a_day_is_as_long_as_it_is_in_its_time_zone() -> None:
     """23 hours where clocks go forward; named after itself."""
-    day = Window.of_day("2013-03-31", "Europe/Berlin")
+    day = TimeWindow.of_day("2013-03-31", "Europe/Berlin")
     assert (day.until_ms - day.since_ms, day.name) == (23 * 3_600_000, "2013-03-31")
-    assert Window.of_day("2013-03-31").since_ms == 1_364_688_000_000
+    assert TimeWindow.of_day("2013-03-31").since_ms == 1_364_688_000_000
 
 
 def test_the_hour_that_comes_twice_is_two_hours() -> None:
     """Clocks show 02:00 at the beginning and at the end of the first one."""
     zone = ZoneInfo("Europe/Berlin")
     two = datetime(2012, 10, 28, 2, tzinfo=zone)
-    first, second = Window(two, two.replace(fold=1)), Window(two.replace(fold=1), two.replace(hour=3))
+    first, second = TimeWindow(two, two.replace(fold=1)), TimeWindow(two.replace(fold=1), two.replace(hour=3))
     assert first.until_ms - first.since_ms == second.until_ms - second.since_ms == 3_600_000
     assert first.until_ms == second.since_ms
 
 
 def test_a_window_has_a_name_of_its_own() -> None:
     begin = datetime(2013, 1, 1, 6, tzinfo=UTC)
-    assert Window(begin, begin + timedelta(hours=1)).name == "20130101T060000Z-20130101T070000Z"
-    assert Window(begin.replace(hour=0), begin.replace(hour=0) + timedelta(days=1)).name == "2013-01-01"
-    assert Window(begin.replace(tzinfo=None), begin + timedelta(hours=1), "x").since == begin
+    assert TimeWindow(begin, begin + timedelta(hours=1)).name == "20130101T060000Z-20130101T070000Z"
+    assert TimeWindow(begin.replace(hour=0), begin.replace(hour=0) + timedelta(days=1)).name == "2013-01-01"
+    assert TimeWindow(begin.replace(tzinfo=None), begin + timedelta(hours=1), "x").since == begin
 
 
 def test_a_time_between_two_milliseconds_is_rounded_up() -> None:
     """Kafka's timestamps are whole milliseconds: the one before is too early."""
     begin = datetime(2013, 1, 1, microsecond=1, tzinfo=UTC)
-    assert Window(begin, begin + timedelta(seconds=1)).since_ms == 1_356_998_400_001
+    assert TimeWindow(begin, begin + timedelta(seconds=1)).since_ms == 1_356_998_400_001
 
 
 def test_offsets_and_leases_are_read() -> None:
@@ -80,7 +80,7 @@ def test_what_is_no_folder_is_no_name(name: str) -> None:
 
 def test_a_day_is_a_date() -> None:
     with pytest.raises(ValueError, match="is not a day"):
-        Window.of_day("today")
+        TimeWindow.of_day("today")
 
 
 def test_a_report_is_what_its_file_says() -> None:

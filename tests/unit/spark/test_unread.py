@@ -10,19 +10,19 @@ import pytest
 from sharequeue.domain.errors import BrokerNotAvailable
 from sharequeue.domain.values import SharePartition
 from sharequeue.kafka.topics import LogOffsets, TopicInfo
-from sharequeue.spark.reading.source import Source
+from sharequeue.spark.reading.source import TopicSource
 
 AT = SharePartition("g", "t", 0)
 
 
-def source(leaderless: frozenset[int]) -> Source:
+def source(leaderless: frozenset[int]) -> TopicSource:
     """Return a source whose topic `t` has one partition."""
     info = TopicInfo("id", 1, leaderless)
     topics: Any = SimpleNamespace(
         describe=lambda names: {"t": info},
         offsets_of=lambda asked, refused: {("t", p): LogOffsets(0, 5, 5) for p in asked["t"]},
     )
-    made = object.__new__(Source)
+    made = object.__new__(TopicSource)
     object.__setattr__(made, "topics", topics)
     return made
 

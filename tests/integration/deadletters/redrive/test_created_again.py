@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sharequeue.deadletters.outbox import Step
+from sharequeue.deadletters.outbox import BatchStep
 from sharequeue.deadletters.redrive.discard import Discard
 from sharequeue.deadletters.redrive.redrive import Redrive, RedriveReport
 from sharequeue.deadletters.redrive.selection import RedriveRefused, Selection
@@ -45,11 +45,11 @@ def refill(case: GivenUp) -> None:
     other.writer().drain()
 
 
-def at_step(wanted: Step, act: Callable[[], None], number: int = 1) -> Callable[[Step], None]:
+def at_step(wanted: BatchStep, act: Callable[[], None], number: int = 1) -> Callable[[BatchStep], None]:
     """A step hook that acts the n-th time that this step is reached."""
     left = [number]
 
-    def on_step(reached: Step) -> None:
+    def on_step(reached: BatchStep) -> None:
         left[0] -= reached == wanted
         if reached == wanted and left[0] == 0:
             act()
@@ -75,7 +75,7 @@ def test_the_dead_letter_topic_is_another_one_since_the_plan(given_up: Make, mak
 
 @pytest.mark.parametrize(("step", "number"), [("closed", 1), ("producing", 3)])
 def test_the_dead_letter_topic_is_created_again_during_a_redrive(
-    given_up: Make, step: Step, number: int
+    given_up: Make, step: BatchStep, number: int
 ) -> None:
     """The redrive ends with what it had sent before; no letter of the new topic is sent."""
     case = with_letters(given_up)

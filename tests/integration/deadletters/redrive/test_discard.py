@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from click.testing import CliRunner, Result
 
 from sharequeue.cli import command
-from sharequeue.deadletters.outbox import Step
+from sharequeue.deadletters.outbox import BatchStep
 from sharequeue.deadletters.redrive.batches import RedriveBatches
 from sharequeue.deadletters.redrive.discard import Discard, DiscardPlan
 from sharequeue.deadletters.redrive.redrive import Redrive
@@ -115,9 +115,9 @@ def test_what_was_sent_or_is_being_sent_cannot_be_discarded(
 ) -> None:
     """A redrive that was killed between two batches: its open batch is left out by name, the rest can be discarded,
     and the next redrive sends the batch and no more."""
-    steps: list[Step] = []
+    steps: list[BatchStep] = []
 
-    def die(reached: Step) -> None:
+    def die(reached: BatchStep) -> None:
         steps.append(reached)
         if steps.count("opened") == 2:
             raise Stop(reached)
@@ -139,7 +139,7 @@ def test_a_running_redrive_leaves_out_what_is_discarded_meanwhile(case: GivenUp)
     plan = late.plan()
     counts: list[int] = []
 
-    def on_step(reached: Step) -> None:
+    def on_step(reached: BatchStep) -> None:
         if reached == "committed" and not counts:
             counts.append(discarded(case, at(1, 3)))
             counts.append(late.run(plan))
@@ -162,7 +162,7 @@ def test_a_publication_does_not_wait_for_letters_that_were_discarded(
 ) -> None:
     """A redrive was killed before it recorded its end: nothing of its plan is left to be sent."""
 
-    def die(reached: Step) -> None:
+    def die(reached: BatchStep) -> None:
         if reached == "closed":
             raise Stop(reached)
 

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from sharequeue.deadletters import hidden
 from sharequeue.deadletters.batches import marker_group
-from sharequeue.deadletters.outbox import Step
+from sharequeue.deadletters.outbox import BatchStep
 from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import Selection
 from sharequeue.domain.errors import BrokerNotAvailable
@@ -38,7 +38,7 @@ def killed_after_commit(case: GivenUp, number: int = 1, **options: object) -> No
     """Send letters, and end just after the commit of a batch; its marker is deleted."""
     left = [number]
 
-    def die(reached: Step) -> None:
+    def die(reached: BatchStep) -> None:
         left[0] -= reached == "committed"
         if reached == "committed" and left[0] == 0:
             raise Stop(reached)

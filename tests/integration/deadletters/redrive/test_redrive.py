@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from sharequeue.cli import command
-from sharequeue.deadletters.outbox import Step
+from sharequeue.deadletters.outbox import BatchStep
 from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import (
     REDRIVE_BATCH,
@@ -131,8 +131,8 @@ def test_offsets_and_partitions_that_there_are_not(given_up: Make, monkeypatch: 
     assert put_back(case) == Counter()
 
 
-@pytest.mark.parametrize("step", get_args(Step))
-def test_a_redrive_that_dies_at_any_step_is_carried_on(given_up: Make, step: Step) -> None:
+@pytest.mark.parametrize("step", get_args(BatchStep))
+def test_a_redrive_that_dies_at_any_step_is_carried_on(given_up: Make, step: BatchStep) -> None:
     """The next one closes or sends the batch that the dead one had open, and goes on: every letter once."""
     case = given_up(copy=True)
     case.produce(30)
@@ -140,7 +140,7 @@ def test_a_redrive_that_dies_at_any_step_is_carried_on(given_up: Make, step: Ste
     case.writer().drain()
     left = [1 if step == "initialised" else 2]
 
-    def die(reached: Step) -> None:
+    def die(reached: BatchStep) -> None:
         left[0] -= reached == step
         if reached == step and left[0] == 0:
             raise Stop(step)

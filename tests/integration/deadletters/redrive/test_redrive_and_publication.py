@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from sharequeue.deadletters.outbox import Step
+from sharequeue.deadletters.outbox import BatchStep
 from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import RedriveRefused, Selection
 from sharequeue.domain.errors import InvalidRequest
@@ -54,7 +54,7 @@ def test_no_replay_is_published_while_a_redrive_of_its_records_is_under_way(case
     when it has ended."""
     sent, may_go_on = threading.Event(), threading.Event()
 
-    def on_step(step: Step) -> None:
+    def on_step(step: BatchStep) -> None:
         if step == "closed":
             sent.set()
             assert may_go_on.wait(PATIENCE_S)
@@ -143,7 +143,7 @@ def test_no_redrive_begins_while_a_replay_with_its_records_is_published(case: Gi
 def test_a_redrive_that_fails_has_ended(case: GivenUp) -> None:
     """It sends nothing more, so that a publication need not wait for it; its open batch counts as sent."""
 
-    def on_step(step: Step) -> None:
+    def on_step(step: BatchStep) -> None:
         raise Stop(step)
 
     with pytest.raises(Stop):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sharequeue.deadletters.outbox import Step
+from sharequeue.deadletters.outbox import BatchStep
 from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import REDRIVE_FROM, Selection
 from sharequeue.domain.offsets import OffsetSet
@@ -72,7 +72,7 @@ def test_records_go_back_in_their_order_to_the_partition_they_came_from(case: Gi
     partitions, and the redrive is killed in the middle."""
     left = [4]
 
-    def die(reached: Step) -> None:
+    def die(reached: BatchStep) -> None:
         left[0] -= reached == "marked"
         if reached == "marked" and left[0] == 0:
             raise Stop(reached)
@@ -86,7 +86,7 @@ def test_records_go_back_in_their_order_to_the_partition_they_came_from(case: Gi
 def test_records_may_be_placed_by_their_keys(case: GivenUp) -> None:
     """A redrive that was asked to is carried on in the same way, whatever the next one is asked."""
 
-    def die(reached: Step) -> None:
+    def die(reached: BatchStep) -> None:
         if reached == "opened":
             raise Stop(reached)
 

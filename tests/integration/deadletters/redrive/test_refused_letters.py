@@ -14,7 +14,7 @@ from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]
 
 from sharequeue.cli import command
 from sharequeue.deadletters.letters import RECORD_OVERSIZED
-from sharequeue.deadletters.outbox import Step
+from sharequeue.deadletters.outbox import BatchStep
 from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import REDRIVE_FROM, Selection
 from sharequeue.domain.offsets import OffsetSet
@@ -177,7 +177,7 @@ def test_an_open_batch_to_a_topic_that_is_gone_stops_no_other(given_up: Make, ma
     case.writer().drain()
     elsewhere = make_topic(1)
 
-    def die(reached: Step) -> None:
+    def die(reached: BatchStep) -> None:
         if reached == "opened":
             raise Stop(reached)
 
@@ -205,9 +205,9 @@ def test_a_large_batch_is_sent_in_several_transactions(
     case.reject()
     case.writer().drain()
     monkeypatch.setattr("sharequeue.deadletters.outbox.TRANSACTION_BYTES", 5000)
-    steps: list[Step] = []
+    steps: list[BatchStep] = []
 
-    def die(reached: Step) -> None:
+    def die(reached: BatchStep) -> None:
         steps.append(reached)
         if steps.count("committed") == 3:
             raise Stop(reached)

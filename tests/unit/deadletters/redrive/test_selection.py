@@ -9,7 +9,7 @@ import pytest
 from sharequeue.deadletters.letters import DeadLetter
 from sharequeue.deadletters.redrive.selection import (
     REDRIVE_COUNT,
-    Place,
+    LetterPosition,
     Selection,
     in_order,
     original_headers,
@@ -65,9 +65,9 @@ def test_letters_go_in_the_order_of_their_sources() -> None:
     """Source by source, in batches of one partition of the dead-letter topic, whichever partitions a source's letters
     are in; one that does not name its source's partition has a place, too."""
     letters = [
-        *(Place("orders", 0, at, 0, 90 - at) for at in range(5)),
-        *(Place("orders", 2, at, 2 if at % 2 else 0, at) for at in range(3)),
-        *(Place("orders", 1, at, 1, at) for at in range(2)),
+        *(LetterPosition("orders", 0, at, 0, 90 - at) for at in range(5)),
+        *(LetterPosition("orders", 2, at, 2 if at % 2 else 0, at) for at in range(3)),
+        *(LetterPosition("orders", 1, at, 1, at) for at in range(2)),
     ]
     batches = [(partition, list(offsets.iter_offsets())) for partition, offsets in in_order(letters, 2)]
     assert batches == [
@@ -75,8 +75,10 @@ def test_letters_go_in_the_order_of_their_sources() -> None:
         *((2, [1]), (0, [2]), (1, [0, 1])),
     ]
     nowhere = DeadLetter(1, 7, None, None, HEADERS[:1], milliseconds_of(WRITTEN))
-    assert Place.of(nowhere) == ("orders", -1, -1, 1, 7)
-    assert list(in_order([Place.of(LETTER), Place.of(nowhere)], 9)) == [(1, OffsetSet.of((7, 8)))]
+    assert LetterPosition.of(nowhere) == ("orders", -1, -1, 1, 7)
+    assert list(in_order([LetterPosition.of(LETTER), LetterPosition.of(nowhere)], 9)) == [
+        (1, OffsetSet.of((7, 8)))
+    ]
 
 
 def test_the_record_gets_its_own_headers_back_with_a_count_and_its_origin() -> None:
