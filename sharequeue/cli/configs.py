@@ -29,7 +29,7 @@ from sharequeue.groups.configs import (
 from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS
 from sharequeue.groups.configs.names import unknown_config
 from sharequeue.groups.configs.texts import as_text
-from sharequeue.groups.group_names import group_names, require_group
+from sharequeue.groups.group_names import all_group_names, require_group
 
 
 @click.group()
@@ -153,7 +153,7 @@ def _loaded(
 
     A group that does not exist is refused, unless it was deleted: its configs are kept.
     """
-    known = set(group_names(database))
+    known = set(all_group_names(database))
     found = []
     for group in named.of(database, missing=True):
         configs = GroupConfigs.load(database, group, published)

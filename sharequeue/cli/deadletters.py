@@ -41,7 +41,7 @@ from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.record_bytes import text_of
 from sharequeue.domain.settings import SettingMissing, Settings
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.groups.group_names import group_names, require_group
+from sharequeue.groups.group_names import all_group_names, require_group
 from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.state import State
 
@@ -238,7 +238,7 @@ def _check_selection(settings: Settings, seen: LettersSeen, selection: Selection
     """Refuse a selection that has found nothing because it names things that do not exist."""
     with Database.open(settings) as database, Topics(settings) as broker:
         try:
-            seen.check(selection, topic, lambda: group_names(database), broker)
+            seen.check(selection, topic, lambda: all_group_names(database), broker)
         except RedriveRefused as error:
             raise CommandRefused(error) from error
 

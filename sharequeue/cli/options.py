@@ -28,7 +28,7 @@ from sharequeue.database import Database
 from sharequeue.domain.errors import GroupIdNotFound, InvalidConfig
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs.texts import reset_duration
-from sharequeue.groups.group_names import group_names, require_among, require_group
+from sharequeue.groups.group_names import all_group_names, require_among, require_group
 
 __all__ = [
     "Finite",
@@ -204,7 +204,7 @@ def _complete_group(
 ) -> list[CompletionItem]:
     try:
         with Database.open(Settings.load(context.params.get("home")), pool_size=1) as database:
-            return [CompletionItem(name) for name in group_names(database) if name.startswith(incomplete)]
+            return [CompletionItem(name) for name in all_group_names(database) if name.startswith(incomplete)]
     except Exception:  # completion has no place to show an error
         return []
 
@@ -242,9 +242,9 @@ class GroupsNamed:
     def of(self, database: Database, *, missing: bool = False) -> list[str]:
         """Return their names. Raises GroupIdNotFound for a name that does not exist, unless `missing`."""
         if self.every:
-            return group_names(database)
+            return all_group_names(database)
         if not missing:
-            known = group_names(database)
+            known = all_group_names(database)
             for name in self.names:
                 require_among(known, name)
         return list(dict.fromkeys(self.names))

@@ -13,7 +13,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.groups.group_names import require_group
 from sharequeue.reports.files import replace_text, write_page
 from sharequeue.reports.history import Reports
-from sharequeue.reports.page import page
+from sharequeue.reports.page import report_page
 from sharequeue.reports.read import read_report
 
 _BEGINS = b"<!doctype html>"
@@ -48,7 +48,7 @@ def report(settings: Settings, output: Output, group: str, path: Path | None, re
             Reports(database).record(group)
         found = read_report(database, group, settings)
     if str(path) == "-":
-        click.echo(page(found), nl=False)
+        click.echo(report_page(found), nl=False)
         return
     if path is None:
         path = write_page(settings, found)
@@ -58,7 +58,7 @@ def report(settings: Settings, output: Output, group: str, path: Path | None, re
                 f"{path} exists, is not a page, and is not overwritten: give another file",
                 param_hint="--file",
             )
-        replace_text(path, page(found))
+        replace_text(path, report_page(found))
     output.one_row({"group": group, "path": path}, str(path))
 
 

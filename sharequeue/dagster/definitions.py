@@ -36,7 +36,7 @@ from sharequeue.dagster.sensors import ObservedAssets, history_sensor, lag_senso
 from sharequeue.dagster.sensors.active_runs import at_work, end_gone
 from sharequeue.dagster.sensors.outages import AWAY
 from sharequeue.dagster.share_group import Backfill, Schedule, ShareGroup
-from sharequeue.dagster.state_checks import state_checks
+from sharequeue.dagster.state_checks import checks_on_state
 from sharequeue.reports.waiting_work import GroupWork, work_of
 
 
@@ -72,7 +72,7 @@ def share_group_defs(
     )
     checks = [
         dead_letter_checks(group, asset=lineage.key(DEAD_LETTERS), after=reported),
-        state_checks(group, asset=lineage.key(SPSO_AND_LAG)),
+        checks_on_state(group, asset=lineage.key(SPSO_AND_LAG)),
     ]
     touched = [*lineage.of_a_run, lineage.key(REDRIVEN)]
     observed = ObservedAssets(

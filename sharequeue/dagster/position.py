@@ -19,7 +19,7 @@ from sharequeue.domain.values import LeaseRow
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.configs.texts import reset_duration
 from sharequeue.reports.ages import Ages, read_ages
-from sharequeue.reports.first_run import first_run
+from sharequeue.reports.first_run import first_run_statuses
 from sharequeue.reports.waiting_work import GroupWork, work_of
 from sharequeue.state import State
 
@@ -114,7 +114,7 @@ def awaited(
         policy = group.reset_policy or policy
     now = State(database).now()
     try:
-        return first_run(settings, group.group, topics, policy, reset_duration(policy), now)
+        return first_run_statuses(settings, group.group, topics, policy, reset_duration(policy), now)
     except (KafkaException, ShareError, SettingMissing, SettingInvalid):
         return None
 

@@ -48,7 +48,7 @@ def described_checks(group: ShareGroup) -> dict[str, str]:
     return described
 
 
-def state_checks(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinition:
+def checks_on_state(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinition:
     """Build the checks of the state of `group`, on the asset `asset`; each can be executed alone."""
 
     @dg.multi_asset_check(

@@ -11,8 +11,8 @@ from sharequeue.domain.errors import GroupIdNotFound
 from sharequeue.domain.names import nearest, shown
 
 __all__ = [
+    "all_group_names",
     "awaited_share_partitions",
-    "group_names",
     "group_topics",
     "listed_groups",
     "require_among",
@@ -31,14 +31,14 @@ def listed_groups(database: Database) -> list[dict[str, Any]]:
     return [dict(row) for row in rows]
 
 
-def group_names(database: Database) -> list[str]:
+def all_group_names(database: Database) -> list[str]:
     """Return the names of all share groups."""
     return [each["group"] for each in listed_groups(database)]
 
 
 def require_group(database: Database, group: str) -> None:
     """Raise GroupIdNotFound, with the names most like it, when there is no share group of this name."""
-    require_among(group_names(database), group)
+    require_among(all_group_names(database), group)
 
 
 def require_among(known: list[str], group: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sharequeue.domain.names import folder_name
 from sharequeue.domain.settings import Settings
-from sharequeue.reports.page import page
+from sharequeue.reports.page import report_page
 from sharequeue.reports.read import GroupReport
 
 
@@ -24,7 +24,7 @@ def page_path(settings: Settings, group_id: str, day: date) -> Path:
 def write_page(settings: Settings, report: GroupReport) -> Path:
     """Write the report to the page of its day; return the path."""
     path = page_path(settings, report.figures.group_id, report.at.astimezone(UTC).date())
-    replace_text(path, page(report))
+    replace_text(path, report_page(report))
     return path
 
 

@@ -14,7 +14,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.kafka.offset_resets import first_offsets_in
 from sharequeue.kafka.topics import Topics
 
-__all__ = ["NO_STATE", "first_run"]
+__all__ = ["NO_STATE", "first_run_statuses"]
 
 NO_STATE = "no state yet"
 """The status of a share-partition that the first run initialises."""
@@ -22,7 +22,7 @@ TIMEOUT_SECONDS = 5.0
 """The longest wait for one response of the broker."""
 
 
-def first_run(
+def first_run_statuses(
     settings: Settings,
     group_id: str,
     topics: Collection[str],

@@ -19,7 +19,7 @@ MOST_ROWS = 200
 """The maximum number of rows of a table; the views have all rows."""
 
 
-def page(report: GroupReport) -> str:
+def report_page(report: GroupReport) -> str:
     """Return the report as one HTML document."""
     group, day = report.figures.group_id, report.at.astimezone(UTC).date()
     sections: tuple[tuple[str, Content], ...] = (

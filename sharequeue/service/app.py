@@ -37,7 +37,7 @@ from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.group_names import require_there
 from sharequeue.groups.tokens import TokenRefused
-from sharequeue.reports.page import page
+from sharequeue.reports.page import report_page
 from sharequeue.reports.read import read_report
 from sharequeue.reports.remarks import remarks_of
 from sharequeue.service.admin import OPERATIONS, Admin, Operation
@@ -291,6 +291,6 @@ async def _report(service: Service, request: Request) -> Response:
 
     def made() -> str:
         require_there(service.database, group_id)
-        return page(read_report(service.database, group_id, service.settings))
+        return report_page(read_report(service.database, group_id, service.settings))
 
     return secured(HTMLResponse(await service.threads.run(made)))

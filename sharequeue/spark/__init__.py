@@ -20,10 +20,10 @@ The public names, by purpose:
 
 The modules, in the order in which a record passes through them:
 
-- `handler`: what a handler may write. `job`: a group's topics, handler, sink and limits (`by_row`: a handler made
-  from a Python function that gets one record). `pipeline`: a job that needs only settings.
-- `run` works round by round (`rounds`), `following` starts a run whenever there are records, and `lease` offers the
-  same to a program that does its own writing.
+- `handler`: what a handler may write. `job`: a group's topics, handler, sink and limits (`row_handlers`: a handler
+  made from a Python function that gets one record). `pipelines`: a job that needs only settings.
+- `run` works round by round (`rounds`), `following` starts a run whenever there are records, and `leased_records`
+  offers the same to a program that does its own writing.
 - `leasing/`: the checks of the group (`group`), acquiring leases and renewing their locks (`renewal`), which leases
   run as a separate Spark job (`isolation`), and what a dead process means (`crashes`).
 - `reading/`: from leased offsets to a DataFrame. `plan` chooses the scans, `frame` makes the DataFrame, `source`
@@ -45,10 +45,9 @@ from sharequeue.domain.extras import require
 
 require("spark", "pyspark", "pandas")  # before the imports: the error names the extra to install
 
-from sharequeue.spark.by_row import Reject, Release, by_row
 from sharequeue.spark.handler import HandlerError, MostFailed, RegistryNotAvailable
 from sharequeue.spark.job import Summary
-from sharequeue.spark.lease import LeasedRecords, Unacknowledged, lease
+from sharequeue.spark.leased_records import LeasedRecords, Unacknowledged, lease
 from sharequeue.spark.leasing.crashes import ProcessKilled
 from sharequeue.spark.leasing.group import GroupTaken
 from sharequeue.spark.leasing.renewal import LockLost
@@ -56,11 +55,12 @@ from sharequeue.spark.output.manifest import NoSuchSink, NotFiles, read_output
 from sharequeue.spark.output.owners import SinkTaken
 from sharequeue.spark.output.reachable import OutputDamaged, OutputFull, OutputNotReachable
 from sharequeue.spark.output.shared_folder import OutputNotShared
-from sharequeue.spark.pipeline import Pipeline, pipeline
+from sharequeue.spark.pipelines import Pipeline, pipeline
 from sharequeue.spark.replays.publishing import PublishReport
 from sharequeue.spark.replays.report import ReplayReport
 from sharequeue.spark.replays.trial import Trial
 from sharequeue.spark.report import AcknowledgedRecords, FollowReport, RoundReport, RunReport
+from sharequeue.spark.row_handlers import Reject, Release, by_row
 from sharequeue.spark.session import SparkNotReady, spark_session
 from sharequeue.spark.sinks.at_least_once import AtLeastOnce
 from sharequeue.spark.sinks.delta import DeltaTable

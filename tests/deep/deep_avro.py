@@ -15,7 +15,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.spark import pipeline
 from sharequeue.spark.formats import Registry, avro
 from sharequeue.spark.handler import HandlerError, RegistryNotAvailable
-from sharequeue.spark.lease import lease
+from sharequeue.spark.leased_records import lease
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, job_of

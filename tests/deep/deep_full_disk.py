@@ -18,7 +18,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import OutputFull, OutputNotReachable, Summary
 from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.lease import lease
+from sharequeue.spark.leased_records import lease
 from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sweep import sweep_outputs

@@ -22,7 +22,7 @@ from sharequeue.spark import run as spark_run
 from sharequeue.spark.output.compaction import compact, sweep_compactions
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.manifest import read_manifest, read_output
-from sharequeue.spark.pipeline import Pipeline
+from sharequeue.spark.pipelines import Pipeline
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sinks import interface
 from sharequeue.spark.sweep import sweep_outputs

@@ -44,7 +44,7 @@ defs = dg.Definitions.merge(share_group_defs(group), share_group_resources())
 HANDLER = f"""
 import os
 
-from sharequeue.spark.by_row import by_row
+from sharequeue.spark.row_handlers import by_row
 
 
 def fatal(record):

@@ -15,7 +15,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sharequeue.domain.settings import Settings
-from sharequeue.spark.lease import lease
+from sharequeue.spark.leased_records import lease
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of

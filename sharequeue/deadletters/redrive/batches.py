@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.deadletters.redrive.selection import LetterPosition, Selection
 from sharequeue.domain.offsets import EMPTY, OffsetSet
-from sharequeue.groups.group_names import group_names
+from sharequeue.groups.group_names import all_group_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ class RedriveBatches:
 
     def group_names(self) -> list[str]:
         """Return the names of all share groups."""
-        return group_names(self._database)
+        return all_group_names(self._database)
 
     def is_source(self, topic: str, topic_id: str) -> bool:
         """Return whether no share group knows this topic under another id.

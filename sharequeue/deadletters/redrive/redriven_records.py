@@ -26,7 +26,7 @@ _PUT_BACK = sa.text(
 """The letters that were sent, or are being sent, and that the group does not pass over."""
 
 
-def redriven_records(
+def find_redriven_records(
     settings: Settings, state: State, topics: Topics, group: str, sources: Collection[str]
 ) -> Mapping[tuple[str, int], OffsetSet]:
     """Return the offsets of the group's records that were put back into one of `sources`, by topic and partition.

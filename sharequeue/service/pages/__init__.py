@@ -2,8 +2,8 @@
 
 They are rendered on the server, without a script and without an address outside the service, and are read-only. Read
 `requests` (the caller's rights and the limits of a page), `layout` (the frame of each page), then the pages:
-`overview`, `group`, `letters`; and `data_docs`, for the files that Great Expectations has written. Figures are read
-and shown by `sharequeue.reports`.
+`overview_page`, `group_page`, `letters_page`; and `data_docs_page`, for the files that Great Expectations has
+written. Figures are read and shown by `sharequeue.reports`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from sharequeue.service.callers import ANONYMOUS, demanded
-from sharequeue.service.pages.data_docs import data_docs
-from sharequeue.service.pages.group import group
+from sharequeue.service.pages.data_docs_page import data_docs
+from sharequeue.service.pages.group_page import group
 from sharequeue.service.pages.layout import secured
-from sharequeue.service.pages.letters import dead_letters
-from sharequeue.service.pages.overview import overview
+from sharequeue.service.pages.letters_page import dead_letters
+from sharequeue.service.pages.overview_page import overview
 from sharequeue.service.pages.requests import PageRequest, Pages
 
 __all__ = ["Pages", "routes"]

@@ -21,7 +21,7 @@ from uuid import UUID
 import psycopg2
 from pyspark.sql import SparkSession
 
-from sharequeue.deadletters.redrive.redriven_records import redriven_records
+from sharequeue.deadletters.redrive.redriven_records import find_redriven_records
 from sharequeue.domain.errors import InvalidRequest, UnknownTopicId
 from sharequeue.domain.names import plural
 from sharequeue.domain.offsets import EMPTY, OffsetSet
@@ -104,7 +104,7 @@ def publish(
     _refuse_other_lives(job, state, report)
     announced = _announced if execute else _could_be_announced
     with announced(job, state, report) as with_rows:
-        redriven = redriven_records(settings, state, topics, job.group, job.topics)
+        redriven = find_redriven_records(settings, state, topics, job.group, job.topics)
         replacement = _replacement(job, report, redriven)
         if replacement.left_out:
             replacement = replace(replacement, accepted_rows=replacement.rows(spark).count())

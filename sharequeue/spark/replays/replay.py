@@ -57,7 +57,7 @@ from sharequeue.spark.signals import forget_interrupted_call
 from sharequeue.spark.spark_jobs import cancellable, uncache
 from sharequeue.state import State
 
-__all__ = ["replay", "replay_folder", "replay_windows"]
+__all__ = ["replay_folder", "replay_windows", "run_replay"]
 
 REPORT = "replay.json"
 STAGING = "_staging"
@@ -71,7 +71,7 @@ _ACCEPTED, _EXCEPTIONS = "accepted", "exceptions"
 _ALONE = sa.text("select pg_advisory_xact_lock(hashtextextended(:folder, 0))")
 
 
-def replay(
+def run_replay(
     job: ShareGroupJob,
     settings: Settings,
     *,
@@ -129,8 +129,8 @@ def replay_windows(
 ) -> Iterator[ReplayReport]:
     """Replay many windows, each into its own folder, and yield each report when its window is done.
 
-    The log is read once to find the records of all of them. Raises what `replay` raises; windows whose reports were
-    yielded are complete.
+    The log is read once to find the records of all of them. Raises what `run_replay` raises; windows whose reports
+    were yielded are complete.
     """
     with _opened(job, settings, state, topics, spark) as work:
         found = log_offsets.by_time(work.source, job, work.logs, windows, allow_missing)

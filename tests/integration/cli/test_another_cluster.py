@@ -18,7 +18,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.kafka.topics import Topics
-from sharequeue.spark.lease import lease
+from sharequeue.spark.leased_records import lease
 from sharequeue.spark.run import run_rounds
 from sharequeue.state import State
 from tests import single

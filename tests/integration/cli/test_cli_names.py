@@ -14,7 +14,7 @@ from sharequeue.deadletters.redrive.selection import Selection
 from sharequeue.domain.errors import GroupIdNotFound, ShareError, UnknownTopicOrPartition
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.groups.group_names import group_names
+from sharequeue.groups.group_names import all_group_names
 from tests.fixtures.deadletters import GivenUp
 from tests.fixtures.stack import MakeTopic
 
@@ -60,7 +60,7 @@ def test_a_group_that_is_not_there(
     said = refused(settings, monkeypatch, *(word.format(f"{group}s") for word in arguments))
     assert GroupIdNotFound.name in said
     assert f"Did you mean {group}" in said
-    assert f"{group}s" not in group_names(database)
+    assert f"{group}s" not in all_group_names(database)
 
 
 def test_a_topic_that_is_not_there(

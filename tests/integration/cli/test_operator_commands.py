@@ -20,7 +20,7 @@ from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs
-from sharequeue.groups.group_names import awaited_share_partitions, group_names
+from sharequeue.groups.group_names import all_group_names, awaited_share_partitions
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.reports.read import read_windows
 from sharequeue.state import State
@@ -354,9 +354,9 @@ def test_a_group_is_not_made_by_a_typo(run: Run, lease: Lease, private_database:
     for words in ((), ("--dry-run",)):
         with pytest.raises(GroupIdNotFound, match=r"flights\? --create-group creates"):
             run("configs", "alter", "--group", "flight", "--set", f"{limit}=8", *words)
-    assert group_names(private_database) == ["flights"]
+    assert all_group_names(private_database) == ["flights"]
     run("configs", "alter", "--group", "new", "--set", f"{limit}=8", "--create-group", "--dry-run")
-    assert group_names(private_database) == ["flights"]
+    assert all_group_names(private_database) == ["flights"]
     run("configs", "alter", "--group", "new", "--set", f"{limit}=8", "--create-group")
     run("groups", "delete", "--group", "new", "--execute", "--yes")
     (kept,) = rows(run("configs", "describe", "--group", "new", "-o", "json"))

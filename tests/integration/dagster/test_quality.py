@@ -26,7 +26,7 @@ from sharequeue.dagster.state_checks import (
     NONE_LOST,
     NONE_STUCK,
     STATE_VERIFIED,
-    state_checks,
+    checks_on_state,
 )
 from sharequeue.database import Database
 from sharequeue.deadletters.browsing import browse
@@ -90,7 +90,7 @@ def run_checks(stack: StackInfo, ours: GivenUp, tmp_path: Path) -> RunChecks:
         group = share_group(ours.group, topics=[ours.topic], **(given or {}))
         checks = dg.Definitions(
             assets=[dg.AssetSpec(DEAD_LETTERS), dg.AssetSpec(LAG)],
-            asset_checks=[dead_letter_checks(group, DEAD_LETTERS, after=[]), state_checks(group, LAG)],
+            asset_checks=[dead_letter_checks(group, DEAD_LETTERS, after=[]), checks_on_state(group, LAG)],
             jobs=[dg.define_asset_job("checks", selection=dg.AssetSelection.all_asset_checks())],
             resources={"sharequeue_settings": settings, "sharequeue_state": StateResource(settings=settings)},
         )

@@ -17,7 +17,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
-from sharequeue.reports.page import page
+from sharequeue.reports.page import report_page
 from sharequeue.reports.read import read_report
 from sharequeue.reports.remarks import Remark, lines_of
 from sharequeue.state import State
@@ -185,7 +185,7 @@ def faces(client: TestClient, database: Database, groups: Sequence[str]) -> dict
         "http": {group: client.get(f"/v1/groups/{group}").text for group in groups},
         "describe-offsets": {each["group_id"]: str(each) for each in offsets},
         "page": {group: Page(client.get(f"/groups/{group}").text).text for group in groups},
-        "report": {group: Page(page(report)).text for group, report in reports.items()},
+        "report": {group: Page(report_page(report)).text for group, report in reports.items()},
         "dagster": {
             group: str(spso_and_lag(report, [])["remarks"].records) for group, report in reports.items()
         },

@@ -11,7 +11,7 @@ from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.spark.by_row import Reject, by_row
+from sharequeue.spark.row_handlers import Reject, by_row
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, job_of
 from tests.fixtures.stack import MakeTopic

@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as fn
 
-from sharequeue.spark.by_row import by_row
 from sharequeue.spark.formats import json
 from sharequeue.spark.handler import RegistryNotAvailable
-from sharequeue.spark.lease import lease
+from sharequeue.spark.leased_records import lease
+from sharequeue.spark.row_handlers import by_row
 from sharequeue.state import State
 from tests import single
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, job_of

@@ -29,7 +29,7 @@ from sharequeue.database import Database
 from sharequeue.domain.errors import UnknownTopicOrPartition
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.groups.group_names import group_names
+from sharequeue.groups.group_names import all_group_names
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import GroupTaken, HandlerError, Pipeline, PostgresTable, SinkRefused, by_row, pipeline
 from sharequeue.spark.handler import Handler
@@ -156,7 +156,7 @@ def test_a_misspelt_topic_is_said_before_anybody_joins(
     misspelt = replace(job, group=f"{job.group}-none", topics=(f"{job.topics[0]}s",))
     with pytest.raises(UnknownTopicOrPartition, match=rf"Did you mean {job.topics[0]}\b"):
         misspelt.run(progress=False)
-    assert misspelt.group not in group_names(database)
+    assert misspelt.group not in all_group_names(database)
 
 
 class Interruption(BaseException):

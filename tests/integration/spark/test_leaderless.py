@@ -15,7 +15,7 @@ from pyspark.sql import functions as fn
 from sharequeue.domain.errors import BrokerNotAvailable
 from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics, TopicsFound
-from sharequeue.spark.lease import lease
+from sharequeue.spark.leased_records import lease
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic

@@ -17,7 +17,7 @@ from pyspark.sql import functions as fn
 from sharequeue.domain.settings import Settings
 from sharequeue.spark import LeasedRecords, lease
 from sharequeue.spark.handler import HandlerError
-from sharequeue.spark.lease import Unacknowledged
+from sharequeue.spark.leased_records import Unacknowledged
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.state import State, locks
 from tests.fixtures.logs import delete_before

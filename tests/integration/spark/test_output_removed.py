@@ -15,7 +15,7 @@ from pyspark.sql import functions as fn
 from sharequeue.domain.settings import Settings
 from sharequeue.spark import OutputDamaged, OutputNotReachable, read_output, rounds
 from sharequeue.spark.job import ShareGroupJob, Summary
-from sharequeue.spark.lease import lease
+from sharequeue.spark.leased_records import lease
 from sharequeue.spark.outcomes.outcomes import read_back
 from sharequeue.spark.output.compaction import compact
 from sharequeue.spark.output.files import Files

@@ -23,7 +23,7 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.spark import PublishReport, Summary, pipeline
 from sharequeue.spark.output.compaction import compact, sweep_compactions, write_folder
 from sharequeue.spark.output.manifest import read_manifest, read_output
-from sharequeue.spark.pipeline import Pipeline
+from sharequeue.spark.pipelines import Pipeline
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.state import State

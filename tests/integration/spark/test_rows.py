@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from sharequeue.spark.by_row import Reject, Release, by_row
 from sharequeue.spark.output.manifest import read_output
+from sharequeue.spark.row_handlers import Reject, Release, by_row
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, job_of
 from tests.fixtures.stack import MakeTopic

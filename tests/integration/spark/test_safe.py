@@ -18,7 +18,7 @@ from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.handler import HandlerError, MostFailed
-from sharequeue.spark.lease import Unacknowledged, lease
+from sharequeue.spark.leased_records import Unacknowledged, lease
 from sharequeue.state import State
 from tests import single
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of

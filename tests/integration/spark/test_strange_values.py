@@ -17,7 +17,7 @@ from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
-from sharequeue.spark.lease import lease
+from sharequeue.spark.leased_records import lease
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.reading.frame import scan_records, sought_scan
 from sharequeue.spark.reading.options import ISOLATION, READER_OPTIONS

@@ -11,7 +11,7 @@ from sharequeue.database import Database
 from sharequeue.domain.values import SharePartition
 from sharequeue.groups.acls import Acl, Acls
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.groups.group_names import group_names
+from sharequeue.groups.group_names import all_group_names
 from sharequeue.groups.heartbeats import HeartbeatRequest, ensure_group, expire_members_of, heartbeat
 from sharequeue.service.coordinator.watched_topics import start_grown
 from sharequeue.state import State
@@ -106,7 +106,7 @@ def test_a_group_deleted_while_it_is_configured_is_made_again(private_database: 
     alter_group_configs(operator, "g", {"share.delivery.count.limit": 3})
     operator.close()
     assert deleted
-    assert group_names(private_database) == ["g"]
+    assert all_group_names(private_database) == ["g"]
 
 
 def test_deleted_topics_of_all_groups_are_removed_in_the_order_of_locks(private_database: Database) -> None:

@@ -38,7 +38,7 @@ def test_a_refused_topic_is_not_a_missing_one(monkeypatch: pytest.MonkeyPatch) -
     def found(refused: dict[str, ShareError]) -> Any:
         monkeypatch.setattr(first_run, "Topics", lambda *_, **__: Broker(refused))
         now = datetime(2026, 1, 1, tzinfo=UTC)
-        return first_run.first_run(Settings.load(), "g", ["t"], "earliest", None, now)
+        return first_run.first_run_statuses(Settings.load(), "g", ["t"], "earliest", None, now)
 
     assert found({}) == []
     with pytest.raises(TopicAuthorizationFailed):

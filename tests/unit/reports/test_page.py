@@ -18,7 +18,7 @@ from sharequeue.domain.values import DeliveryCount, LeaseRow
 from sharequeue.reports import inline_pictures
 from sharequeue.reports.drawing import divided, strip
 from sharequeue.reports.files import page_path, write_page
-from sharequeue.reports.page import page
+from sharequeue.reports.page import report_page
 from sharequeue.reports.parts import duration
 from sharequeue.reports.read import (
     CausesOfDay,
@@ -90,7 +90,7 @@ class Reader(HTMLParser):
 
 def test_every_value_is_escaped() -> None:
     """Names of groups, topics and members, and reasons, are other people's text: none of it becomes a tag."""
-    text = page(report(2, HOSTILE))
+    text = report_page(report(2, HOSTILE))
     read = Reader(text)
     assert "script" not in read.tags
     assert "&lt;script&gt;" in text
@@ -100,7 +100,7 @@ def test_every_value_is_escaped() -> None:
 @pytest.mark.parametrize("partitions", [0, 1, 1_000])
 def test_a_page_is_whole_and_small(partitions: int) -> None:
     """Nothing, one share-partition, a thousand: one document, below 400 KB, and what is left out is named."""
-    text = page(report(partitions) if partitions else GroupReport(NOW, GroupFigures("nobody")))
+    text = report_page(report(partitions) if partitions else GroupReport(NOW, GroupFigures("nobody")))
     assert text.startswith("<!doctype html>")
     assert text.endswith("</html>\n")
     assert len(text.encode()) < 400_000

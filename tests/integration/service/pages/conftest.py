@@ -19,6 +19,6 @@ def _time_for_statements(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have pages read the broker for a minute, where they would end after some seconds."""
-    letters = import_module("sharequeue.service.pages.letters")
+    letters = import_module("sharequeue.service.pages.letters_page")
     for name in ("browse", "letter_at"):
         monkeypatch.setattr(letters, name, partial(getattr(letters, name), seconds=60.0))

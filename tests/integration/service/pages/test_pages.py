@@ -29,7 +29,7 @@ from tests.integration.service.pages.html_pages import Page
 from tests.integration.service.pages.pages_client import client_of, got, here_of
 from tests.waiting import pass_time
 
-OVERVIEW = import_module("sharequeue.service.pages.overview")
+OVERVIEW = import_module("sharequeue.service.pages.overview_page")
 """The package has a function of this name."""
 HOSTILE = "<script>alert(1)</script>\"'&\u202e/../?#"
 

@@ -28,7 +28,7 @@ from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.progress import ProgressCallback, shown_progress
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.replays.publishing import PublishReport, publish
-from sharequeue.spark.replays.replay import replay
+from sharequeue.spark.replays.replay import run_replay
 from sharequeue.spark.replays.report import ReplayReport
 from sharequeue.spark.replays.trial import Trial, try_on
 from sharequeue.spark.report import FollowReport, RunReport
@@ -162,7 +162,7 @@ class Pipeline(ShareGroupJob):
         SettingMissing, SparkNotReady, and what the handler raises: nothing has then been replaced.
         """
         with opened(settings, spark, state, self.group) as at:
-            return replay(
+            return run_replay(
                 self,
                 at.settings,
                 state=at.state,
