@@ -60,7 +60,7 @@ class Letters:
         self.last = ("", "")
 
     def ours(self) -> float:
-        """Return the seconds of a drain of freshly rejected records."""
+        """Return the seconds of writing the letters of freshly rejected records."""
         number = next(self.numbers)
         group, topic = f"bench-{number:03}", f"dlq.bench-{number:03}"
         self.last = (group, topic)
@@ -79,17 +79,17 @@ class Letters:
             acknowledge(state, lease, {AcknowledgeType.REJECT: lease.offsets})
         writer = DeadLetterWriter(self.settings, state, group, GroupConfigs.load(self.database, group))
 
-        def drain() -> None:
-            report = writer.drain()
+        def write() -> None:
+            report = writer.write()
             assert report.written == self.letters, report
             assert report.held == ()
 
-        taken = seconds(drain)
+        taken = seconds(write)
         self._check("ours", topic)
         return taken
 
     def plain(self) -> float:
-        """Return the seconds of Spark's sink with letters like the last drain's."""
+        """Return the seconds of Spark's sink with letters like the last ones."""
         topic = f"plain-{next(self.numbers):03}"
         self.topics.create(topic, PARTITIONS, {GROUP_ENABLE: "true"})
         letters, options = self._table(self.last[0], topic), spark_options(self.settings)

@@ -249,7 +249,7 @@ ARGUMENTS: Mapping[str, Argument] = {
         "10 seconds", meant(("null", "zero"), "null: no silence is an outage; zero: any is")
     ),
     "p_silence": Argument("10 seconds", meant(("null", "zero"), "null: no silence counts; zero: any does")),
-    "p_drains": EITHER_OF,
+    "p_writes_letters": EITHER_OF,
     "p_replica_id": Argument("r", meant(("quotes",), AS_GIVEN)),
     "p_task": Argument("watch"),
     "p_holder": Argument("h", meant(("quotes",), AS_GIVEN)),
@@ -259,7 +259,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     ),
     **{
         f"p_{work}": Argument(1.5, meant(("null", "zero", "tiny"), "seconds ago; null: never"))
-        for work in ("watched", "swept", "journal_kept", "drained")
+        for work in ("watched", "swept", "journal_kept", "letters_written")
     },
     # The journal.
     "p_updates": Argument(500, meant(("2^31-1",), "none has grown by so much")),
@@ -528,7 +528,7 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "hold_service_lease": operation(token=str(SERVICE_LEASE)),
     "end_service_lease": operation(token=str(SERVICE_LEASE), meant={"p_task": NAMED}),
-    "hear_replica": operation(silence="10 seconds", drains=True),
+    "hear_replica": operation(silence="10 seconds", writes_letters=True),
     "note_service_work": operation(meant={"p_replica_id": meant(("quotes",), NOBODY)}),
     "extend_locks": operation(),
     "raise_state_epochs": operation(),
@@ -589,7 +589,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "principal": operation(*EVERYBODY),
     "require_read_committed": operation(),
     "schema_version": operation(*EVERYBODY),
-    "service_drains": operation(*EVERYBODY),
+    "service_writes_letters": operation(*EVERYBODY),
     "identity_found": operation(*EVERYBODY),
     "stored_configs": operation(*EVERYBODY),
     "stored_service_configs": operation(*EVERYBODY),

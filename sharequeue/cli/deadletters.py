@@ -462,7 +462,7 @@ def discard(settings: Settings, output: Output, selection: Selection, execute: b
 )
 @group_option
 @execute_option
-def drain(settings: Settings, output: Output, group: str, execute: bool) -> None:
+def write(settings: Settings, output: Output, group: str, execute: bool) -> None:
     """Write the waiting dead letters of a group, each exactly once. Without --execute, only list them."""
     with Database.open(settings) as database:
         require_group(database, group)
@@ -481,7 +481,7 @@ def drain(settings: Settings, output: Output, group: str, execute: bool) -> None
             ]
             output.rows(waiting, ("TOPIC", "PARTITION", "WAITING", "DEAD-LETTER-TOPIC", "REMARK"))
             return
-        report = DeadLetterWriter(settings, state, group, configs).drain(output.say)
+        report = DeadLetterWriter(settings, state, group, configs).write(output.say)
     held = {each.share_partition: each for each in report.held}
     done = {each.share_partition: each for each in report.partitions}
     rows = [

@@ -171,6 +171,6 @@ def warn_of_letters(statuses: Iterable[SharePartitionStatus]) -> None:
         if each.archiving:
             click.echo(
                 f"warning: {each.share_partition}: {each.archiving} dead letters are not yet written, "
-                f"and would be lost. Write them first: sharequeue dlq drain --group {each.group_id} --execute",
+                f"and would be lost. Write them first: sharequeue dlq write --group {each.group_id} --execute",
                 err=True,
             )

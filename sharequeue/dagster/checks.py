@@ -265,11 +265,11 @@ def _without_topic(
 def _none_held(asset: dg.AssetKey, state: State, group_id: str) -> dg.AssetCheckResult:
     """Check whether dead letters are held, and why.
 
-    The reason of the last drain stays until a batch is written.
+    The reason of the last attempt stays until a batch is written.
     """
     waiting = sum(status.archiving for status in state.figures.describe(group_id))
     reasons = sorted({held.reason for held in state.dead_letters.held(group_id)})
-    why = "; ".join(reasons) or "no drain has tried to write them yet"
+    why = "; ".join(reasons) or "nothing has tried to write them yet"
     return dg.AssetCheckResult(
         passed=waiting == 0,
         check_name=NONE_HELD,

@@ -94,7 +94,7 @@ def run(report: "RunReport", statuses: Sequence[SharePartitionStatus]) -> Metada
 def dead_letters(
     report: DeadLetterReport, written: Sequence[ArchivedRun], history: Sequence[CausesOfDay] = ()
 ) -> Metadata:
-    """Report the letters written since the last report, by any writer, and what this drain did.
+    """Report the letters written since the last report, by any writer, and what this asset did.
 
     Also what is held, and why, and the causes of the last days.
     """
@@ -114,7 +114,7 @@ def dead_letters(
         "dropped_records": by_outcome["dropped"],
         "held_records": sum(h.records for h in report.held),
         **{f"{cause}_records": by_outcome[cause] for cause in CAUSES},
-        "drain_seconds": round(report.seconds, 3),
+        "write_seconds": round(report.seconds, 3),
         "causes_over_time": dg.MetadataValue.md(
             inline_pictures.columns(days, CAUSE_COLOURS, unit="by day, in the last 30 days")
         ),

@@ -203,7 +203,7 @@ class LetterBatches:
         if self._source_topic_id != batch.topic_id:
             raise CannotWrite(
                 f"topic `{self._at.topic}` was deleted or created again while its records were copied: the records "
-                "wait, and the next drain writes them without a copy.",
+                "wait, and the next attempt writes them without a copy.",
                 lasting=False,
             )
 

@@ -44,7 +44,7 @@ TIMEOUT_SECONDS = 20.0
 ASK_SECONDS = 5.0
 """The timeout of requests about a topic to which nothing is being written."""
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
-_WAIT = "the records wait, and the next drain tries again."
+_WAIT = "the records wait, and they are tried again."
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 

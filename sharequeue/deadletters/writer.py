@@ -1,8 +1,8 @@
 """Write archived records to the dead-letter topic, each exactly once.
 
 Second phase of KIP-1191: ARCHIVING records go to the topic and become ARCHIVED once the broker has confirmed them, in
-numbered batches of one share-partition. A batch stays open until it is closed, so the next drain resumes what a dead
-drain left. If the topic cannot be written, Kafka drops the records. Here they are held, and the report has the reason
+numbered batches of one share-partition. A batch stays open until it is closed, so the next writer resumes what a dead
+one left. If the topic cannot be written, Kafka drops the records. Here they are held, and the report has the reason
 and what to do; with the group config `sharequeue.dead.letter.drop.enable` they are dropped as in Kafka. How a batch
 is written: `deadletters.outbox` and `deadletters.batches`; which topic may take it: `deadletters.topic`; what a
 letter contains: `deadletters.letters`.
@@ -46,12 +46,12 @@ BATCH_RECORDS = 20_000
 PARALLEL = 4
 """Share-partitions written concurrently: while one waits for its commit, another produces."""
 TAKEOVERS = 5
-"""How often a drain starts a share-partition again after another writer took it over."""
+"""How often a call starts a share-partition again after another writer took it over."""
 PATIENCE_SECONDS = 2.0
 """How long the writer that took over may make no progress before it is treated as dead."""
 _LOOK_AGAIN_SECONDS = 0.1
 TRY_AGAIN_SECONDS = 30.0
-"""How long a drain without progress repeats attempts after a passing error, such as a broker that does not
+"""How long a call without progress repeats attempts after a passing error, such as a broker that does not
 respond."""
 _TRY_AGAIN_AFTER_SECONDS = 0.5
 
@@ -72,21 +72,21 @@ class HeldLetters:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """The result of a drain for one share-partition, in records."""
+    """The result of a call for one share-partition, in records."""
 
     share_partition: SharePartition
     written: int = 0
     resumed: int = 0
-    """Records written by an earlier drain that died before it closed the batch; only closed by this one."""
+    """Records written by an earlier writer that died before it closed the batch; only closed by this one."""
     dropped: int = 0
     batches: int = 0
     takeovers: int = 0
-    """How often another writer took over the share-partition during this drain."""
+    """How often another writer took over the share-partition during this call."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterReport:
-    """The result of a drain, in records, and the held records."""
+    """The result of a call, in records, and the held records."""
 
     topic: str
     partitions: tuple[PartitionReport, ...] = ()
@@ -95,12 +95,12 @@ class DeadLetterReport:
 
     @property
     def written(self) -> int:
-        """Dead letters that this drain wrote."""
+        """Dead letters that this call wrote."""
         return sum(partition.written for partition in self.partitions)
 
     @property
     def resumed(self) -> int:
-        """Dead letters that an earlier drain wrote and this one closed."""
+        """Dead letters that an earlier writer wrote and this call closed."""
         return sum(partition.resumed for partition in self.partitions)
 
     @property
@@ -110,8 +110,8 @@ class DeadLetterReport:
 
 
 @dataclass(slots=True)
-class _Drain:
-    """The shared state of one drain's share-partitions."""
+class _Call:
+    """The shared state of one call's share-partitions."""
 
     markers: MarkerGroup
     progress: Progress
@@ -120,7 +120,7 @@ class _Drain:
     stopped: threading.Event
     try_again_seconds: float
     ends_at: float | None = None
-    """When the drain stops repeating failed attempts; None while there is no error."""
+    """When the call stops repeating failed attempts; None while there is no error."""
 
     def done(self, line: str) -> None:
         """Report a batch that is done."""
@@ -148,8 +148,8 @@ Outcome = tuple[PartitionReport | None, CannotWrite | None]
 class DeadLetterWriter:
     """A writer of a share group's dead letters. Several may run at once: the broker allows one at a time.
 
-    `batch_records` limits a batch. `on_step` is called at each step. `only` names the share-partitions to drain;
-    without it all are drained. Once `stop` is set, each ends with its current batch. A share-partition that another
+    `batch_records` limits a batch. `on_step` is called at each step. `only` names the share-partitions to write;
+    without it all are written. Once `stop` is set, each ends with its current batch. A share-partition that another
     writer took over is started again, at most `takeovers` times. After a passing error, attempts are repeated for
     `try_again_seconds`.
     """
@@ -179,17 +179,17 @@ class DeadLetterWriter:
         self._takeovers = takeovers
         self._try_again_seconds = try_again_seconds
 
-    def drain(self, progress: Progress | None = None) -> DeadLetterReport:
+    def write(self, progress: Progress | None = None) -> DeadLetterReport:
         """Write all waiting letters; `progress` gets a line for each batch.
 
         Records that cannot be written are not an error: they are the report's `held`, and `State.dead_letters.held`
-        returns them. An error of the database is raised, and the next drain resumes the open batches. Raises
+        returns them. An error of the database is raised, and the next call resumes the open batches. Raises
         InconsistentClusterId if the broker belongs to another cluster than the state.
         """
         started_at = time.monotonic()
         waiting = list(self._waiting())
         if not waiting:
-            # Another drain may have just closed them.
+            # Another writer may have just closed them.
             self._settle()
             return DeadLetterReport(self.rules.topic, seconds=time.monotonic() - started_at)
         self._check_cluster()
@@ -222,12 +222,12 @@ class DeadLetterWriter:
             ThreadPoolExecutor(min(PARALLEL, len(waiting)), "dead-letters") as pool,
         ):
             stop = self._stop or threading.Event()
-            drain = _Drain(markers, progress, self._topic(), stop, self._try_again_seconds)
+            call = _Call(markers, progress, self._topic(), stop, self._try_again_seconds)
             try:
-                return dict(zip(waiting, pool.map(lambda at: self._one(at, drain), waiting), strict=True))
+                return dict(zip(waiting, pool.map(lambda at: self._one(at, call), waiting), strict=True))
             finally:
                 # After an error, or Ctrl-C, the others end with their current batch.
-                drain.stopped.set()
+                call.stopped.set()
 
     def _check_cluster(self) -> None:
         """Raise InconsistentClusterId before anything is written to, or dropped for, another Kafka cluster."""
@@ -249,26 +249,26 @@ class DeadLetterWriter:
         except Exception as error:
             return None, unforeseen(error)
 
-    def _one(self, source: SharePartition, drain: _Drain) -> Outcome:
+    def _one(self, source: SharePartition, call: _Call) -> Outcome:
         """Write the letters of one share-partition."""
-        if drain.stopped.is_set():
+        if call.stopped.is_set():
             return None, None
-        report, problem = self._attempt(source, drain, None)
-        while problem is not None and drain.tries_again(source, problem):
-            if drain.topic[0] is None:
-                drain.topic = self._topic()
-            report, problem = self._attempt(source, drain, report)
+        report, problem = self._attempt(source, call, None)
+        while problem is not None and call.tries_again(source, problem):
+            if call.topic[0] is None:
+                call.topic = self._topic()
+            report, problem = self._attempt(source, call, report)
         if problem is not None and problem.lasting and self.rules.drop:
-            return self._drop(source, drain, report or PartitionReport(source)), None
+            return self._drop(source, call, report or PartitionReport(source)), None
         return report, problem
 
-    def _attempt(self, source: SharePartition, drain: _Drain, report: PartitionReport | None) -> Outcome:
-        topic, problem = drain.topic
+    def _attempt(self, source: SharePartition, call: _Call, report: PartitionReport | None) -> Outcome:
+        topic, problem = call.topic
         if topic is not None:
-            report, problem = self._write(source, topic, drain, report or PartitionReport(source))
+            report, problem = self._write(source, topic, call, report or PartitionReport(source))
             if problem is not None:
                 # Check whether only this partition fails, or the broker or the topic is missing for the others, too.
-                drain.topic = self._topic()
+                call.topic = self._topic()
         return report, problem
 
     def _waiting(self) -> dict[SharePartition, int]:
@@ -288,7 +288,7 @@ class DeadLetterWriter:
         )
 
     def _write(
-        self, source: SharePartition, topic: DeadLetterTopic, drain: _Drain, report: PartitionReport
+        self, source: SharePartition, topic: DeadLetterTopic, call: _Call, report: PartitionReport
     ) -> tuple[PartitionReport, CannotWrite | None]:
         """Write one share-partition's batches until none is left; wait for another writer while it is alive."""
         most_takeovers = report.takeovers + self._takeovers
@@ -296,10 +296,10 @@ class DeadLetterWriter:
             try:
                 with RecordReader(self._settings) as originals:
                     batches = self._batches(source, topic, originals)
-                    for done in self._outbox(batches, source, drain).write():
+                    for done in self._outbox(batches, source, call).write():
                         report = _with(report, done.written, done.resumed)
-                        drain.done(_line(source, topic, done))
-                        if drain.stopped.is_set():
+                        call.done(_line(source, topic, done))
+                        if call.stopped.is_set():
                             break
                 return report, None
             except Fenced:
@@ -314,7 +314,7 @@ class DeadLetterWriter:
                 return report, unforeseen(error)
         reason = (
             f"another writer took over {source} {report.takeovers} times, or its transactions exceed their "
-            "timeout: drain the group with one writer, or in smaller batches."
+            "timeout: use one writer for the group, or in smaller batches."
         )
         return report, CannotWrite(reason, lasting=False)
 
@@ -332,13 +332,11 @@ class DeadLetterWriter:
             max_records=self._batch_records,
         )
 
-    def _outbox(
-        self, batches: LetterBatches, source: SharePartition, drain: _Drain
-    ) -> Outbox[DeadLetterBatch]:
+    def _outbox(self, batches: LetterBatches, source: SharePartition, call: _Call) -> Outbox[DeadLetterBatch]:
         return Outbox(
             self._settings,
             batches,
-            drain.markers,
+            call.markers,
             on_step=lambda step: self._on_step(step, source),
         )
 
@@ -356,22 +354,22 @@ class DeadLetterWriter:
                 left, moved_at = now, time.monotonic()
         return bool(left)
 
-    def _drop(self, source: SharePartition, drain: _Drain, report: PartitionReport) -> PartitionReport:
+    def _drop(self, source: SharePartition, call: _Call, report: PartitionReport) -> PartitionReport:
         """Close one share-partition's batches without letters, as Kafka does when it cannot write them.
 
-        A batch that an earlier drain wrote counts as resumed, unless the broker does not return the marker.
+        A batch that an earlier writer wrote counts as resumed, unless the broker does not return the marker.
         """
         marker = None
         batches = self._batches(source, NO_TOPIC, RecordReader(self._settings))
         # Fences a writer that still works with an earlier config, and aborts the open transaction of a dead one.
         with suppress(CannotWrite, Fenced):
-            marker = self._outbox(batches, source, drain).take_over()
+            marker = self._outbox(batches, source, call).take_over()
         while (batch := batches.open()) is not None:
             written = marker is not None and marker.wrote_all_of(batch)
             closed = batches.close(batch, dropped=not written)
             report = _with(report, resumed=closed if written else 0, dropped=0 if written else closed)
             if not written:
-                drain.done(
+                call.done(
                     f"{source}: {plural(closed, 'record')} dropped without a dead letter (batch {batch.sequence})"
                 )
         return report

@@ -308,7 +308,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class HeldDeadLetters:
-    """Dead letters that the last drain could not write: their number, the reason, and since when."""
+    """Dead letters that the last writer could not write: their number, the reason, and since when."""
 
     share_partition: SharePartition
     records: int

@@ -49,7 +49,7 @@ class Service:
             self.database,
             self.topics,
             configs,
-            dead_letters=settings if settings.drain_dead_letters else None,
+            dead_letters=settings if settings.write_dead_letters else None,
         )
         self.faults = Faults(self.coordinator)
         self.metrics = Metrics(self.database, self.coordinator, self.faults)

@@ -24,18 +24,18 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.spark.waits import named_wait
 from sharequeue.state import State
 
-__all__ = ["Drained", "about_letters", "drain_at_end"]
+__all__ = ["WrittenAtEnd", "about_letters", "write_letters_at_end"]
 
 _log = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 60.0
-"""The time after which a job's drain starts no further batch."""
+WRITE_SECONDS = 60.0
+"""The time after which a job's writer starts no further batch."""
 BATCH_RECORDS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
-    """The result of a job's drain for its group, in records."""
+class WrittenAtEnd:
+    """What a job wrote for its group, in records."""
 
     written: int = 0
     """Letters that are now confirmed in the dead-letter topic, also those that an earlier attempt had written."""
@@ -47,24 +47,24 @@ class Drained:
     """How many still wait, why, and what to do."""
 
 
-def drain_at_end(settings: Settings, state: State, configs: GroupConfigs) -> Drained | None:
+def write_letters_at_end(settings: Settings, state: State, configs: GroupConfigs) -> WrittenAtEnd | None:
     """Write the waiting dead letters of a group; return None if none wait or a service writes them. Never raises."""
     waits = f"could not check for waiting dead letters of group {configs.group_id}"
     try:
-        if state.dead_letters.service_drains() or not state.dead_letters.waiting(configs.group_id):
+        if state.dead_letters.service_writes_letters() or not state.dead_letters.waiting(configs.group_id):
             return None
         waits = f"dead letters of group {configs.group_id} wait, and no service writes them"
         with named_wait(f"the dead letters of group {configs.group_id} to be written"):
-            drained = _drain(settings, state, configs)
+            written = _write(settings, state, configs)
     except Exception as error:
-        drained = Drained(warning=_left(configs.group_id, waits, first_line(error)))
-    if drained.warning is not None:
-        _log.warning("%s", drained.warning)
-    return drained
+        written = WrittenAtEnd(warning=_left(configs.group_id, waits, first_line(error)))
+    if written.warning is not None:
+        _log.warning("%s", written.warning)
+    return written
 
 
-def _drain(settings: Settings, state: State, configs: GroupConfigs) -> Drained:
-    ends_at = time.monotonic() + DRAIN_SECONDS
+def _write(settings: Settings, state: State, configs: GroupConfigs) -> WrittenAtEnd:
+    ends_at = time.monotonic() + WRITE_SECONDS
     stop = threading.Event()
 
     def on_step(step: BatchStep, source: SharePartition) -> None:
@@ -82,17 +82,17 @@ def _drain(settings: Settings, state: State, configs: GroupConfigs) -> Drained:
         stop=stop,  # the writer also sets it when it ends
         takeovers=0,
         try_again_seconds=0,
-    ).drain(_log.info)
+    ).write(_log.info)
     left = sum(state.dead_letters.waiting(configs.group_id).values())
     reasons = sorted({held.reason for held in report.held})
     if time.monotonic() > ends_at:
-        reasons.append(f"writing them took longer than {DRAIN_SECONDS:g} s")
+        reasons.append(f"writing them took longer than {WRITE_SECONDS:g} s")
     if not reasons and left:
         reasons.append("another writer is writing them, or they were given up just now")
     waits = f"{left:,} dead letters of group {configs.group_id} "
     lasting = any(held.lasting for held in report.held)
     waits += "are held until an operator acts" if lasting else "wait, and no service writes them"
-    return Drained(
+    return WrittenAtEnd(
         written=report.written + report.resumed,
         dropped=report.dropped,
         left=left,
@@ -102,7 +102,7 @@ def _drain(settings: Settings, state: State, configs: GroupConfigs) -> Drained:
 
 def _left(group: str, waits: str, reason: str) -> str:
     return (
-        f"{waits}: {reason.removesuffix('.')}. Afterwards `sharequeue dlq drain --group {group} --execute` writes "
+        f"{waits}: {reason.removesuffix('.')}. Afterwards `sharequeue dlq write --group {group} --execute` writes "
         "them, and so does the next run"
     )
 
@@ -124,7 +124,7 @@ def about_letters(
             return f"{waiting:,} dead letters are dropped, by the group's config: {reason}"
         return (
             f"{waiting:,} dead letters are held until an operator acts: {reason} Then the service writes them, or "
-            f"`sharequeue dlq drain --group {group} --execute`"
+            f"`sharequeue dlq write --group {group} --execute`"
         )
     if given_up and not configs.dead_letter_topic:
         return (

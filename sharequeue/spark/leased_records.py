@@ -28,7 +28,7 @@ from sharequeue.domain.values import Lease, SharePartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import TopicInfo
-from sharequeue.spark.dead_letters import Drained, about_letters, drain_at_end
+from sharequeue.spark.dead_letters import WrittenAtEnd, about_letters, write_letters_at_end
 from sharequeue.spark.handler import HandlerError, check_dropped
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
 from sharequeue.spark.leasing.group import (
@@ -76,7 +76,7 @@ class _Opened:
     sending: Sending
     wanted: dict[int, Acknowledgement] = field(default_factory=dict)
     """The acknowledgements that were to be sent, by lease id."""
-    dead_letters: Drained | None = None
+    dead_letters: WrittenAtEnd | None = None
 
 
 class LeasedRecords(Shown):
@@ -175,7 +175,7 @@ class LeasedRecords(Shown):
         )
 
     @property
-    def dead_letters(self) -> Drained | None:
+    def dead_letters(self) -> WrittenAtEnd | None:
         """The dead letters of the group that were written at the end of the block; None if none waited or a service
         writes them.
         """
@@ -335,14 +335,14 @@ def lease(
     def begin(stack: ExitStack) -> _Opened:
         found: _Opened | None = None
 
-        def drain(kind: type[BaseException] | None, *_: object) -> None:
+        def write_letters(kind: type[BaseException] | None, *_: object) -> None:
             if found is not None and (kind is None or issubclass(kind, Exception)):  # not after an interrupt
-                found.dead_letters = drain_at_end(at.settings, at.state, configs)
+                found.dead_letters = write_letters_at_end(at.settings, at.state, configs)
 
         at = stack.enter_context(opened(settings, spark, state, group, names))
         configs = GroupConfigs.load(at.state.database, group)
         source = TopicSource(at.settings, at.state, at.topics, at.spark, options, headers)
-        stack.push(drain)
+        stack.push(write_letters)
         member, join = stack.enter_context(a_member(at.settings, group, names, membership))
         join()
         own = member if membership is None and isinstance(member, Membership) else None

@@ -12,7 +12,7 @@ from typing import Self
 
 from sharequeue.domain.names import plural
 from sharequeue.domain.values import Acknowledged
-from sharequeue.spark.dead_letters import Drained
+from sharequeue.spark.dead_letters import WrittenAtEnd
 from sharequeue.spark.leasing.group import words_of_losses
 from sharequeue.spark.outcomes.outcomes import Acknowledgement
 from sharequeue.spark.table import Cell, Shown, Table
@@ -119,7 +119,7 @@ class RunReport(Counts):
     """Remarks for the user: why there was nothing more to lease although records remain, dead letters that are held,
     columns that differ from those of earlier rows. None if there is no remark.
     """
-    dead_letters: Drained | None = None
+    dead_letters: WrittenAtEnd | None = None
     """The dead letters of the group that the run has written; None if none waited or a service writes them."""
     errors: tuple[str, ...] = ()
     """The first record that was released or rejected with an error: its offset, its outcome, and the error."""

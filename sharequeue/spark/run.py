@@ -36,7 +36,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import Topics
-from sharequeue.spark.dead_letters import about_letters, drain_at_end
+from sharequeue.spark.dead_letters import about_letters, write_letters_at_end
 from sharequeue.spark.handler import HandlerError, MostFailed, RegistryNotAvailable, call_handler
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget, RecordSizes
@@ -119,7 +119,7 @@ def run_rounds(
             try:
                 reports, ended = _rounds(run, join, max_seconds)
             except Exception:
-                drain_at_end(settings, state, configs)
+                write_letters_at_end(settings, state, configs)
                 raise
     seconds = time.monotonic() - run.began_at
     # A member without an assignment does not know the partitions.
@@ -138,8 +138,8 @@ def run_rounds(
         why = "; ".join(filter(None, (words_of_leaderless(leaderless), why)))
     if why and not reports:
         _log.warning("nothing was leased: %s", why)
-    letters, about = drain_at_end(settings, state, configs), None
-    # A warning of the drain becomes the remark on waiting letters.
+    letters, about = write_letters_at_end(settings, state, configs), None
+    # A warning of the writer becomes the remark on waiting letters.
     if letters is None or letters.warning is None:
         given_up = sum(each.rejected + each.exhausted for each in reports)
         about = about_letters(settings, state, configs, job.topics, given_up)

@@ -130,13 +130,13 @@ class DeadLetters:
             reason=reason,
         )
 
-    def service_drains(self) -> bool:
+    def service_writes_letters(self) -> bool:
         """Return whether a running service writes the dead letters of all groups automatically."""
-        rows = self._database.rows(sa.text("select sharequeue.service_drains() as drains"))
-        return bool(rows[0]["drains"])
+        rows = self._database.rows(sa.text("select sharequeue.service_writes_letters() as writes"))
+        return bool(rows[0]["writes"])
 
     def held(self, group_id: str | None = None) -> list[HeldDeadLetters]:
-        """Return the dead letters that no drain could write, of one group or of all."""
+        """Return the dead letters that could not be written, of one group or of all."""
         rows = self._database.rows(
             sa.text(
                 "select group_id, topic, partition, records, reason, since from sharequeue.dead_letters_held"

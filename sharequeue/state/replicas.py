@@ -45,7 +45,7 @@ def replica_name() -> str:
 
 
 def hear_replica(
-    database: Database, name: str, silence: timedelta | None = None, *, drains: bool = False
+    database: Database, name: str, silence: timedelta | None = None, *, writes_letters: bool = False
 ) -> timedelta | None:
     """Record that this replica is running, and whether it writes dead letters by itself.
 
@@ -53,24 +53,25 @@ def hear_replica(
     the last report. Returns the length of that silence.
     """
     rows = database.call(
-        text("select sharequeue.hear_replica(:name, cast(:silence as interval), :drains) as unheard"),
+        text("select sharequeue.hear_replica(:name, cast(:silence as interval), :writes_letters) as unheard"),
         name=name,
         silence=silence,
-        drains=drains,
+        writes_letters=writes_letters,
     )
     unheard: timedelta | None = rows[0]["unheard"]
     return unheard
 
 
-def beat_and_hear(database: Database, name: str, silence: timedelta | None, *, drains: bool) -> None:
+def beat_and_hear(database: Database, name: str, silence: timedelta | None, *, writes_letters: bool) -> None:
     """Record in one call that the service is alive, as ``Administration.beat``, and that this replica is."""
     database.call(
         text(
-            "select sharequeue.beat(cast(:silence as interval)), sharequeue.hear_replica(:name, null, :drains)"
+            "select sharequeue.beat(cast(:silence as interval)),"
+            " sharequeue.hear_replica(:name, null, :writes_letters)"
         ),
         name=name,
         silence=silence,
-        drains=drains,
+        writes_letters=writes_letters,
     )
 
 
@@ -121,7 +122,7 @@ class Replicas:
     """How many replicas are running, whether one writes dead letters, and seconds since any did each kind of work."""
 
     alive: int
-    drains: bool
+    writes_letters: bool
     ages: Mapping[Work, float | None]
     set_back: ClockSetBack | None = None
     """The last time that the database's clock was set back, as long as stored times may still be in the future."""
@@ -136,11 +137,12 @@ def read_replicas(database: Database) -> Replicas:
     row = database.rows(
         text(
             "select count(*) filter (where abs(extract(epoch from now - heard_at)) < :alive) as alive,"
-            " coalesce(bool_or(drains) filter (where heard_at > now - interval '1 day'), false) as drains,"
+            " coalesce(bool_or(writes_letters) filter (where heard_at > now - interval '1 day'), false)"
+            " as writes_letters,"
             " min(abs(extract(epoch from now - watched_at))) as watch,"
             " min(abs(extract(epoch from now - swept_at))) as sweep,"
             " min(abs(extract(epoch from now - journal_kept_at))) as journal,"
-            " min(abs(extract(epoch from now - drained_at))) as dead_letters,"
+            " min(abs(extract(epoch from now - letters_written_at))) as dead_letters,"
             " extract(epoch from max(set_back_by)) as set_back_by,"
             " extract(epoch from min(now - set_back_at)) as set_back_age"
             " from (select r.*, sharequeue.clock() as now from sharequeue.replicas r) as r"
@@ -153,7 +155,7 @@ def read_replicas(database: Database) -> Replicas:
         set_back = ClockSetBack(by, age) if 0 <= age <= max(by, SET_BACK_SHOWN_SECONDS) else None
     return Replicas(
         row["alive"],
-        row["drains"],
+        row["writes_letters"],
         {work: None if row[work] is None else float(row[work]) for work in WORK},
         set_back,
     )

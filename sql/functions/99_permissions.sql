@@ -47,7 +47,7 @@ declare
     v_reader constant text[] := array[
         'known_marks', 'needed_outputs', 'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'sequences_behind', 'sink_owners', 'snapshots',
         'stored_configs', 'verify', 'verify_journal'];
-    v_everybody constant text[] := array['authorized_operations', 'authorized_topic_operations', 'clock', 'identity_found', 'principal', 'schema_version', 'service_drains', 'stored_service_configs'];
+    v_everybody constant text[] := array['authorized_operations', 'authorized_topic_operations', 'clock', 'identity_found', 'principal', 'schema_version', 'service_writes_letters', 'stored_service_configs'];
     -- The coordinator calls these in its own transactions, on tables that it may read; they need no other rights.
     v_coordinator constant text[] := array[
         'assignable_share_partitions', 'assignment_of', 'metadata_hash', 'require_read_committed'];

@@ -456,7 +456,7 @@ create index failed_attempts_by_end on sharequeue.failed_attempts (share_partiti
 -- written to the WAL only where that is read logically.
 alter table sharequeue.failed_attempts replica identity full;
 
--- Dead letters that the last drain could not write, and what has to be done. The next batch that is closed removes the row.
+-- Dead letters that the last writer could not write, and what has to be done. The next batch that is closed removes the row.
 create table sharequeue.held_dead_letters (
     share_partition_id bigint constraint held_dead_letters_pkey primary key
         constraint held_dead_letters_share_partition_fkey references sharequeue.share_partitions on delete cascade,
@@ -687,12 +687,12 @@ create table sharequeue.service_replicas (
     replica_id text constraint service_replicas_pkey primary key,
     heard_at timestamptz not null,
     -- The replica writes dead letters by itself.
-    drains boolean not null default false,
+    writes_letters boolean not null default false,
     -- When it last did each task; null where it never did.
     watched_at timestamptz,
     swept_at timestamptz,
     journal_kept_at timestamptz,
-    drained_at timestamptz
+    letters_written_at timestamptz
 ) with (fillfactor = 50);
 
 -- The journal -----------------------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """The process that a kill test kills: drains a share-partition into a table and ends at a chosen step by SIGKILL.
 
 `python -m tests.chaos.drain_to_postgres` reads lines of `DATABASE_URL GROUP TOPIC TABLE LEASE_RECORDS STEP NTH
-DELAY_MS` from its input, and forks a process for each (`forked_drains.serve`). It is killed at the NTH time that STEP
-is reached (`start` is before anything, `never` is never), after DELAY_MS more. All but Spark is the real thing: the
-rows are made here and not read from a topic, and the copy that Spark's tasks make is made by this process.
+DELAY_MS` from its input, and forks a process for each (`forked_processes.serve`). It is killed at the NTH time that
+STEP is reached (`start` is before anything, `never` is never), after DELAY_MS more. All but Spark is the real thing:
+the rows are made here and not read from a topic, and the copy that Spark's tasks make is made by this process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.spark.sinks.postgres_copy import LEASE, OFFSET
 from sharequeue.state import State
 from tests import single
-from tests.chaos.forked_drains import serve
+from tests.chaos.forked_processes import serve
 
 COLUMNS = (
     StructType()

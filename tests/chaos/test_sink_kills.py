@@ -19,7 +19,7 @@ from sharequeue.spark.sinks.postgres import Step
 from sharequeue.state import State
 from tests import single
 from tests.chaos.drain_to_postgres import drain, job_of, rejected
-from tests.chaos.forked_drains import INTO_POSTGRES, drains
+from tests.chaos.forked_processes import INTO_POSTGRES, in_fork
 from tests.servers.cutting_proxy import CuttingProxy
 
 RECORDS = 900
@@ -97,7 +97,7 @@ def filled(private_database: Database, settings: Settings, group: str, topic: st
 @pytest.fixture(scope="module")
 def forked(stack: StackInfo) -> Iterator[Forked]:
     """Give a function that drains in a process of its own."""
-    with drains(stack.home, module=INTO_POSTGRES) as drain:
+    with in_fork(stack.home, module=INTO_POSTGRES) as drain:
         yield drain
 
 

@@ -138,7 +138,7 @@ class BrokerReplay(Replay):
     def _write(self) -> None:
         self.engine.sweep()
         configs = GroupConfigs.load(self.database, "g", self.service)
-        DeadLetterWriter(self.settings, State(self.database), "g", configs).drain()
+        DeadLetterWriter(self.settings, State(self.database), "g", configs).write()
 
     def _dead_letters_dlq(self, step: Step) -> Result:
         self._write()

@@ -116,7 +116,7 @@ def test_a_backup_restored_beside_a_topic_that_moved_on(
     single.acknowledge(state, held, {ACCEPT: OffsetSet.of((40, 45), (46, 50)), REJECT: GIVEN_UP})
     later = leased(state, "m", 20)  # 50 to 69
     single.acknowledge(state, later, {ACCEPT: later.offsets})
-    sharequeue(REPOSITORY, given, "dlq", "drain", "--group", group, "--execute", "--yes")
+    sharequeue(REPOSITORY, given, "dlq", "write", "--group", group, "--execute", "--yes")
     Tokens(private_database).revoke(None, "User:ann", dry_run=False)
     for number in range(100, 120):
         producer.produce(topic, str(number).encode(), partition=0)
@@ -148,7 +148,7 @@ def test_a_backup_restored_beside_a_topic_that_moved_on(
         assert sorted(again) == [*range(43, 120)], (
             "all that the log has and the backup did not know to be done"
         )
-        sharequeue(REPOSITORY, restored, "dlq", "drain", "--group", group, "--execute", "--yes")
+        sharequeue(REPOSITORY, restored, "dlq", "write", "--group", group, "--execute", "--yes")
         assert state.figures.describe(group)[0].spso == 120
         assert state.figures.verify() == []
         assert database.rows(sa.text("select * from sharequeue.verify_journal()")) == []

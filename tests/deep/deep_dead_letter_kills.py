@@ -25,7 +25,7 @@ import pytest
 
 from sharequeue.deadletters.outbox import BatchStep
 from sharequeue.domain.settings import Settings
-from tests.chaos.forked_drains import drains
+from tests.chaos.forked_processes import in_fork
 from tests.fixtures.deadletters import GivenUp
 from tests.fixtures.stack import say
 
@@ -44,7 +44,7 @@ class Ledger:
 
     killed: Counter[str] = field(default_factory=Counter)
     ended: int = 0
-    """Drains that were done before their time came."""
+    """Writers that were done before their time came."""
     groups: int = 0
     records: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -54,7 +54,7 @@ class Ledger:
         return KILLS - sum(self.killed.values())
 
 
-def one_group(case: GivenUp, chance: random.Random, drain: Callable[..., int], ledger: Ledger) -> None:
+def one_group(case: GivenUp, chance: random.Random, write: Callable[..., int], ledger: Ledger) -> None:
     """Writers of one group die until it has had its share of kills; then its letters are counted."""
     kills = 0
     while kills < KILLS_A_GROUP and ledger.left() > 0:
@@ -62,14 +62,14 @@ def one_group(case: GivenUp, chance: random.Random, drain: Callable[..., int], l
         case.reject()
         step, nth = chance.choice(STEPS), chance.randint(1, 4)
         delay_ms = chance.choice([0, 0, chance.randint(1, 40)])
-        code = drain(case.group, chance.choice([4, 10, 100]), step, nth, "kill", delay_ms)
+        code = write(case.group, chance.choice([4, 10, 100]), step, nth, "kill", delay_ms)
         assert code in (0, -signal.SIGKILL), f"{step} number {nth}, {delay_ms} ms later: {code}"
         with ledger.lock:
             ledger.ended += code == 0
             if code:
                 kills += 1
                 ledger.killed[f"{'after' if delay_ms else 'at'} {step}"] += 1
-    report = case.writer().drain()
+    report = case.writer().write()
     assert report.held == ()
     case.assert_each_exactly_once()
     with ledger.lock:
@@ -86,13 +86,13 @@ def test_a_thousand_kills(given_up: Callable[..., GivenUp], settings: Settings, 
 
     def work(number: int) -> None:
         chance = random.Random(SEED * AT_ONCE + number)  # noqa: S311
-        with drains(settings.home, subprocess.DEVNULL) as drain:
+        with in_fork(settings.home, subprocess.DEVNULL) as write:
             while ledger.left() > 0:
                 with making:
                     made = given_up(partitions=PARTITIONS, dlq_partitions=2, copy=chance.random() < 0.5)
                     name = f"{made.group}-{ledger.groups}-{number}-{chance.randrange(10**6)}"
                     case = made.renamed(name)
-                one_group(case, chance, drain, ledger)
+                one_group(case, chance, write, ledger)
                 done, seconds = sum(ledger.killed.values()), time.monotonic() - began
                 say(
                     f"seed {SEED}: {done} of {KILLS} writers killed in {seconds:.0f} s, no letter lost or doubled"
@@ -113,11 +113,11 @@ def test_a_thousand_kills(given_up: Callable[..., GivenUp], settings: Settings, 
 
 
 def test_twenty_random_kills(given_up: Callable[..., GivenUp], settings: Settings) -> None:
-    """Twenty drains of one group, each killed at a random step or a random moment after it, by SIGKILL or `os._exit`;
-    records are given up in between."""
+    """Twenty writers of one group, each killed at a random step or at a random moment after it, by SIGKILL or
+    `os._exit`; records are given up in between."""
     case = given_up(partitions=3, dlq_partitions=2, copy=True)
     killed = 0
-    with drains(settings.home) as drain:
+    with in_fork(settings.home) as write:
         for seed in range(20):
             chance = random.Random(seed)  # noqa: S311
             case.produce(30, partitions=3)
@@ -125,9 +125,9 @@ def test_twenty_random_kills(given_up: Callable[..., GivenUp], settings: Setting
             step, nth, manner = chance.choice(STEPS), chance.randint(1, 4), chance.choice(["exit", "kill"])
             delay_ms = chance.choice([0, 0, chance.randint(1, 40)])
             print(f"seed {seed}: {manner} {delay_ms} ms after {step} number {nth}")
-            killed += drain(case.group, chance.choice([4, 10, 100]), step, nth, manner, delay_ms) != 0
-    report = case.writer().drain()
-    print(f"{killed} drains were killed; the last one wrote {report.written}, found {report.resumed}")
+            killed += write(case.group, chance.choice([4, 10, 100]), step, nth, manner, delay_ms) != 0
+    report = case.writer().write()
+    print(f"{killed} writers were killed; the last one wrote {report.written}, found {report.resumed}")
     assert killed >= 10
     assert sum(case.expected.values()) == 30 * 20
     case.assert_each_exactly_once()

@@ -56,7 +56,7 @@ def case(broker: OwnBroker, settings: Settings, private_database: Database, grou
     )
     made.produce(3)
     made.reject()
-    made.writer().drain()
+    made.writer().write()
     return made
 
 

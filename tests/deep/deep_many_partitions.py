@@ -88,7 +88,7 @@ def test_three_consumers(
             thread.join(120)
     assert refused == []
     assert counts == {1: RECORDS, 2: RECORDS}
-    drained = DeadLetterWriter(settings, State(database), group, GroupConfigs.load(database, group)).drain()
+    drained = DeadLetterWriter(settings, State(database), group, GroupConfigs.load(database, group)).write()
     assert drained.written == LETTERS
     assert sum(each.lag for each in work.status()) == 0
 

@@ -19,7 +19,7 @@ from sharequeue.domain.values import Lease
 from sharequeue.local.stack import StackInfo
 from sharequeue.spark.sinks.at_least_once import AtLeastOnce
 from sharequeue.state import State
-from tests.chaos.forked_drains import INTO_POSTGRES, drains
+from tests.chaos.forked_processes import INTO_POSTGRES, in_fork
 from tests.chaos.test_sink_kills import STEPS, Filled
 from tests.chaos.test_sink_kills_spark import RECORDS, kill, locks_lapse
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
@@ -107,7 +107,7 @@ def test_ten_random_kills(filled: Filled, stack: StackInfo) -> None:
     """Ten drains, one after the other, each killed at a random moment: in a copy, between two statements, in a
     commit. Each record counts once."""
     killed = 0
-    with drains(stack.home, module=INTO_POSTGRES) as forked:
+    with in_fork(stack.home, module=INTO_POSTGRES) as forked:
         for seed in range(10):
             chance = random.Random(seed)  # noqa: S311
             step, nth = chance.choice([("start", 1), *((step, nth) for step in STEPS for nth in (1, 2))])

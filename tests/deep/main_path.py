@@ -73,7 +73,7 @@ def walk(settings: Settings, database: Database, spark: SparkSession, seek: str 
         assert report.dead_letters is not None
         assert report.dead_letters.written == 4
         configs_now = GroupConfigs.load(database, group)
-        again = DeadLetterWriter(settings, State(database), group, configs_now).drain()
+        again = DeadLetterWriter(settings, State(database), group, configs_now).write()
         assert (again.written, again.held) == (0, ())
         assert letters_of(work, letters) == [
             (partition, offset, cause)

@@ -141,7 +141,7 @@ def test_dead_letters_and_the_first_hour(
     )
     case.produce(20, headers=[("kind", b"refund")])
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     assert reader.reads("docs/howto/dead-letters.md")
     (sent,) = reader.database.rows(sa.text("select sum(sent) as sent from sharequeue.redrives"))
     assert sent["sent"] == 20

@@ -49,7 +49,7 @@ _SAMPLE_COLUMNS = {
 def dead_letters_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefinition:
     """Build the asset of the dead letters of `group`.
 
-    It drains together with the service, which may write all of them first, and then reports everything that either
+    It writes together with the service, which may write all of them first, and then reports everything that either
     of them has written since its last materialization.
     """
 
@@ -63,7 +63,7 @@ def dead_letters_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
         configs = GroupConfigs.load(sharequeue_state.database, group.group)
         since = reported_until(context.instance, spec.key)
         loaded = sharequeue_settings.load()
-        report = DeadLetterWriter(loaded, sharequeue_state.state, group.group, configs).drain(
+        report = DeadLetterWriter(loaded, sharequeue_state.state, group.group, configs).write(
             progress=context.log.info
         )
         for held in report.held:

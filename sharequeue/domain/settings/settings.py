@@ -60,7 +60,7 @@ class Environment(BaseSettings):
     service_ssl_certificate_location: Path | None = None
     service_ssl_key_location: Path | None = None
     service_allowed_hosts: str | None = None
-    service_drain_dead_letters: bool | None = None
+    service_write_dead_letters: bool | None = None
     service_log_format: Literal["text", "json"] | None = None
     service_max_connections: int | None = None
     service_request_timeout_ms: int | None = None
@@ -139,8 +139,8 @@ class Settings:
     allowed_hosts: tuple[str, ...]
     """`SHAREQUEUE_SERVICE_ALLOWED_HOSTS`, comma-separated: host names that requests may use, besides the loopback
     names and the address that the service listens on; `*` allows any."""
-    drain_dead_letters: bool
-    """`SHAREQUEUE_SERVICE_DRAIN_DEAD_LETTERS`, default true: the service writes dead letters automatically."""
+    write_dead_letters: bool
+    """`SHAREQUEUE_SERVICE_WRITE_DEAD_LETTERS`, default true: the service writes dead letters automatically."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         home = Path(values.get("home") or ".sharequeue").expanduser().absolute()
@@ -167,7 +167,7 @@ class Settings:
             kafka=HiddenValues(values.get("kafka") or {}),
             registry=HiddenValues(values.get("registry") or {}),
             allowed_hosts=tuple(host.strip() for host in hosts if host.strip()),
-            drain_dead_letters=values.get("service_drain_dead_letters") is not False,
+            write_dead_letters=values.get("service_write_dead_letters") is not False,
             _values=MappingProxyType({**values, **addresses}),
         )
 

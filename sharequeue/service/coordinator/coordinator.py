@@ -113,7 +113,7 @@ class Coordinator:
         return self.watcher.waiting
 
     @property
-    def drains(self) -> bool:
+    def writes_letters(self) -> bool:
         """Whether this coordinator writes dead letters."""
         return self._dead_letter_turns is not None
 
@@ -138,7 +138,7 @@ class Coordinator:
             return silence is not None and time.monotonic() - began > silence.total_seconds()
 
         # A beat that waited while the database was stopped must not hide the silence.
-        beat_and_hear(self._database, self.name, silence, drains=self.drains)
+        beat_and_hear(self._database, self.name, silence, writes_letters=self.writes_letters)
         due = due_groups(self._database)
         expired = 0
         left: list[str] = []
@@ -265,7 +265,7 @@ class Coordinator:
                 "the database had no beat of the service for %s: locks continue with their remaining time",
                 outage,
             )
-        unheard = hear_replica(self._database, self.name, silence, drains=self.drains)
+        unheard = hear_replica(self._database, self.name, silence, writes_letters=self.writes_letters)
         if unheard is not None:
             _log.warning("no replica was active for %s: sessions continue with their remaining time", unheard)
         publish_service_configs(self._database, self._configs)

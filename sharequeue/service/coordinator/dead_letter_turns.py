@@ -1,10 +1,10 @@
 """Write dead letters from the service, if no job does.
 
 Every few seconds the service looks for share-partitions with waiting dead letters, and writes them within the limits
-below, so that no group stops because nothing drains it. One replica at a time drains a share-partition, under a
-separate lease in Postgres; another drain (Dagster's asset, a job) fences it and goes first, as always with two
-drains. A share-partition that could not be written is tried again separately, with growing pauses, so that it delays
-no other. How letters are written exactly once is in `deadletters.writer`.
+below, so that no group stops because nothing writes its letters. One replica at a time writes those of a
+share-partition, under a separate lease in Postgres; another writer (Dagster's asset, a job) fences it and goes first,
+as always with two writers. A share-partition that could not be written is tried again separately, with growing
+pauses, so that it delays no other. How letters are written exactly once is in `deadletters.writer`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LONGEST_PAUSE_SECONDS = 120.0
 
 
 class DeadLetterTurns:
-    """The drains of one replica, in separate threads."""
+    """The turns of one replica, in separate threads."""
 
     def __init__(self, settings: Settings, database: Database, replica: str) -> None:
         self._settings = settings
@@ -77,24 +77,24 @@ class DeadLetterTurns:
         """Return the share-partitions with dead letters that are not written, of all groups."""
         return list(State(self._database).dead_letters.waiting())
 
-    def drain(self, sources: Iterable[SharePartition]) -> DeadLetterReport | None:
-        """Do one turn for a group's share-partitions, except those that another replica drains; None if none is
+    def write(self, sources: Iterable[SharePartition]) -> DeadLetterReport | None:
+        """Do one turn for a group's share-partitions, except those that another replica writes; None if none is
         left."""
         leases = {source: self.lease(source) for source in sources}
         leases = {source: lease for source, lease in leases.items() if lease.take()}
         try:
-            return self.drain_under(leases) if leases else None
+            return self.write_under(leases) if leases else None
         finally:
             for lease in leases.values():
                 lease.end()
 
     def lease(self, source: SharePartition) -> ServiceLease:
-        """Return the lease under which this replica drains a share-partition."""
+        """Return the lease under which this replica writes a share-partition's letters."""
         return ServiceLease(
             self._database, f"dead letters of {source.group_id}: {source}", self._replica, LEASE_SECONDS
         )
 
-    def drain_under(self, leases: Mapping[SharePartition, ServiceLease]) -> DeadLetterReport:
+    def write_under(self, leases: Mapping[SharePartition, ServiceLease]) -> DeadLetterReport:
         """Do one turn for the share-partitions of leases that were taken; stop for each one whose lease is lost."""
         group_id = next(iter(leases)).group_id
         began = time.monotonic()
@@ -123,11 +123,11 @@ class DeadLetterTurns:
             on_step=on_step,
             only=leases,
             stop=done,
-            # A drain that takes over was requested explicitly and goes first.
+            # A writer that takes over was requested explicitly and goes first.
             takeovers=0,
             try_again_seconds=0,
         )
-        return writer.drain(_log.info)
+        return writer.write(_log.info)
 
     def _look(self, pool: ThreadPoolExecutor) -> None:
         waiting = self.waiting()
@@ -178,7 +178,7 @@ class DeadLetterTurns:
         failed: set[SharePartition] = set()
         try:
             if not self._stop.is_set():
-                report = self.drain(sources)
+                report = self.write(sources)
                 if report is not None:
                     failed = {held.share_partition for held in report.held}
                     failed |= {each.share_partition for each in report.partitions if each.takeovers}

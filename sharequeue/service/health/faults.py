@@ -117,7 +117,9 @@ def recorded_faults(replicas: Replicas, held: Iterable[tuple[HeldDeadLetters, fl
     late = [
         Fault(_LATE[work], f"No replica has done this for {age:.0f} s: {WORK[work]}.", age)
         for work, age in replicas.ages.items()
-        if age is not None and age > LATE_SECONDS[work] and (replicas.drains or work != "dead_letters")
+        if age is not None
+        and age > LATE_SECONDS[work]
+        and (replicas.writes_letters or work != "dead_letters")
     ]
     waiting = [
         Fault(

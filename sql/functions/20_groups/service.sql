@@ -52,12 +52,12 @@ begin
 end
 $$;
 
--- Notes that a replica is at work, and with p_drains that it writes dead letters. With p_silence, at its start and
+-- Notes that a replica is at work, and with p_writes_letters that it writes dead letters. With p_silence, at its start and
 -- after it could not work: if no replica was heard for longer than that, members could not send heartbeats. Then
 -- their sessions continue with their remaining time. Returns the length of the silence, null if there was none. A
 -- session whose row another call holds is being renewed, and is not changed.
 create or replace function sharequeue.hear_replica(
-    p_replica_id text, p_silence interval default null, p_drains boolean default false
+    p_replica_id text, p_silence interval default null, p_writes_letters boolean default false
 ) returns interval
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -68,7 +68,7 @@ begin
     perform sharequeue_internal.authorise_cluster();
     perform sharequeue_internal.check_name('the replica id', p_replica_id);
     perform sharequeue_internal.check_span('the longest silence', coalesce(p_silence, interval '0'));
-    perform sharequeue_internal.check_present('p_drains', p_drains);
+    perform sharequeue_internal.check_present('p_writes_letters', p_writes_letters);
     if p_silence is not null then
         -- Two that start together must not both lengthen the sessions.
         perform pg_advisory_xact_lock(7264519032119);
@@ -88,9 +88,9 @@ begin
         delete from sharequeue.service_leases where expires_at < v_at - interval '1 day';
     end if;
     v_at := sharequeue.clock();
-    insert into sharequeue.service_replicas as r (replica_id, heard_at, drains)
-    values (p_replica_id, v_at, p_drains)
-    on conflict on constraint service_replicas_pkey do update set heard_at = excluded.heard_at, drains = excluded.drains;
+    insert into sharequeue.service_replicas as r (replica_id, heard_at, writes_letters)
+    values (p_replica_id, v_at, p_writes_letters)
+    on conflict on constraint service_replicas_pkey do update set heard_at = excluded.heard_at, writes_letters = excluded.writes_letters;
     -- Times from before the clock was set back: otherwise a dead replica would count as the one that was last heard.
     update sharequeue.service_replicas set heard_at = v_at where replica_id = any (array(
         select r.replica_id from sharequeue.service_replicas r where sharequeue_internal.is_ahead(r.heard_at, v_at)
@@ -101,18 +101,18 @@ $$;
 
 -- Returns whether a replica of the service that writes dead letters was active in the last 15 s. If not, jobs write
 -- those of their group.
-create or replace function sharequeue.service_drains() returns boolean
+create or replace function sharequeue.service_writes_letters() returns boolean
 language sql stable set search_path = pg_catalog as $$
     select exists (
         select from sharequeue.service_replicas
-        where drains and sharequeue_internal.seconds_unheard(heard_at, sharequeue.clock()) < 15)
+        where writes_letters and sharequeue_internal.seconds_unheard(heard_at, sharequeue.clock()) < 15)
 $$;
 
 -- Records how many seconds ago a replica last checked the broker's topics, swept, maintained the journal and looked for dead
 -- letters; null if it has not yet. The view replicas shows it. Nothing happens for an unknown replica.
 create or replace function sharequeue.note_service_work(
     p_replica_id text, p_watched double precision, p_swept double precision, p_journal_kept double precision,
-    p_drained double precision
+    p_letters_written double precision
 ) returns void
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -121,7 +121,7 @@ declare
 begin
     perform sharequeue_internal.authorise_cluster();
     perform sharequeue_internal.check_name('the replica id', p_replica_id);
-    foreach v_age in array array[p_watched, p_swept, p_journal_kept, p_drained] loop
+    foreach v_age in array array[p_watched, p_swept, p_journal_kept, p_letters_written] loop
         if not coalesce(v_age between 0 and 1e9, true) then
             raise exception 'an age must be 0 to 1000000000 seconds, not %', v_age using errcode = 'SQ042';
         end if;
@@ -129,7 +129,7 @@ begin
     update sharequeue.service_replicas
     set watched_at = v_at - make_interval(secs => p_watched), swept_at = v_at - make_interval(secs => p_swept),
         journal_kept_at = v_at - make_interval(secs => p_journal_kept),
-        drained_at = v_at - make_interval(secs => p_drained)
+        letters_written_at = v_at - make_interval(secs => p_letters_written)
     where replica_id = p_replica_id;
 end
 $$;

@@ -124,7 +124,7 @@ begin
 end
 $$;
 
--- Records why a drain could not write the waiting dead letters; null removes the reason. It stays until a batch is
+-- Records why the waiting dead letters could not be written; null removes the reason. It stays until a batch is
 -- closed.
 create or replace function sharequeue.hold_dead_letters(
     p_group_id text, p_topic text, p_partition integer, p_reason text

@@ -1,4 +1,4 @@
--- Dead letters that no drain could write, with the reason and the time: an operator must act.
+-- Dead letters that could not be written, with the reason and the time: an operator must act.
 create or replace view sharequeue.dead_letters_held as
 select sp.group_id, sp.topic, sp.partition, w.records, h.reason, h.since
 from sharequeue.held_dead_letters h

@@ -98,8 +98,8 @@ left join sharequeue.circuit_breakers cb on cb.share_partition_id = sp.share_par
 cross join lateral (
     select case when f.archiving = 0 then null
         when k.reason is not null then 'dead letters are held: ' || k.reason
-        when not (select sharequeue.service_drains()) then 'no service writes the dead letters: the next run of a job writes them, or'
-            ' `sharequeue serve`, or `sharequeue dlq drain --group ' || sp.group_id || ' --execute`' end as reason
+        when not (select sharequeue.service_writes_letters()) then 'no service writes the dead letters: the next run of a job writes them, or'
+            ' `sharequeue serve`, or `sharequeue dlq write --group ' || sp.group_id || ' --execute`' end as reason
 ) as held
 left join lateral (
     select w.* from sharequeue_internal.leasing_blocked(sp, g, cb, t.topic is not null, held.reason) as w

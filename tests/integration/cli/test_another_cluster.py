@@ -70,11 +70,11 @@ def test_a_run_is_refused(state: State, astray: Settings, topics: Topics) -> Non
     assert state.figures.describe("g")[0].acquired == 0
 
 
-def test_a_drain_is_refused(state: State, astray: Settings) -> None:
+def test_writing_letters_is_refused(state: State, astray: Settings) -> None:
     """Nothing is written there, and nothing dropped because the topic is not there."""
     configs = GroupConfigs.load(state.database, "g")
     with pytest.raises(InconsistentClusterId, match=BOTH):
-        DeadLetterWriter(astray, state, "g", configs).drain()
+        DeadLetterWriter(astray, state, "g", configs).write()
     assert state.figures.describe("g")[0].archiving == 1
 
 
@@ -90,7 +90,7 @@ def test_a_redrive_is_refused(state: State, astray: Settings) -> None:
         ("offsets", "reset", "--group", "g", "--all-topics", "--to-earliest"),
         ("dlq", "redrive", "dlq.g"),
         ("dlq", "discard", "dlq.g"),
-        ("dlq", "drain", "--group", "g", "--execute", "--yes"),
+        ("dlq", "write", "--group", "g", "--execute", "--yes"),
     ],
     ids=lambda arguments: "-".join(arguments[:2]),
 )

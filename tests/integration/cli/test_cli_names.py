@@ -43,8 +43,8 @@ def refused(settings: Settings, monkeypatch: pytest.MonkeyPatch, *arguments: str
         ("offsets", "reset", "--group", "{}", "--topic", "t", "--to-earliest"),
         ("offsets", "reset", "--group", "{}", "--topic", "t", "--to-earliest", "--execute", "--yes"),
         ("offsets", "delete", "--group", "{}", "--topic", "t"),
-        ("dlq", "drain", "--group", "{}"),
-        ("dlq", "drain", "--group", "{}", "--execute", "--yes"),
+        ("dlq", "write", "--group", "{}"),
+        ("dlq", "write", "--group", "{}", "--execute", "--yes"),
     ],
     ids=lambda arguments: "-".join(arguments[:2]),
 )
@@ -84,7 +84,7 @@ def test_letters_of_a_group_or_a_topic_that_is_not_there(
     case = given_up(copy=True)
     case.produce(2)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     for arguments in (("--group", f"{case.group}s"), ("--source-topic", f"{case.topic}s")):
         for act in ("list", "redrive", "discard"):
             said = refused(case.settings, monkeypatch, "dlq", act, case.dead_letter_topic, *arguments)

@@ -45,7 +45,7 @@ READING: Sequence[tuple[str, ...]] = (
     ("tokens", "list"),
     ("verify",),
     ("migrate", "--dry-run"),
-    ("dlq", "drain", *GROUP),
+    ("dlq", "write", *GROUP),
     ("groups", "pause", *GROUP, "--reason", "why"),
     ("groups", "resume", *GROUP),
 )

@@ -382,7 +382,7 @@ def test_what_would_be_lost_is_said(run: Run, where: tuple[str, ...], private_da
         result = CliRunner().invoke(command, [*words, *where])
         assert result.exit_code == 0, result.output
         assert "t-0: 5 dead letters are not yet written, and would be lost" in " ".join(result.stderr.split())
-        assert "sharequeue dlq drain --group g" in result.stderr
+        assert "sharequeue dlq write --group g" in result.stderr
     with pytest.raises(UnknownTopicOrPartition, match="Did you mean t"):
         run("groups", "describe", "--group", "g", "--topic", "tt")
 
@@ -430,7 +430,7 @@ def test_letters_are_listed_whole(given_up: Callable[..., GivenUp], monkeypatch:
     monkeypatch.setenv("SHAREQUEUE_HOME", str(case.settings.home))
     case.produce(3)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     wanted = ["dlq", "list", case.dead_letter_topic, "--limit", "0", "-o", "jsonl"]
     printed = CliRunner().invoke(command, [*wanted, "--cause", "rejected"]).stdout
     letters = [json.loads(line) for line in printed.splitlines()]

@@ -172,10 +172,10 @@ def test_an_idle_queue_whose_broker_is_away_is_not_a_good_one(
     lease = single.acquire(state, at, "member", None, 1000)
     assert lease is not None
     single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: lease.offsets})
-    hear_replica(private_database, "replica", drains=True)
+    hear_replica(private_database, "replica", writes_letters=True)
     assert "lag_known passed" in tick(**given).skip_reason.skip_message
     pass_time(private_database, 90)
-    hear_replica(private_database, "replica", drains=True)
+    hear_replica(private_database, "replica", writes_letters=True)
     gone = tick(**given)
     # The clock goes on: on a slow machine by more than a second.
     assert re.match(
@@ -432,7 +432,7 @@ def test_letters_that_the_service_wrote_are_checked_once(
     defs = dg.Definitions.merge(share_group_defs(group), resources)
     with dg.DagsterInstance.ephemeral() as instance:
         assert asked(case, defs, instance) == []
-        case.writer().drain()
+        case.writer().write()
         (request,) = asked(case, defs, instance)
         assert [again.run_key for again in asked(case, defs, instance)] == [request.run_key]
         letters = dg.AssetKey([group.name, "dead_letters"])
@@ -444,7 +444,7 @@ def test_letters_that_the_service_wrote_are_checked_once(
         assert asked(case, defs, instance) == []
         case.produce(1)
         case.reject({0: OffsetSet.of((6, 7))})
-        case.writer().drain()
+        case.writer().write()
         (later,) = asked(case, defs, instance)
         assert later.run_key != request.run_key
         # A run that fails is followed by another one after a pause; Dagster would skip its own key.

@@ -118,7 +118,7 @@ def letters(ours: GivenUp) -> list[DeadLetter]:
     ours.reject({partition: OffsetSet.of((2, 4)) for partition in range(PARTITIONS)})
     ours.produce(PARTITIONS, partitions=PARTITIONS)
     exhaust(ours)
-    ours.writer().drain()
+    ours.writer().write()
     return ours.letters()
 
 
@@ -319,7 +319,7 @@ def test_letters_of_a_topic_that_was_made_again_twice_pass(run_checks: RunChecks
             )
         ours.produce(2)
         ours.reject()
-        ours.writer().drain()
+        ours.writer().write()
     results = run_checks()
     assert failed(results) == set()
     assert number(results["batch_as_archived"], "group_records") == 6
@@ -331,14 +331,14 @@ def test_a_deleted_group_leaves_no_findings_to_a_later_one(run_checks: RunChecks
     those that the checks have read before."""
     ours.produce(6)
     ours.reject()
-    ours.writer().drain()
+    ours.writer().write()
     copy_to(ours.settings, ours.dead_letter_topic, ours.letters()[:1])
     assert failed(run_checks()) == {RECONCILED, "source_coordinates_unique"}
     configs = GroupConfigs.load(ours.database, ours.group)
     ours.state.administration.delete_group(ours.group)
     alter_group_configs(ours.database, ours.group, {name: configs.values[name] for name in configs.own})
     ours.reject()
-    ours.writer().drain()
+    ours.writer().write()
     results = run_checks()
     assert failed(results) == set()
     assert number(results[RECONCILED], "deleted_group_records") == 7
@@ -353,7 +353,7 @@ def test_old_letters_pass_after_the_topic_has_grown(
     add_partitions(ours.topics, ours.dead_letter_topic, DLQ_PARTITIONS + 1)
     ours.produce(PARTITIONS, partitions=PARTITIONS)
     ours.reject()
-    ours.writer().drain()
+    ours.writer().write()
     assert {letter.partition for letter in ours.letters() if letter.source_partition == 2} == {0, 2}
     results = run_checks()
     assert failed(results) == set()
@@ -462,7 +462,7 @@ def test_a_topic_that_groups_share_is_judged_by_group(
     other = ours.renamed(f"{ours.group}.other")
     other.configure(errors_deadletterqueue_copy_record_enable="false")
     other.reject({0: OffsetSet.of((0, 4))})
-    other.writer().drain()
+    other.writer().write()
     producer = Producer(client_config(ours.settings))
     producer.produce(ours.dead_letter_topic, b"no letter", partition=0)
     assert producer.flush(PATIENCE_S) == 0
@@ -479,7 +479,7 @@ def test_without_copies_nothing_is_to_be_copied(run_checks: RunChecks, ours: Giv
     ours.configure(errors_deadletterqueue_copy_record_enable="false")
     ours.produce(RECORDS, partitions=PARTITIONS)
     ours.reject({partition: OffsetSet.of((2, 4)) for partition in range(PARTITIONS)})
-    ours.writer().drain()
+    ours.writer().write()
     other = Producer(client_config(ours.settings, transactional_id=f"other-{ours.topic}"))
     other.init_transactions(PATIENCE_S)
     other.begin_transaction()
@@ -499,7 +499,7 @@ def test_what_retention_removed_is_not_missing(run_checks: RunChecks, ours: Give
     for _ in range(3):
         ours.produce(4 * PARTITIONS, partitions=PARTITIONS)
         ours.reject()
-        ours.writer().drain()
+        ours.writer().write()
     second = {
         partition: min(
             letter.offset
@@ -521,7 +521,7 @@ def test_what_retention_removed_is_not_missing(run_checks: RunChecks, ours: Give
     assert failed(run_checks(full=True)) == set()
     ours.produce(4 * PARTITIONS, partitions=PARTITIONS)
     ours.reject()
-    ours.writer().drain()
+    ours.writer().write()
     results = run_checks()
     assert failed(results) == set()
     assert number(results[RECONCILED], "expected_records") == 4 * PARTITIONS
@@ -538,7 +538,7 @@ def test_a_reading_goes_on_where_the_last_one_ended(
     assert sum(int(str(number(results[RECONCILED], "expected_records"))) for results in reads) == len(letters)
     ours.produce(PARTITIONS, partitions=PARTITIONS)
     ours.reject()
-    ours.writer().drain()
+    ours.writer().write()
     alone = run_checks(only=["cause_known"])
     assert list(alone) == ["cause_known"]
     assert number(alone["cause_known"], "read_records") == PARTITIONS
@@ -627,7 +627,7 @@ def test_the_newest_letters_are_shown(
     }
     other.produce(60)
     other.reject()
-    other.writer().drain()
+    other.writer().write()
     assert [row["record"] for row in shown()] == newest
     given = samples(ours.settings, ours.dead_letter_topic, other.group)["samples"]
     assert [row.data["record"] for row in given.records] == [
@@ -690,7 +690,7 @@ def test_a_change_from_the_week_before_is_reported(
     case.configure(errors_deadletterqueue_topic_name=dlq, share_auto_offset_reset="earliest")
     case.produce(50)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
 
     def result() -> dg.AssetCheckResult:
         return drift_result(private_database, "weeks", Drift(min_records=50), DEAD_LETTERS, "like_last_week")

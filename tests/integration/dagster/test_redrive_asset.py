@@ -28,7 +28,7 @@ def case(given_up: Callable[..., GivenUp]) -> GivenUp:
     made = given_up(partitions=2, copy=True)
     made.produce(20, partitions=2, headers=[("kind", b"refund")])
     made.reject({0: OffsetSet.of((0, 6)), 1: OffsetSet.of((2, 6))})
-    made.writer().drain()
+    made.writer().write()
     return made
 
 

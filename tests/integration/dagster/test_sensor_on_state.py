@@ -126,9 +126,9 @@ class Case:
         )
         assert heartbeat(self.database, request).error_code == 0
 
-    def heard(self, drains: bool = False) -> None:
+    def heard(self, writes: bool = False) -> None:
         """A replica of the service is at work."""
-        hear_replica(self.database, "replica", drains=drains)
+        hear_replica(self.database, "replica", writes_letters=writes)
 
     def run(
         self,
@@ -218,7 +218,7 @@ SITUATIONS: dict[str, tuple[list[Callable[[Case], object]], str | None]] = {
     ),
     "letters that nobody writes": ([lambda c: c.end(ACCEPT, 990), lambda c: c.end(REJECT, 10)], None),
     "letters that the service writes": (
-        [lambda c: c.end(ACCEPT, 990), lambda c: c.end(REJECT, 10), lambda c: c.heard(drains=True)],
+        [lambda c: c.end(ACCEPT, 990), lambda c: c.end(REJECT, 10), lambda c: c.heard(writes=True)],
         "the service is writing",
     ),
     "letters that are held": (

@@ -87,7 +87,7 @@ def test_a_letter_names_exception_attempts_and_run(case: GivenUp, tmp_path: Path
         {AcknowledgeType.RELEASE: fails, AcknowledgeType.ACCEPT: everything - fails},
         outputs=outputs,
     )
-    assert case.writer().drain().held == ()
+    assert case.writer().write().held == ()
 
     letters = {letter.source_offset or 0: letter for letter in case.letters()}
     assert sorted(letters) == [3, 4, 9]
@@ -121,7 +121,7 @@ def test_a_group_may_leave_the_messages_of_exceptions_out(case: GivenUp, tmp_pat
             tmp_path / f"lease={number}", {at: "ValueError: s3cret", at + 1: "all s3cret"}
         )
         single.acknowledge(case.state, lease, {AcknowledgeType.REJECT: lease.offsets}, outputs=outputs)
-        case.writer().drain()
+        case.writer().write()
     letters = sorted(case.letters(), key=lambda letter: letter.source_offset or 0)
     assert [(letter.exception_class, letter.exception_message) for letter in letters] == [
         *(("ValueError", "s3cret"), (None, "all s3cret")),
@@ -141,7 +141,7 @@ def test_a_lapsed_lease_is_an_attempt_whose_lock_lapsed(case: GivenUp, tmp_path:
     assert acquire(case, "killed", 1).offsets == OffsetSet.of((0, 1))
     set_clock(case.database, timedelta(minutes=60))
     case.state.sweep()
-    case.writer().drain()
+    case.writer().write()
     (letter,) = case.letters()
     assert (letter.cause, letter.exception_class) == ("exhausted", "LockLapsed")
     assert "the process that held the record was killed, or took longer" in (letter.exception_message or "")
@@ -155,7 +155,7 @@ def test_a_letter_has_the_reason_for_which_its_lease_was_given_back(case: GivenU
     for _ in range(2):
         leases = [acquire(case, "member", 1) for _ in range(3)]
         case.state.release(leases, reasons=["ProcessKilled: killed its\0 process", None, "x" * 10_000])
-    case.writer().drain()
+    case.writer().write()
     letters = sorted(case.letters(), key=lambda letter: letter.source_offset or 0)
     assert [(each.exception_class, each.exception_message) for each in letters] == [
         ("ProcessKilled", None),
@@ -189,12 +189,12 @@ def test_attempts_are_kept_no_longer_than_their_records_are_in_flight(case: Give
     assert kept() == 2
     single.acknowledge(case.state, lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 2), (4, 8))})
     assert len(known()) == 1
-    case.writer().drain()
+    case.writer().write()
     lease = acquire(case, "b", 10)
     single.acknowledge(case.state, lease, {AcknowledgeType.REJECT: OffsetSet.of((8, 9))})
     assert [past for past, _ in known()] == [9, 10]
     single.acknowledge(case.state, lease, {AcknowledgeType.ACCEPT: lease.offsets - OffsetSet.of((8, 9))})
-    case.writer().drain()
+    case.writer().write()
     assert known() == []
     assert kept() == 1
     case.configure(errors_deadletterqueue_topic_name="")
@@ -208,7 +208,7 @@ def test_a_letter_fits_a_topic_that_takes_little(given_up: Make) -> None:
     case = given_up(dlq_partitions=1, max_message_bytes="600")
     case.produce(3)
     case.reject()
-    report = case.writer().drain()
+    report = case.writer().write()
     assert (report.written, report.held) == (3, ())
     assert {letter.header("sharequeue.member.id") for letter in case.letters()} == {None}
     case.assert_each_exactly_once()

@@ -84,7 +84,7 @@ def test_a_program_gets_the_records_around_it(given_up: Make) -> None:
         wait_until(lambda: work.status()[0].archiving == 3)
     assert sorted(accepted) == sorted(b"[%d of %d]" % (at, batch) for batch in (0, 2, 3) for at in range(3))  # type: ignore[type-var]
     assert sorted(failed) == [3, 4, 5]  # type: ignore[type-var]
-    case.writer().drain()
+    case.writer().write()
     for letter in case.letters():
         assert (letter.cause, letter.value, letter.header(RECORD_DAMAGED)) == ("rejected", None, "true")
         assert "failed CRC32C check" in (letter.exception_message or "")
@@ -99,7 +99,7 @@ def test_commands_go_on_past_a_damaged_batch(given_up: Make) -> None:
     spoil(case, case.dead_letter_topic, 2)
     case.produce(2)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     for words in (("dlq", "list"), ("dlq", "redrive")):
         result = run(case, *words, case.dead_letter_topic)
         assert "3 records of" in result.stderr

@@ -53,7 +53,7 @@ def turns(case: GivenUp, name: str = "replica") -> DeadLetterTurns:
     return DeadLetterTurns(case.settings, case.database, name)
 
 
-def test_the_service_drains_and_nobody_waits_for_another(
+def test_the_service_writes_and_nobody_waits_for_another(
     alone: Make, settings: Settings, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With no job at all, records that are rejected become letters, each once. A group whose topic takes none is held
@@ -95,10 +95,10 @@ def test_one_replica_at_a_time(alone: Make, monkeypatch: pytest.MonkeyPatch) -> 
     dead = turns(case, "dead")
     assert dead.lease(source).take()
     assert turns(case).waiting() == [source]
-    assert turns(case).drain([source]) is None
+    assert turns(case).write([source]) is None
     assert archiving(case) == 10
     case.database.rows(text("select sharequeue.set_clock_offset(interval '31 s')"))
-    report = turns(case).drain([source])
+    report = turns(case).write([source])
     assert report is not None
     assert report.written == 10
     case.assert_each_exactly_once()
@@ -119,10 +119,10 @@ def test_whoever_loses_its_lease_writes_nothing_more(alone: Make) -> None:
     other = turns(case, "other")
     taken = other.lease(source)
     assert taken.take()
-    left = slow.drain_under({source: lease})
+    left = slow.write_under({source: lease})
     assert (left.written, [each.takeovers for each in left.partitions]) == (0, [1])
     taken.end()
-    report = other.drain([source])
+    report = other.write([source])
     assert report is not None
     assert report.written == 20
     case.assert_each_exactly_once()
@@ -136,15 +136,15 @@ def test_a_turn_has_an_end(alone: Make, monkeypatch: pytest.MonkeyPatch) -> None
     case.reject()
     source = SharePartition(case.group, case.topic, 0)
     monkeypatch.setattr(dead_letter_turns, "TURN_RECORDS", 20)
-    first = turns(case).drain([source])
+    first = turns(case).write([source])
     assert first is not None
     assert first.written == 20
     monkeypatch.setattr(dead_letter_turns, "TURN_SECONDS", 0.0)
-    second = turns(case).drain([source])
+    second = turns(case).write([source])
     assert second is not None
     assert second.written == 10
     monkeypatch.undo()
-    turns(case).drain([source])
+    turns(case).write([source])
     case.assert_each_exactly_once()
 
 
@@ -162,7 +162,7 @@ def test_a_batch_is_two_calls_of_the_state_and_one_of_the_lease(
         calls.update(re.findall(r"sharequeue\.(\w+)\(", str(arguments[2])))
 
     event.listen(case.database.engine, "before_cursor_execute", count)
-    turns(case).drain([SharePartition(case.group, case.topic, 0)])
+    turns(case).write([SharePartition(case.group, case.topic, 0)])
     event.remove(case.database.engine, "before_cursor_execute", count)
     # One more to find that nothing is left, and two of the lease to begin.
     assert (calls["open_dead_letters"], calls["close_dead_letters"]) == (4, 3)
@@ -170,26 +170,26 @@ def test_a_batch_is_two_calls_of_the_state_and_one_of_the_lease(
     case.assert_each_exactly_once()
 
 
-def test_beside_a_drain_from_elsewhere(alone: Make, settings: Settings, topics: Topics) -> None:
-    """A job's own drain works beside the service, may find nothing left, and still reports; each letter is one."""
+def test_beside_a_writer_elsewhere(alone: Make, settings: Settings, topics: Topics) -> None:
+    """A job's own writer works beside the service, may find nothing left, and still reports; each letter is one."""
     case = alone(partitions=2)
     with running(Coordinator(case.database, topics, dead_letters=settings)):
         for _ in range(4):
             case.produce(400, partitions=2)
             case.reject()
-            report = case.writer(batch_records=50).drain()
+            report = case.writer(batch_records=50).write()
             assert report.held == ()
         wait_until(lambda: is_written(case))
-        assert case.writer().drain().written == 0
+        assert case.writer().write().written == 0
     case.assert_each_exactly_once()
 
 
 def test_it_can_be_switched_off(settings: Settings, no_environment: pytest.MonkeyPatch) -> None:
-    """By default the service drains; a setting leaves it to others."""
+    """By default the service writes them; a setting leaves it to others."""
     here = {"database_url": settings.database_url, "bootstrap_servers": settings.bootstrap_servers}
-    for given, drains in ((None, True), ("true", True), ("false", False)):
+    for given, writes in ((None, True), ("true", True), ("false", False)):
         if given is not None:
-            no_environment.setenv("SHAREQUEUE_SERVICE_DRAIN_DEAD_LETTERS", given)
+            no_environment.setenv("SHAREQUEUE_SERVICE_WRITE_DEAD_LETTERS", given)
         service = Service(Settings.load(settings.home, **here))
-        assert service.coordinator.drains is drains
+        assert service.coordinator.writes_letters is writes
         service.close()

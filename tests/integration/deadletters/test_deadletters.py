@@ -43,8 +43,8 @@ def test_a_group_of_any_name_has_dead_letters(given_up: Make, name: str) -> None
     case = case.renamed(f"{case.group} {name}")
     case.produce(3)
     case.reject()
-    case.writer().drain()
-    case.writer().drain()
+    case.writer().write()
+    case.writer().write()
     written = _raw(case.settings, case.dead_letter_topic, 3)
     assert {dict(headers)["__dlq.errors.group"] for _, _, headers, _ in written} == {case.group.encode()}
     assert case.state.dead_letters.held() == []
@@ -68,7 +68,7 @@ def test_letters_equal_those_of_the_brokers_own_share_group(
     )
     _reject_in_broker(settings, group, ours.topic, 3)
     ours.reject()
-    ours.writer().drain()
+    ours.writer().write()
 
     expected = _raw(settings, theirs, 3)
     written = _raw(settings, ours.dead_letter_topic, 3)
@@ -115,7 +115,7 @@ def test_letters_go_to_the_source_partition_modulo_and_tell_their_coordinates(gi
     case = given_up(partitions=5, dlq_partitions=2)
     case.produce(100, partitions=5)
     case.reject()
-    report = case.writer().drain()
+    report = case.writer().write()
     assert (report.written, report.resumed, report.dropped, report.held) == (100, 0, 0, ())
     assert {letter.partition == (letter.source_partition or 0) % 2 for letter in case.letters()} == {True}
     assert {letter.key for letter in case.letters()} == {None}
@@ -129,7 +129,7 @@ def test_only_what_was_rejected_becomes_a_letter_in_its_order(given_up: Make) ->
     case = given_up()
     case.produce(50)
     case.reject({0: OffsetSet.of((3, 5), (10, 11), (40, 50))})
-    case.writer(batch_records=4).drain()
+    case.writer(batch_records=4).write()
     assert [letter.source_offset for letter in case.letters()] == [3, 4, 10, *range(40, 50)]
     case.assert_each_exactly_once()
 
@@ -140,7 +140,7 @@ def test_a_copy_is_key_value_headers_and_timestamp(given_up: Make) -> None:
     headers: list[tuple[str, bytes | None]] = [("a", b"1"), ("a", b"2"), ("n", None), ("b", b"\xff\x00")]
     case.produce(4, headers=headers, value=lambda number: None if number == 2 else b"\x00\xfe" * number)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     letters = case.letters()
     assert [letter.value for letter in letters] == [b"", b"\x00\xfe", None, b"\x00\xfe" * 3]
     assert [letter.key for letter in letters] == [b"key %d" % number for number in range(4)]
@@ -159,7 +159,7 @@ def test_a_record_gone_from_the_log_is_a_letter_without_a_value(given_up: Make, 
     case.produce(10)
     case.reject()
     delete_before(settings, case.topic, 6)
-    case.writer().drain()
+    case.writer().write()
     letters = case.letters()
     assert [letter.header("sharequeue.record.missing") for letter in letters] == ["true"] * 6 + [None] * 4
     assert [letter.value for letter in letters] == [None] * 6 + [
@@ -176,7 +176,7 @@ def test_a_topic_made_again_is_not_taken_for_the_original(given_up: Make, make_t
     case.topics.delete(case.topic)
     make_topic(1, name=case.topic)
     case.produce(3, value=lambda number: b"somebody else's")
-    case.writer().drain()
+    case.writer().write()
     assert [letter.value for letter in case.letters()] == [None] * 3
     assert {letter.header("sharequeue.record.missing") for letter in case.letters()} == {"true"}
 
@@ -196,7 +196,7 @@ def test_a_topic_made_again_while_it_is_copied_is_not_taken_for_the_original(giv
             case.topics.create(case.topic, 1)
             case.produce(4, value=lambda number: b"somebody else's")
 
-    report = case.writer(on_step=on_step, batch_records=2).drain()
+    report = case.writer(on_step=on_step, batch_records=2).write()
     assert (report.written, report.held) == (4, ())
     assert [letter.value for letter in case.letters()] == [b"value 0", b"value 1", None, None]
 
@@ -208,8 +208,8 @@ def test_letters_of_a_deleted_source_topic_are_written_once(given_up: Make) -> N
     case.reject()
     case.topics.delete(case.topic)
     with pytest.raises(Stop):
-        case.writer(on_step=stop_at("committed", 2), batch_records=4).drain()
-    report = case.writer(batch_records=4).drain()
+        case.writer(on_step=stop_at("committed", 2), batch_records=4).write()
+    report = case.writer(batch_records=4).write()
     assert (report.written, report.resumed) == (2, 4)
     assert sorted(letter.source_offset or 0 for letter in case.letters()) == list(range(10))
 
@@ -219,7 +219,7 @@ def test_what_is_too_large_for_the_topic_becomes_headers_only(given_up: Make) ->
     case = given_up(copy=True, max_message_bytes="2000")
     case.produce(6, value=lambda number: b"x" * (5000 if number % 2 else 100))
     case.reject()
-    report = case.writer().drain()
+    report = case.writer().write()
     assert report.held == ()
     letters = case.letters()
     assert [len(letter.value or b"") for letter in letters] == [100, 0, 100, 0, 100, 0]
@@ -231,7 +231,7 @@ def test_copies_just_below_the_limit_are_written_whole(given_up: Make) -> None:
     case = given_up(copy=True, max_message_bytes="2000")
     case.produce(400, value=lambda number: b"x" * (1300 + number))
     case.reject()
-    report = case.writer().drain()
+    report = case.writer().write()
     assert (report.written, report.held) == (400, ())
     sizes = [len(letter.value) for letter in case.letters() if letter.value is not None]
     assert sizes == list(range(1300, 1300 + len(sizes)))
@@ -249,7 +249,7 @@ def test_scattered_originals_of_transactions_are_found(given_up: Make) -> None:
         case.produce(3, value=partial(_numbered, number), transactional_id=f"t-{case.topic}")
     wanted = OffsetSet.of((0, 2), (5, 7), (18, 19))
     case.reject({0: wanted})
-    case.writer().drain()
+    case.writer().write()
     assert [(letter.source_offset, letter.value) for letter in case.letters()] == [
         (0, b"0-0"),
         (1, b"0-1"),
@@ -268,10 +268,10 @@ def test_copies_larger_than_a_transaction_go_in_several(
     case.produce(40, value=lambda number: b"x" * 1000)
     case.reject()
     with pytest.raises(Stop):
-        case.writer(on_step=stop_at("committed", 3)).drain()
+        case.writer(on_step=stop_at("committed", 3)).write()
     before = len(case.letters())
     assert 0 < before < 40
-    report = case.writer().drain()
+    report = case.writer().write()
     assert (report.written, report.resumed) == (40 - before, before)
     case.assert_each_exactly_once()
 
@@ -287,7 +287,7 @@ def test_a_missing_topic_is_made_as_kafka_makes_it(given_up: Make, settings: Set
     case = given_up(dlq_partitions=0)
     case.produce(3)
     case.reject()
-    assert case.writer(auto_create=ours).drain().written == 3
+    assert case.writer(auto_create=ours).write().written == 3
     found = deadletter_topic.TopicKeeper(settings).find(case.dead_letter_topic)
     assert found is not None
     assert found.configs["errors.deadletterqueue.group.enable"] == "true"
@@ -302,25 +302,25 @@ def test_without_auto_create_the_records_are_held(given_up: Make, monkeypatch: p
     case = given_up(dlq_partitions=0)
     case.produce(3)
     case.reject()
-    report = case.writer().drain()
+    report = case.writer().write()
     assert [(held.records, report.written) for held in report.held] == [(3, 0)]
     assert "SHAREQUEUE_ERRORS_DEADLETTERQUEUE_AUTO_CREATE_TOPICS_ENABLE" in report.held[0].reason
     assert [status.archiving for status in case.state.figures.describe(case.group)] == [3]
 
 
 def test_held_records_are_written_once_the_topic_is_opted_in(given_up: Make, settings: Settings) -> None:
-    """A topic that did not opt in holds its records; after the opt-in the next drain writes them."""
+    """A topic that did not opt in holds its records; after the opt-in the next writer writes them."""
     case = given_up(partitions=2, errors_deadletterqueue_group_enable="false")
     case.produce(10, partitions=2)
     case.reject()
-    report = case.writer().drain()
+    report = case.writer().write()
     assert [(held.share_partition.partition, held.records) for held in report.held] == [(0, 5), (1, 5)]
     assert "set its config `errors.deadletterqueue.group.enable=true`" in report.held[0].reason
     assert case.letters() == []
     alter_configs(
         settings, ResourceType.TOPIC, case.dead_letter_topic, errors_deadletterqueue_group_enable="true"
     )
-    assert case.writer().drain().written == 10
+    assert case.writer().write().written == 10
     case.assert_each_exactly_once()
 
 
@@ -330,7 +330,7 @@ def test_where_dropping_is_allowed_records_are_closed_without_letters(given_up: 
     case.configure(sharequeue_dead_letter_drop_enable="true")
     case.produce(10, partitions=2)
     case.reject()
-    report = case.writer(batch_records=3).drain()
+    report = case.writer(batch_records=3).write()
     assert (report.written, report.dropped, report.held) == (0, 10, ())
     assert [(status.spso, status.archiving) for status in case.state.figures.describe(case.group)] == [
         (5, 0),
@@ -346,12 +346,12 @@ def test_dropping_does_not_take_a_written_batch_for_dropped(given_up: Make, sett
     case.produce(10)
     case.reject()
     with pytest.raises(Stop):
-        case.writer(on_step=stop_at("committed"), batch_records=6).drain()
+        case.writer(on_step=stop_at("committed"), batch_records=6).write()
     case.configure(sharequeue_dead_letter_drop_enable="true")
     alter_configs(
         settings, ResourceType.TOPIC, case.dead_letter_topic, errors_deadletterqueue_group_enable="false"
     )
-    report = case.writer(batch_records=6).drain()
+    report = case.writer(batch_records=6).write()
     assert (report.resumed, report.dropped) == (6, 4)
 
 
@@ -367,18 +367,18 @@ def test_a_silent_broker_holds_and_never_drops(
     monkeypatch.setattr(writer, "TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr(writer, "TopicKeeper", partial(deadletter_topic.TopicKeeper, timeout_seconds=0.5))
     away = replace(case, settings=settings.replace(bootstrap_servers="127.0.0.1:1"))
-    report = away.writer(try_again_seconds=0).drain()
+    report = away.writer(try_again_seconds=0).write()
     assert [held.records for held in report.held] == [4]
     assert "does not answer" in report.held[0].reason
-    assert case.writer().drain().written == 4
+    assert case.writer().write().written == 4
     case.assert_each_exactly_once()
 
 
 def test_nothing_waiting_costs_nothing(given_up: Make) -> None:
-    """A drain with nothing to do asks no broker."""
+    """A writer with nothing to do asks no broker."""
     case = given_up()
     away = replace(case, settings=case.settings.replace(bootstrap_servers="127.0.0.1:1"))
-    assert away.writer().drain().partitions == ()
+    assert away.writer().write().partitions == ()
 
 
 # Reading --------------------------------------------------------------------------------------------------------
@@ -389,7 +389,7 @@ def test_reading_ends_before_an_open_transaction(given_up: Make, settings: Setti
     case = given_up(dlq_partitions=1)
     case.produce(5)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     open_producer = Producer(client_config(settings, transactional_id=f"open-{case.topic}"))
     open_producer.init_transactions(PATIENCE_S)
     open_producer.begin_transaction()

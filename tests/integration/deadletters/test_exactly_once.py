@@ -1,4 +1,4 @@
-"""Each dead letter exactly once: drains that fail, lose their marker, or meet another writer."""
+"""Each dead letter exactly once: writers that fail, lose their marker, or meet another writer."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Make = Callable[..., GivenUp]
 @pytest.mark.parametrize(
     "step", ["initialised", "opened", "begun", "producing", "marked", "committed", "closed"]
 )
-def test_a_drain_that_fails_at_any_step_is_resumed(given_up: Make, step: BatchStep) -> None:
-    """The next drain in the same process writes what is not written and closes what is."""
+def test_a_writer_that_fails_at_any_step_is_resumed(given_up: Make, step: BatchStep) -> None:
+    """The next writer in the same process writes what is not written and closes what is."""
     case = given_up(partitions=2)
     case.produce(60, partitions=2)
     case.reject()
     with pytest.raises(Stop):
-        case.writer(on_step=stop_at(step, 2), batch_records=10).drain()
-    case.writer(batch_records=10).drain()
+        case.writer(on_step=stop_at(step, 2), batch_records=10).write()
+    case.writer(batch_records=10).write()
     case.assert_each_exactly_once()
 
 
@@ -49,11 +49,11 @@ def test_a_lost_marker_is_made_up_for_by_reading_the_letters(given_up: Make, set
     case.produce(30)
     case.reject()
     with pytest.raises(Stop):
-        case.writer(on_step=stop_at("committed", 2), batch_records=10).drain()
+        case.writer(on_step=stop_at("committed", 2), batch_records=10).write()
     admin = AdminClient(client_config(settings))
     deleted = admin.delete_consumer_groups([marker_group(case.group)])
     deleted[marker_group(case.group)].result(PATIENCE_S)
-    report = case.writer(batch_records=10).drain()
+    report = case.writer(batch_records=10).write()
     assert (report.written, report.resumed) == (10, 10)
     case.assert_each_exactly_once()
 
@@ -65,11 +65,11 @@ def test_the_marker_of_another_life_of_the_group_hides_nothing(
     case = given_up()
     case.produce(30)
     case.reject({0: OffsetSet.of((0, 15))})
-    case.writer(batch_records=5).drain()
+    case.writer(batch_records=5).write()
     anew = replace(case, database=private_database, expected=type(case.expected)())
     anew.configure(errors_deadletterqueue_topic_name=case.dead_letter_topic)
     anew.reject({0: OffsetSet.of((15, 30))})
-    assert anew.writer(batch_records=5).drain().written == 15
+    assert anew.writer(batch_records=5).write().written == 15
     assert sorted(letter.source_offset or 0 for letter in case.letters()) == list(range(30))
 
 
@@ -87,10 +87,10 @@ def test_of_two_writers_one_is_fenced_and_gives_way(given_up: Make) -> None:
 
     first = case.writer(on_step=wait_once, batch_records=50)
     reports = []
-    thread = threading.Thread(target=lambda: reports.append(first.drain()))
+    thread = threading.Thread(target=lambda: reports.append(first.write()))
     thread.start()
     assert reached.wait(PATIENCE_S)
-    second = case.writer(batch_records=50).drain()
+    second = case.writer(batch_records=50).write()
     other_done.set()
     thread.join(PATIENCE_S)
     assert second.written == 200
@@ -150,11 +150,11 @@ def test_a_writer_takes_over_from_one_that_stands_still(given_up: Make) -> None:
 
     reports = {}
 
-    def drain(name: str, writer: DeadLetterWriter) -> None:
-        reports[name] = writer.drain()
+    def write(name: str, writer: DeadLetterWriter) -> None:
+        reports[name] = writer.write()
 
-    first = threading.Thread(target=drain, args=("first", case.writer(on_step=first_step)))
-    second = threading.Thread(target=drain, args=("second", case.writer(on_step=second_step)))
+    first = threading.Thread(target=write, args=("first", case.writer(on_step=first_step)))
+    second = threading.Thread(target=write, args=("second", case.writer(on_step=second_step)))
     first.start()
     assert first_reached.wait(PATIENCE_S)
     second.start()
@@ -190,7 +190,7 @@ def test_a_commit_that_the_broker_has_no_name_for_is_tried_again(
 
     monkeypatch.setattr(transactions, "Producer", Nameless)
     said: list[str] = []
-    report = case.writer(batch_records=10).drain(said.append)
+    report = case.writer(batch_records=10).write(said.append)
     assert report.held == ()
     assert (report.written, report.resumed, report.dropped) == ((20, 10, 0) if late else (30, 0, 0))
     assert any("tried again for up to 30 s: the broker returned an unknown error" in line for line in said)
@@ -202,7 +202,7 @@ def test_ten_thousand_letters_in_seconds(given_up: Make) -> None:
     case = given_up(partitions=4, dlq_partitions=4)
     case.produce(9_430, partitions=4)
     case.reject()
-    report = case.writer().drain()
+    report = case.writer().write()
     print(f"9,430 dead letters in {report.seconds:.2f} s")
     assert report.written == 9_430
     assert report.seconds < 60  # the goal of 3 s holds on an idle machine, which a test's is not
@@ -214,7 +214,7 @@ def test_a_partial_close_leaves_later_letters_waiting(given_up: Make, state: Sta
     case = given_up()
     case.produce(25)
     case.reject()
-    report = case.writer(batch_records=10).drain()
+    report = case.writer(batch_records=10).write()
     assert [partition.batches for partition in report.partitions] == [3]
     assert [run.sequence for run in state.dead_letters.written(case.group)] == [1, 2, 3]
 
@@ -223,7 +223,7 @@ def test_a_partial_close_leaves_later_letters_waiting(given_up: Make, state: Sta
 def test_what_passes_by_itself_is_tried_again(
     given_up: Make, monkeypatch: pytest.MonkeyPatch, silent_at: str
 ) -> None:
-    """A drain that meets a broker which is silent for a moment ends when all is written, and not before."""
+    """A writer that meets a broker which is silent for a moment ends when all is written, and not before."""
     case = given_up(partitions=2)
     case.produce(40, partitions=2)
     case.reject()
@@ -243,7 +243,7 @@ def test_what_passes_by_itself_is_tried_again(
             answers_late("partition")
 
     monkeypatch.setattr(TopicKeeper, "ready", ask)
-    report = case.writer(on_step=on_step, batch_records=10).drain(said.append)
+    report = case.writer(on_step=on_step, batch_records=10).write(said.append)
     assert (report.written, report.held, silent) == (40, (), [0])
     assert any("tried again for up to 30 s: the broker does not answer" in line for line in said)
     case.assert_each_exactly_once()

@@ -43,7 +43,7 @@ def client(held: GivenUp, settings: Settings) -> Iterator[httpx.Client]:
     """Give a client of the service, which runs over that database in a thread."""
     place = held.database.engine.url.render_as_string(hide_password=False)
     with (
-        serving(settings.replace(database_url=place, service_drain_dead_letters=False)) as url,
+        serving(settings.replace(database_url=place, service_write_dead_letters=False)) as url,
         httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as client,
     ):
         yield client
@@ -60,10 +60,10 @@ def told_held(client: httpx.Client) -> list[dict[str, Any]]:
 def test_held_dead_letters_are_shown_until_they_are_written(
     held: GivenUp, client: httpx.Client, settings: Settings
 ) -> None:
-    """`State`, `/ready` and the metric name share-partition, records and what to do, from the drain that failed until
-    a batch is written; the service itself is ready all the while."""
+    """`State`, `/ready` and the metric name share-partition, records and what to do, from the failure until a batch
+    is written; the service itself is ready all the while."""
     assert (held.state.dead_letters.held(), metrics(client)) == ([], [])
-    report = held.writer().drain()
+    report = held.writer().write()
     told = held.state.dead_letters.held(held.group)
     assert [(each.share_partition, each.records, each.reason) for each in told] == [
         (each.share_partition, each.records, each.reason) for each in report.held
@@ -82,7 +82,7 @@ def test_held_dead_letters_are_shown_until_they_are_written(
 
     # Held on: since when does not move, whatever the reason is by now.
     held.configure(errors_deadletterqueue_topic_name="letters.not-there")
-    held.writer().drain()
+    held.writer().write()
     again = held.state.dead_letters.held(held.group)
     assert "`letters.not-there` does not begin with `dlq.`" in again[0].reason
     assert [each.since for each in again] == [each.since for each in told]
@@ -90,7 +90,7 @@ def test_held_dead_letters_are_shown_until_they_are_written(
     held.configure(errors_deadletterqueue_topic_name=held.dead_letter_topic)
     opted_in = {"errors_deadletterqueue_group_enable": "true"}
     alter_configs(settings, ResourceType.TOPIC, held.dead_letter_topic, **opted_in)
-    assert held.writer().drain().written == 6
+    assert held.writer().write().written == 6
     assert held.state.dead_letters.held() == []
     assert told_held(client) == []
     assert metrics(client) == []
@@ -99,32 +99,32 @@ def test_held_dead_letters_are_shown_until_they_are_written(
 
 def test_dropping_holds_nothing(held: GivenUp, client: httpx.Client) -> None:
     """Kafka's way: what cannot be written is dropped, and there is nothing to say but how many."""
-    held.writer().drain()
+    held.writer().write()
     held.configure(sharequeue_dead_letter_drop_enable="true")
-    assert held.writer().drain().dropped == 6
+    assert held.writer().write().dropped == 6
     assert told_held(client) == []
 
 
 def test_a_group_that_is_gone_holds_nothing(held: GivenUp) -> None:
     """What is told ends with the share-partitions that it is told of."""
-    held.writer().drain()
+    held.writer().write()
     held.state.administration.delete_offsets(held.group, held.topic)
     assert held.state.dead_letters.held() == []
 
 
 def test_an_error_without_a_rule_is_a_reason(given_up: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A producer that the client itself refuses: the drain ends with the client's words, and the state has them."""
+    """A producer that the client itself refuses: the writer ends with the client's words, and the state has them."""
     case = given_up(max_message_bytes="2147483647")
     case.produce(1)
     case.reject()
     monkeypatch.setattr(batches, "LARGEST_MESSAGE_BYTES", 2**31)
-    [told] = case.writer(try_again_seconds=0).drain().held
+    [told] = case.writer(try_again_seconds=0).write().held
     assert told.reason.startswith("the writer failed (KafkaException: ")
     assert "message.max.bytes" in told.reason
     assert case.state.dead_letters.held(case.group)[0].reason == told.reason
 
 
-def test_an_error_before_the_drain_is_a_reason(held: GivenUp) -> None:
+def test_an_error_before_the_first_batch_is_a_reason(held: GivenUp) -> None:
     """A file that the service cannot read ends its turn before the broker is asked: the reason is stored."""
     refused = held.settings.replace(kafka={"security.protocol": "ssl", "ssl.ca.location": "/there/is/none"})
     turns = DeadLetterTurns(refused, held.database, "replica")
@@ -140,5 +140,5 @@ def test_a_topic_may_take_what_no_client_can_send(given_up: Make) -> None:
     case = given_up(copy=True, max_message_bytes="2147483647")
     case.produce(2)
     case.reject()
-    assert case.writer().drain().written == 2
+    assert case.writer().write().written == 2
     case.assert_each_exactly_once()

@@ -77,7 +77,7 @@ def test_a_program_gets_the_readable_records(given_up: Make) -> None:
     assert [(at, value, headers, error and error.code()) for at, value, headers, error in errors] == [
         (5, b"bad", list(REMARK), code)
     ] * 2
-    case.writer().drain()
+    case.writer().write()
     [letter] = case.letters()
     assert (letter.source_offset, letter.cause, letter.value) == (5, "exhausted", b"bad")
     assert letter.header(UNDECODABLE) == "true"
@@ -94,7 +94,7 @@ def test_commands_go_on_past_such_a_record(given_up: Make) -> None:
     produce_raw(case.settings, case.topic, [RawRecord(b"good"), BAD])
     case.reject()
     produce_raw(case.settings, case.dead_letter_topic, [BAD])
-    case.writer().drain()
+    case.writer().write()
     assert len(case.letters()) == 2
     url = case.database.engine.url.render_as_string(hide_password=False)
     where = ("--database-url", url, "--home", str(case.settings.home))

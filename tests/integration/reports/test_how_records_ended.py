@@ -203,7 +203,7 @@ def test_describe_shows_them(command: Command, group: str, topic: str, private_d
     state.administration.force_dead_letter(at, OffsetSet.of((8, 9)), execute=True)
     (row,) = json.loads(command(*describe, "-o", "json")[1])
     assert "no service writes the dead letters" in row["remark"]
-    assert f"sharequeue dlq drain --group {group} --execute" in row["remark"]
+    assert f"sharequeue dlq write --group {group} --execute" in row["remark"]
     state.dead_letters.hold(at, "the topic takes none")
     (row,) = json.loads(command(*describe, "-o", "json")[1])
     assert row["remark"] == "dead letters are held: the topic takes none"

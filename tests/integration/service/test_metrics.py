@@ -214,7 +214,7 @@ def test_the_oldest_record_is_as_old_as_a_scrape_knows_it(private_database: Data
 
 def test_work_that_no_replica_does_is_late(client: TestClient, private_database: Database) -> None:
     """The ages come from the database: a replica that does nothing itself says that no other does either."""
-    hear_replica(private_database, "other", drains=True)
+    hear_replica(private_database, "other", writes_letters=True)
     private_database.rows(sa.text("select sharequeue.note_service_work('other', 1, 1, 1, 1) as noted"))
     ready = client.get("/ready").json()
     assert ready["work"]["watch"]["this_replica_seconds"] is None

@@ -77,7 +77,7 @@ def scrapes(here: Settings, database: Database) -> tuple[promql.Samples, promql.
         state.initialize(at, "id", 0, 2)
         single.observe(state, at, "id", 0, 100_000, 100_000)
     first, second = SharePartition("g", "t", 0), SharePartition("g", "t", 1)
-    hear_replica(database, "other", drains=True)
+    hear_replica(database, "other", writes_letters=True)
     database.rows(sa.text("select sharequeue.note_service_work('other', 1, 1, 1, 1) as noted"))
     app = create_app(here, coordinate=False)
     service = app.state.service

@@ -1,4 +1,4 @@
-"""From an exception in a Spark job to the headers of its dead letter: two rounds and a drain, 4 s once Spark runs."""
+"""From an exception in a Spark job to the headers of its dead letter: two rounds and a writer, 4 s."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_dead_letter_says_what_its_handler_raised(
     job = job_of(group, topic, by_row(order, "name string"), deliveries_per_run=2)
     report = run_job(job, holder)
     assert (report.accepted, report.drained) == (2, True)
-    DeadLetterWriter(settings, state, group, GroupConfigs.load(database, group)).drain()
+    DeadLetterWriter(settings, state, group, GroupConfigs.load(database, group)).write()
     said = {
         letter.source_offset: (
             letter.cause,

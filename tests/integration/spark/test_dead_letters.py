@@ -40,15 +40,15 @@ def failing(records: DataFrame) -> DataFrame:
 
 
 @contextmanager
-def draining(database: Database) -> Iterator[None]:
-    """Have a replica at work that drains, and goes on beating, however long the block takes."""
+def a_service_that_writes(database: Database) -> Iterator[None]:
+    """Have a replica at work that writes them, and goes on beating, however long the block takes."""
     stop = threading.Event()
 
     def beat() -> None:
         while not stop.wait(1):
-            hear_replica(database, "replica", drains=True)
+            hear_replica(database, "replica", writes_letters=True)
 
-    hear_replica(database, "replica", drains=True)
+    hear_replica(database, "replica", writes_letters=True)
     beating = threading.Thread(target=beat)
     beating.start()
     try:
@@ -100,9 +100,9 @@ class Job:
             spark=self.spark,
         )
 
-    def drain(self) -> dead_letters.Drained | None:
+    def write(self) -> dead_letters.WrittenAtEnd | None:
         """Do what the end of a run does."""
-        return dead_letters.drain_at_end(self.settings, self.case.state, self.case.configure())
+        return dead_letters.write_letters_at_end(self.settings, self.case.state, self.case.configure())
 
     @property
     def waiting(self) -> int:
@@ -131,10 +131,10 @@ def job(
 
 
 def test_a_run_writes_them_where_no_service_does(job: Job) -> None:
-    """Beside a service that drains, the run leaves them; when that one is silent for 15 s, the next run writes them,
+    """Beside a service that writes, the run leaves them; when that one is silent for 15 s, the next run writes them,
     each once, also a run that fails; then there is nothing to say."""
     job.produce(6)
-    with draining(job.case.database):
+    with a_service_that_writes(job.case.database):
         left = job.run()
     assert (left.rejected, left.dead_letters, job.waiting) == (3, None, 3)
     silence(job.case.database)
@@ -184,7 +184,7 @@ def test_letters_that_are_held_beside_a_service_are_called_held(job: Job) -> Non
     job.case.configure(errors_deadletterqueue_topic_name=job.case.topic)
     job.produce(6)
     given: dict[str, Any] = {"settings": job.settings, "spark": job.spark, "membership": job.holder}
-    with draining(job.case.database):
+    with a_service_that_writes(job.case.database):
         remark = str(job.run().remark)
         with lease(job.case.group, [job.case.topic], **given) as leased:
             assert "3 dead letters are held until an operator acts" in str(leased.why_nothing)
@@ -194,7 +194,7 @@ def test_letters_that_are_held_beside_a_service_are_called_held(job: Job) -> Non
     assert "set `errors.deadletterqueue.topic.name`" in remark
     assert "on the way" not in remark
     job.case.configure(errors_deadletterqueue_topic_name=job.case.dead_letter_topic)
-    with draining(job.case.database):
+    with a_service_that_writes(job.case.database):
         assert job.run().remark == "on the way to the dead-letter topic: 3 records"
 
 
@@ -212,7 +212,7 @@ def test_records_that_are_given_up_without_a_topic_are_a_remark(job: Job) -> Non
 
 
 def test_what_is_left_is_a_warning(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A topic that takes none, a drain that takes too long, one that fails: the run is well, and names what is left;
+    """A topic that takes none, a writer that takes too long, one that fails: the run is well, and names what is left;
     the run's own error stays its error."""
     alter_configs(
         job.settings,
@@ -230,7 +230,7 @@ def test_what_is_left_is_a_warning(job: Job, monkeypatch: pytest.MonkeyPatch) ->
     assert f"3 dead letters of group {job.case.group} are held until an operator acts" in warning
     assert report.remark is None
     assert "errors.deadletterqueue.group.enable" in warning
-    assert "sharequeue dlq drain --group" in warning
+    assert "sharequeue dlq write --group" in warning
     assert "took longer" not in warning
     with pytest.raises(ValueError, match="no such column"):
         job.run(failing)
@@ -239,8 +239,8 @@ def test_what_is_left_is_a_warning(job: Job, monkeypatch: pytest.MonkeyPatch) ->
     alter_configs(job.settings, ResourceType.TOPIC, job.case.dead_letter_topic, **opted_in)
     with monkeypatch.context() as patched:
         patched.setattr(dead_letters, "BATCH_RECORDS", 2)
-        patched.setattr(dead_letters, "DRAIN_SECONDS", 0.0)
-        slow = job.drain()
+        patched.setattr(dead_letters, "WRITE_SECONDS", 0.0)
+        slow = job.write()
     assert slow is not None
     assert (slow.written, slow.left) == (2, 1)
     assert "took longer than 0 s" in str(slow.warning)
@@ -250,11 +250,11 @@ def test_what_is_left_is_a_warning(job: Job, monkeypatch: pytest.MonkeyPatch) ->
 
     with monkeypatch.context() as patched:
         patched.setattr(dead_letters, "DeadLetterWriter", broken)
-        failed = job.drain()
+        failed = job.write()
     assert failed is not None
     assert "the database is away" in str(failed.warning)
     assert job.waiting == 1
-    last = job.drain()
+    last = job.write()
     assert last is not None
     assert (last.written, last.warning) == (1, None)
     job.case.assert_each_exactly_once()

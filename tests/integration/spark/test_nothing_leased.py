@@ -6,7 +6,7 @@ from sharequeue.database import Database
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs
-from sharequeue.spark.dead_letters import drain_at_end
+from sharequeue.spark.dead_letters import write_letters_at_end
 from sharequeue.spark.leasing.group import why_nothing
 from sharequeue.state import State
 from tests import single
@@ -38,6 +38,6 @@ def test_a_database_that_is_away_says_nothing_of_dead_letters(private_database: 
     settings = Settings.load().replace(database_url=url.render_as_string(hide_password=False))
     configs = GroupConfigs.load(private_database, "g")
     with Database.open(settings) as away:
-        drained = drain_at_end(settings, State(away), configs)
-    assert drained is not None
-    assert "could not check for waiting dead letters of group g" in str(drained.warning)
+        written = write_letters_at_end(settings, State(away), configs)
+    assert written is not None
+    assert "could not check for waiting dead letters of group g" in str(written.warning)

@@ -95,7 +95,7 @@ def test_a_job_works_as_worker_and_reader(
         assert sweep_outputs(spark, settings, state, job) == []
         configs = GroupConfigs.load(database, group)
         assert configs.dead_letter_topic == letters
-        assert DeadLetterWriter(settings, state, group, configs).drain().written == 0
+        assert DeadLetterWriter(settings, state, group, configs).write().written == 0
         Reports(database).record(group)
         assert reported_lags(database, group) == [0]
         assert Journal(database).days(group) == []

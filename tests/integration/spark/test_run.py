@@ -178,7 +178,7 @@ def test_a_run_at_whose_end_records_come_is_not_drained(
         single.observe(state, at, topics.info(topic).topic_id, 0, 4, 4)
 
     with monkeypatch.context() as at_its_end:
-        at_its_end.setattr(import_module("sharequeue.spark.run"), "drain_at_end", late)
+        at_its_end.setattr(import_module("sharequeue.spark.run"), "write_letters_at_end", late)
         report = run_job(job, holder)
     assert (report.accepted, report.lag, report.drained) == (1, 3, False)
     assert "records came at the end of the run, and the lag is 3" in str(report.remark)

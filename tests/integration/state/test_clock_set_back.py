@@ -101,13 +101,13 @@ def test_a_member_that_joins_gets_its_share_partitions(state: State, at: SharePa
 
 
 def test_a_dead_service_does_not_count_as_alive(state: State, at: SharePartition) -> None:
-    """What it stored in the future proves nothing: not that it is active, drains letters, or has a task."""
+    """What it stored in the future proves nothing: not that it is active, writes letters, or has a task."""
     database = state.database
-    hear_replica(database, "dead", drains=True)
+    hear_replica(database, "dead", writes_letters=True)
     assert ServiceLease(database, "watch", "dead", 10).take()
-    assert state.dead_letters.service_drains()
+    assert state.dead_letters.service_writes_letters()
     correct(state)
-    assert not state.dead_letters.service_drains()
+    assert not state.dead_letters.service_writes_letters()
     assert read_replicas(database).alive == 0
     assert work_of(database, "g").service_silent_for() > timedelta(minutes=50)
     assert ServiceLease(database, "watch", "alive", 10).take()

@@ -162,7 +162,7 @@ def test_another_cluster_is_refused_until_the_owner_says_otherwise(
 def test_every_process_has_the_services_dead_letter_rules(
     state: State, private_database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The prefix and the making of topics come from the database, whatever the environment of a drain says."""
+    """The prefix and the making of topics come from the database, whatever the environment of a writer says."""
     publish_service_configs(
         private_database,
         ServiceConfigs.of(

@@ -130,7 +130,7 @@ def test_an_error_without_a_name_is_no_missing_permission(problem: CannotWrite) 
     assert not problem.lasting
     assert problem.reason == (
         "the broker returned an unknown error (EndTxn commit failed), see the broker's log: "
-        "the records wait, and the next drain tries again."
+        "the records wait, and they are tried again."
     )
 
 

@@ -101,7 +101,7 @@ def test_a_loop_that_has_ended_is_a_fault(idle: Coordinator, monkeypatch: pytest
         )
 
 
-def test_a_drain_that_fails_without_a_text_is_logged(
+def test_a_turn_that_fails_without_a_text_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log has the error's name, and the share-partition is tried again."""
@@ -110,7 +110,7 @@ def test_a_drain_that_fails_without_a_text_is_logged(
     def failing(_: object) -> None:
         raise TimeoutError
 
-    monkeypatch.setattr(turns, "drain", failing)
+    monkeypatch.setattr(turns, "write", failing)
     at = SharePartition("g", "t", 0)
     with caplog.at_level(logging.WARNING):
         turns._turn([at])

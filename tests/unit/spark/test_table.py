@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sharequeue.spark.dead_letters import Drained
+from sharequeue.spark.dead_letters import WrittenAtEnd
 from sharequeue.spark.report import RoundReport, RunReport, total
 from sharequeue.spark.table import MOST_ROWS, Removed, Table
 
@@ -39,7 +39,7 @@ def test_a_run_shows_a_row_a_round() -> None:
         lag=1500,
         seconds=4.0,
         remark="5 records are held",
-        dead_letters=Drained(2, warning="3 dead letters wait"),
+        dead_letters=WrittenAtEnd(2, warning="3 dead letters wait"),
         **figures,
     )
     assert str(report).splitlines() == [

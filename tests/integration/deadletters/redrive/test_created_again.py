@@ -33,7 +33,7 @@ def with_letters(given_up: Make, copy: bool = True) -> GivenUp:
     case = given_up(copy=copy)
     case.produce(6)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     return case
 
 
@@ -42,7 +42,7 @@ def refill(case: GivenUp) -> None:
     create_again(case, case.dead_letter_topic)
     other = case.renamed(f"{case.group}-other")
     other.reject()
-    other.writer().drain()
+    other.writer().write()
 
 
 def at_step(wanted: BatchStep, act: Callable[[], None], number: int = 1) -> Callable[[BatchStep], None]:

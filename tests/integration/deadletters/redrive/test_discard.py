@@ -28,7 +28,7 @@ def case(given_up: Make) -> GivenUp:
     made = given_up(dlq_partitions=1, copy=True)
     made.produce(6)
     made.reject()
-    made.writer().drain()
+    made.writer().write()
     return made
 
 

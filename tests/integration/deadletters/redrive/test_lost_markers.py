@@ -54,7 +54,7 @@ def test_a_batch_without_its_marker_is_found_in_the_target(given_up: Make, numbe
     case = given_up(copy=copy)
     case.produce(30)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     killed_after_commit(case, number, batch_records=10)
     report = execute(redrive(case, batch_records=10))
     assert put_back(case) == Counter(places(case))
@@ -66,7 +66,7 @@ def test_a_batch_is_found_in_the_target_of_its_own_redrive(given_up: Make, make_
     case = given_up(copy=True)
     case.produce(10)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     elsewhere = make_topic(2)
     killed_after_commit(case, target=elsewhere)
     assert execute(redrive(case)).resumed == 10
@@ -81,7 +81,7 @@ def test_while_a_transaction_hides_the_target_nothing_is_sent(
     case = given_up(copy=True)
     case.produce(4)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     other = Producer(client_config(case.settings, transactional_id=f"other-{case.topic}"))
     other.init_transactions(PATIENCE_S)
     other.begin_transaction()
@@ -101,7 +101,7 @@ def test_the_first_letters_of_a_group_are_found_without_their_marker(given_up: M
     case.produce(5)
     case.reject()
     with pytest.raises(Stop):
-        case.writer(on_step=stop_at("committed")).drain()
+        case.writer(on_step=stop_at("committed")).write()
     forget(case, marker_group(case.group))
-    assert case.writer().drain().resumed == 5
+    assert case.writer().write().resumed == 5
     case.assert_each_exactly_once()

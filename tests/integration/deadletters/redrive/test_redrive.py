@@ -87,7 +87,7 @@ def test_letters_come_back_as_the_records_they_were(given_up: Make, copy: bool) 
     case = given_up(partitions=2, copy=copy)
     case.produce(20, partitions=2, headers=[("kind", b"refund"), ("kind", None)])
     case.reject({0: OffsetSet.of((2, 5)), 1: OffsetSet.of((0, 2))})
-    case.writer().drain()
+    case.writer().write()
     assert redrive(case).plan().letters == 5
     report = execute(redrive(case))
     assert (report.sent, report.gone) == (5, 0)
@@ -109,7 +109,7 @@ def test_offsets_and_partitions_that_there_are_not(given_up: Make, monkeypatch: 
     case = given_up(copy=True)
     case.produce(3)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     monkeypatch.setenv("SHAREQUEUE_HOME", str(case.settings.home))
     name = case.dead_letter_topic
     for arguments, message in (
@@ -137,7 +137,7 @@ def test_a_redrive_that_dies_at_any_step_is_carried_on(given_up: Make, step: Bat
     case = given_up(copy=True)
     case.produce(30)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     left = [1 if step == "initialised" else 2]
 
     def die(reached: BatchStep) -> None:
@@ -158,7 +158,7 @@ def test_two_redrives_at_once_send_each_letter_once(given_up: Make) -> None:
     case = given_up(copy=True)
     case.produce(60)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     both = threading.Barrier(2)
     refused: list[str] = []
 
@@ -187,10 +187,10 @@ def test_a_record_that_keeps_coming_back_is_held(given_up: Make) -> None:
     # Between two of its places in the source lies the marker of a transaction, which nobody rejects.
     for at in (0, 1, 3):
         case.reject({0: OffsetSet.of((at, at + 1))})
-        case.writer().drain()
+        case.writer().write()
         assert execute(redrive(case)).sent == 1
     case.reject({0: OffsetSet.of((5, 6))})
-    case.writer().drain()
+    case.writer().write()
     plan = redrive(case).plan()
     assert (plan.letters, plan.sent_before, plan.looping) == (0, 3, 1)
     assert redrive(case, max_redrives=4).plan().letters == 1
@@ -202,7 +202,7 @@ def test_an_original_that_is_gone_is_reported_and_stays_a_letter(given_up: Make)
     case = given_up()
     case.produce(4)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     delete_before(case.settings, case.topic, 2)
     plan = redrive(case).plan()
     assert (plan.letters, plan.gone, plan.targets, plan.causes.total()) == (2, 2, Counter({case.topic: 2}), 2)
@@ -222,7 +222,7 @@ def test_what_cannot_be_sent_is_a_warning(given_up: Make, monkeypatch: pytest.Mo
     case = given_up()
     case.produce(4)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     delete_before(case.settings, case.topic, 4)
     monkeypatch.setenv("SHAREQUEUE_HOME", str(case.settings.home))
     for options in ((), ("--execute", "--yes")):
@@ -250,7 +250,7 @@ def test_letters_behind_an_open_transaction_are_said_to_be_there(
     other.begin_transaction()
     other.produce(case.dead_letter_topic, b"open", b"key", 0)
     other.flush(PATIENCE_S)
-    case.writer().drain()
+    case.writer().write()
     monkeypatch.setenv("SHAREQUEUE_HOME", str(case.settings.home))
     name = case.dead_letter_topic
     for arguments in (("list", name), ("show", name, "0", "1"), ("redrive", name)):
@@ -275,7 +275,7 @@ def test_a_letter_that_comes_back_from_a_further_dead_letter_topic_is_a_letter(
     first = given_up(copy=True)
     first.produce(1, headers=[("kind", b"refund")])
     first.reject()
-    first.writer().drain()
+    first.writer().write()
     further = make_topic(1, name=f"dlq.{first.dead_letter_topic}", errors_deadletterqueue_group_enable="true")
     second = GivenUp(first.settings, first.database, f"{first.group}-2", first.dead_letter_topic, further)
     second.configure(
@@ -284,7 +284,7 @@ def test_a_letter_that_comes_back_from_a_further_dead_letter_topic_is_a_letter(
         share_auto_offset_reset="earliest",
     )
     second.reject({0: OffsetSet.of((0, 1))})
-    second.writer().drain()
+    second.writer().write()
     assert execute(redrive(second)).sent == 1
     letter, returned = first.letters()
     assert returned.headers[: len(letter.headers)] == letter.headers
@@ -307,7 +307,7 @@ def test_another_target_and_a_topic_that_is_not_there(given_up: Make, make_topic
     case = given_up(copy=True)
     case.produce(3)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     work = redrive(case, target="nowhere")
     with pytest.raises(RedriveRefused, match="there is no topic 'nowhere' to send to"):
         work.plan()
@@ -326,7 +326,7 @@ def test_the_command_shows_first_and_sends_with_execute(
     case = given_up(copy=True)
     case.produce(3)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     monkeypatch.setenv("SHAREQUEUE_HOME", str(case.settings.home))
 
     def run(*arguments: str) -> str:

@@ -24,7 +24,7 @@ def rejected_by_one_of_two(given_up: Make) -> tuple[GivenUp, GivenUp]:
     case.produce(6)
     case.reject({0: OffsetSet.of((2, 4))})
     other.reject({})
-    case.writer().drain()
+    case.writer().write()
     return case, other
 
 

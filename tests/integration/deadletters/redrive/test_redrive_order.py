@@ -60,7 +60,7 @@ def case(given_up: Make) -> GivenUp:
     for first, end in ((half, 2 * half), (0, half)):
         for lease in leases:
             single.acknowledge(case.state, lease, {AcknowledgeType.REJECT: OffsetSet.of((first, end))})
-        case.writer().drain()
+        case.writer().write()
         if first:
             add_partitions(case.topics, case.dead_letter_topic, PARTITIONS)
     assert len(case.letters()) == RECORDS

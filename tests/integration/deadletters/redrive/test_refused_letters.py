@@ -58,7 +58,7 @@ def test_a_copy_that_was_dropped_for_its_size_is_read_in_the_source(given_up: Ma
         3, value=lambda number: large if number == 1 else b"value %d" % number, headers=[("kind", b"sale")]
     )
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     assert [letter.header(RECORD_OVERSIZED) for letter in case.letters()] == [None, "true", None]
     report = execute(redrive(case))
     assert (report.sent, report.gone, report.refused) == (3, 0, [])
@@ -75,7 +75,7 @@ def test_a_copy_that_was_dropped_for_its_size_may_be_gone_in_the_source(
     case = given_up(copy=True, max_message_bytes="2000")
     case.produce(3, value=lambda number: b"x" * (100 if number else 5000))
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     delete_before(case.settings, case.topic, 1)
     plan = redrive(case).plan()
     assert (plan.letters, plan.gone) == (2, 1)
@@ -97,7 +97,7 @@ def test_a_record_that_its_producer_compressed_comes_back(given_up: Make) -> Non
         transactional_id=f"t-{case.topic}",
     )
     case.reject({0: OffsetSet.of((0, 1))})
-    case.writer().drain()
+    case.writer().write()
     assert [letter.header(RECORD_OVERSIZED) for letter in case.letters()] == ["true"]
     assert execute(redrive(case)).sent == 1
     assert values(case) == [text]
@@ -114,7 +114,7 @@ def test_a_letter_larger_than_the_clients_default_is_sent(given_up: Make) -> Non
         transactional_id=f"t-{case.topic}",
     )
     case.reject({0: OffsetSet.of((0, 2))})
-    case.writer().drain()
+    case.writer().write()
     report = execute(redrive(case))
     assert (report.sent, report.refused) == (2, [])
     assert values(case) == [b"small", large]
@@ -125,7 +125,7 @@ def test_small_letters_fit_into_a_topic_with_a_small_limit(given_up: Make, make_
     case = given_up(copy=True)
     case.produce(50, value=lambda number: b"%d " % number + b"x" * 500)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     small = make_topic(1, max_message_bytes="2000", compression_type="uncompressed")
     report = execute(redrive(case, target=small))
     assert (report.sent, report.refused) == (50, [])
@@ -139,7 +139,7 @@ def test_a_letter_that_the_target_refuses_is_named_and_tried_again(
     case = given_up(copy=True)
     case.produce(9, value=lambda number: incompressible(number, 5000 if number in (3, 5) else 100))
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     small = make_topic(1, max_message_bytes="2000")
     monkeypatch.setenv("SHAREQUEUE_HOME", str(case.settings.home))
     arguments = ["dlq", "redrive", case.dead_letter_topic, "--to", small, "--execute", "--yes"]
@@ -162,7 +162,7 @@ def test_a_compacted_target_refuses_records_without_a_key(given_up: Make, make_t
         producer.produce(case.topic, b"value %d" % number, None if number in (1, 4) else b"key", 0)
     producer.flush(PATIENCE_S)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     compacted = make_topic(1, cleanup_policy="compact")
     report = execute(redrive(case, target=compacted))
     assert (report.sent, [each.offset for each in report.refused]) == (4, [1, 4])
@@ -174,7 +174,7 @@ def test_an_open_batch_to_a_topic_that_is_gone_stops_no_other(given_up: Make, ma
     case = given_up(copy=True)
     case.produce(6)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     elsewhere = make_topic(1)
 
     def die(reached: BatchStep) -> None:
@@ -203,7 +203,7 @@ def test_a_large_batch_is_sent_in_several_transactions(
     case = given_up(copy=True)
     case.produce(40, value=lambda number: b"%d " % number + b"x" * 1000)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     monkeypatch.setattr("sharequeue.deadletters.outbox.TRANSACTION_BYTES", 5000)
     steps: list[BatchStep] = []
 
@@ -234,10 +234,10 @@ def test_the_guard_against_loops_holds_for_letters_without_a_copy(given_up: Make
     case.produce(1)
     for at in (0, 1, 3):
         case.reject({0: OffsetSet.of((at, at + 1))})
-        case.writer().drain()
+        case.writer().write()
         assert execute(redrive(case)).sent == 1
     case.reject({0: OffsetSet.of((5, 6))})
-    case.writer().drain()
+    case.writer().write()
     report = execute(redrive(case))
     assert (report.sent, report.looping, report.gone) == (0, 1, 0)
     assert execute(redrive(case, max_redrives=4)).sent == 1

@@ -36,10 +36,10 @@ def test_letters_from_the_newest_to_the_oldest(given_up: Make) -> None:
         60, partitions=2, value=value, headers=[("<b>kind</b>", HOSTILE.encode()), ("odd", b"\xff\0")]
     )
     case.reject({0: OffsetSet.of((0, 20)), 1: OffsetSet.of((3, 8))})
-    case.writer(batch_records=15).drain()
+    case.writer(batch_records=15).write()
     other = case.renamed(f"{case.group}-other")
     other.reject({0: OffsetSet.of((0, 9))})
-    other.writer().drain()
+    other.writer().write()
     with client_of(case.settings) as client:
         seen: list[str] = []
         # By how its text begins: one letter of each kind. Which are on the first page, their writer decides.
@@ -109,7 +109,7 @@ def test_a_letter_that_no_redrive_sends_says_so(given_up: Make) -> None:
     case = given_up(dlq_partitions=1, copy=True)
     case.produce(3)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
     batches = RedriveBatches(
         case.database, case.dead_letter_topic, case.topics.info(case.dead_letter_topic).topic_id
     )
@@ -134,7 +134,7 @@ def test_looking_is_bounded(given_up: Make) -> None:
     case = given_up()
     case.produce(50)
     case.reject()
-    case.writer().drain()
+    case.writer().write()
 
     def slow(letter: DeadLetter) -> bool:
         time.sleep(0.05)

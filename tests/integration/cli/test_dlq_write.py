@@ -1,4 +1,4 @@
-"""Dead letters written by hand: `sharequeue dlq drain`."""
+"""Dead letters written by hand: `sharequeue dlq write`."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ def test_by_hand(given_up: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     case = given_up(partitions=2, errors_deadletterqueue_group_enable="false")
     monkeypatch.setenv("SHAREQUEUE_HOME", str(case.settings.home))
 
-    def drain(*more: str) -> Result:
-        return CliRunner().invoke(command, ["dlq", "drain", "--group", case.group, *more])
+    def write(*more: str) -> Result:
+        return CliRunner().invoke(command, ["dlq", "write", "--group", case.group, *more])
 
     case.produce(10, partitions=2)
     case.reject()
-    look = json.loads(drain("-o", "json").stdout)
+    look = json.loads(write("-o", "json").stdout)
     assert [(row["partition"], row["waiting"], row["dead_letter_topic"]) for row in look] == [
         (0, 5, case.dead_letter_topic),
         (1, 5, case.dead_letter_topic),
     ]
     assert "no service writes the dead letters" in look[0]["remark"]
-    assert "a dry run: nothing was changed" in drain().stdout
+    assert "a dry run: nothing was changed" in write().stdout
     assert case.letters() == []
 
-    held = drain("--execute", "--yes", "-o", "json")
+    held = write("--execute", "--yes", "-o", "json")
     assert held.exit_code == 1
     rows = json.loads(held.stdout)
     assert [(row["written"], row["held"]) for row in rows] == [(0, 5), (0, 5)]
     assert "errors.deadletterqueue.group.enable" in rows[0]["reason"]
-    assert "are held" in json.loads(drain("-o", "json").stdout)[0]["remark"]
+    assert "are held" in json.loads(write("-o", "json").stdout)[0]["remark"]
 
     alter_configs(
         case.settings,
@@ -48,9 +48,9 @@ def test_by_hand(given_up: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         case.dead_letter_topic,
         errors_deadletterqueue_group_enable="true",
     )
-    written = drain("--execute", "--yes", "-o", "json")
+    written = write("--execute", "--yes", "-o", "json")
     assert written.exit_code == 0, written.output
     assert [(row["written"], row["held"]) for row in json.loads(written.stdout)] == [(5, 0), (5, 0)]
-    again = drain("--execute", "--yes", "-o", "json")
+    again = write("--execute", "--yes", "-o", "json")
     assert (again.exit_code, json.loads(again.stdout)) == (0, [])
     case.assert_each_exactly_once()

@@ -1,10 +1,10 @@
-"""The process that a kill test kills: drains a group's dead letters and dies where it is told to.
+"""The process that a kill test kills: writes a group's dead letters and dies where it is told to.
 
-`python -m tests.chaos.drain_dead_letters GROUP BATCH_RECORDS STEP NTH MANNER DELAY_MS`: at the NTH time that STEP is
+`python -m tests.chaos.write_dead_letters GROUP BATCH_RECORDS STEP NTH MANNER DELAY_MS`: at the NTH time that STEP is
 reached (`start` is before anything, `never` is never), after DELAY_MS more, by MANNER: `exit` is `os._exit`, `kill`
 SIGKILL. The stack is named by `SHAREQUEUE_HOME`.
 
-Without arguments it reads such lines from its input, and forks a process for each (`forked_drains.serve`).
+Without arguments it reads such lines from its input, and forks a process for each (`forked_processes.serve`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.state import State
-from tests.chaos.forked_drains import serve
+from tests.chaos.forked_processes import serve
 
 EXIT_CODE = 86
 
 
-def drain(group: str, batch_records: str, fatal_step: str, nth: str, manner: str, delay_ms: str) -> None:
-    """Drain, unless dead before."""
+def write(group: str, batch_records: str, fatal_step: str, nth: str, manner: str, delay_ms: str) -> None:
+    """Write, unless dead before."""
     left = int(nth)
     lock = threading.Lock()
 
@@ -55,7 +55,7 @@ def drain(group: str, batch_records: str, fatal_step: str, nth: str, manner: str
         writer = DeadLetterWriter(
             settings, State(database), group, configs, batch_records=int(batch_records), on_step=on_step
         )
-        report = writer.drain()
+        report = writer.write()
     assert not report.held, report.held
     print(f"written {report.written} resumed {report.resumed}", file=sys.stderr)
     # A timer still running has nothing left to kill.
@@ -64,6 +64,6 @@ def drain(group: str, batch_records: str, fatal_step: str, nth: str, manner: str
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        drain(*sys.argv[1:])
+        write(*sys.argv[1:])
     else:
-        serve(drain)
+        serve(write)
