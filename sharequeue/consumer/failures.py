@@ -82,6 +82,7 @@ class Failures:
         self._state_id = state_id
         self._changed = threading.Condition()
         self._waiting: deque[_ErrorFolder] = deque()
+        self._is_writing = False
         """What is not written yet; the first one is being written."""
         self._cleared: date | None = None
 
@@ -124,9 +125,9 @@ class Failures:
         with self._changed:
             if sum(len(each.errors) for each in self._waiting) >= MOST_WAITING:
                 return f"{location} was not written, because too many errors wait for earlier ones"
-            is_first = not self._waiting
             self._waiting.append(write)
-            if is_first:
+            if not self._is_writing:
+                self._is_writing = True
                 threading.Thread(target=self._write_waiting, name="share-errors", daemon=True).start()
             elif self._waiting[0].is_late:
                 return f"{location} is written later, because an earlier write has not ended"
@@ -140,6 +141,7 @@ class Failures:
         while True:
             with self._changed:
                 if not self._waiting:
+                    self._is_writing = False
                     return
                 write = self._waiting[0]
             path: tuple[FileSystem, str] | None = None
