@@ -9,7 +9,7 @@ from importlib import import_module
 
 import pytest
 
-from tests.docs.pages import ROOT
+from tools.pages import ROOT
 
 FACES = ("sharequeue", "sharequeue.spark")
 
