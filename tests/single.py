@@ -25,7 +25,7 @@ from sharequeue.domain.values import (
 )
 from sharequeue.state import State
 from sharequeue.state.calls import LeaseAcknowledgement
-from sharequeue.state.rows import ACQUIRED, lease_of, raise_refusal
+from sharequeue.state.rows import ACQUIRED, lease_of, raise_error_of_row
 
 _T = TypeVar("_T")
 
@@ -105,7 +105,7 @@ def acquire_of_log(
     )
     if not rows:
         return None
-    raise_refusal(rows[0])
+    raise_error_of_row(rows[0])
     return lease_of(rows, at, member_id, None)
 
 

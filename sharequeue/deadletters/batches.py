@@ -33,7 +33,7 @@ from sharequeue.deadletters.letters import (
     without_content,
 )
 from sharequeue.deadletters.outbox import Fenced, Marker, Record
-from sharequeue.deadletters.topic import CannotWrite, DeadLetterTopic, refusal, unanswered
+from sharequeue.deadletters.topic import CannotWrite, DeadLetterTopic, broker_refusal, unanswered
 from sharequeue.domain.errors import ShareError
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
@@ -166,7 +166,7 @@ class LetterBatches:
             grant = f"grant READ on group `{marker_group(self._at.group_id)}`"
         else:
             grant = f"grant WRITE on topic `{self._topic.name}`, and READ on topic `{self._at.topic}`"
-        return refusal(error, grant)
+        return broker_refusal(error, grant)
 
     @cached_property
     def _source_topic_id(self) -> str | None:
@@ -214,7 +214,7 @@ class LetterBatches:
         except ShareError as error:
             raise unanswered(error, grant) from error
         except KafkaException as error:
-            raise refusal(error, grant) from error
+            raise broker_refusal(error, grant) from error
 
 
 def _fitting(

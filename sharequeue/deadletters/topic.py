@@ -369,7 +369,7 @@ _REMEDIES: Mapping[int, str] = {
 _NO_REMEDY = "see the broker's log"
 
 
-def refusal(error: KafkaException, grant: str) -> CannotWrite:
+def broker_refusal(error: KafkaException, grant: str) -> CannotWrite:
     """Return a broker's refusal as a reason to hold records; `grant` names the permission that may be missing.
 
     It is lasting only if it is known to need an operator. Any other may pass, and does not cause records to be
@@ -384,7 +384,7 @@ def refusal(error: KafkaException, grant: str) -> CannotWrite:
 
 
 def unanswered(error: ShareError, grant: str) -> CannotWrite:
-    """Return one of Kafka's named errors as a reason to hold records; `grant` is as for `refusal`."""
+    """Return one of Kafka's named errors as a reason to hold records; `grant` is as for `broker_refusal`."""
     if isinstance(error, UnknownServerError):
         return _nameless(error.message)
     if error.retriable or isinstance(error, BrokerNotAvailable):

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.values import DeletedTopic, ForcedRun, ResetRow, SharePartition, StatePlace
-from sharequeue.state.rows import raise_refusal, refusal, share_partition_name
+from sharequeue.state.rows import error_of_row, raise_error_of_row, share_partition_name
 
 
 class Administration:
@@ -79,7 +79,7 @@ class Administration:
                 row["start_offset_before"],
                 row["start_offset"],
                 row["state_epoch"],
-                refusal(row),
+                error_of_row(row),
             )
             for row in rows
         )
@@ -136,7 +136,7 @@ class Administration:
             execute=execute,
         )
         for row in rows:
-            raise_refusal(row)
+            raise_error_of_row(row)
         done = (
             ForcedRun(
                 row["act"],

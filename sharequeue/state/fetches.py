@@ -20,7 +20,7 @@ from sharequeue.domain.values import (
 )
 from sharequeue.state.rows import (
     acknowledged_of,
-    raise_refusal,
+    raise_error_of_row,
     share_partition_name,
 )
 
@@ -69,7 +69,7 @@ class Fetches:
             renewing=renewing,
             not_before=not_before,
         )
-        raise_refusal(rows[0])
+        raise_error_of_row(rows[0])
         return acknowledged_of(rows[0])
 
 

@@ -55,15 +55,15 @@ def acknowledged_of(row: Mapping[Any, Any]) -> Acknowledged:
     return Acknowledged(**{field.name: row[field.name] for field in fields(Acknowledged)})
 
 
-def refusal(row: Mapping[Any, Any], prefix: str = "") -> ShareError | None:
+def error_of_row(row: Mapping[Any, Any], prefix: str = "") -> ShareError | None:
     """Return the error in a row, None without one."""
     code = row[f"{prefix}error_code"]
     return error_for(int(str(code)), str(row[f"{prefix}error_message"])) if code else None
 
 
-def raise_refusal(row: Mapping[Any, Any]) -> None:
+def raise_error_of_row(row: Mapping[Any, Any]) -> None:
     """Raise the error in a row, if it has one."""
-    error = refusal(row)
+    error = error_of_row(row)
     if error is not None:
         raise error
 

@@ -54,8 +54,8 @@ from sharequeue.state.rows import (
     AcquireMode,
     Redelivery,
     acknowledged_of,
+    error_of_row,
     lease_of,
-    refusal,
     share_partition_name,
     statement,
 )
@@ -204,7 +204,7 @@ class State:
         for _, of_lease in groupby(rows, lambda row: (row["topic"], row["partition"], row["lease_id"])):
             ranges = list(of_lease)
             at = SharePartition(group_id, ranges[0]["topic"], ranges[0]["partition"])
-            refused = refusal(ranges[0])
+            refused = error_of_row(ranges[0])
             if refused is None:
                 leases.append(lease_of(ranges, at, member_id, member_epoch))
             else:
@@ -226,7 +226,7 @@ class State:
             ),
             **holders_of(leases),
         )
-        return [refusal(row) or row["expires_at"] for row in rows]
+        return [error_of_row(row) or row["expires_at"] for row in rows]
 
     def acknowledge(
         self, acknowledgements: Sequence[LeaseAcknowledgement], *, request_id: UUID | None = None
@@ -294,7 +294,7 @@ class State:
             backoff=acknowledgements[0].backoff,
             delays=_delays_of(acknowledgements),
         )
-        return [refusal(row) or acknowledged_of(row) for row in rows]
+        return [error_of_row(row) or acknowledged_of(row) for row in rows]
 
     def release(
         self,

@@ -14,8 +14,8 @@ from sharequeue.deadletters.topic import (
     DeadLetterRules,
     DeadLetterTopic,
     FoundTopic,
+    broker_refusal,
     name_problem,
-    refusal,
     topic_problem,
     unanswered,
 )
@@ -121,7 +121,7 @@ def test_the_marker_of_each_group_has_a_name_that_the_client_takes() -> None:
 @pytest.mark.parametrize(
     "problem",
     [
-        refusal(KafkaException(KafkaError(KafkaError.UNKNOWN, "EndTxn commit failed")), "grant WRITE"),
+        broker_refusal(KafkaException(KafkaError(KafkaError.UNKNOWN, "EndTxn commit failed")), "grant WRITE"),
         unanswered(UnknownServerError("EndTxn commit failed"), "grant WRITE"),
     ],
 )
@@ -140,13 +140,13 @@ def test_an_error_without_a_name_is_no_missing_permission(problem: CannotWrite) 
 )
 def test_what_is_not_known_to_last_drops_nothing(code: int) -> None:
     """Only a refusal that is known to need somebody lasts; any other is tried again."""
-    assert not refusal(KafkaException(KafkaError(code)), "grant WRITE").lasting
+    assert not broker_refusal(KafkaException(KafkaError(code)), "grant WRITE").lasting
 
 
 @pytest.mark.parametrize(
     "problem",
     [
-        refusal(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)), "grant WRITE"),
+        broker_refusal(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)), "grant WRITE"),
         unanswered(TopicAuthorizationFailed(), "grant WRITE"),
     ],
 )
@@ -175,8 +175,8 @@ def test_a_missing_permission_needs_somebody_to_act(problem: CannotWrite) -> Non
 def test_each_refusal_has_its_own_remedy(code: int, remedy: str) -> None:
     """Only a missing permission asks for a grant, and only what creating it by hand repairs asks for that."""
     said = KafkaException(KafkaError(code))
-    assert remedy in refusal(said, "grant WRITE").reason
-    assert "grant" not in refusal(said, "grant WRITE").reason
+    assert remedy in broker_refusal(said, "grant WRITE").reason
+    assert "grant" not in broker_refusal(said, "grant WRITE").reason
 
 
 def test_a_name_that_collides_asks_for_another() -> None:
