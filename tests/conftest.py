@@ -51,8 +51,6 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell's background job ignores Ctrl-C, and whatever it starts does. Tests send the signal themselves.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # A JVM of the tests lives for seconds. What its second compiler does never pays, and is a quarter of all CPU.
-    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
     archive.use()
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         archive.make(config.add_cleanup)
@@ -95,6 +93,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return min(found, default=len(LONGEST_FIRST))
 
     items.sort(key=place)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Let a worker start no JVM before there are archives for it."""
+    if hasattr(session.config, "workerinput"):
+        archive.wait()
 
 
 @pytest.hookimpl(trylast=True)
