@@ -11,6 +11,7 @@ import ast
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tests.conformance import counts
@@ -47,6 +48,7 @@ def rules() -> list[Rule]:
     return [Rule(row["id"], row["says"], row["ours"], tuple(row["scenarios"])) for row in rows]
 
 
+@cache
 def marks() -> dict[str, list[str]]:
     """The tests that each rule's marks name, as `folder/file.py::test`."""
     found: dict[str, list[str]] = {}

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,12 +22,27 @@ from sharequeue.local.stack import StackInfo, status, up
 from sharequeue.state import State
 from tests import single
 from tests.fixtures.stack import REPOSITORY
+from tests.servers.command import command_server
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def sharequeue(*arguments: str, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def called(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call]:
+    """Give a function that runs the command as a user does, in a process that need not import it first."""
+    with command_server(tmp_path_factory.mktemp("command")) as programs:
+        yield partial(sharequeue, program=(str(programs / "sharequeue"),))
+
+
+def sharequeue(
+    *arguments: str,
+    home: Path,
+    program: Sequence[str] = (sys.executable, "-m", "sharequeue.cli"),
+    **environment: str,
+) -> subprocess.CompletedProcess[str]:
     """Run the command as a user does."""
     return subprocess.run(
-        [sys.executable, "-m", "sharequeue.cli", *arguments],
+        [*program, *arguments],
         env={**os.environ, "SHAREQUEUE_HOME": str(home), **environment},
         cwd=REPOSITORY,
         stdin=subprocess.DEVNULL,
@@ -60,42 +77,42 @@ def test_the_service_is_started_again_after_kill_9(module_home: Path) -> None:
     assert next(each.pid for each in status(module_home) if each.name == "service") not in (None, pid)
 
 
-def test_reset_only_shows_without_execute(module_home: Path) -> None:
+def test_reset_only_shows_without_execute(called: Call, module_home: Path) -> None:
     """Nothing is removed by a dry run, nor where nobody can be asked and nobody says `--yes`."""
     up(module_home, lambda line: None)
     running = [each.name for each in status(module_home) if each.state == "running"]
     for unasked in (("--execute",), ("--execute", "-o", "json")):
-        refused = sharequeue("reset", *unasked, home=module_home)
+        refused = called("reset", *unasked, home=module_home)
         assert (refused.returncode, "add --yes" in refused.stderr) == (2, True)
-    told = sharequeue("reset", home=module_home)
+    told = called("reset", home=module_home)
     assert told.returncode == 0
     assert "postgres, kafka" in told.stdout
     assert [each.name for each in status(module_home) if each.state == "running"] == running
 
 
 @pytest.mark.slow
-def test_down_stops_all_and_reset_removes_the_data(module_home: Path) -> None:
+def test_down_stops_all_and_reset_removes_the_data(called: Call, module_home: Path) -> None:
     """`down` names what it stopped, and does nothing twice; each failure of `doctor` then ends with a remedy, and its
     exit code tells a script; `reset --execute --yes` removes the data."""
     up(module_home, lambda line: None)
     gone = sharequeue("down", home=module_home)
     assert gone.stdout.splitlines() == [f"{name:<17} stopped" for name in ("service", "kafka", "postgres")]
-    assert sharequeue("down", home=module_home).stdout == "nothing was running\n"
-    result = sharequeue("doctor", "-o", "json", home=module_home)
+    assert called("down", home=module_home).stdout == "nothing was running\n"
+    result = called("doctor", "-o", "json", home=module_home)
     assert result.returncode == 1
     failed = {each["subject"]: each for each in json.loads(result.stdout) if each["level"] == FAILURE}
     assert set(failed) == {"database", "broker", "service"}
     assert all(
         "sharequeue up" in each["remedy"] or "sharequeue up" in each["seen"] for each in failed.values()
     )
-    assert sharequeue("reset", "--execute", "--yes", home=module_home).returncode == 0
+    assert called("reset", "--execute", "--yes", home=module_home).returncode == 0
     assert not (module_home / "postgres").exists()
 
 
-def test_a_home_with_a_comma_is_refused(tmp_path: Path) -> None:
+def test_a_home_with_a_comma_is_refused(called: Call, tmp_path: Path) -> None:
     """Kafka would take it for two folders, and Spark for two jars: named before anything is made."""
     home = tmp_path / "one,two"
-    result = sharequeue("up", home=home)
+    result = called("up", home=home)
     assert result.returncode == 1
     assert f"{home} has a comma in its path" in result.stderr
     assert not home.exists()
@@ -112,14 +129,14 @@ def test_doctor_sees_a_schema_that_waits(stack: StackInfo, private_database: Dat
     assert found["broker"].level == found["clock"].level == OK
 
 
-def test_migrate_says_first_and_does_then(stack: StackInfo, private_database: Database) -> None:
+def test_migrate_says_first_and_does_then(called: Call, stack: StackInfo, private_database: Database) -> None:
     """A dry run changes nothing; a second run has nothing to do."""
     with private_database.transaction() as connection:
         connection.exec_driver_sql("drop schema sharequeue, sharequeue_internal cascade")
     url = private_database.engine.url.render_as_string(hide_password=False)
 
     def migrate(*options: str) -> list[str]:
-        result = sharequeue("migrate", *options, home=stack.home, SHAREQUEUE_DATABASE_URL=url)
+        result = called("migrate", *options, home=stack.home, SHAREQUEUE_DATABASE_URL=url)
         assert result.returncode == 0, result.stderr
         return result.stdout.splitlines()
 
@@ -131,22 +148,22 @@ def test_migrate_says_first_and_does_then(stack: StackInfo, private_database: Da
 
 
 def test_describe_shows_kafkas_columns_and_figures(
-    stack: StackInfo, database: Database, state: State, group: str, topic: str
+    called: Call, stack: StackInfo, database: Database, state: State, group: str, topic: str
 ) -> None:
     """GROUP TOPIC PARTITION START-OFFSET LAG come first, as in kafka-share-groups.sh."""
     at = SharePartition(group, topic, 0)
     ensure_group(database, group)
     state.initialize(at, "an-id", 3, 1)
     single.observe(state, at, "an-id", 0, 13, 13)
-    text = sharequeue("groups", "describe", "--group", group, home=stack.home)
+    text = called("groups", "describe", "--group", group, home=stack.home)
     assert text.returncode == 0, text.stderr
     head, _, row = text.stdout.splitlines()[:3]
     assert head.split()[:5] == ["GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LAG"]
     assert row.split()[:5] == [group, topic, "0", "3", "10"]
-    listed = json.loads(sharequeue("groups", "list", "-o", "json", home=stack.home).stdout)
+    listed = json.loads(called("groups", "list", "-o", "json", home=stack.home).stdout)
     [mine] = [each for each in listed if each["group"] == group]
     assert (mine["state"], mine["members"]) == ("Empty", 0)
-    assert sharequeue("verify", "--group", group, home=stack.home).stdout == "every invariant holds\n"
+    assert called("verify", "--group", group, home=stack.home).stdout == "every invariant holds\n"
 
 
 @pytest.mark.parametrize(
@@ -163,18 +180,18 @@ def test_describe_shows_kafkas_columns_and_figures(
     ],
 )
 def test_expected_errors_are_shown_without_a_traceback(
-    stack: StackInfo, arguments: tuple[str, ...], code: int, told: str
+    called: Call, stack: StackInfo, arguments: tuple[str, ...], code: int, told: str
 ) -> None:
     """1 when it cannot be done, 2 when the command line is wrong; stdout stays empty."""
-    result = sharequeue(*arguments, home=stack.home)
+    result = called(*arguments, home=stack.home)
     assert (result.returncode, result.stdout) == (code, "")
     assert told in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_a_command_without_addresses_says_what_to_set(tmp_path: Path) -> None:
+def test_a_command_without_addresses_says_what_to_set(called: Call, tmp_path: Path) -> None:
     """No stack, no environment: where it was looked for, in the order in which one wins over the other."""
-    result = sharequeue("groups", "list", home=tmp_path)
+    result = called("groups", "list", home=tmp_path)
     assert result.returncode == 1
     assert result.stderr.startswith("Error: SettingMissing: ")
     looked = ("--database-url", "the variable SHAREQUEUE_DATABASE_URL", str(tmp_path / "stack.json"))
@@ -182,15 +199,15 @@ def test_a_command_without_addresses_says_what_to_set(tmp_path: Path) -> None:
     assert "set SHAREQUEUE_DATABASE_URL, or run `sharequeue up`" in result.stderr
 
 
-def test_a_database_that_is_gone_is_said_with_what_to_look_at(stack: StackInfo) -> None:
+def test_a_database_that_is_gone_is_said_with_what_to_look_at(called: Call, stack: StackInfo) -> None:
     """A refused connection is no traceback. A variable wins over the file, an option over the variable."""
     url = "postgresql://u:p@127.0.0.1:1/x"
-    result = sharequeue("groups", "list", home=stack.home, SHAREQUEUE_DATABASE_URL=url)
+    result = called("groups", "list", home=stack.home, SHAREQUEUE_DATABASE_URL=url)
     assert result.returncode == 1
     first, second, *points = result.stderr.splitlines()
     assert first.startswith("Error: DATABASE_NOT_AVAILABLE: The database does not respond")
     assert second == "Make sure that"
     assert all(point.startswith("  - ") for point in points)
     given = ("--database-url", stack.database_url)
-    listed = sharequeue("groups", "list", *given, home=stack.home, SHAREQUEUE_DATABASE_URL=url)
+    listed = called("groups", "list", *given, home=stack.home, SHAREQUEUE_DATABASE_URL=url)
     assert listed.returncode == 0, listed.stderr
