@@ -19,9 +19,9 @@ from sharequeue.database import Database
 from sharequeue.domain.errors import ShareError, UnknownTopicId, first_line
 from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.groups.heartbeat_transports import DatabaseHeartbeats, ServiceHeartbeats, Transport
 from sharequeue.groups.heartbeats import HeartbeatResponse
 from sharequeue.groups.membership import Membership
+from sharequeue.groups.transports import DatabaseTransport, ServiceTransport, Transport
 from sharequeue.state import State
 
 _log = logging.getLogger(__name__)
@@ -70,8 +70,8 @@ class ConsumerMember:
     def _transport(self, config: ConsumerConfig, database: Database) -> Transport:
         """Return the transport of the heartbeats: to the service if its URL is given, else to the database."""
         if config.service_url is None:
-            return DatabaseHeartbeats(database, config.settings, self._note)
-        return ServiceHeartbeats(config.settings.replace(service_url=config.service_url).service)
+            return DatabaseTransport(database, config.settings, self._note)
+        return ServiceTransport(config.settings.replace(service_url=config.service_url).service)
 
     @property
     def epoch(self) -> int:

@@ -1,9 +1,9 @@
 """The membership of a worker in a share group: join, heartbeat, leave.
 
 The client's half of KIP-932 (Kafka's `ShareHeartbeatRequestManager`), for runs and for consumers. Heartbeats are sent
-in a thread of their own while the worker works, through a transport (`heartbeat_transports`): over HTTP to the
-service, or directly to the database. The full request is sent again after every failure, so that an assignment also
-arrives if its first response was lost. The worker itself acquires records, and decides about held ones.
+in a thread of their own while the worker works, through a transport (`transports`): over HTTP to the service, or
+directly to the database. The full request is sent again after every failure, so that an assignment also arrives if
+its first response was lost. The worker itself acquires records, and decides about held ones.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from sharequeue.domain.errors import (
 )
 from sharequeue.domain.settings import ServiceAddress
 from sharequeue.domain.values import SharePartition
-from sharequeue.groups.heartbeat_transports import TIMEOUT_S, ServiceHeartbeats, Transport
 from sharequeue.groups.heartbeats import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatRequest, HeartbeatResponse
+from sharequeue.groups.transports import TIMEOUT_S, ServiceTransport, Transport
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class Membership:
         self._client_id = client_id
         self._rack_id = rack_id
         self._transport: Transport = (
-            ServiceHeartbeats(service, request_timeout)
+            ServiceTransport(service, request_timeout)
             if isinstance(service, ServiceAddress | str)
             else service
         )

@@ -47,7 +47,7 @@ from sharequeue.service.callers import Throttled, address, delay, refused, unava
 from sharequeue.service.context import Service
 from sharequeue.service.edge.hosts import AllowedHosts
 from sharequeue.service.edge.response_headers import CommonHeaders
-from sharequeue.service.heartbeats import refusal
+from sharequeue.service.heartbeat_processor import refusal
 from sharequeue.service.metrics.registry import RequestDurations
 from sharequeue.service.pages import Pages
 from sharequeue.service.pages import routes as page_routes

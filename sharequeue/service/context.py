@@ -1,7 +1,8 @@
 """What all requests to one replica share.
 
 These are its connections to the database and the broker, the coordinator and the figures; the admission of requests
-(`admission`), the threads in which their synchronous calls run (`threads`), and the heartbeats (`heartbeats`).
+(`admission`), the threads in which their synchronous calls run (`threads`), and the heartbeats
+(`heartbeat_processor`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.health.faults import Faults
 from sharequeue.service.health.servers import DatabaseProbe, ask_broker
 from sharequeue.service.health.single_flight import SingleFlight
-from sharequeue.service.heartbeats import Heartbeats
+from sharequeue.service.heartbeat_processor import HeartbeatProcessor
 from sharequeue.service.metrics.registry import Metrics
 from sharequeue.service.threads import POOL_SIZE, Threads
 
@@ -58,7 +59,7 @@ class Service:
         self.threads = Threads()
         beats = Database.open(settings, pool_size=POOL_SIZE)
         self.metrics.own.count_statements(beats.engine)
-        self.heartbeats = Heartbeats(beats, configs, self.topics, self.coordinator, self.threads)
+        self.heartbeats = HeartbeatProcessor(beats, configs, self.topics, self.coordinator, self.threads)
         self.admission = Admission(
             {True: beats, False: self.database},
             self.threads,

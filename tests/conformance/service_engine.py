@@ -28,7 +28,7 @@ from sharequeue.service.admin_bodies import (
 )
 from sharequeue.service.callers import ANONYMOUS
 from sharequeue.service.coordinator import Coordinator
-from sharequeue.service.heartbeats import Heartbeats
+from sharequeue.service.heartbeat_processor import HeartbeatProcessor
 from sharequeue.service.threads import Threads
 from tests.conformance.engines import LogEnds
 from tests.conformance.postgres_engine import PostgresEngine
@@ -52,7 +52,7 @@ class RecordedService:
     def __init__(self, database: Database, topics: RecordedTopics) -> None:
         configs = ServiceConfigs.of(RECORDED)
         self.coordinator = Coordinator(database, topics, configs)
-        self.heartbeats = Heartbeats(database, configs, topics, self.coordinator, Threads())
+        self.heartbeats = HeartbeatProcessor(database, configs, topics, self.coordinator, Threads())
         self.admin = Admin(database, topics)
 
 

@@ -28,9 +28,9 @@ from sharequeue.database import Database
 from sharequeue.domain.errors import CoordinatorNotAvailable
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.groups.heartbeat_transports import ServiceHeartbeats
 from sharequeue.groups.membership import Membership
 from sharequeue.groups.tokens import Tokens
+from sharequeue.groups.transports import ServiceTransport
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import ports
 from sharequeue.service import create_app
@@ -156,7 +156,7 @@ def test_what_is_printed_of_objects(marked: Marked) -> None:
     with contextlib.ExitStack() as opened:
         database = opened.enter_context(Database.open(settings))
         topics = opened.enter_context(Topics(settings))
-        beats = ServiceHeartbeats(settings.replace(service_url="http://127.0.0.1:9").service)
+        beats = ServiceTransport(settings.replace(service_url="http://127.0.0.1:9").service)
         opened.callback(beats.close)
         app = create_app(settings, coordinate=False)
         opened.callback(app.state.service.close)

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sharequeue import Database, Settings, ShareConsumer
 from sharequeue.domain.settings import ServiceAddress
-from sharequeue.groups import heartbeat_transports
+from sharequeue.groups import transports
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some
@@ -47,8 +47,8 @@ def test_a_worker_s_login_goes_through_the_service(
             asked.append(service.url)
             return lambda request, _: heartbeat(private_database, request)
 
-        monkeypatch.setattr(heartbeat_transports, "ServiceHeartbeats", to_service)
-        beat = heartbeat_transports.DatabaseHeartbeats(worker, settings.replace(service_url="http://service"))
+        monkeypatch.setattr(transports, "ServiceTransport", to_service)
+        beat = transports.DatabaseTransport(worker, settings.replace(service_url="http://service"))
         request = HeartbeatRequest(group, "m", 0, subscribed_topic_names=("t",))
         assert [beat(request).error_code for _ in range(2)] == [0, 0]
         assert asked == ["http://service"]

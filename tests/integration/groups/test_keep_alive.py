@@ -14,7 +14,7 @@ from sharequeue.database import Database
 from sharequeue.groups.acls import Acl, Acls
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat, keep_alive
-from sharequeue.service.gathered_heartbeats import GatheredHeartbeats
+from sharequeue.service.keep_alives import KeepAlives
 from tests.waiting import set_clock
 
 CONFIGS = ServiceConfigs()
@@ -114,7 +114,7 @@ def test_gathered(database: Database) -> None:
         return await asyncio.to_thread(work)
 
     async def all_at_once() -> None:
-        beats = GatheredHeartbeats(database, CONFIGS, run, lambda: True)
+        beats = KeepAlives(database, CONFIGS, run, lambda: True)
         ann, bob, stranger = await asyncio.gather(
             beats.response(of("ann"), ANN), beats.response(of("bob"), BOB), beats.response(of("ann"), BOB)
         )
@@ -124,9 +124,7 @@ def test_gathered(database: Database) -> None:
         assert stranger is None
         assert await beats.response(of("ann", subscribed_topic_names=("t",)), ANN) is None
         assert await beats.response(of("ann", 0), ANN) is None
-        assert (
-            await GatheredHeartbeats(database, CONFIGS, run, lambda: False).response(of("ann"), ANN) is None
-        )
+        assert await KeepAlives(database, CONFIGS, run, lambda: False).response(of("ann"), ANN) is None
         assert calls == 1
 
     asyncio.run(all_at_once())

@@ -20,9 +20,9 @@ import uvicorn
 from sharequeue.database import Database
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.groups.heartbeat_transports import ServiceHeartbeats
 from sharequeue.groups.heartbeats import HeartbeatRequest
 from sharequeue.groups.tokens import Tokens
+from sharequeue.groups.transports import ServiceTransport
 from sharequeue.service import Tls, create_app
 from sharequeue.service.edge.connections import MAX_HEADER_BYTES
 from sharequeue.service.health.servers import DatabaseProbe, DatabaseState
@@ -276,7 +276,7 @@ def test_who_asks_too_often_waits(settings: Settings, private_database: Database
             )
             refused = next(each for each in asked if each.get("error_code"))
             assert (refused["error_code"], refused["throttle_time_ms"] > 0) == (89, True)
-        beats = ServiceHeartbeats(url)
+        beats = ServiceTransport(url)
         answers = [beats(HeartbeatRequest("g", "n", 0, None, ("t",))) for _ in range(4)]
         assert [each.error_code for each in answers][-1] == 0, answers
         beats.close()

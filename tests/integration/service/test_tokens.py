@@ -31,14 +31,14 @@ from sharequeue.domain.errors import (
     ShareError,
 )
 from sharequeue.domain.settings import RoleNames, ServiceAddress, Settings
-from sharequeue.groups import heartbeat_transports
+from sharequeue.groups import transports
 from sharequeue.groups.acls import Acl, Acls, on_behalf_of
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.groups.descriptions import describe_group
-from sharequeue.groups.heartbeat_transports import ServiceHeartbeats
 from sharequeue.groups.heartbeats import HeartbeatRequest
 from sharequeue.groups.membership import Membership
 from sharequeue.groups.tokens import Tokens
+from sharequeue.groups.transports import ServiceTransport
 from sharequeue.service import app as service_app
 from sharequeue.service import create_app
 from sharequeue.service.callers import ANONYMOUS
@@ -309,11 +309,11 @@ def test_clients_say_who_they_are(
         ):
             member.join(PATIENCE_S)
         beats, asked = (
-            ServiceHeartbeats(ServiceAddress(url, secret)),
+            ServiceTransport(ServiceAddress(url, secret)),
             HeartbeatRequest("g", "m", 0, None, ("t",)),
         )
         assert beats(asked).error_code == 0
-        malformed = ServiceHeartbeats(ServiceAddress(url, f"{secret}\r\nHost: evil"))
+        malformed = ServiceTransport(ServiceAddress(url, f"{secret}\r\nHost: evil"))
         assert malformed(asked).error_code == SaslAuthenticationFailed.code
         config = {
             "group.id": "g",
@@ -337,7 +337,7 @@ def test_clients_say_who_they_are(
     loaded = Settings.load(tmp_path)
     assert loaded.service_token == secret
     assert secret not in repr(loaded)
-    assert heartbeat_transports.PATH.startswith("/v1/")
+    assert transports.PATH.startswith("/v1/")
 
 
 def test_the_command(private_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ from sharequeue.domain import traces
 from sharequeue.domain.errors import CoordinatorNotAvailable
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.groups.heartbeat_transports import ServiceHeartbeats
 from sharequeue.groups.heartbeats import HeartbeatRequest
+from sharequeue.groups.transports import ServiceTransport
 from tests.servers.ports import free_port
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -58,7 +58,7 @@ def test_from_the_environment_of_a_run_to_sql_and_log(
         ):
             connection.execute(sa.text("select from sharequeue.share_groups for update"))
             monkeypatch.setenv(traces.VARIABLE, TRACE)
-            client = ServiceHeartbeats(url)
+            client = ServiceTransport(url)
             answer = pool.submit(client, request)
             seen = sa.text(
                 "select count(*) as seen from pg_stat_activity where datname = current_database()"

@@ -9,9 +9,9 @@ import pytest
 from sharequeue.domain.errors import InvalidRequest, SaslAuthenticationFailed
 from sharequeue.domain.settings import ServiceAddress
 from sharequeue.groups.assignments import AssignedTopic
-from sharequeue.groups.heartbeat_transports import ServiceHeartbeats
 from sharequeue.groups.heartbeats import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatRequest, HeartbeatResponse
 from sharequeue.groups.membership import Membership
+from sharequeue.groups.transports import ServiceTransport
 from tests.waiting import PATIENCE_S, wait_until
 
 ANSWER = HeartbeatResponse(
@@ -30,14 +30,14 @@ def test_no_error_ends_the_heartbeats_and_a_lost_session_is_told(
     replies: list[HeartbeatResponse | None] = [ANSWER]
     sent = 0
 
-    def send(self: ServiceHeartbeats, request: HeartbeatRequest, timeout: float | None) -> HeartbeatResponse:
+    def send(self: ServiceTransport, request: HeartbeatRequest, timeout: float | None) -> HeartbeatResponse:
         nonlocal sent
         sent += 1
         reply = replies[0]
         assert reply is not None
         return reply
 
-    monkeypatch.setattr(ServiceHeartbeats, "__call__", send)
+    monkeypatch.setattr(ServiceTransport, "__call__", send)
     with Membership("http://127.0.0.1:1", "g", ["t"]) as member:
         assert [str(at.topic) for at in member.join()] == ["t"]
         replies[0] = None
@@ -59,12 +59,12 @@ def test_a_token_that_is_not_taken_any_more_ends_the_heartbeats(
     replies = [ANSWER]
     sent = 0
 
-    def send(self: ServiceHeartbeats, request: HeartbeatRequest, timeout: float | None) -> HeartbeatResponse:
+    def send(self: ServiceTransport, request: HeartbeatRequest, timeout: float | None) -> HeartbeatResponse:
         nonlocal sent
         sent += 1
         return replies[0]
 
-    monkeypatch.setattr(ServiceHeartbeats, "__call__", send)
+    monkeypatch.setattr(ServiceTransport, "__call__", send)
     with Membership(ServiceAddress("http://127.0.0.1:1", "sq_"), "g", ["t"]) as member:
         member.join()
         replies[0] = HeartbeatResponse(SaslAuthenticationFailed.code, "the token was revoked")
@@ -78,14 +78,14 @@ def test_a_join_that_is_interrupted_leaves_the_group(monkeypatch: pytest.MonkeyP
     """The group knows the member already; it does not wait for the end of its session."""
     sent: list[int] = []
 
-    def send(self: ServiceHeartbeats, request: HeartbeatRequest, timeout: float | None) -> HeartbeatResponse:
+    def send(self: ServiceTransport, request: HeartbeatRequest, timeout: float | None) -> HeartbeatResponse:
         sent.append(request.member_epoch)
         return replace(ANSWER, assignment=[])
 
     def interrupt(_: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ServiceHeartbeats, "__call__", send)
+    monkeypatch.setattr(ServiceTransport, "__call__", send)
     with (
         pytest.raises(KeyboardInterrupt),
         Membership("http://127.0.0.1:1", "g", ["t"]) as member,
@@ -99,14 +99,14 @@ def test_a_join_that_is_interrupted_leaves_the_group(monkeypatch: pytest.MonkeyP
 def test_a_refused_join_without_topics_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     """A membership of no topics is refused by the group, and its join does not wait."""
     refusal = HeartbeatResponse(InvalidRequest.code, "a member that joins must subscribe")
-    monkeypatch.setattr(ServiceHeartbeats, "__call__", lambda *_: refusal)
+    monkeypatch.setattr(ServiceTransport, "__call__", lambda *_: refusal)
     with Membership("http://127.0.0.1:1", "g", []) as member, pytest.raises(InvalidRequest):
         member.join(None)
 
 
 def test_a_malformed_token_is_not_sent() -> None:
     """A line break in it would be another header; what is malformed is not in the error."""
-    send = ServiceHeartbeats(ServiceAddress("http://127.0.0.1:1", f"sq_{'x' * 43}\r\nX-Other: 1"))
+    send = ServiceTransport(ServiceAddress("http://127.0.0.1:1", f"sq_{'x' * 43}\r\nX-Other: 1"))
     refused = send(HeartbeatRequest("g", "m", 0))
     send.close()
     assert refused.error_code == SaslAuthenticationFailed.code

@@ -22,8 +22,8 @@ from starlette.routing import Route
 
 from sharequeue.domain.errors import CoordinatorNotAvailable
 from sharequeue.domain.settings import ServiceAddress, ServiceLimits, Settings
-from sharequeue.groups.heartbeat_transports import ServiceHeartbeats
 from sharequeue.groups.heartbeats import HeartbeatRequest
+from sharequeue.groups.transports import ServiceTransport
 from sharequeue.service import Tls
 from sharequeue.service.callers import address
 from sharequeue.service.edge.connections import CONNECTION
@@ -229,7 +229,7 @@ def test_a_client_names_what_tls_lacks(tmp_path: Path) -> None:
     pair = authority.signed("service")
 
     def failure(address: ServiceAddress) -> str:
-        transport = ServiceHeartbeats(address, timeout=30)
+        transport = ServiceTransport(address, timeout=30)
         with contextlib.closing(transport), pytest.raises(CoordinatorNotAvailable) as found:
             transport(HeartbeatRequest("g", "m", 0))
         return found.value.message

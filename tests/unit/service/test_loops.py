@@ -17,7 +17,7 @@ from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.heartbeats import HeartbeatRequest
 from sharequeue.service.coordinator import Coordinator, coordinator
 from sharequeue.service.coordinator.dead_letter_turns import DeadLetterTurns
-from sharequeue.service.gathered_heartbeats import GatheredHeartbeats, Responses
+from sharequeue.service.keep_alives import KeepAlives, Responses
 from sharequeue.service.health.faults import Faults
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -118,13 +118,13 @@ def test_a_turn_that_fails_without_a_text_is_logged(
     assert list(turns._pauses) == [at]
 
 
-def test_gathered_heartbeats_that_fail_without_a_text_are_processed_one_by_one() -> None:
+def test_keep_alives_that_fail_without_a_text_are_processed_one_by_one() -> None:
     """None of them waits for ever."""
 
     async def fails(_: Callable[[], Responses]) -> Responses:
         raise SQLAlchemyError
 
-    gathered = GatheredHeartbeats(
+    gathered = KeepAlives(
         Database(NOWHERE),
         ServiceConfigs.of({}),
         cast("Callable[[Callable[[], Responses]], Awaitable[Responses]]", fails),

@@ -55,7 +55,7 @@ class Transport(Protocol):
         ...
 
 
-class DatabaseHeartbeats:
+class DatabaseTransport:
     """Heartbeats directly to the database.
 
     They go to the service of the settings as soon as the login proves not to be allowed to change groups.
@@ -70,7 +70,7 @@ class DatabaseHeartbeats:
         """Called with the configs of the group when they were loaded for a request."""
         self._host = socket.gethostname()
         self._configs: ServiceConfigs | None = None
-        self._service: ServiceHeartbeats | None = None
+        self._service: ServiceTransport | None = None
 
     def close(self) -> None:
         """Close the connections to the service; the caller closes the database."""
@@ -88,7 +88,7 @@ class DatabaseHeartbeats:
                 return self._directly(request)
             except ClusterAuthorizationFailed:
                 try:
-                    self._service = ServiceHeartbeats(self._settings.service)
+                    self._service = ServiceTransport(self._settings.service)
                 except SettingMissing as missing:
                     raise ClusterAuthorizationFailed(
                         f"this login may not maintain groups: {missing}"
@@ -111,7 +111,7 @@ class DatabaseHeartbeats:
         return response
 
 
-class ServiceHeartbeats:
+class ServiceTransport:
     """Heartbeats to the service at an address, or a bare URL. May be called from several threads, for any number of
     members. Raises SettingMissing for certificates that cannot be used."""
 

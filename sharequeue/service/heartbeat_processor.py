@@ -1,8 +1,8 @@
 """Process the heartbeats that arrive at this replica.
 
-One that only keeps a member alive is collected with others (`gathered_heartbeats`). Any other one is a call of its
-own, and the topics that it names for the first time are looked up, so that they are initialised at once. All of them
-use connections of their own: they never wait for other requests.
+One that only keeps a member alive is collected with others (`keep_alives`). Any other one is a call of its own, and
+the topics that it names for the first time are looked up, so that they are initialised at once. All of them use
+connections of their own: they never wait for other requests.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.service.callers import unavailable
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.coordinator.watched_topics import record_topics, unknown_topics
-from sharequeue.service.gathered_heartbeats import GatheredHeartbeats
+from sharequeue.service.keep_alives import KeepAlives
 from sharequeue.service.threads import Threads
 
-__all__ = ["Heartbeats", "refusal"]
+__all__ = ["HeartbeatProcessor", "refusal"]
 
 _log = logging.getLogger(__name__)
 
 
-class Heartbeats:
+class HeartbeatProcessor:
     """The heartbeats of one replica."""
 
     def __init__(
@@ -44,9 +44,7 @@ class Heartbeats:
         self._topics = topics
         self._coordinator = coordinator
         self._threads = threads
-        self._gathered = GatheredHeartbeats(
-            database, configs, threads.run_at_once, lambda: coordinator.keeps_up
-        )
+        self._gathered = KeepAlives(database, configs, threads.run_at_once, lambda: coordinator.keeps_up)
 
     async def response(self, request: HeartbeatRequest, principal: str) -> HeartbeatResponse:
         """Return the response to a heartbeat of a principal."""

@@ -30,7 +30,7 @@ Responses = list[HeartbeatResponse | None]
 Waiting = tuple[HeartbeatRequest, str, asyncio.Future[HeartbeatResponse | None]]
 
 
-class GatheredHeartbeats:
+class KeepAlives:
     """The heartbeats of one replica. `run` runs a call of the database in a thread; `keeps_up` returns whether this
     replica checks all groups."""
 
