@@ -1,8 +1,8 @@
 """The parts of the reference that the code knows, compared with the pages.
 
-`python -m tools.reference` writes these parts again: configs, settings, commands, figures, metrics, error names,
-SQL functions and views, sinks, public names of Python; and the list of all names (`public_names`). A part stands in
-a page between two markers; the text around them is written by hand. `test_reference.py` compares.
+`python -m tools.reference` writes these parts again: configs, settings, commands, endpoints, figures, metrics,
+error names, SQL functions and views, sinks, public names of Python; and the list of all names (`public_names`). A
+part stands in a page between two markers; the text around them is written by hand. `test_reference.py` compares.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 from prometheus_client.metrics import MetricWrapperBase
@@ -28,7 +28,9 @@ from sharequeue.domain.settings import options, settings
 from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS, ConfigKey
 from sharequeue.groups.configs.names import environment_name
 from sharequeue.groups.configs.texts import as_text
+from sharequeue.service.endpoints import ENDPOINTS
 from sharequeue.service.metrics import families, registry
+from sharequeue.service.openapi import document
 from tools.pages import ROOT
 from tools.reference_sql import functions, views
 from tools.sinks import registered
@@ -161,6 +163,54 @@ def commands() -> str:
     return "\n\n".join(parts)
 
 
+def endpoints() -> str:
+    """Return every endpoint of the service: the scope and the cost of a request, and what it is for."""
+    rows = []
+    for each in ENDPOINTS:
+        purpose, _, _ = each.description.partition("\n\n")
+        scope = "none" if each.is_open else f"`{each.scope}`"
+        rows.append((f"`{each.method} {each.template}`", scope, str(each.cost), " ".join(purpose.split())))
+    return table(("request", "scope", "cost", "returns"), rows)
+
+
+def operations() -> str:
+    """Return every request with a body: the fields of the body, and those of the response."""
+    schemas = document(ENDPOINTS)["components"]["schemas"]
+    rows = [
+        (
+            f"`{each.method} {each.template}`",
+            _json_fields(schemas[each.body.__name__], schemas),
+            _json_fields(schemas[each.answers[0].__name__], schemas),
+        )
+        for each in ENDPOINTS
+        if each.body is not None
+    ]
+    return table(("request", "body", "response"), rows)
+
+
+_IN_ALL = ("error_code", "error_message", "throttle_time_ms")
+"""Fields of most responses, which the page names once."""
+
+
+def _json_fields(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
+    """Return the fields of an object in JSON, each with those of its inner object in parentheses."""
+    names = []
+    for name, of in schema.get("properties", {}).items():
+        inner = ", ".join(_json_fields(each, schemas) for each in _objects(of, schemas))
+        if name not in _IN_ALL:
+            names.append(f"`{name}` ({inner})" if inner else f"`{name}`")
+    return ", ".join(names)
+
+
+def _objects(of: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the types of a field that are objects, also those in a list."""
+    for each in (of, *of.get("anyOf", ())):
+        if "$ref" in each:
+            yield schemas[each["$ref"].rpartition("/")[2]]
+        elif "items" in each:
+            yield from _objects(each["items"], schemas)
+
+
 def metrics() -> list[tuple[str, str, tuple[str, ...], str]]:
     """Return every metric of `GET /metrics`, sorted: name, type, labels, meaning."""
     own = registry.Own()
@@ -279,6 +329,8 @@ PARTS: Mapping[str, tuple[str, Callable[[], str]]] = {
     "defs.yaml": ("defs-yaml.md", defs_yaml),
     "environment": ("settings.md", environment),
     "commands": ("commands.md", commands),
+    "endpoints": ("http.md", endpoints),
+    "operations": ("http.md", operations),
     "metrics": ("metrics.md", metric_names),
     "present figures": ("figures.md", partial(figures, ended=False)),
     "ended records": ("figures.md", partial(figures, ended=True)),

@@ -1,9 +1,7 @@
-"""The HTTP routes of the service.
+"""The HTTP application of the service: routes, errors, start and end.
 
-ShareGroupHeartbeat as JSON, admin operations (`admin`), descriptions of groups, probes (`probes`), and HTML pages
-(`pages`). The response to a heartbeat always has status 200 and Kafka's error number in the body, as in Kafka: an
-HTTP error means that the response is not the service's. Requests below `/v1/` run as a principal (`callers`), to
-which the ACLs of groups and topics apply. The rules are in `groups`, background work is in `coordinator`.
+The routes are the table in `endpoints`. Requests below `/v1/` run as a principal (`admission`), to which the ACLs of
+groups and topics apply. The rules are in `groups`, background work is in `coordinator`.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -22,7 +19,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from sharequeue.domain.errors import (
@@ -34,39 +31,22 @@ from sharequeue.domain.errors import (
 from sharequeue.domain.names import shown
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import ServiceConfigs
-from sharequeue.groups.descriptions import describe_group
-from sharequeue.groups.group_names import require_there
-from sharequeue.groups.tokens import TokenRefused
-from sharequeue.reports.page import report_page
-from sharequeue.reports.read import read_report
-from sharequeue.reports.remarks import remarks_of
-from sharequeue.service.admin import OPERATIONS, Admin, Operation
-from sharequeue.service.admission import throttle_time_ms
-from sharequeue.service.bodies import group_description, heartbeat_request, heartbeat_response, parsed
-from sharequeue.service.callers import Throttled, address, delay, refused, unavailable
+from sharequeue.service.admission import delay
+from sharequeue.service.call import Call, Endpoint
 from sharequeue.service.context import Service
 from sharequeue.service.edge.hosts import AllowedHosts
 from sharequeue.service.edge.response_headers import CommonHeaders
+from sharequeue.service.endpoints import ENDPOINTS
+from sharequeue.service.error_responses import Throttled, error_fields, refused, unavailable
 from sharequeue.service.heartbeat_processor import refusal
 from sharequeue.service.metrics.registry import RequestDurations
-from sharequeue.service.pages import Pages
-from sharequeue.service.pages import routes as page_routes
-from sharequeue.service.pages.layout import secured
-from sharequeue.service.probes import health, metrics, openapi, ready
-from sharequeue.state import State
+from sharequeue.service.operations.heartbeat import HeartbeatBody, heartbeat_answer
 
 __all__ = ["create_app"]
 
-Handler = Callable[[Service, Request], Awaitable[Response]]
-
 _log = logging.getLogger(__name__)
 
-_MAX_BODY_BYTES = 1 << 20
-_SOON_S = 1.0
-_STATES = {"Empty", "Stable", "Dead"}
-_HEARTBEAT = "/v1/share-group-heartbeat"
-_SEND_JSON = "Send the request as `Content-Type: application/json`."
-_SEND_PLAIN = "The body has the Content-Encoding {}, which is not supported: send it without."
+_LONGEST_DELAY_S = 1.0
 
 
 class _GroupId(PathConvertor):
@@ -92,7 +72,6 @@ def create_app(
     addresses and for settings that no client accepts, `InvalidConfig` for an invalid `group.share.*`.
     """
     service = Service(settings, configs, require_token=require_token)
-    pages = Pages(service)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -114,27 +93,10 @@ def create_app(
             if coordinate:
                 # A round that waits for a lost server may be interrupted: all its work is transactional.
                 await run_sync(runner.join, 2.0, abandon_on_cancel=True)
-            pages.close()
             service.close()
 
-    routes = [
-        Route(_HEARTBEAT, _route(service, _heartbeat), methods=["POST"]),
-        *(
-            Route(operation.path, _route(service, _admin(operation)), methods=["POST"])
-            for operation in OPERATIONS
-        ),
-        Route("/v1/groups", _route(service, _groups)),
-        Route("/v1/groups/{group_id:group}", _route(service, _group)),
-        Route("/v1/reports/{group_id:group}", _route(service, _report)),
-        # For probes and Prometheus, which a proxy in front of the service may authenticate.
-        Route("/health", _route(service, health)),
-        Route("/ready", _route(service, ready)),
-        Route("/metrics", _route(service, metrics)),
-        Route("/openapi.json", _route(service, openapi)),
-        *page_routes(pages),
-    ]
     app = Starlette(
-        routes=routes,
+        routes=[Route(each.path, _served(service, each), methods=[each.method]) for each in ENDPOINTS],
         lifespan=lifespan,
         middleware=[
             Middleware(CommonHeaders),
@@ -149,14 +111,15 @@ def create_app(
     return app
 
 
-def _route(service: Service, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-    async def endpoint(request: Request) -> Response:
+def _served(service: Service, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+    async def serve(request: Request) -> Response:
+        call = Call(service, request, endpoint)
         try:
-            return await handler(service, request)
+            return await endpoint.handler(call)
         except Throttled as error:
             # A client that does not wait is delayed, as on a broker, which does not read its requests meanwhile.
-            await delay(request, min(error.seconds, _SOON_S))
-            return _throttled(request, error)
+            await delay(request, min(error.seconds, _LONGEST_DELAY_S))
+            return _throttled(endpoint, error)
         except ClientDisconnect:
             return Response(status_code=400)  # the client has closed the connection
         except ShareError as error:
@@ -168,18 +131,16 @@ def _route(service: Service, handler: Handler) -> Callable[[Request], Awaitable[
             _log.exception("%s failed", request.url.path)
             return refused(UnknownServerError(), 500)
 
-    return endpoint
+    return serve
 
 
-def _throttled(request: Request, error: Throttled) -> JSONResponse:
-    if request.method != "POST":
+def _throttled(endpoint: Endpoint, error: Throttled) -> JSONResponse:
+    milliseconds = math.ceil(error.seconds * 1000)
+    if endpoint.body is None:
         return refused(error)
-    wait_ms = math.ceil(error.seconds * 1000)
-    if request.url.path == _HEARTBEAT:
-        return JSONResponse(heartbeat_response(refusal(error), wait_ms))
-    return JSONResponse(
-        {"error_code": error.code, "error_message": error.message, "throttle_time_ms": wait_ms}
-    )
+    if endpoint.body is HeartbeatBody:
+        return JSONResponse(heartbeat_answer(refusal(error), milliseconds))
+    return JSONResponse({**error_fields(error), "throttle_time_ms": milliseconds})
 
 
 async def _not_served(request: Request, error: Exception) -> Response:
@@ -191,106 +152,3 @@ async def _not_served(request: Request, error: Exception) -> Response:
     response = refused(InvalidRequest(what), error.status_code)
     response.headers.update(error.headers or {})
     return response
-
-
-def _admin(operation: Operation) -> Handler:
-    async def answer(service: Service, request: Request) -> Response:
-        await service.admission.principal(request)
-        if (not_json := _not_json(request)) is not None:
-            return not_json
-        async with service.threads.room_for(request):
-            asked = parsed(operation.body, await _body(request))
-            # Checked again: a body may arrive slowly, and its token may be revoked meanwhile.
-            admin = Admin(service.database, service.topics, await service.admission.principal(request))
-            try:
-                response = await service.threads.run(lambda: operation.do(admin, asked))
-            except Throttled:
-                raise
-            except ShareError as error:
-                response = {"error_code": error.code, "error_message": error.message}
-            return JSONResponse({**response, "throttle_time_ms": throttle_time_ms(request)})
-
-    return answer
-
-
-def _not_json(request: Request) -> Response | None:
-    """Return the response to a request whose headers name another body than JSON; None if they do not."""
-    # Another site can make a browser send any body, but not with this content type without a preflight request.
-    kinds = [each.partition(";")[0].strip().lower() for each in request.headers.getlist("content-type")]
-    if kinds != ["application/json"]:
-        return refused(InvalidRequest(_SEND_JSON), 415)
-    encoding = ", ".join(request.headers.getlist("content-encoding")).strip()
-    if encoding.lower() not in ("", "identity"):
-        return refused(InvalidRequest(_SEND_PLAIN.format(shown(encoding))), 415)
-    return None
-
-
-async def _heartbeat(service: Service, request: Request) -> Response:
-    principal = await service.admission.principal(request)
-    if (not_json := _not_json(request)) is not None:
-        return not_json
-    began = time.monotonic()
-    try:
-        async with service.threads.room_for(request):
-            body = await _body(request)
-            if time.monotonic() - began > _SOON_S:
-                principal = await service.admission.principal(request)
-            asked = heartbeat_request(body, address(request))
-            response = await service.heartbeats.response(asked, principal)
-    except (Throttled, TokenRefused, ClientDisconnect):
-        raise
-    except ShareError as error:
-        response = refusal(error)
-    except Exception:
-        _log.exception("a heartbeat failed")
-        response = refusal(UnknownServerError())
-    service.metrics.own.heartbeats.labels(str(response.error_code)).inc()
-    return JSONResponse(heartbeat_response(response, throttle_time_ms(request)))
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _MAX_BODY_BYTES:
-            raise InvalidRequest(f"The body is longer than {_MAX_BODY_BYTES} bytes.")
-    return bytes(body)
-
-
-async def _groups(service: Service, request: Request) -> Response:
-    admin = Admin(service.database, service.topics, await service.admission.principal(request))
-    states = {each.strip().capitalize() for each in request.query_params.get("state", "").split(",")} - {""}
-    if states - _STATES:
-        raise InvalidRequest("`state` must be a comma-separated list of Empty, Stable and Dead.")
-    groups = await service.threads.run(lambda: admin.groups(states or _STATES))
-    return Response(f'{{"groups": {groups}}}', media_type="application/json")
-
-
-async def _group(service: Service, request: Request) -> Response:
-    group_id = await _described(service, request)
-    group = await service.threads.run(lambda: describe_group(service.database, group_id))
-    partitions = await service.threads.run(lambda: State(service.database).figures.describe(group_id))
-    remarks = await service.threads.run(lambda: remarks_of(service.database, group_id, partitions))
-    waiting = {topic: why for (waits, topic), why in service.coordinator.waiting.items() if waits == group_id}
-    return JSONResponse(group_description(group, partitions, remarks, waiting))
-
-
-async def _described(service: Service, request: Request) -> str:
-    """Return the group in a path. The caller must be allowed to describe it and all its topics.
-
-    Raises InvalidGroupId, GroupAuthorizationFailed, TopicAuthorizationFailed.
-    """
-    group_id = str(request.path_params["group_id"])
-    admin = Admin(service.database, service.topics, await service.admission.principal(request))
-    await service.threads.run(lambda: admin.require_whole(group_id))
-    return group_id
-
-
-async def _report(service: Service, request: Request) -> Response:
-    group_id = await _described(service, request)
-
-    def made() -> str:
-        require_there(service.database, group_id)
-        return report_page(read_report(service.database, group_id, service.settings))
-
-    return secured(HTMLResponse(await service.threads.run(made)))

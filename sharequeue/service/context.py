@@ -1,8 +1,7 @@
 """What all requests to one replica share.
 
-These are its connections to the database and the broker, the coordinator and the figures; the admission of requests
-(`admission`), the threads in which their synchronous calls run (`threads`), and the heartbeats
-(`heartbeat_processor`).
+These are its connections to the database and the broker, the coordinator and the figures; what each caller may use of
+the service (`admission`), and the heartbeats (`heartbeat_processor`).
 """
 
 from __future__ import annotations
@@ -17,14 +16,13 @@ from sharequeue.domain.errors import ShareError
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.kafka.topics import Topics
-from sharequeue.service.admission import Admission
+from sharequeue.service.admission import POOL_SIZE, Admission, PageThreads, Threads
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.health.faults import Faults
 from sharequeue.service.health.servers import DatabaseProbe, ask_broker
 from sharequeue.service.health.single_flight import SingleFlight
 from sharequeue.service.heartbeat_processor import HeartbeatProcessor
 from sharequeue.service.metrics.registry import Metrics
-from sharequeue.service.threads import POOL_SIZE, Threads
 
 __all__ = ["Service"]
 
@@ -57,6 +55,7 @@ class Service:
         self.database_state = SingleFlight(DatabaseProbe(self.database), "sharequeue-database-probe")
         self.broker_state = SingleFlight(lambda: ask_broker(self.topics), "sharequeue-broker-probe")
         self.threads = Threads()
+        self.pages = PageThreads(settings)
         beats = Database.open(settings, pool_size=POOL_SIZE)
         self.metrics.own.count_statements(beats.engine)
         self.heartbeats = HeartbeatProcessor(beats, configs, self.topics, self.coordinator, self.threads)
@@ -83,6 +82,7 @@ class Service:
 
     def close(self) -> None:
         """Close the connections to the database and the broker."""
+        self.pages.database.close()
         self.topics.close()
         self.database.close()
         self.heartbeats.database.close()

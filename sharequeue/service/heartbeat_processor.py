@@ -17,11 +17,11 @@ from sharequeue.domain.names import listed
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, heartbeat
 from sharequeue.kafka.topics import Topics
-from sharequeue.service.callers import unavailable
+from sharequeue.service.admission import Threads
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.coordinator.watched_topics import record_topics, unknown_topics
+from sharequeue.service.error_responses import unavailable
 from sharequeue.service.keep_alives import KeepAlives
-from sharequeue.service.threads import Threads
 
 __all__ = ["HeartbeatProcessor", "refusal"]
 

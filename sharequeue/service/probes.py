@@ -1,7 +1,8 @@
 """The endpoints for operators: health, readiness, faults, metrics.
 
-Probes call them, so `/health` and `/ready` need no token. If a token is required and missing, `/ready` returns only
-whether heartbeats succeed. Concurrent probes share one request to the database and one to the broker.
+Probes and Prometheus call them, and a proxy in front of the service may authenticate these; so `/health` and `/ready`
+need no token. If a token is required and missing, `/ready` returns only whether heartbeats succeed. Concurrent probes
+share one request to the database and one to the broker.
 """
 
 from __future__ import annotations
@@ -13,20 +14,19 @@ from typing import Any, cast
 import anyio
 from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy.exc import SQLAlchemyError
-from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from typing_extensions import TypedDict
 
 from sharequeue import __version__
 from sharequeue.domain.errors import CoordinatorNotAvailable, ShareError
 from sharequeue.groups.tokens import TokenRefused
-from sharequeue.service.answers import FaultAnswer, ReadyAnswer, WorkAnswer
+from sharequeue.service.call import Call
 from sharequeue.service.context import Service
-from sharequeue.service.health.faults import Fault, recorded_faults
+from sharequeue.service.health.faults import Fault, Kind, recorded_faults
 from sharequeue.service.health.servers import DatabaseState
-from sharequeue.service.openapi import rendered
 from sharequeue.state.replicas import WORK
 
-__all__ = ["health", "metrics", "openapi", "ready"]
+__all__ = ["HealthAnswer", "ReadyAnswer", "health", "metrics", "ready"]
 
 _PROBE_TIMEOUT_S = 0.8
 """How long `/ready` waits for the broker: a probe of Kubernetes times out after 1 s."""
@@ -36,16 +36,57 @@ MOST_FAULTS = 200
 """The maximum number of faults in `/ready`, the oldest first: a subscription may name thousands of refused topics."""
 
 
-async def health(service: Service, request: Request) -> Response:
+class HealthAnswer(TypedDict):
+    """The process runs."""
+
+    status: str
+    version: str
+
+
+async def health(call: Call) -> Response:
     """Report that the process runs."""
     return JSONResponse({"status": "alive", "version": __version__})
 
 
-async def ready(service: Service, request: Request) -> Response:
-    """Return whether the service is ready for members: it is while heartbeats succeed.
+class FaultAnswer(TypedDict):
+    """A fault: its kind, its group, topic or partition, its reason, and its age."""
+
+    kind: Kind
+    group: str | None
+    topic: str | None
+    partition: int | None
+    reason: str
+    age_seconds: float
+
+
+class WorkAnswer(TypedDict):
+    """Seconds since this replica, and since any replica, last did each kind of background work; null if never."""
+
+    this_replica_seconds: float | None
+    any_replica_seconds: float | None
+
+
+class _Ready(TypedDict):
+    ready: bool
+    degraded: bool
+
+
+class ReadyAnswer(_Ready, total=False):
+    """Whether the service is ready for members; and the faults, the oldest first, for callers that may see them."""
+
+    broker: str
+    database: str
+    faults: list[FaultAnswer]
+    more_faults: int
+    work: dict[str, WorkAnswer]
+
+
+async def ready(call: Call) -> Response:
+    """Return whether the service is ready for members: 200 while heartbeats succeed, else 503.
 
     Any other fault is reported as degraded.
     """
+    service = call.service
     asked: dict[str, Any] = {}
 
     async def broker() -> None:
@@ -76,7 +117,7 @@ async def ready(service: Service, request: Request) -> Response:
     if checked.replicas is not None:
         faults += recorded_faults(checked.replicas, checked.held)
     status = 200 if is_ready else 503
-    if service.admission.require_token and not await _known(service, request):
+    if service.admission.require_token and not await _is_known(call):
         return JSONResponse({"ready": is_ready, "degraded": bool(faults)}, status)
     faults.sort(key=attrgetter("age_seconds"), reverse=True)
     body: ReadyAnswer = {
@@ -111,27 +152,24 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(max(0.0, seconds), 3)
 
 
-async def _known(service: Service, request: Request) -> bool:
+async def _is_known(call: Call) -> bool:
     with anyio.move_on_after(_DATABASE_TIMEOUT_S):
         try:
-            await service.admission.principal(request)
+            await call.principal()
         except (TokenRefused, SQLAlchemyError, ShareError):
             return False
         return True
     return False
 
 
-async def openapi(service: Service, request: Request) -> Response:
-    """Return the OpenAPI document."""
-    return Response(rendered(), media_type="application/json")
+async def metrics(call: Call) -> Response:
+    """Return the metrics for Prometheus.
 
-
-async def metrics(service: Service, request: Request) -> Response:
-    """Return the metrics for Prometheus. They name groups, so TokenRefused is raised if a required token is
-    missing."""
+    They name groups, so TokenRefused is raised if a required token is missing.
+    """
     try:
         with anyio.fail_after(_DATABASE_TIMEOUT_S):
-            await service.admission.principal(request)
+            await call.principal()
     except TimeoutError:
         raise CoordinatorNotAvailable from None
-    return Response(await service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(await call.service.metrics.text(), media_type=CONTENT_TYPE_LATEST)

@@ -16,20 +16,25 @@ from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.descriptions import GroupDescription, describe_group
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
-from sharequeue.service.admin import Admin
-from sharequeue.service.admin_bodies import (
-    AlterOffsetsBody,
+from sharequeue.service.admission import ANONYMOUS, Threads
+from sharequeue.service.coordinator import Coordinator
+from sharequeue.service.heartbeat_processor import HeartbeatProcessor
+from sharequeue.service.operations.groups import (
     DeleteGroupsBody,
-    DeleteOffsetsBody,
     DescribeBody,
+    delete_groups,
+    describe_groups,
+)
+from sharequeue.service.operations.offsets import (
+    AlterOffsetsBody,
+    DeleteOffsetsBody,
     StartOffset,
     TopicName,
     TopicStarts,
+    alter_offsets,
+    delete_offsets,
 )
-from sharequeue.service.callers import ANONYMOUS
-from sharequeue.service.coordinator import Coordinator
-from sharequeue.service.heartbeat_processor import HeartbeatProcessor
-from sharequeue.service.threads import Threads
+from sharequeue.service.principal import Principal
 from tests.conformance.engines import LogEnds
 from tests.conformance.postgres_engine import PostgresEngine
 from tests.conformance.recorded_topics import RecordedTopics
@@ -53,7 +58,7 @@ class RecordedService:
         configs = ServiceConfigs.of(RECORDED)
         self.coordinator = Coordinator(database, topics, configs)
         self.heartbeats = HeartbeatProcessor(database, configs, topics, self.coordinator, Threads())
-        self.admin = Admin(database, topics)
+        self.admin = Principal(database, topics)
 
 
 class ServiceEngine(PostgresEngine):
@@ -84,7 +89,7 @@ class ServiceEngine(PostgresEngine):
     def authorized_operations(self, group_id: str) -> list[str]:
         """What of ShareGroupDescribe an administrator asks for."""
         body = DescribeBody(group_ids=[group_id], include_authorized_operations=True)
-        return sorted(self.service.admin.describe(body)["groups"][0]["authorized_operations"])
+        return sorted(describe_groups(self.service.admin, body)["groups"][0]["authorized_operations"])
 
     def members(self, group_id: str) -> int:
         return len(self.group(group_id).members)
@@ -107,7 +112,7 @@ class ServiceEngine(PostgresEngine):
             start = StartOffset(partition_index=partition, start_offset=offset)
             starts.setdefault(topic, []).append(start)
         named = [TopicStarts(topic_name=topic, partitions=of) for topic, of in starts.items()]
-        told = self.service.admin.alter_offsets(AlterOffsetsBody(group_id=group_id, topics=named))
+        told = alter_offsets(self.service.admin, AlterOffsetsBody(group_id=group_id, topics=named))
         return {
             (topic["topic_name"], each["partition_index"]): _error(each)
             for topic in told["responses"]
@@ -116,14 +121,14 @@ class ServiceEngine(PostgresEngine):
 
     def delete_offsets(self, group_id: str, topics: Sequence[str]) -> Mapping[str, ShareError | None]:
         named = [TopicName(topic_name=topic) for topic in topics]
-        told = self.service.admin.delete_offsets(DeleteOffsetsBody(group_id=group_id, topics=named))
+        told = delete_offsets(self.service.admin, DeleteOffsetsBody(group_id=group_id, topics=named))
         return {topic["topic_name"]: _error(topic) for topic in told["responses"]}
 
     def delete_topic(self, topic: str) -> None:
         """The watch finds it gone."""
 
     def delete_group(self, group_id: str) -> None:
-        told = self.service.admin.delete_groups(DeleteGroupsBody(groups_names=[group_id]))
+        told = delete_groups(self.service.admin, DeleteGroupsBody(groups_names=[group_id]))
         if error := _error(told["results"][0]):
             raise error
 

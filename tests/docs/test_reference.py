@@ -6,12 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from starlette.routing import Route
 
 from sharequeue.deadletters import attempts, letters
 from sharequeue.deadletters.redrive import selection
-from sharequeue.domain.settings import Settings
-from sharequeue.service.app import create_app
 from tools.pages import ROOT
 from tools.reference import CONFIG_DEFAULTS, FOLDER, WRITE, config_defaults, pages, written
 
@@ -25,18 +22,6 @@ def test_what_the_code_knows_is_in_the_page(page: Path) -> None:
 def test_the_configs_of_the_sql_are_those_of_the_code() -> None:
     """Names and defaults of group configs are declared once, in `keys.py`; the SQL has them from there."""
     assert CONFIG_DEFAULTS.read_text() == config_defaults(), f"run `.venv/bin/{WRITE}`"
-
-
-def test_every_path_of_the_service_is_in_the_page(tmp_path: Path) -> None:
-    """What the service answers to, the page names."""
-    text = (FOLDER / "http.md").read_text()
-    addresses = {"database_url": "postgresql://nobody@127.0.0.1:1/none", "bootstrap_servers": "127.0.0.1:1"}
-    app = create_app(Settings.load(tmp_path, **addresses), coordinate=False)
-    app.state.service.close()
-    for route in app.routes:
-        assert isinstance(route, Route)
-        method = "POST" if "POST" in (route.methods or ()) else "GET"
-        assert f"`{method} {route.path.replace(':group', '').replace(':path', '')}`" in text, route.path
 
 
 def test_every_header_is_in_the_page() -> None:

@@ -2,7 +2,7 @@
 
 Another site can let its own name resolve to this machine, and a browser then lets its pages read the responses (DNS
 rebinding). So a request must have an allowed host (`SHAREQUEUE_SERVICE_ALLOWED_HOSTS`). Callers are authenticated in
-`callers`.
+`admission`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, Response
 
 from sharequeue import __version__
 from sharequeue.reports.html import STYLE_POLICY, Content, Html, document, element, joined
-from sharequeue.service.callers import ANONYMOUS
+from sharequeue.service.admission import ANONYMOUS
 from sharequeue.service.edge.response_headers import COMMON
 
 __all__ = ["HEADERS", "error_page", "link", "page", "secured"]

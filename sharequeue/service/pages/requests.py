@@ -1,19 +1,16 @@
 """Requests for pages, with the caller's rights and a time limit.
 
-A page is made in a thread, with a connection of the pages' own small pool, so that pages never take connections from
-heartbeats. Each statement may take `STATEMENT_SECONDS`, and a page waits for its turn and is made within
-`PAGE_SECONDS`.
+A page is made in a thread, with a connection of the pages' own small pool (`PageThreads`), so that pages never take
+connections from heartbeats.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
-import anyio
-from anyio.to_thread import run_sync
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -32,19 +29,16 @@ from sharequeue.groups.acls import authorized_operations, authorized_topic_opera
 from sharequeue.groups.group_names import require_there
 from sharequeue.groups.tokens import TokenRefused
 from sharequeue.reports.html import Content
-from sharequeue.service.admin import Admin
-from sharequeue.service.callers import ANONYMOUS, Throttled, status_of
+from sharequeue.service.admission import ANONYMOUS
+from sharequeue.service.call import Call, Handler
 from sharequeue.service.context import Service
+from sharequeue.service.error_responses import Throttled, status_of
 from sharequeue.service.pages.layout import error_page, page
+from sharequeue.service.principal import Principal
 
-__all__ = ["PageRequest", "Pages"]
+__all__ = ["PageRequest", "made_by"]
 
 _log = logging.getLogger(__name__)
-
-STATEMENT_SECONDS = 5.0
-PAGE_SECONDS = 30.0
-AT_ONCE = 3
-"""The maximum number of concurrent pages; each has a connection."""
 
 _TITLES = {400: "Bad request", 401: "Sign in", 403: "Not allowed", 404: "Not found", 429: "Too many requests"}
 """The titles of error pages by status."""
@@ -53,7 +47,6 @@ _CHALLENGE = 'Basic realm="sharequeue: any name, and a token as the password", c
 """The header that makes a browser prompt for a token, and send it with each request until it is closed."""
 
 Found = TypeVar("Found")
-Handler = Callable[["PageRequest"], Response]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +78,7 @@ class PageRequest:
 
         Raises InvalidGroupId, GroupIdNotFound, GroupAuthorizationFailed, TopicAuthorizationFailed.
         """
-        Admin(self.database, self.service.topics, self.principal).require_whole(group_id)
+        Principal(self.database, self.service.topics, self.principal).require_whole(group_id)
         require_there(self.database, group_id)
         return group_id
 
@@ -115,55 +108,33 @@ class PageRequest:
         return page(title, *main, principal=self.principal, status=status)
 
 
-class Pages:
-    """The shared parts of the pages: their connections, and the limits on their use."""
+def made_by(handler: Callable[[PageRequest], Response]) -> Handler:
+    """Return the handler of a page. Errors are pages, too."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        options = replace(
-            service.settings.database,
-            pool_size=AT_ONCE,
-            statement_timeout_ms=int(STATEMENT_SECONDS * 1000),
-            lock_timeout_ms=1000,
-        )
-        self._database = Database(service.settings.database_url, options=options)
-        self._limiter: anyio.CapacityLimiter | None = None
+    async def page_handler(call: Call) -> Response:
+        principal = ANONYMOUS
+        path, threads = call.request.url.path, call.service.pages
+        try:
+            principal = (await call.principal()).name
+            request = PageRequest(call.service, threads.database, call.request, principal)
+            return await threads.run(lambda: handler(request))
+        except ClientDisconnect:
+            return Response(status_code=400)  # the client has closed the connection
+        except ShareError as error:
+            status = status_of(error)
+            response = error_page(_TITLES[status], error.message, status, principal)
+            if isinstance(error, TokenRefused):
+                response.headers["WWW-Authenticate"] = _CHALLENGE
+            if isinstance(error, Throttled):
+                response.headers["Retry-After"] = error.retry_after
+            return response
+        except (SQLAlchemyError, TimeoutError) as error:
+            _log.warning("%s failed: %s", path, first_line(error))
+            message = "The database did not answer in time, or too many pages are being read. Try again."
+            return error_page("Temporarily unavailable", message, 503, principal)
+        except Exception:
+            _log.exception("%s failed", path)
+            return error_page("Internal error", UnknownServerError().message, 500, principal)
 
-    def close(self) -> None:
-        """Close the connections."""
-        self._database.close()
-
-    def route(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint of a page. Errors are pages, too."""
-
-        async def endpoint(request: Request) -> Response:
-            principal = ANONYMOUS
-            try:
-                principal = await self._service.admission.principal(request)
-                page_request = PageRequest(self._service, self._database, request, principal)
-                return await self._in_thread(lambda: handler(page_request))
-            except ClientDisconnect:
-                return Response(status_code=400)  # the client has closed the connection
-            except ShareError as error:
-                status = status_of(error)
-                response = error_page(_TITLES[status], error.message, status, principal)
-                if isinstance(error, TokenRefused):
-                    response.headers["WWW-Authenticate"] = _CHALLENGE
-                if isinstance(error, Throttled):
-                    response.headers["Retry-After"] = error.retry_after
-                return response
-            except (SQLAlchemyError, TimeoutError) as error:
-                _log.warning("%s failed: %s", request.url.path, first_line(error))
-                message = "The database did not answer in time, or too many pages are being read. Try again."
-                return error_page("Temporarily unavailable", message, 503, principal)
-            except Exception:
-                _log.exception("%s failed", request.url.path)
-                return error_page("Internal error", UnknownServerError().message, 500, principal)
-
-        return endpoint
-
-    async def _in_thread(self, work: Callable[[], Response]) -> Response:
-        if self._limiter is None:
-            self._limiter = anyio.CapacityLimiter(AT_ONCE)
-        with anyio.fail_after(PAGE_SECONDS):
-            return await run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
+    page_handler.__doc__ = handler.__doc__
+    return page_handler

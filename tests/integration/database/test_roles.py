@@ -21,20 +21,10 @@ from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.kafka.topics import Topics
-from sharequeue.service.admin import Admin
-from sharequeue.service.admin_bodies import (
-    AlterConfigsBody,
-    AlterOffsetsBody,
-    DeleteGroupsBody,
-    DeleteOffsetsBody,
-    DescribeBody,
-    DescribeConfigsBody,
-    DescribeOffsetsBody,
-    GroupTopics,
-    TopicName,
-)
-from sharequeue.service.callers import ANONYMOUS
+from sharequeue.service.admission import ANONYMOUS
 from sharequeue.service.coordinator import Coordinator
+from sharequeue.service.operations import configs, groups, offsets
+from sharequeue.service.principal import Principal
 from sharequeue.state import State
 from tests import single
 from tests.fixtures.stack import REPOSITORY
@@ -181,22 +171,24 @@ def test_the_service_does_admin_operations_as_nobody_known(
 ) -> None:
     """The role of the service is enough for each of them, and speaks as User:ANONYMOUS."""
     with Topics(settings) as topics:
-        admin = Admin(logins.service, topics)
+        nobody = Principal(logins.service, topics)
         changes: dict[str, str | int | bool | None] = {"share.delivery.count.limit": "7"}
-        admin.alter_configs(AlterConfigsBody(group_id=group, configs=changes))
-        (configs,) = admin.describe_configs(DescribeConfigsBody(group_ids=[group]))["groups"]
-        assert {"name": "share.delivery.count.limit", "value": "7", "is_default": False} in configs["configs"]
-        (found,) = admin.describe(DescribeBody(group_ids=[group], include_authorized_operations=True))[
-            "groups"
-        ]
+        configs.alter_configs(nobody, configs.AlterConfigsBody(group_id=group, configs=changes))
+        asked = configs.DescribeConfigsBody(group_ids=[group])
+        (of_group,) = configs.describe_configs(nobody, asked)["groups"]
+        changed = {"name": "share.delivery.count.limit", "value": "7", "is_default": False}
+        assert changed in of_group["configs"]
+        body = groups.DescribeBody(group_ids=[group], include_authorized_operations=True)
+        (found,) = groups.describe_groups(nobody, body)["groups"]
         assert (found["error_code"], found["group_state"]) == (0, "Empty")
-        offsets = DescribeOffsetsBody(groups=[GroupTopics(group_id=group)])
-        assert admin.describe_offsets(offsets)["groups"][0]["topics"] == []
-        assert admin.alter_offsets(AlterOffsetsBody(group_id=group, topics=[]))["error_code"] == 0
-        topic = TopicName(topic_name="nothing-of-that-name")
-        deleted = admin.delete_offsets(DeleteOffsetsBody(group_id=group, topics=[topic]))
-        assert deleted["responses"][0]["error_code"] == 3
-        (gone,) = admin.delete_groups(DeleteGroupsBody(groups_names=[group]))["results"]
+        of_all = offsets.DescribeOffsetsBody(groups=[offsets.GroupTopics(group_id=group)])
+        assert offsets.describe_offsets(nobody, of_all)["groups"][0]["topics"] == []
+        nothing = offsets.AlterOffsetsBody(group_id=group, topics=[])
+        assert offsets.alter_offsets(nobody, nothing)["error_code"] == 0
+        topic = offsets.TopicName(topic_name="nothing-of-that-name")
+        named = offsets.DeleteOffsetsBody(group_id=group, topics=[topic])
+        assert offsets.delete_offsets(nobody, named)["responses"][0]["error_code"] == 3
+        (gone,) = groups.delete_groups(nobody, groups.DeleteGroupsBody(groups_names=[group]))["results"]
         assert gone["error_code"] == 0
     principals = logins.reader.rows(
         sa.text("select distinct principal from sharequeue.audit_trail where group_id = :g"), g=group

@@ -33,7 +33,7 @@ from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.groups.tokens import Tokens
 from sharequeue.service import create_app
-from sharequeue.service.callers import ANONYMOUS
+from sharequeue.service.admission import ANONYMOUS
 from sharequeue.state import State
 from tests import single
 from tests.fixtures.stack import MakeTopic

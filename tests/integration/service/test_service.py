@@ -34,8 +34,8 @@ from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.groups.membership import Membership
 from sharequeue.groups.tokens import Tokens
 from sharequeue.service import create_app
+from sharequeue.service.admission import POOL_SIZE
 from sharequeue.service.logs import OneLine
-from sharequeue.service.threads import POOL_SIZE
 from sharequeue.state import State
 from tests.integration.service.openapi import conforming
 from tests.servers.ports import free_port

@@ -39,9 +39,9 @@ from sharequeue.groups.heartbeats import HeartbeatRequest
 from sharequeue.groups.membership import Membership
 from sharequeue.groups.tokens import Tokens
 from sharequeue.groups.transports import ServiceTransport
-from sharequeue.service import app as service_app
 from sharequeue.service import create_app
-from sharequeue.service.callers import ANONYMOUS
+from sharequeue.service.admission import ANONYMOUS
+from sharequeue.service.call import Call
 from tests.integration.service.test_service import serving
 from tests.waiting import PATIENCE_S
 
@@ -195,15 +195,15 @@ def test_a_token_that_is_revoked_while_its_body_comes_does_nothing(
     def slowly() -> Iterator[bytes]:
         yield json.dumps(CHANGE).encode()
 
-    read = service_app._body
+    read = Call.body
 
-    async def revoked_meanwhile(request: Any) -> bytes:
-        found = await read(request)
+    async def revoked_meanwhile(call: Call) -> bytes:
+        found = await read(call)
         Tokens(private_database).revoke(token.token_id)
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service_app, "_body", revoked_meanwhile)
+        patch.setattr(Call, "body", revoked_meanwhile)
         headers = {**bearer(secret), "Content-Type": "application/json"}
         refused(client.post(PATH, content=slowly(), headers=headers))
     assert GroupConfigs.load(private_database, "g").delivery_count_limit == 5

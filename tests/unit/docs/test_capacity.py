@@ -13,9 +13,8 @@ from sharequeue.database import Database
 from sharequeue.domain.settings import Settings
 from sharequeue.groups import assignments, heartbeats
 from sharequeue.local import postgres
+from sharequeue.service.admission import PAGES_AT_ONCE, POOL_SIZE
 from sharequeue.service.app import create_app
-from sharequeue.service.pages import requests
-from sharequeue.service.threads import POOL_SIZE
 from sharequeue.spark.sinks.postgres import PostgresTable
 
 ROOT = Path(__file__).parents[3]
@@ -48,7 +47,7 @@ def test_every_pool_is_as_the_page_says() -> None:
     # As many threads as that use them: it never opens more than it keeps.
     assert row("the same: its heartbeats") == (POOL_SIZE, POOL_SIZE)
     service.close()
-    assert row("the same: its pages") == (requests.AT_ONCE, requests.AT_ONCE)
+    assert row("the same: its pages") == (PAGES_AT_ONCE, PAGES_AT_ONCE)
     with Database.open(settings) as job:
         assert bounds(job) == row("a Spark job") == row("a Dagster code server")
     [consumers] = re.findall(

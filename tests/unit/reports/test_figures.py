@@ -7,8 +7,8 @@ from dataclasses import fields
 import pytest
 
 from sharequeue.domain.figures import GroupFigures, SharePartitionStatus, figures_of
-from sharequeue.service.answers import SharePartitionAnswer
 from sharequeue.service.metrics.families import SUMMED
+from sharequeue.service.operations.groups import SharePartitionAnswer
 from tools.reference_sql import columns_of_views
 
 

@@ -7,14 +7,13 @@ import json
 import pytest
 
 from sharequeue.domain.errors import InvalidRequest
-from sharequeue.service.admin import OPERATIONS, Operation
-from sharequeue.service.admin_bodies import (
-    AlterConfigsBody,
-    AlterOffsetsBody,
-    DeleteGroupsBody,
-    DescribeConfigsBody,
-)
-from sharequeue.service.bodies import HeartbeatBody, RequestBody, heartbeat_request, parsed
+from sharequeue.service.call import Endpoint
+from sharequeue.service.endpoints import ENDPOINTS
+from sharequeue.service.messages import RequestBody, parsed
+from sharequeue.service.operations.configs import AlterConfigsBody, DescribeConfigsBody
+from sharequeue.service.operations.groups import DeleteGroupsBody
+from sharequeue.service.operations.heartbeat import HeartbeatBody, heartbeat_request
+from sharequeue.service.operations.offsets import AlterOffsetsBody
 
 BEAT = '{"group_id":"g","member_id":"m","member_epoch":0%s}'
 
@@ -67,12 +66,12 @@ def test_the_same_field_in_two_objects_is_taken() -> None:
     assert parsed(AlterConfigsBody, long.encode()).configs == {"a": int("9" * 4000)}
 
 
-@pytest.mark.parametrize("each", OPERATIONS, ids=lambda each: each.path)
-def test_a_refusal_names_the_request(each: Operation) -> None:
+@pytest.mark.parametrize("each", [each for each in ENDPOINTS if each.body], ids=lambda each: each.path)
+def test_a_refusal_names_the_request(each: Endpoint) -> None:
     """Under the name that the pages and Kafka have for it."""
-    body = each.body
-    (name,) = {word for word in (body.__doc__ or "").replace(".", "").split() if word == body.request}
-    assert refusal(body, '{"nix":1}').endswith(f" See {name} for the fields.")
+    assert each.body is not None
+    assert each.body.request in each.summary
+    assert refusal(each.body, '{"nix":1}').endswith(f" See {each.body.request} for the fields.")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from sharequeue.domain.settings import ServiceAddress, ServiceLimits, Settings
 from sharequeue.groups.heartbeats import HeartbeatRequest
 from sharequeue.groups.transports import ServiceTransport
 from sharequeue.service import Tls
-from sharequeue.service.callers import address
+from sharequeue.service.admission import address
 from sharequeue.service.edge.connections import CONNECTION
 from sharequeue.service.server import configured, serve
 from tests.servers.certificates import Authority

@@ -17,8 +17,8 @@ from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.heartbeats import HeartbeatRequest
 from sharequeue.service.coordinator import Coordinator, coordinator
 from sharequeue.service.coordinator.dead_letter_turns import DeadLetterTurns
-from sharequeue.service.keep_alives import KeepAlives, Responses
 from sharequeue.service.health.faults import Faults
+from sharequeue.service.keep_alives import KeepAlives, Responses
 from tests.waiting import PATIENCE_S, wait_until
 
 NOWHERE = "postgresql+psycopg2://u:p@127.0.0.1:1/d"

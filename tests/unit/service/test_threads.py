@@ -8,7 +8,7 @@ import anyio
 import pytest
 from starlette.requests import Request
 
-from sharequeue.service.threads import Threads
+from sharequeue.service.admission import Threads
 
 
 def request(length: str) -> Request:

@@ -9,7 +9,7 @@ from sqlalchemy.exc import OperationalError
 from sharequeue.cli.failures import database_failure
 from sharequeue.database.sqlstates import ReadOnlyDatabase
 from sharequeue.domain.errors import CoordinatorNotAvailable
-from sharequeue.service.callers import unavailable
+from sharequeue.service.error_responses import unavailable
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from importlib import import_module
 
 import pytest
 
-from sharequeue.service.pages import requests
+from sharequeue.service import admission
 
 
 @pytest.fixture(autouse=True)
 def _time_for_statements(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "STATEMENT_SECONDS", 60.0)
-    monkeypatch.setattr(requests, "PAGE_SECONDS", 60.0)
+    monkeypatch.setattr(admission, "STATEMENT_SECONDS", 60.0)
+    monkeypatch.setattr(admission, "PAGE_SECONDS", 60.0)
 
 
 @pytest.fixture

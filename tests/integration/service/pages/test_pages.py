@@ -21,8 +21,8 @@ from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.groups.tokens import Tokens
 from sharequeue.reports.history import Reports
+from sharequeue.service import admission
 from sharequeue.service.edge.response_headers import COMMON
-from sharequeue.service.pages import requests
 from sharequeue.state import State
 from tests import single
 from tests.integration.service.pages.html_pages import Page
@@ -58,7 +58,7 @@ def test_a_page_that_takes_too_long_is_an_error(
 ) -> None:
     """Postgres ends a statement that takes too long, and the reader may try again."""
     alter_group_configs(private_database, "g", {})
-    monkeypatch.setattr(requests, "STATEMENT_SECONDS", 2.0)
+    monkeypatch.setattr(admission, "STATEMENT_SECONDS", 2.0)
     monkeypatch.setattr(OVERVIEW, "_WHOLE", sa.text("select pg_sleep(60), :groups"))
     with client_of(here) as client:
         assert "Try again" in got(client, "/", 503).text
@@ -102,7 +102,7 @@ def test_what_nobody_foresaw_is_an_error_like_others(
 
     monkeypatch.setattr(OVERVIEW, "list_groups", fail)
     assert "what-failed" not in got(client, "/", 500).text
-    monkeypatch.setattr("sharequeue.service.admin.alter_and_tell", fail)
+    monkeypatch.setattr("sharequeue.service.operations.configs.alter_and_tell", fail)
     answer = client.post("/v1/incremental-alter-configs", json={"group_id": "g", "configs": {}})
     assert (answer.status_code, answer.json()["error_code"]) == (500, -1)
     assert "what-failed" not in answer.text
