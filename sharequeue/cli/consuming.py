@@ -31,7 +31,7 @@ from sharequeue.domain.record_bytes import text_of
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.group_names import awaited_share_partitions, require_group
-from sharequeue.kafka.damage import is_damaged
+from sharequeue.kafka.damage import is_unreadable
 from sharequeue.kafka.headers import PROBLEM, REMARK, Headers, headers_of
 from sharequeue.kafka.reading import offset_of, place_of, scan
 from sharequeue.kafka.topics import Topics
@@ -141,7 +141,7 @@ def consume(
             printed += 1
             if row["problem"] is not None:
                 output.warn(f"{row['topic']}-{row['partition']} at offset {row['offset']}: {row['problem']}")
-            if row["is_damaged"]:
+            if row["is_unreadable"]:
                 continue
             if output.text:
                 click.echo(_line(row, properties), nl=False)
@@ -208,8 +208,8 @@ def _consumed(
             finally:
                 for index, message in enumerate(messages):
                     done = index < taken - before
-                    if done and is_damaged(message):
-                        continue  # it is rejected unless it is acknowledged otherwise
+                    if done and is_unreadable(message):
+                        continue  # it is rejected or released unless it is acknowledged otherwise
                     consumer.acknowledge(message, kind if done else AcknowledgeType.RELEASE)
                 if messages:
                     consumer.commit_sync()
@@ -249,7 +249,7 @@ def _state(states: Mapping[str, OffsetSet], offset: int) -> str:
 def _row(message: Message, deliveries: int | None) -> dict[str, Any]:
     kind, milliseconds = message.timestamp()
     headers = headers_of(message)
-    value = None if is_damaged(message) else message.value()  # it would be the error's text
+    value = None if is_unreadable(message) else message.value()  # it would be the error's text
     return {
         "topic": message.topic(),
         "partition": message.partition(),
@@ -261,7 +261,7 @@ def _row(message: Message, deliveries: int | None) -> dict[str, Any]:
         "key": text_of(message.key(), escaped=True),
         "value": text_of(value, escaped=True),
         "problem": _problem(message, headers),
-        "is_damaged": is_damaged(message),
+        "is_unreadable": is_unreadable(message),
     }
 
 

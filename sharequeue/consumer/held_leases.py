@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, Message
 
 from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
+from sharequeue.kafka.damage import is_damage
 from sharequeue.kafka.headers import PROBLEM, Undecodable, read_headers
 from sharequeue.state.locks import Lock
 
@@ -188,10 +189,10 @@ class HeldLease:
 def _of_error(error: KafkaError) -> AcknowledgeType:
     """Return the acknowledgement of a record that could not be read (KIP-932).
 
-    Corrupt records are rejected. A record that could not be decoded, and was renewed, is released as before.
+    Damaged records are rejected. One that this client cannot decompress is released. So is one that could not be
+    decoded, and was renewed, as before.
     """
-    damaged = error.code() in (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION)
-    return AcknowledgeType.REJECT if damaged else AcknowledgeType.RELEASE
+    return AcknowledgeType.REJECT if is_damage(error) else AcknowledgeType.RELEASE
 
 
 offset_of: Callable[[Message], int] = Message.offset  # type: ignore[assignment]

@@ -21,8 +21,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config, credentials
-from sharequeue.kafka.damage import is_damaged
-from sharequeue.kafka.reading import READING, damaged_records, open_consumer, passes
+from sharequeue.kafka.damage import is_unreadable
+from sharequeue.kafka.reading import LIMIT, READING, open_consumer, passes, unreadable_records
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +86,7 @@ class LeaseReader:
             "max.partition.fetch.bytes": PARTITION_BYTES,
             **given,
             **READING,
+            LIMIT: given.get(LIMIT, READING[LIMIT]),
             "group.id": "sharequeue.share-consumer",
             "isolation.level": isolation_level,
             "fetch.wait.max.ms": FETCH_WAIT_MS,
@@ -102,7 +103,7 @@ class LeaseReader:
         self._consumer = open_consumer(config)
         self._logs: dict[Key, _Log] = {}
         self._fetched_again: set[Key] = set()
-        """Partitions with a damaged batch in the current poll: what follows it in the poll is fetched again."""
+        """Partitions with an unreadable batch in the current poll: what follows it in the poll is fetched again."""
         self.mean_bytes: dict[str, float] = {}
         """Mean size of the recent records of each topic."""
 
@@ -263,8 +264,8 @@ class LeaseReader:
                 error = message.error()
                 if error is None:
                     records.append(message)
-                elif is_damaged(message):
-                    records += self._damaged(message, log, [*log.ahead[-1:], *records])
+                elif is_unreadable(message):
+                    records += self._unreadable(message, log, [*log.ahead[-1:], *records])
                     break
                 elif error.code() == KafkaError._PARTITION_EOF:
                     log.end = max(log.end, _offset(message))
@@ -279,10 +280,10 @@ class LeaseReader:
             weight = 0.95 ** len(messages)
             self.mean_bytes[topic] = max(1.0, weight * self.mean_bytes.get(topic, mean) + (1 - weight) * mean)
 
-    def _damaged(self, report: Message, log: _Log, before: Sequence[Message]) -> list[Message]:
-        """Return a message for each record of a damaged batch, and read on behind it."""
+    def _unreadable(self, report: Message, log: _Log, before: Sequence[Message]) -> list[Message]:
+        """Return a message for each record of an unreadable batch, and read on behind it."""
         position = _offset(before[-1]) + 1 if before else log.position
-        records = damaged_records(self._config, report, position)
+        records = unreadable_records(self._config, report, position)
         key: Key = report.topic(), report.partition()  # type: ignore[assignment]
         self._consumer.incremental_unassign([TopicPartition(*key)])
         self._consumer.incremental_assign([TopicPartition(*key, _offset(records[-1]) + 1)])

@@ -1,9 +1,12 @@
-"""Find the offsets of a damaged log batch, and stand in for its records.
+"""Find the offsets of a log batch that cannot be read, and stand in for its records.
 
-The client compares the checksum of each batch (`check.crcs`). For a damaged one it returns an error with the batch's
-first offset, again and again: it does not go on by itself, and does not say where the batch ends. So the end is
-searched here. Each offset of the batch gets a message with the error and without content: each has an outcome of its
-own, and the records before and after are read.
+The client compares the checksum of each batch (`check.crcs`), and decompresses it. If one of them fails, it returns
+an error with the batch's first offset, again and again: it does not go on by itself, and does not say where the batch
+ends. So the end is searched here. Each offset of the batch gets a message with the error and without content: each
+has an outcome of its own, and the records before and after are read.
+
+Only a wrong checksum is damage. A batch that has the right one is as its producer wrote it: if it cannot be
+decompressed, it exceeds a limit of this client (zstd: `receive.message.max.bytes`), and another client may read it.
 
 This module is sent to Spark's executors by value: it needs nothing of this package.
 """
@@ -14,15 +17,19 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message
+    from confluent_kafka import Consumer, KafkaError, Message
 
 CHECKED = {"check.crcs": True}
 """The config of every consumer that reads records. librdkafka's default is to trust what arrives."""
+DECOMPRESSED_BYTES = 500_000_000
+"""The limit of a batch after its decompression. A producer limits it only before, so a batch of a megabyte may become
+hundreds. librdkafka's default is a fifth; it doubles a buffer at most up to this limit.
+"""
 SEARCH_SECONDS = 30.0
 
 
-def is_damaged(message: Message) -> bool:
-    """Return whether a message stands for a damaged log batch, or for a record of one."""
+def is_unreadable(message: Message) -> bool:
+    """Return whether a message stands for a log batch that cannot be read, or for a record of one."""
     import confluent_kafka as kafka
 
     error = message.error()
@@ -32,17 +39,24 @@ def is_damaged(message: Message) -> bool:
     )
 
 
-def records_of_damaged(
+def is_damage(error: KafkaError) -> bool:
+    """Return whether an error means that records are damaged: no client can read them."""
+    import confluent_kafka as kafka
+
+    return bool(error.code() == kafka.KafkaError._BAD_MSG)
+
+
+def records_of_unreadable(
     consumer: Consumer, report: Message, position: int, seconds: float = SEARCH_SECONDS
 ) -> list[Message]:
-    """Return a message with the error for each offset of a damaged batch from `position` on; at least one.
+    """Return a message with the error for each offset of such a batch from `position` on; at least one.
 
     `report` is the client's error about the batch. The consumer is used alone, and assigned elsewhere afterwards.
     Raises TimeoutError if the broker does not respond for `seconds`.
     """
     import confluent_kafka as kafka
 
-    error = report.error()
+    error = _in_words(report.error())
     topic, partition = report.topic(), report.partition()
     end = _end_of_batch(consumer, report, max(position, report.offset() or 0), seconds)
     # A message's value would be the error's text.
@@ -50,6 +64,19 @@ def records_of_damaged(
         kafka.Message(topic, partition, offset, error=error)
         for offset in range(max(position, report.offset() or 0), end)
     ]
+
+
+def _in_words(error: KafkaError | None) -> KafkaError:
+    import confluent_kafka as kafka
+
+    assert error is not None  # noqa: S101 - the report of a batch has one
+    if is_damage(error):
+        return error
+    words = (
+        f"{error.str()}. Its checksum is right, so it is not damaged, but probably too large for this client: raise "
+        "`receive.message.max.bytes` of the consumer (up to 2147483647), or read it with a Spark run"
+    )
+    return kafka.KafkaError(error.code(), words)
 
 
 def _end_of_batch(consumer: Consumer, report: Message, inside: int, seconds: float) -> int:
@@ -68,7 +95,7 @@ def _end_of_batch(consumer: Consumer, report: Message, inside: int, seconds: flo
 
 
 def _is_inside(consumer: Consumer, report: Message, offset: int, seconds: float) -> bool:
-    """Return whether reading at an offset meets the same damaged batch."""
+    """Return whether reading at an offset meets the same batch."""
     import confluent_kafka as kafka
 
     place: Any = (report.topic(), report.partition())
@@ -79,7 +106,7 @@ def _is_inside(consumer: Consumer, report: Message, offset: int, seconds: float)
         if message is None:
             continue
         error = message.error()
-        if is_damaged(message):
+        if is_unreadable(message):
             return bool(message.offset() == report.offset())
         # Any other error passes, or is met again by the next read.
         if error is None or error.code() in (
@@ -88,5 +115,5 @@ def _is_inside(consumer: Consumer, report: Message, offset: int, seconds: float)
         ):
             return False
     raise TimeoutError(
-        f"the broker did not respond within {seconds:g} s while a damaged batch of {place[0]}-{place[1]} was read"
+        f"the broker did not respond within {seconds:g} s while an unreadable batch of {place[0]}-{place[1]} was read"
     )

@@ -22,7 +22,7 @@ from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import READ_UNCOMMITTED
 from sharequeue.kafka.clients import client_config
-from sharequeue.kafka.damage import CHECKED, is_damaged, records_of_damaged
+from sharequeue.kafka.damage import CHECKED, DECOMPRESSED_BYTES, is_unreadable, records_of_unreadable
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 TopicAndPartition = tuple[str, int]
 """Topic and partition."""
 
+LIMIT = "receive.message.max.bytes"
+"""The config that limits a response, and a zstd batch after its decompression."""
 READING = {
     **CHECKED,
+    LIMIT: DECOMPRESSED_BYTES,
     # librdkafka requires a group, although none is joined and nothing is committed.
     "group.id": "sharequeue.reader",
     "enable.auto.commit": False,
@@ -48,7 +51,7 @@ SEEKING = {
     "queued.min.messages": 1,
     "fetch.queue.backoff.ms": 0,
     "fetch.wait.max.ms": 10,
-    # The end of a damaged batch is searched with reads that fail.
+    # The end of an unreadable batch is searched with reads that fail.
     "fetch.error.backoff.ms": 20,
 }
 """The config for wanted records that are far apart."""
@@ -109,8 +112,8 @@ class RecordReader:
     def read(self, topic: str, partition: int, offsets: OffsetSet) -> Iterator[Message]:
         """Yield the records at these offsets that are in the log, ascending; missing ones no longer exist.
 
-        Records of a damaged batch have an error and no content. For read_uncommitted. Raises `BrokerNotAvailable` if
-        the broker is silent for 30 s, KafkaException if it refuses.
+        Records of an unreadable batch have an error and no content. For read_uncommitted. Raises
+        `BrokerNotAvailable` if the broker is silent for 30 s, KafkaException if it refuses.
         """
         at = client().TopicPartition(topic, partition)
         start, end = self._connected.get_watermark_offsets(at, timeout=TIMEOUT_SECONDS)
@@ -150,8 +153,8 @@ def scan(
     """Yield the records of some partitions from a start to an end offset, each partition in its order.
 
     A partition ends before the offset in `ends`, or where the broker reports the end of its log. A start below the
-    log is moved to its start. Records of a damaged batch have an error and no content. Raises `BrokerNotAvailable` if
-    the broker is silent for 30 s, KafkaException if it refuses.
+    log is moved to its start. Records of an unreadable batch have an error and no content. Raises
+    `BrokerNotAvailable` if the broker is silent for 30 s, KafkaException if it refuses.
     """
     kafka = client()
     config = client_config(
@@ -172,14 +175,14 @@ def scan(
                 raise BrokerNotAvailable(
                     f"no record of {names} arrived within {TIMEOUT_SECONDS:.0f} s; try again."
                 )
-            damaged = set[TopicAndPartition]()
+            unreadable = set[TopicAndPartition]()
             for message in messages:
                 at, error = place_of(message), message.error()
-                if at not in left or at in damaged:
+                if at not in left or at in unreadable:
                     continue
-                if is_damaged(message):
-                    damaged.add(at)
-                    lost = damaged_records(config, message, reached[at])
+                if is_unreadable(message):
+                    unreadable.add(at)
+                    lost = unreadable_records(config, message, reached[at])
                     reached[at] = offset_of(lost[-1]) + 1
                     yield from (each for each in lost if ends is None or offset_of(each) < ends[at])
                     consumer.incremental_unassign([kafka.TopicPartition(*at)])
@@ -200,14 +203,15 @@ def scan(
         consumer.close()
 
 
-def damaged_records(config: Mapping[str, Any], report: Message, position: int) -> list[Message]:
-    """Return a message with the error for each record of a damaged batch from `position` on, by a client of its own.
+def unreadable_records(config: Mapping[str, Any], report: Message, position: int) -> list[Message]:
+    """Return a message with the error for each record of an unreadable batch from `position` on, by another client.
 
     Raises `BrokerNotAvailable` if the broker does not respond for 30 s.
     """
-    consumer = open_consumer({**config, **SEEKING})
+    # A client with another limit would read the batch.
+    consumer = open_consumer({**config, **SEEKING, LIMIT: config.get(LIMIT, READING[LIMIT])})
     try:
-        return records_of_damaged(consumer, report, position)
+        return records_of_unreadable(consumer, report, position)
     except TimeoutError as error:
         raise BrokerNotAvailable(f"{error}; try again.") from error
     finally:
@@ -276,8 +280,8 @@ class PartitionReader:
     """Reads one partition forward, as the only user of its consumer.
 
     An offset at most `near` away is reached by reading on, others by a seek. `at_once` messages are taken from the
-    client at a time. Records of a damaged batch have an error and no content. Raises TimeoutError if the broker is
-    silent for `seconds`, KafkaException if it refuses.
+    client at a time. Records of an unreadable batch have an error and no content. Raises TimeoutError if the broker
+    is silent for `seconds`, KafkaException if it refuses.
     """
 
     def __init__(
@@ -296,8 +300,8 @@ class PartitionReader:
         self._position = -1
         """The position of the consumer, once it has one. The log has nothing between it and the first of `_came`."""
         self._came: deque[Message] = deque()
-        self._damaged_end = 0
-        """Messages with an error below this offset stand for records of a damaged batch."""
+        self._unreadable_end = 0
+        """Messages with an error below this offset stand for records of an unreadable batch."""
 
     def read(self, first: int, end: int) -> Iterator[Message]:
         """Yield the records of [first, end) that the log has."""
@@ -326,7 +330,7 @@ class PartitionReader:
             if self._position <= offset <= max(known, self._position + self._near):
                 return
         self._consumer.assign([client().TopicPartition(self.topic, self.partition, offset)])
-        self._position, self._damaged_end = offset, 0
+        self._position, self._unreadable_end = offset, 0
         self._came.clear()
 
     def _next(self, end: int) -> Message | None:
@@ -339,13 +343,15 @@ class PartitionReader:
                 continue
             message = self._came[0]
             error = message.error()
-            if error is None or (is_damaged(message) and offset_of(message) < self._damaged_end):
+            if error is None or (is_unreadable(message) and offset_of(message) < self._unreadable_end):
                 return message
-            if is_damaged(message):
+            if is_unreadable(message):
                 self._came.clear()
-                self._came += records_of_damaged(self._consumer, message, self._position, self._seconds)
-                self._damaged_end = offset_of(self._came[-1]) + 1
-                self._consumer.assign([kafka.TopicPartition(self.topic, self.partition, self._damaged_end)])
+                self._came += records_of_unreadable(self._consumer, message, self._position, self._seconds)
+                self._unreadable_end = offset_of(self._came[-1]) + 1
+                self._consumer.assign(
+                    [kafka.TopicPartition(self.topic, self.partition, self._unreadable_end)]
+                )
                 continue
             self._came.popleft()
             if error.code() == kafka.KafkaError._PARTITION_EOF:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Producer
 
 from sharequeue import State
 from sharequeue.cli import command
@@ -16,6 +16,7 @@ from sharequeue.deadletters.redrive.redrive import Redrive
 from sharequeue.deadletters.redrive.selection import Selection
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.values import READ_UNCOMMITTED
+from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.reading import RecordReader, scan
 from tests.fixtures.deadletters import GivenUp, execute
 from tests.fixtures.raw_records import RawRecord, damage, produce_raw
@@ -91,6 +92,33 @@ def test_a_program_gets_the_records_around_it(given_up: Make) -> None:
     assert len(case.letters()) == 3
     assert execute(Redrive(case.settings, case.database, case.dead_letter_topic, Selection())).sent == 0
     assert State(case.database).figures.verify(case.group) == []
+
+
+def test_a_batch_too_large_for_a_client_is_sound(given_up: Make) -> None:
+    """120 MB of one letter are 11 kB of zstd in the log: they are delivered. A client with a lower limit releases
+    them, and the error names its setting; the batch before is delivered."""
+    case = given_up()
+    case.produce(2)
+    large = {"batch_size": 2**31 - 1, "linger_ms": 10_000, "message_max_bytes": 10**9}
+    producer = Producer(client_config(case.settings, compression_type="zstd", **large))
+    for _ in range(240):
+        producer.produce(case.topic, b"a" * 500_000, partition=0)
+    assert producer.flush(60) == 0
+    with work_on(case.settings, case.database, f"{case.group}-2") as work:
+        with work.consumer(case.topic, receive_message_max_bytes=60_000_000) as consumer:
+            messages = poll_some(consumer, 242)
+            assert [message.offset() for message in messages if message.error() is None] == [0, 1]
+            errors = [error for message in messages if (error := message.error()) is not None]
+            assert {error.code() for error in errors} == {KafkaError._BAD_COMPRESSION}
+            assert "raise `receive.message.max.bytes` of the consumer" in errors[0].str()
+            consumer.commit_sync()
+        assert (work.status()[0].accepted, work.status()[0].rejected) == (2, 0)
+    with (
+        work_on(case.settings, case.database, f"{case.group}-3") as work,
+        work.consumer(case.topic) as consumer,
+    ):
+        sizes = [len(message) for message in poll_some(consumer, 242) if message.error() is None]
+        assert sizes[2:] == [500_000] * 240
 
 
 def test_commands_go_on_past_a_damaged_batch(given_up: Make) -> None:
