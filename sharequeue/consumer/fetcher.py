@@ -78,8 +78,8 @@ class Fetcher:
         failures = Failures(config.settings, lambda: self._state.outputs.identity().state_id)
         self._sender = AcknowledgementSender(handover, self._state, member, failures)
         self._stop = self._started = self._failing = False
-        self._rotation = self._drops = 0
-        self._dropped: list[HeldLease] = []
+        self._rotation = self._give_backs = 0
+        self._partly_handed_out: list[HeldLease] = []
         """Leases that were partly handed out; the rest of each is given back at the end."""
         self._unanswered: AcquireRequest | None = None
         """A request for leases that got no reply: it is repeated as the same request."""
@@ -100,14 +100,14 @@ class Fetcher:
             self._thread.start()
             self._sender.start()
 
-    def drop(self, topics: frozenset[str]) -> None:
+    def give_back_except(self, topics: frozenset[str]) -> None:
         """Give back waiting records of all other topics, also those that are being leased now."""
         with self._handover.changed:
-            self._drops += 1
+            self._give_backs += 1
             gone = [each for each in self._handover.queue.leases() if each.key[0] not in topics]
             untouched = [each.lease for each in gone if each.untouched]
-            self._dropped = [each for each in self._dropped if not each.lapsed]
-            self._dropped += [each for each in gone if not each.untouched]
+            self._partly_handed_out = [each for each in self._partly_handed_out if not each.lapsed]
+            self._partly_handed_out += [each for each in gone if not each.untouched]
             self._handover.queue.forget(gone)
         if untouched:
             try:
@@ -142,7 +142,7 @@ class Fetcher:
     def release_all(self, in_hand: list[HeldLease]) -> None:
         """Give back everything that the member holds. Raises the errors of the database."""
         with self._handover.changed:
-            waiting = self._handover.queue.leases() + self._dropped
+            waiting = self._handover.queue.leases() + self._partly_handed_out
             self._handover.queue = LeaseQueue()
         give_back(self._state, waiting, in_hand)
         self._state.release_member(self._member.group_id, self._member.member_id)
@@ -241,7 +241,7 @@ class Fetcher:
         if len(order) == 1:
             most = min(most, self._member.max_locks // 2)
         left = max(self._config.max_poll_records, most)
-        requests = [AcquireRequest(part, lock_clock(), self._drops) for part in in_calls(order)]
+        requests = [AcquireRequest(part, lock_clock(), self._give_backs) for part in in_calls(order)]
         if self._unanswered is not None:
             requests, self._unanswered = [self._unanswered], None
         for request in requests:
@@ -265,10 +265,10 @@ class Fetcher:
                 self._refused(at, error)
             holdings = [HeldLease.of(lease, request.asked_at) for lease in acquired.leases]
             with self._handover.changed:
-                dropped = request.drops != self._drops or any(each.lapsed for each in holdings)
-                if not dropped:
+                given_back = request.give_backs != self._give_backs or any(each.lapsed for each in holdings)
+                if not given_back:
                     self._handover.queue.to_read.extend(holdings)
-            if dropped:
+            if given_back:
                 # The program has unsubscribed, or the member was lost, while these were leased; or it took too long.
                 self._state.release(acquired.leases, refund=True)
                 return False

@@ -53,7 +53,7 @@ class AcquireRequest:
 
     part: Sequence[SharePartition]
     asked_at: float
-    drops: int
+    give_backs: int
     request_id: UUID = field(default_factory=uuid4)
 
 

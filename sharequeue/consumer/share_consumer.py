@@ -83,7 +83,7 @@ class ShareConsumer:
             self._database,
             handover.wake,
             handover.fail,
-            lambda: fetcher.drop(frozenset()),
+            lambda: fetcher.give_back_except(frozenset()),
         )
         self._handle = self._fetcher = fetcher = Fetcher(
             config, self._database, handover, self._member, lambda: listener.active
@@ -319,7 +319,7 @@ class ShareConsumer:
         self._unassigned_since = time.monotonic()
         self._member.subscribe(topics)
         self._handover.forget_failure()  # no older failure arrives from here on
-        self._fetcher.drop(frozenset(topics))
+        self._fetcher.give_back_except(frozenset(topics))
         if topics:
             self._fetcher.start()
             self._listener.start()

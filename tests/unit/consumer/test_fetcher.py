@@ -80,7 +80,7 @@ def test_the_rest_of_a_lease_is_given_back_after_an_unsubscribe() -> None:
         many = RecordingState(fetcher)
         holding: HeldLease = put(consumer, 0, 3)
         assert len(consumer.poll(0)) == 1
-        fetcher.drop(frozenset())
+        fetcher.give_back_except(frozenset())
         assert not many.released
         fetcher.release_all(consumer._in_hand)
         assert many.released == [(holding.lease.token, True)]

@@ -150,7 +150,7 @@ def test_what_is_leased_while_the_member_is_lost(consumer: Any) -> None:
     holding = holding_of(0, 3)
 
     def acquire(*_: Any, **__: Any) -> AcquiredLeases:
-        fetcher.drop(frozenset())
+        fetcher.give_back_except(frozenset())
         return AcquiredLeases((holding.lease,), {})
 
     fetcher._state = SimpleNamespace(
