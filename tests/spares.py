@@ -27,7 +27,8 @@ select md5(string_agg(line, e'\\n' order by line)) from (
     )::text as line
     from pg_class where oid >= 16384
     union all select 'attribute ' || (attrelid, attnum, xmin)::text from pg_attribute where attrelid >= 16384
-    union all select 'proc ' || (oid, xmin)::text from pg_proc where oid >= 16384
+    union all select 'proc ' || (oid, case when proname = 'clock' then prosrc else xmin::text end)::text
+        from pg_proc where oid >= 16384  -- the clock may have stood: it goes again
     union all select 'type ' || (oid, xmin)::text from pg_type where oid >= 16384
     union all select 'constraint ' || (oid, xmin)::text from pg_constraint where oid >= 16384
     union all select 'trigger ' || (oid, xmin)::text from pg_trigger

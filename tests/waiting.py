@@ -63,6 +63,27 @@ def pass_time(database: Database, seconds: float) -> None:
     )
 
 
+@contextmanager
+def clock_stands(database: Database) -> Iterator[None]:
+    """Have the database's clock stand in a block: only `set_clock` and `pass_time` move it.
+
+    What is compared with the clock is then exact, however slow the machine.
+    """
+    with database.transaction() as connection:
+        made = connection.exec_driver_sql(
+            "select pg_get_functiondef('sharequeue.clock()'::regprocedure)"
+        ).scalar_one()
+        now = connection.exec_driver_sql("select pg_catalog.clock_timestamp()").scalar_one()
+        going, standing = "pg_catalog.clock_timestamp()", f"pg_catalog.timestamptz '{now.isoformat()}'"
+        assert going in made
+        connection.exec_driver_sql(made.replace(going, standing))
+    try:
+        yield
+    finally:
+        with database.transaction() as connection:
+            connection.exec_driver_sql(made)
+
+
 def leave_midnight(database: Database) -> None:
     """Move the database's clock past midnight, in UTC, where that is near: what follows happens on one day."""
     now = State(database).now().astimezone(UTC)

@@ -29,6 +29,8 @@ from sharequeue.state.replicas import hear_replica
 from tests import single
 from tests.waiting import set_clock
 
+pytestmark = pytest.mark.usefixtures("standing_clock")
+
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 JOIN = HeartbeatRequest("g", "m1", 0, subscribed_topic_names=("t",))
 

@@ -17,6 +17,8 @@ from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat, keep_alive
 from sharequeue.service.keep_alives import KeepAlives
 from tests.waiting import set_clock
 
+pytestmark = pytest.mark.usefixtures("standing_clock")
+
 CONFIGS = ServiceConfigs()
 ANN, BOB = "User:ann", "User:bob"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
+import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
 from starlette.testclient import TestClient
@@ -26,6 +27,8 @@ from tests import single
 from tests.integration.service.pages.html_pages import Page
 from tests.integration.service.pages.pages_client import client_of, here_of
 from tests.waiting import pass_time
+
+pytestmark = pytest.mark.usefixtures("standing_clock")
 
 Act = Callable[[State, SharePartition], object]
 

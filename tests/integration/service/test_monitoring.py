@@ -27,7 +27,7 @@ from sharequeue.state import State
 from sharequeue.state.replicas import hear_replica
 from tests import single
 from tests.integration.service import promql
-from tests.waiting import PATIENCE_S, pass_time
+from tests.waiting import pass_time
 from tools.pages import ROOT
 
 FOLDER = ROOT / "docker" / "monitoring"
@@ -111,7 +111,7 @@ def scrapes(here: Settings, database: Database) -> tuple[promql.Samples, promql.
         service.coordinator.faults["watch"] = "Kafka does not answer"
         service.coordinator.groups.note("expiry", {"g": "locked"})
         service.faults.look()
-        service.faults._monotonic = lambda: time.monotonic() + PATIENCE_S
+        service.faults._monotonic = lambda: time.monotonic() + 1_000
         service.metrics.own.heartbeats.labels("15").inc()
         service.metrics.own.requests.labels("share-group-heartbeat").observe(3)
         now[0] += 6_000

@@ -157,6 +157,7 @@ def test_an_invalid_authorization_header_is_refused(
     assert secret not in caplog.text
 
 
+@pytest.mark.usefixtures("standing_clock")
 def test_a_token_ends_at_once(client: TestClient, private_database: Database) -> None:
     """By the database's clock, or when it is revoked: the next request is refused. A later token goes on."""
     tokens = Tokens(private_database)

@@ -36,7 +36,7 @@ def correct(state: State) -> None:
 
 
 def seconds_left(state: State) -> list[float]:
-    return sorted(round(row.seconds_left) for row in state.figures.leases("g"))
+    return sorted(row.seconds_left for row in state.figures.leases("g"))
 
 
 def stored_seconds(state: State) -> list[float]:
@@ -55,7 +55,7 @@ def test_a_lock_from_the_future_counts_as_taken_now(state: State, at: ShareParti
     assert [row.held_seconds for row in state.figures.leases("g")] == [0]
     # The next member's call notices it; no service is needed.
     assert take(state, at).offsets.first == 10
-    assert max(stored_seconds(state)) < 31
+    assert stored_seconds(state) == [30, 30]
     pass_time(state.database, 31)
     assert take(state, at).deliveries[0].delivery_count == 2
     assert journal_differs(state) == []
@@ -69,7 +69,7 @@ def test_the_sweep_corrects_locks_from_the_future(state: State, at: SharePartiti
     state.fetches.acknowledge_batches(at, "m", [AcknowledgementBatch.of(3, 4, AcknowledgeType.RENEW)])
     correct(state)
     assert state.sweep().leases == 0
-    assert [25 < left < 31 for left in stored_seconds(state)] == [True, True]
+    assert stored_seconds(state) == [30, 30]
     assert state.figures.verify() == []
     assert journal_differs(state) == []
     pass_time(state.database, 31)
@@ -109,7 +109,7 @@ def test_a_dead_service_does_not_count_as_alive(state: State, at: SharePartition
     correct(state)
     assert not state.dead_letters.service_writes_letters()
     assert read_replicas(database).alive == 0
-    assert work_of(database, "g").service_silent_for() > timedelta(minutes=50)
+    assert work_of(database, "g").service_silent_for() == HOUR
     assert ServiceLease(database, "watch", "alive", 10).take()
     # A live one corrects the time of the dead one, so that it cannot hide a later silence.
     hear_replica(database, "alive")
@@ -131,7 +131,7 @@ def test_a_clock_that_was_set_back_is_a_fault(state: State, at: SharePartition) 
     assert state.administration.beat(ALIVE) is None
     (fault,) = recorded_faults(read_replicas(database), [])
     assert fault.kind == "clock"
-    assert fault.reason.startswith("The database's clock was set back by 3600 s.") or "359" in fault.reason
+    assert fault.reason.startswith("The database's clock was set back by 3600 s.")
     pass_time(database, 3601)
     hear_replica(database, "one")
     assert recorded_faults(read_replicas(database), []) == []
