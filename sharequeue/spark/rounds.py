@@ -1,531 +1,217 @@
-"""One round of a run, and the resources shared by the rounds of a run.
+"""The sequence of the rounds of a run, of which two may be held at once.
 
-A round requests the log ends from the broker, acquires within the budget, reads exactly the leased records, handles
-and writes them, reads the output back, and acknowledges each lease accordingly. The locks are renewed meanwhile
-(`leasing/renewal.py`); a lost lock stops the round before it writes or acknowledges more.
+The next round is leased and planned while the current one is written; it is written while the current one is read
+back and acknowledged. So Spark is never idle. At most two rounds are held at any time.
 
-Two bounds of a run are kept here. `Releases`: a run leases a released record only as often as its job allows; then
-the record waits for the back-off of the group. `refuse_most_failed`: a mistake in a handler fails every record alike.
-If such a round were acknowledged, it would cost each record a delivery, until the whole topic were dead letters. So
-the outcomes of a round are checked before they are acknowledged. Only records at their first delivery are counted: a
-bad record that is redelivered must be able to use up its deliveries.
+- The handler is called in the run's own thread. A round is written, read back and acknowledged in a separate thread,
+  one round after the other: no round is written or acknowledged before the previous one.
+- The releases of a round are recorded before anything is leased after its acknowledgement. So a record is delivered
+  at most `deliveries_per_run` times in a run.
+- When a round fails, the work for the next one is cancelled. Both are given back. The records of the next round do
+  not become suspects; it costs them a delivery only if a Spark task had run.
+- The next round starts early only if that is useful and safe: `Round.may_be_followed`.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Sequence
+from contextlib import suppress
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as fn
+from pyspark.util import InheritableThread
 
-from sharequeue.domain.errors import BrokerNotAvailable, InvalidRequest
-from sharequeue.domain.names import listed
-from sharequeue.domain.offsets import EMPTY, OffsetSet
-from sharequeue.domain.values import (
-    Acknowledged,
-    AcknowledgeType,
-    Lease,
-    LeaseOutput,
-    SharePartition,
+from sharequeue.spark.handler import HandlerError, MostFailed, RegistryNotAvailable
+from sharequeue.spark.isolated_jobs import Isolation
+from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost
+from sharequeue.spark.open_run import OpenRun
+from sharequeue.spark.output.owners import SinkTaken
+from sharequeue.spark.output.reachable import OutputNotReachable
+from sharequeue.spark.report import RoundReport
+from sharequeue.spark.round import Round, Stopped
+from sharequeue.spark.signals import deferred, forget_interrupted_call
+from sharequeue.spark.sinks.interface import SinkRefused
+from sharequeue.spark.spark_jobs import JVM_GONE, Jobs
+from sharequeue.domain.errors import BrokerNotAvailable, InvalidTimestamp
+
+_log = logging.getLogger(__name__)
+
+STOP_SECONDS = 30.0
+"""Longest wait for the end of a round's cancelled work. Then its leases are given back while it still runs: the state
+accepts no acknowledgement after that.
+"""
+NO_RECORDS_FAULT = (
+    BrokerNotAvailable,
+    HandlerError,
+    InvalidTimestamp,
+    MostFailed,
+    OutputNotReachable,
+    RegistryNotAvailable,
+    SinkRefused,
+    SinkTaken,
 )
-from sharequeue.groups.configs import GroupConfigs
-from sharequeue.kafka.topics import TopicInfo
-from sharequeue.reports.waiting_work import work_of
-from sharequeue.spark.handler import MostFailed, call_handler
-from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.leasing.budget import Budget, RecordSizes
-from sharequeue.spark.leasing.group import refuse_replaced
-from sharequeue.spark.leasing.isolation import Ended, Isolation, SparkJob, apart, parts_each
-from sharequeue.spark.leasing.renewal import LeaseKeeper, Member, in_turn, release_held
-from sharequeue.spark.outcomes.first_failure import first_failure
-from sharequeue.spark.outcomes.outcomes import (
-    UNSEEN,
-    Acknowledgement,
-    Seen,
-    acknowledgements,
-    read_back,
-    refuse_other_partitions,
-)
-from sharequeue.spark.output.files import Files, literal
-from sharequeue.spark.output.folders import no_files
-from sharequeue.spark.output.lease_files import (
-    Written,
-    durable,
-    intact,
-    write_leases,
-    write_summary,
-    write_without,
-)
-from sharequeue.spark.output.owners import refuse_taken
-from sharequeue.spark.output.shared_folder import all_read_back
-from sharequeue.spark.progress import Progress, ProgressCallback
-from sharequeue.spark.reading.plan import TopicPartition
-from sharequeue.spark.reading.source import TopicSource, timestamps_are_named
-from sharequeue.spark.report import RoundReport, counted
-from sharequeue.spark.sinks.interface import Accepted, OpenSink, Refused, SinkContext, WrittenRound
-from sharequeue.spark.spark_jobs import uncache
+"""After these errors all records get their delivery back, even if tasks had run."""
 
 
-@dataclass(slots=True)
-class Releases:
-    """The number of releases of each record in a run; after `most` releases the run does not lease it again."""
+class AtWork:
+    """A round whose records are written, read back and acknowledged by a separate thread."""
 
-    most: int
-    _times: dict[SharePartition, list[OffsetSet]] = field(default_factory=dict)
-    """Element n has the offsets that were released more than n times."""
-
-    def add(self, at: SharePartition, released: OffsetSet, spso: int) -> None:
-        """Record one more release of these offsets. Offsets below SPSO are never redelivered."""
-        ended = OffsetSet.of((0, spso)) if spso > 0 else EMPTY
-        times = self._times.setdefault(at, [EMPTY] * self.most)
-        for n, before in enumerate(times):
-            times[n] = (before | released) - ended
-            released &= before
-
-    def spent(self, at: SharePartition) -> OffsetSet:
-        """Return the offsets that the run may not lease again."""
-        times = self._times.get(at)
-        return times[-1] if times else EMPTY
-
-
-FAILED_RECORDS = 100
-"""The fewest records of a round of which the failed ones are counted."""
-
-
-def refuse_most_failed(
-    spark: SparkSession,
-    share: float,
-    written: Written,
-    leases: Sequence[Lease],
-    seen: Mapping[int, Seen],
-    left: Sequence[Lease],
-) -> None:
-    """Raise MostFailed if this share of the records of a round has failed. `left` are the leases that are not
-    acknowledged yet; `written` are the files of these.
-    """
-    given = failed = 0
-    for lease in leases:
-        first = OffsetSet.union(d.offsets for d in lease.deliveries if d.delivery_count == 1)
-        outcomes = seen.get(lease.lease_id, UNSEEN).outcomes
-        given += sum((offsets & first).count for offsets in outcomes.values())
-        failed += (outcomes.get(AcknowledgeType.RELEASE, EMPTY) & first).count
-        failed += (outcomes.get(AcknowledgeType.REJECT, EMPTY) & first).count
-    if given >= FAILED_RECORDS and failed >= share * given:
-        nothing = "Nothing of this round" if len(left) == len(leases) else "Nothing more of this round"
-        raise MostFailed(
-            f"{failed:,} of {given:,} records failed at their first delivery; the limit is {share:.0%}. "
-            f"{nothing} was acknowledged, and its deliveries were given back. "
-            f"{_most_frequent(spark, written)} Correct the handler; if so many failures are expected, raise the "
-            "job's `failed_share`, or switch it off with None."
+    def __init__(self, of: Round, last: AtWork | None) -> None:
+        self.round = of
+        self.written = threading.Event()
+        """Set when its Spark job has ended, with or without an error."""
+        self.ended = threading.Event()
+        """Set when all its work has ended: there is either a report or an error."""
+        self.report: RoundReport | None = None
+        self.error: BaseException | None = None
+        self._last = last
+        # A plain thread would not inherit the tags by which its jobs are cancelled.
+        thread = InheritableThread(
+            target=self._run, session=of.run.source.spark, name=f"round-{of.number}", daemon=True
         )
+        thread.start()
+
+    def _run(self) -> None:
+        try:
+            ended = self.round.write()
+            self.written.set()
+            if self._last is not None:
+                self._last.ended.wait()
+                if self._last.error is not None:
+                    raise Stopped
+            self.report = self.round.finish(ended)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._last = None
+            self.ended.set()
+            self.written.set()
 
 
-def _most_frequent(spark: SparkSession, written: Written) -> str:
-    failed = spark.read.parquet(*map(literal, written.exceptions.values()))
-    errors = failed.groupBy("outcome", "error").agg(
-        fn.count("*").alias("times"),
-        fn.min_by(fn.struct("topic", "partition", "offset"), "offset").alias("at"),
-    )
-    row = errors.orderBy(fn.desc("times"), "error").limit(1).collect()[0]
-    what = row["error"] or f"{row['outcome']}, without an error"
-    topic, partition, offset = row["at"]
-    return f"Most often, {row['times']:,} times: {what} (such as {topic}-{partition} offset {offset})."
+class Rounds:
+    """The rounds of one run, until there is nothing to lease, or no further round may begin."""
 
+    def __init__(self, run: OpenRun, keeper: LeaseKeeper, isolation: Isolation, jobs: Jobs) -> None:
+        self.reports: list[RoundReport] = []
+        self._run = run
+        self._keeper = keeper
+        self._isolation = isolation
+        self._jobs = jobs
+        self._at_work: list[AtWork] = []
+        """The rounds that have not ended, in order: at most two."""
+        self._begun: list[Round] = []
+        """The rounds that may have DataFrames in Spark's cache."""
 
-ALONE_EVERY = 8
-"""One in this many rounds is leased only after the previous round has ended."""
+    def work(self) -> bool:
+        """Run the rounds; return whether nothing was left to lease. Raises the error of a round."""
+        try:
+            while self._in_time() and self._one_more():
+                if self._at_work and not self._at_work[0].round.may_be_followed():
+                    self._first_ended()
+                elif not self._began():
+                    if not self._at_work:
+                        return True
+                    # Its releases, and the space that it frees in the window, may allow another lease.
+                    self._first_ended()
+            while self._at_work:
+                self._first_ended()
+        except BaseException as error:
+            with deferred():
+                if not isinstance(error, Exception):
+                    forget_interrupted_call()
+                self._cancel(self._at_work)
+            raise
+        finally:
+            # A JVM that has ended has an empty cache.
+            with suppress(*JVM_GONE):
+                self._forget(*self._begun)
+        return False
 
+    def _forget(self, *rounds: Round) -> None:
+        for each in rounds:
+            each.forget()
+        self._begun = [each for each in self._begun if each not in rounds]
 
-class Stopped(Exception):
-    """Nothing more may be written or acknowledged for a round: the previous one failed, or the run is stopped."""
+    def _one_more(self) -> bool:
+        return self._run.max_rounds is None or len(self.reports) + len(self._at_work) < self._run.max_rounds
 
+    def _in_time(self) -> bool:
+        most = self._run.max_seconds
+        return most is None or time.monotonic() - self._run.began_at < most
 
-@dataclass(slots=True)
-class Run:
-    """The resources and totals shared by the rounds of one run."""
-
-    job: ShareGroupJob
-    member: Member
-    source: TopicSource
-    context: SinkContext
-    sink: OpenSink
-    configs: GroupConfigs
-    budget: Budget
-    """The budget of one round, without the mean sizes, which are measured again for each round."""
-    sizes: RecordSizes
-    progress: ProgressCallback
-    max_rounds: int | None
-    files: Files = field(init=False)
-    """The file system of the output, created once because that takes longer than most calls to it."""
-    releases: Releases = field(init=False)
-    leaderless: frozenset[TopicPartition] = field(init=False, default=frozenset())
-    """The partitions of the topics that had no leader when a round was last leased."""
-    lost_leader: frozenset[SharePartition] = field(init=False, default=frozenset())
-    """The share-partitions that have lost it during a round: the run leases nothing more from them, so it ends."""
-    began_at: float = field(init=False, default_factory=time.monotonic)
-    records_done: int = field(init=False, default=0)
-    failure: str | None = field(init=False, default=None)
-    """The first record of the run that failed with an error."""
-    killers: list[Lease] = field(init=False, default_factory=list)
-    """The records that the run gave up because their process died while they were alone: one in each lease."""
-    leasing: threading.Lock = field(init=False, default_factory=threading.Lock)
-    """Held while a round is leased, and while one is acknowledged and its releases are noted."""
-    reporting: threading.Lock = field(init=False, default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        self.files = Files(self.source.spark, self.source.settings.output)
-        self.releases = Releases(self.job.deliveries_per_run)
-
-    def assigned(self) -> list[SharePartition]:
-        """Return the assigned share-partitions of this job's topics."""
-        return [each for each in self.member.assignment if each.topic in self.job.topics]
-
-    def lag(self) -> int:
-        """Return the lag of the group in this job's topics."""
-        statuses = self.source.state.figures.describe(self.job.group)
-        return sum(status.lag for status in statuses if status.topic in self.job.topics)
-
-    def left(self) -> tuple[int, bool]:
-        """Return the lag, and whether records that nobody has leased yet wait for this member: as of one moment."""
-        parts = [
-            each
-            for each in work_of(self.source.state.database, self.job.group).share_partitions
-            if each.topic in self.job.topics
-        ]
-        mine = {(each.topic, each.partition) for each in self.assigned()}
-        new = (
-            each.ready_records and each.log_end > each.speo
-            for each in parts
-            if (each.topic, each.partition) in mine
-        )
-        return sum(each.lag for each in parts), any(new)
-
-    def fitting(self, handled: DataFrame) -> DataFrame:
-        """Return the handler's result in the form that the sink accepts. Raises SinkRefused."""
-        self.context.columns_fit(handled.schema)
-        return self.sink.fits(handled)
-
-    def about_killers(self) -> str | None:
-        """Return a remark on the records that were given up because they killed their process; None without any."""
-        if not self.killers:
-            return None
-        places = [f"{lease.share_partition} offset {lease.offsets.first}" for lease in self.killers]
-        return f"given up, because it killed its process alone at its last delivery: {listed(places)}"
-
-    def isolation(self, keeper: LeaseKeeper) -> Isolation:
-        """Return the runner of the Spark jobs of each round, which writes the handler's results."""
-        source, names = self.source, self.job.names
-        return Isolation(
-            source.spark,
-            keeper,
-            lambda handled, leases: write_leases(
-                self.files, source.settings, source.state, names, handled, leases
-            ),
-            source.unread,
-            delivery_limit=self.configs.delivery_count_limit,
-            stop_alike=self.job.failed_share is not None,
-            given_up=self.killers.extend,
-        )
-
-
-@dataclass(slots=True, eq=False)
-class Round:
-    """One round of a run, whose number begins at 1."""
-
-    run: Run
-    keeper: LeaseKeeper
-    isolation: Isolation
-    number: int
-    leases: list[Lease] = field(default_factory=list)
-    records: list[DataFrame] = field(default_factory=list)
-    planned: list[SparkJob] = field(default_factory=list)
-    infos: Mapping[str, TopicInfo] = field(default_factory=dict)
-    leased: int = 0
-    full: bool = False
-    """Whether the round leased as much as its budget allows."""
-    stopped: bool = False
-    """Set by another thread: the round then writes and acknowledges nothing more."""
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    def prepare(self, *, ahead: bool = False) -> bool:
-        """Lease and plan; return whether there was anything to lease. A round `ahead` is leased while the previous
-        one is held.
-        """
-        run = self.run
-        with self._stage("observe"):
-            assigned = in_turn(run.member, run.job.topics)
-            observed = run.source.observe(
-                [each for each in assigned if each not in run.lost_leader], run.job.topics
-            )
-            self.infos, share_partitions = observed.infos, observed.led
-            run.leaderless = observed.leaderless
-        with self._stage("acquire"), run.leasing:
-            self.leases = self._acquire(share_partitions, ahead)
-        if not self.leases:
-            return False
-        self.leased = sum(lease.offsets.count for lease in self.leases)
-        with self._stage("plan"), timestamps_are_named():  # a handler may read while it plans
-            for some in apart(self.leases):
-                self.planned.append(
-                    SparkJob(some, self._handled(some), partial(self._handled, some, seek=True))
-                )
+    def _began(self) -> bool:
+        """Lease and plan a round, and start it after the previous write; return False if nothing was leased."""
+        last = self._at_work[0] if self._at_work else None
+        number = len(self.reports) + len(self._at_work) + 1
+        following = Round(self._run, self._keeper, self._isolation, number)
+        self._begun.append(following)
+        with self._jobs.of_round(number):
+            try:
+                if not following.prepare(ahead=last is not None):
+                    return False
+            except LockLost:
+                raise
+            except Exception as error:
+                # The previous round is not affected: it is acknowledged.
+                self._give_back(error, following)
+                while self._at_work:
+                    self._first_ended()
+                raise
+            if last is not None:
+                last.written.wait()
+                if last.error is not None or not self._in_time():
+                    ran = self._jobs.tasks_ran(number)
+                    self._keeper.give_back(following.leases, cancelled=ran, refund=not ran)
+                    self._forget(following)
+                    self._first_ended()
+                    return True
+            # A signal between the start of its thread and its registration would leave a thread that nothing stops.
+            with deferred():
+                self._at_work.append(AtWork(following, last))
+        if last is not None:
+            self._first_ended()
         return True
 
-    def _handled(self, leases: Sequence[Lease], *, seek: bool = False) -> DataFrame:
-        """Return the handler's result for the records of these leases."""
-        records = self.run.source.records(leases, seek=seek)
-        self.records.append(records)
-        return self.run.fitting(call_handler(self.run.job.handler, records))
-
-    def may_be_followed(self) -> bool:
-        """Return whether the next round may be leased, planned and written before this one has ended.
-
-        It may not if this round leased all records: the next one would lease new records in small portions. It may
-        not with suspects, which may kill the driver and so make the next round's records suspects too. It may not if
-        the sink does more than leave the files in place: its writer would run in parallel with the handler. It may
-        not after every `ALONE_EVERY`th round, so that a last attempt, which is alone in its round, gets its turn.
+    def _first_ended(self) -> None:
+        """Wait for the end of a round. Raises its error; in that case the next round is cancelled, and both are given
+        back.
         """
-        return (
-            self.full
-            and self.run.sink.overlaps
-            and self.number % ALONE_EVERY != 0
-            and not any(lease.suspects or lease.last_attempt for lease in self.leases)
-        )
+        first, *others = self._at_work
+        first.ended.wait()
+        if first.error is None:
+            assert first.report is not None  # noqa: S101 - one of the two
+            self.reports.append(first.report)
+            self._forget(first.round)
+            del self._at_work[0]
+            return
+        self._cancel(others)
+        self._give_back(first.error, first.round, *(each.round for each in others))
+        raise first.error
 
-    def write(self) -> Ended:
-        """Read, handle and write the records with Spark."""
-        topics = {lease.share_partition.topic for lease in self.leases}
-        with self._stage("write"), self.run.source.changed_topics_are_named(topics, self.infos):
-            ended = self.isolation.write(self.planned)
-        self.run.lost_leader |= ended.leaderless
-        return ended
-
-    def finish(self, ended: Ended) -> RoundReport:
-        """Read back the written output, and acknowledge each lease accordingly; return the round's figures.
-
-        A lease with records that the sink refuses is written again, with these rejected, and passed to it again.
+    def _give_back(self, error: BaseException, failed: Round, *others: Round) -> None:
+        """Give back leases before the end of the run, which would make them suspects: those of rounds of which no
+        task ran, because no record can have caused an earlier error, and those of rounds other than the failed one.
         """
-        run = self.run
-        left, written, seen = ended.leases, ended.written, dict[int, Seen]()
-        acknowledged: list[Acknowledged] = []
-        sent: list[Acknowledgement] = []
-        given_back = list(ended.failed)
-        while left:
-            summaries = self._summarise(written, left)
-            wanted = self._read_back(written, left, seen)
-            given_back += [lease for lease in left if lease.lease_id not in wanted]
-            left = [lease for lease in left if lease.lease_id in wanted]
-            if not left:
-                break
-            if run.job.failed_share is not None:
-                refuse_most_failed(run.source.spark, run.job.failed_share, written, ended.leases, seen, left)
-            if written.folders:
-                run.context.columns_fit(self.planned[0].handled.schema, keep=True)
-            results = self._acknowledge(written, left, wanted, seen, summaries)
-            refused = {}
-            for lease, result in zip(left, results, strict=True):
-                if isinstance(result, Refused):
-                    refused[lease.lease_id] = result.reasons
-                else:
-                    acknowledged.append(result)
-                    sent.append(wanted[lease.lease_id])
-            left = [lease for lease in left if lease.lease_id in refused]
-            if left:
-                written = self._rejected(written, left, refused)
-        lag = run.lag()
-        report = RoundReport(
-            number=self.number,
-            lease_ids=tuple(lease.lease_id for lease in (*ended.leases, *ended.failed)),
-            leased=self.leased,
-            **counted(acknowledged, sent),
-            lag=lag,
-            stage_seconds=self.seconds,
-            unacknowledged=sum(lease.offsets.count for lease in given_back),
-        )
-        run.records_done += report.done
-        self._report_progress("done", lag)
-        return report
+        if isinstance(error, LockLost) or not isinstance(error, Exception):
+            return
+        for each in (failed, *others):
+            if isinstance(error, NO_RECORDS_FAULT) or not self._jobs.tasks_ran(each.number):
+                self._keeper.give_back(each.leases, refund=True)
+            elif each is not failed:
+                self._keeper.give_back(each.leases, cancelled=True)
 
-    def _read_back(
-        self, written: Written, leases: Sequence[Lease], seen: dict[int, Seen]
-    ) -> dict[int, Acknowledgement]:
-        """Return the acknowledgements of these leases by what their files have, and add that to `seen`.
-
-        Leases of partitions that have lost their leader are given back without a delivery if a record may be missing:
-        whether it is a gap is not known. They have no acknowledgement.
-        """
-        run, job = self.run, self.run.job
-        with self._stage("read back"), intact(run.files, written, leases), durable(run.files, written):
-            found = read_back(
-                run.source.spark,
-                written.folders,
-                delays="not_before" in self.planned[0].handled.schema.names,
-                files=run.files,
-            )
-            all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in found.values()))
-            refuse_other_partitions(leases, found)
-            wanted = self._to_acknowledge(leases, found)
-            if run.failure is None:
-                run.failure = first_failure(run.source.spark, run.files, written.exceptions.values())
-        seen.update({lease.lease_id: found.get(lease.lease_id, UNSEEN) for lease in leases})
-        return wanted
-
-    def _to_acknowledge(
-        self, leases: Sequence[Lease], seen: Mapping[int, Seen]
-    ) -> dict[int, Acknowledgement]:
-        run = self.run
-        try:
-            return acknowledgements(run.source, leases, seen, self.infos, run.job.dropped)
-        except (BrokerNotAvailable, PySparkException, Py4JError) as error:
-            away = run.source.unread([error], (lease.share_partition for lease in leases))
-            if not away:
-                raise
-        run.lost_leader |= away
-        self.keeper.give_back([lease for lease in leases if lease.share_partition in away], refund=True)
-        return self._to_acknowledge([lease for lease in leases if lease.share_partition not in away], seen)
-
-    def _rejected(
-        self, written: Written, leases: Sequence[Lease], refused: Mapping[int, Mapping[int, str]]
-    ) -> Written:
-        """Write these leases again, with the records rejected that the sink refused."""
-        source, names = self.run.source, self.run.job.names
-        columns = self.planned[0].handled.schema
-        with self._stage("write"), intact(self.run.files, written, leases):
-            return write_without(
-                *(source.spark, self.run.files, source.settings, source.state, names),
-                *(written, columns, leases, refused),
-            )
-
-    def forget(self) -> None:
-        """Remove the handler's cached DataFrames of the round from Spark's cache, at any stage."""
-        for each in self.records:
-            uncache(each)
-        self.records.clear()
-
-    def _acquire(self, share_partitions: Sequence[SharePartition], ahead: bool) -> list[Lease]:
-        run = self.run
-        means: Mapping[str, float] = {}
-        if run.budget.max_bytes:
-            means = run.sizes.measure(share_partitions, run.source.state.figures.describe(run.job.group))
-        budget = replace(run.budget, mean_bytes=means)
-        # Checked in each round, just before its lease: a run may take hours.
-        refuse_replaced(run.source.state, run.job.group, run.job.pipeline_name)
-        parts = parts_each(len(share_partitions))
-        leases = self.keeper.acquire_within(
-            budget,
-            share_partitions,
-            run.releases.spent,
-            parts,
-            last_attempts=not ahead,
-        )
-        self.full = budget.is_used_up(leases)
-        return leases
-
-    def _summarise(self, written: Written, leases: Sequence[Lease]) -> dict[str, dict[int, str]]:
-        """Write partial sums of the accepted rows, from the files, without a second pass over the topic."""
-        run, job = self.run, self.run.job
-        summaries: dict[str, dict[int, str]] = {job.summary_sink(summary): {} for summary in job.summaries}
-        with self._stage("summarise"), intact(run.files, written, leases):
-            if not (summaries and written.accepted):
-                return summaries
-            schema = self.planned[0].handled.schema  # otherwise a Spark job would infer it from the files
-            accepted = run.source.spark.read.schema(schema).parquet(*map(literal, written.accepted.values()))
-            for summary in job.summaries:
-                name = job.summary_sink(summary)
-                summaries[name] = write_summary(
-                    run.files,
-                    run.source.settings,
-                    run.source.state,
-                    name,
-                    summary.partial(accepted),
-                    [lease.lease_id for lease in leases],
+    def _cancel(self, rounds: Sequence[AtWork]) -> None:
+        """Cancel the work for these rounds and wait for its end; it then acknowledges nothing more."""
+        for each in rounds:
+            each.round.stopped = True
+        deadline = time.monotonic() + STOP_SECONDS
+        while not all(each.ended.is_set() for each in rounds):
+            # Repeated, because a cancellation reaches only running jobs, and another may be about to start.
+            self._keeper.cancel_jobs()
+            if time.monotonic() > deadline:
+                _log.warning(
+                    "the work for a round continues although it was cancelled; its leases are given back"
                 )
-        return summaries
-
-    def _acknowledge(
-        self,
-        written: Written,
-        leases: Sequence[Lease],
-        wanted: Mapping[int, Acknowledgement],
-        seen: Mapping[int, Seen],
-        summaries: Mapping[str, Mapping[int, str]],
-    ) -> Sequence[Acknowledged | Refused]:
-        """Let the sink acknowledge the leases, each with the outputs that count from then on.
-
-        Raises SinkTaken if it was refused because another group has counted an output in the sink since the run
-        began.
-        """
-        run, job, source = self.run, self.run.job, self.run.source
-        accepted = []
-        for lease in leases:
-            of_lease, at = seen.get(lease.lease_id, UNSEEN), lease.lease_id
-            exceptions = written.exceptions.get(at) or no_files(
-                source.settings, source.state, job.exceptions_sink, at
-            )
-            others = [
-                LeaseOutput(job.exceptions_sink, exceptions, of_lease.exceptions),
-                *(
-                    LeaseOutput(name, folders[at], of_lease.accepted_rows)
-                    for name, folders in summaries.items()
-                    if at in folders
-                ),
-            ]
-            accepted.append(
-                Accepted(lease, written.accepted.get(at), of_lease.accepted_rows, wanted[at], others)
-            )
-        try:
-            # Releases must be recorded before the next round leases.
-            with run.leasing:
-                results = run.sink.acknowledge(WrittenRound(accepted, self.keeper, self._stage))
-                self._note_releases(leases, wanted, results)
-            return results
-        except InvalidRequest:
-            refuse_taken(run.files, source.settings, source.state, job.names)
-            raise
-
-    def _note_releases(
-        self,
-        leases: Sequence[Lease],
-        wanted: Mapping[int, Acknowledgement],
-        results: Sequence[Acknowledged | Refused],
-    ) -> None:
-        lost = []
-        for lease, result in zip(leases, results, strict=True):
-            if isinstance(result, Refused):
-                continue
-            sent = wanted[lease.lease_id]
-            released = sent.outcomes.get(AcknowledgeType.RELEASE, EMPTY)
-            self.run.releases.add(lease.share_partition, released, result.spso)
-            if sent.lost:
-                lost.append(lease)
-        # Offsets below the log start can no longer be acknowledged; such a lease ends without an acknowledgement.
-        release_held(self.run.source.state, lost)
-
-    def _report_progress(self, stage: str, lag: int | None = None) -> None:
-        run = self.run
-        seconds = time.monotonic() - run.began_at
-        with run.reporting:
-            run.progress(Progress(self.number, stage, self.leased, run.records_done, seconds, lag))
-
-    @contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
-        self._check()
-        self._report_progress(name)
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
-        self._check()
-
-    def _check(self) -> None:
-        self.keeper.check()
-        if self.stopped:
-            raise Stopped
+                return
+            rounds[-1].ended.wait(0.1)

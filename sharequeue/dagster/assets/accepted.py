@@ -275,9 +275,9 @@ class _RunLog(logging.Handler):
 @contextmanager
 def crashes_logged(log: dg.DagsterLogManager) -> Iterator[None]:
     """Write into the log of a run which records ended without an acknowledgement, why, and what follows."""
-    from sharequeue.spark.leasing import isolation
+    from sharequeue.spark import isolated_jobs
 
-    logger, handler = logging.getLogger(isolation.__name__), _RunLog(log)
+    logger, handler = logging.getLogger(isolated_jobs.__name__), _RunLog(log)
     logger.addHandler(handler)
     try:
         yield

@@ -1,7 +1,7 @@
 """Recognise that a process died while it handled records, and put it into words.
 
 A process that dies gives no reason: Spark reports that a Python worker exited, or that an executor was lost. Its
-records are suspects, and come again in parts (`isolation.py`).
+records are suspects, and come again in parts (`isolated_jobs.py`).
 """
 
 from __future__ import annotations

@@ -17,16 +17,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
-from sharequeue.domain.errors import InvalidRecordState, ShareError
-from sharequeue.domain.values import Acknowledged
-from sharequeue.spark import rounds
-from sharequeue.spark import run as run_module
+from sharequeue.spark import round as round_module
+from sharequeue.spark import rounds as rounds_module
 from sharequeue.spark.handler import Handler, MostFailed
 from sharequeue.spark.leasing.renewal import LockLost
+from sharequeue.spark.outcomes import most_failed
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.progress import Progress
 from sharequeue.state import State, locks
 from sharequeue.state.calls import LeaseAcknowledgement
+from sharequeue.domain.errors import InvalidRecordState, ShareError
+from sharequeue.domain.values import Acknowledged
 from tests import single
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
@@ -72,13 +73,13 @@ def until_tasks_run(spark: SparkSession) -> Callable[[], None]:
 def go_on(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Give an event for which a round waits before it reads back what it wrote: the next one has come so far by then,
     however busy the machine is."""
-    event, read_back = threading.Event(), vars(rounds)["read_back"]
+    event, read_back = threading.Event(), vars(round_module)["read_back"]
 
     def late(*given: Any, **named: Any) -> Any:
         assert event.wait(PATIENCE_S), "the next round has not come so far"
         return read_back(*given, **named)
 
-    monkeypatch.setattr(rounds, "read_back", late)
+    monkeypatch.setattr(round_module, "read_back", late)
     return event
 
 
@@ -146,7 +147,9 @@ def test_a_round_that_is_not_begun_in_time_costs_nothing(
     """It was leased while the last was written. Then the time was up: its deliveries are given back."""
     holder = assigned(filled)
     passed = [0.0]
-    monkeypatch.setattr(run_module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
+    monkeypatch.setattr(
+        rounds_module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0])
+    )
 
     def an_hour_passes(progress: Progress) -> None:
         if (progress.round, progress.stage) == (2, "plan"):
@@ -237,7 +240,7 @@ def test_a_handler_that_fails_most_records_costs_neither_round_anything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The next round was at work when the last one was seen to have failed; the handler is to blame for both."""
-    monkeypatch.setattr(rounds, "FAILED_RECORDS", 5)
+    monkeypatch.setattr(most_failed, "FAILED_RECORDS", 5)
     holder = assigned(filled)
     job = job_of(group, filled, napping(A_ROUND, outcome="'release'"))
     with pytest.raises(MostFailed):

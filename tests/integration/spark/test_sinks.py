@@ -15,10 +15,10 @@ from sharequeue.domain.errors import InvalidRecordState
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Lease
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.spark import rounds
 from sharequeue.spark.handler import HandlerError, MostFailed
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing import budget
+from sharequeue.spark.outcomes import most_failed
 from sharequeue.spark.outcomes.acknowledging import MOST_DELAYS
 from sharequeue.spark.output.manifest import NotFiles, read_manifest, read_output
 from sharequeue.spark.sinks.at_least_once import AtLeastOnce
@@ -268,7 +268,7 @@ def test_columns_bind_when_rows_count(
 ) -> None:
     """A mistyped column of a run on an empty topic, of one whose rows were too many rejects, or of one that was
     refused when it acknowledged, binds nothing: the run that is right goes on. From then on its columns hold."""
-    monkeypatch.setattr(rounds, "FAILED_RECORDS", 1)
+    monkeypatch.setattr(most_failed, "FAILED_RECORDS", 1)
     topic = make_topic(1)
     holder = assigned(topic)
 

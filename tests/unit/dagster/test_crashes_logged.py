@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from sharequeue.dagster.assets.accepted import crashes_logged
-from sharequeue.spark.leasing import isolation
+from sharequeue.spark import isolated_jobs
 
 
 class Log:
@@ -25,7 +25,7 @@ class Log:
 def test_the_log_of_a_run_has_what_died_and_what_follows() -> None:
     """Only during the run, and an error of the log is none of the run's."""
     given: Any = Log()
-    logger = logging.getLogger(isolation.__name__)
+    logger = logging.getLogger(isolated_jobs.__name__)
     with crashes_logged(given):
         logger.warning("%s of orders-0 ended", "9 records")
         given.is_away = True

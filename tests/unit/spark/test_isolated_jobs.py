@@ -16,8 +16,8 @@ from sharequeue.domain.errors import InvalidTimestamp
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.values import READ_UNCOMMITTED, Delivery, Lease, SharePartition
 from sharequeue.spark.handler import MostFailed
+from sharequeue.spark.isolated_jobs import Isolation, SparkJob, kind_of
 from sharequeue.spark.leasing.crashes import ProcessKilled, parts_of
-from sharequeue.spark.leasing.isolation import Isolation, SparkJob, kind_of
 from sharequeue.spark.output.lease_files import Written
 from tests.oracle.share_partition import part_size
 

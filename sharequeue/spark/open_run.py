@@ -1,0 +1,114 @@
+"""What the rounds of one run share: its resources, and its totals."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+
+from sharequeue.groups.configs import GroupConfigs
+from sharequeue.reports.waiting_work import work_of
+from sharequeue.spark.isolated_jobs import Isolation
+from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.leasing.budget import Budget, RecordSizes
+from sharequeue.spark.leasing.releases import Releases
+from sharequeue.spark.leasing.renewal import LeaseKeeper, Member
+from sharequeue.spark.output.files import Files
+from sharequeue.spark.output.lease_files import write_leases
+from sharequeue.spark.progress import ProgressCallback
+from sharequeue.spark.reading.plan import TopicPartition
+from sharequeue.spark.reading.source import TopicSource
+from sharequeue.spark.sinks.interface import OpenSink, SinkContext
+from sharequeue.domain.names import listed
+from sharequeue.domain.values import Lease, SharePartition
+
+
+@dataclass(slots=True)
+class OpenRun:
+    """The resources and totals of one run."""
+
+    job: ShareGroupJob
+    member: Member
+    source: TopicSource
+    context: SinkContext
+    sink: OpenSink
+    configs: GroupConfigs
+    budget: Budget
+    """The budget of one round, without the mean sizes, which are measured again for each round."""
+    sizes: RecordSizes
+    progress: ProgressCallback
+    max_rounds: int | None = None
+    max_seconds: float | None = None
+    files: Files = field(init=False)
+    """The file system of the output, created once because that takes longer than most calls to it."""
+    releases: Releases = field(init=False)
+    leaderless: frozenset[TopicPartition] = field(init=False, default=frozenset())
+    """The partitions of the topics that had no leader when a round was last leased."""
+    lost_leader: frozenset[SharePartition] = field(init=False, default=frozenset())
+    """The share-partitions that have lost it during a round: the run leases nothing more from them, so it ends."""
+    began_at: float = field(init=False, default_factory=time.monotonic)
+    records_done: int = field(init=False, default=0)
+    failure: str | None = field(init=False, default=None)
+    """The first record of the run that failed with an error."""
+    killers: list[Lease] = field(init=False, default_factory=list)
+    """The records that the run gave up because their process died while they were alone: one in each lease."""
+    leasing: threading.Lock = field(init=False, default_factory=threading.Lock)
+    """Held while a round is leased, and while one is acknowledged and its releases are noted."""
+    reporting: threading.Lock = field(init=False, default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.files = Files(self.source.spark, self.source.settings.output)
+        self.releases = Releases(self.job.deliveries_per_run)
+
+    def assigned(self) -> list[SharePartition]:
+        """Return the assigned share-partitions of this job's topics."""
+        return [each for each in self.member.assignment if each.topic in self.job.topics]
+
+    def lag(self) -> int:
+        """Return the lag of the group in this job's topics."""
+        statuses = self.source.state.figures.describe(self.job.group)
+        return sum(status.lag for status in statuses if status.topic in self.job.topics)
+
+    def left(self) -> tuple[int, bool]:
+        """Return the lag, and whether records that nobody has leased yet wait for this member: as of one moment."""
+        parts = [
+            each
+            for each in work_of(self.source.state.database, self.job.group).share_partitions
+            if each.topic in self.job.topics
+        ]
+        mine = {(each.topic, each.partition) for each in self.assigned()}
+        new = (
+            each.ready_records and each.log_end > each.speo
+            for each in parts
+            if (each.topic, each.partition) in mine
+        )
+        return sum(each.lag for each in parts), any(new)
+
+    def fitting(self, handled: DataFrame) -> DataFrame:
+        """Return the handler's result in the form that the sink accepts. Raises SinkRefused."""
+        self.context.columns_fit(handled.schema)
+        return self.sink.fits(handled)
+
+    def about_killers(self) -> str | None:
+        """Return a remark on the records that were given up because they killed their process; None without any."""
+        if not self.killers:
+            return None
+        places = [f"{lease.share_partition} offset {lease.offsets.first}" for lease in self.killers]
+        return f"given up, because it killed its process alone at its last delivery: {listed(places)}"
+
+    def isolation(self, keeper: LeaseKeeper) -> Isolation:
+        """Return the runner of the Spark jobs of each round, which writes the handler's results."""
+        source, names = self.source, self.job.names
+        return Isolation(
+            source.spark,
+            keeper,
+            lambda handled, leases: write_leases(
+                self.files, source.settings, source.state, names, handled, leases
+            ),
+            source.unread,
+            delivery_limit=self.configs.delivery_count_limit,
+            stop_alike=self.job.failed_share is not None,
+            given_up=self.killers.extend,
+        )
