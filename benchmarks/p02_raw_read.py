@@ -47,7 +47,7 @@ def leased(settings: Settings, spark: SparkSession, records: int) -> float:
         source = TopicSource(settings, state, topics, spark, headers=False)
 
         def run() -> None:
-            with cancellable(spark) as cancel, LeaseKeeper(state, holder, cancel) as keeper:
+            with cancellable(spark) as jobs, LeaseKeeper(state, holder, jobs) as keeper:
                 source.observe(holder.assignment)
                 leases = keeper.acquire_within(Budget(records), holder.assignment)
                 assert total(source.records(leases))[1] == records

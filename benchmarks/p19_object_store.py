@@ -34,7 +34,7 @@ from sharequeue.local import optional_jars
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.outcomes import read_back
 from sharequeue.spark.output.files import Files
-from sharequeue.spark.output.lease_files import durable, write_leases
+from sharequeue.spark.output.lease_files import LeaseFiles
 from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.session import ON_S3
 from sharequeue.state import State
@@ -121,15 +121,16 @@ def leased(settings: Settings, spark: SparkSession, made: DataFrame, records: in
             state.initialize(at, "id", 0, 1)
             leases.append(lease_all(state, at, "id", records // PARTITIONS))
         lease_id = fn.when(fn.col("partition") == 0, leases[0].lease_id).otherwise(leases[1].lease_id)
-        files, reading = Files(spark, settings.output), [0.0]
+        files = LeaseFiles(spark, settings, state, job.names, Files(spark, settings.output))
+        reading = [0.0]
 
         def run() -> None:
             given = made.withColumn("lease_id", lease_id.cast("long"))
-            written = write_leases(files, settings, state, job.names, given, leases)
+            written = files.write(given, leases)
             seen = {}
 
             def read() -> None:
-                with durable(files, written):
+                with files.durable(written):
                     seen.update(read_back(spark, written.folders, delays=False))
                 all_read_back(job.sink, written.rows, sum(each.rows for each in seen.values()))
 

@@ -1,4 +1,5 @@
-"""Isolate a record that kills its worker, so that only its own lease fails.
+"""Run the Spark jobs of a round, each separate from the others, so that a record that kills its worker fails only its
+own lease.
 
 Suspects, whose last delivery ended without an acknowledgement, are leased in parts, one lease each
 (``30_state/take_fan_out.sql``). A round runs every part as a Spark job of its own, side by side with the other parts
@@ -27,13 +28,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.util import inheritable_thread_target
 
 from sharequeue.domain.errors import first_line
@@ -51,8 +52,10 @@ from sharequeue.spark.leasing.crashes import (
     words_of_suspects,
 )
 from sharequeue.spark.leasing.renewal import LeaseKeeper
-from sharequeue.spark.output.lease_files import Written
-from sharequeue.spark.reading.source import cannot_be_scanned, sought_instead
+from sharequeue.spark.output.lease_files import LeaseFiles, WrittenFiles
+from sharequeue.spark.reading.source import TopicSource, cannot_be_scanned, sought_instead
+from sharequeue.spark.spark_jobs import Jobs
+from sharequeue.domain.values import Lease, SharePartition
 
 _log = logging.getLogger(__name__)
 
@@ -102,43 +105,39 @@ class SparkJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedJobs:
     """The result of a round's jobs: leases and files of those that succeeded, the leases of the others."""
 
     leases: list[Lease]
-    written: Written
+    written: WrittenFiles
     failed: list[Lease]
     leaderless: frozenset[SharePartition] = frozenset()
     """The partitions that have lost their leader meanwhile."""
 
 
-Write = Callable[[DataFrame, Sequence[Lease]], Written]
-Unread = Callable[[Sequence[Exception], Iterable[SharePartition]], frozenset[SharePartition]]
-"""Returns which partitions have no leader, after errors of jobs that read them (`TopicSource.unread`)."""
-
-
-class Isolation:
-    """A runner of the Spark jobs of a run's rounds, each separate from the others.
+class IsolatedJobs:
+    """The Spark jobs of a run's rounds, which write the handler's results.
 
     With `stop_alike` a run ends as soon as all its jobs fail alike; otherwise each such failure costs the records a
-    delivery. `given_up` gets the last attempts in which a process died, under the group's `delivery_limit`.
+    delivery, under the group's `delivery_limit`.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
+        source: TopicSource,
+        files: LeaseFiles,
         keeper: LeaseKeeper,
-        write: Write,
-        unread: Unread,
+        jobs: Jobs,
         *,
         delivery_limit: int,
         stop_alike: bool = True,
-        given_up: Callable[[Iterable[Lease]], None] = lambda leases: None,
     ) -> None:
-        self._spark = spark
+        self.given_up: list[Lease] = []
+        """The last attempts in which a process died: one record in each lease."""
+        self._source = source
+        self._files = files
         self._keeper = keeper
-        self._write = write
-        self._unread = unread
+        self._jobs = jobs
         self._stop_alike = stop_alike
         self._delivery_limit = delivery_limit
         self._failed_alone = 0
@@ -146,9 +145,8 @@ class Isolation:
         """The rounds in a row of which every job failed."""
         self._worked = False
         self._explained = False
-        self._given_up = given_up
 
-    def write(self, planned: Sequence[SparkJob]) -> Ended:
+    def write(self, planned: Sequence[SparkJob]) -> EndedJobs:
         """Run the jobs in parallel; the leases of a failed job are given back at once, as suspects. If one of its
         partitions has lost its leader, they are not suspects, and the delivery does not count.
 
@@ -162,7 +160,7 @@ class Isolation:
         results = self._side_by_side(planned)
         self._keeper.check()
         ended_jobs = list(zip(planned, results, strict=True))
-        succeeded = [(job, result) for job, result in ended_jobs if isinstance(result, Written)]
+        succeeded = [(job, result) for job, result in ended_jobs if isinstance(result, WrittenFiles)]
         unsuccessful = [(job, result) for job, result in ended_jobs if isinstance(result, Exception)]
         self._worked |= bool(succeeded)
         leaderless = self._leaderless(unsuccessful)
@@ -176,9 +174,9 @@ class Isolation:
         self._give_back(failed, errors)
         given_back = [lease for job in not_read for lease in job.leases]
         self._keeper.give_back(given_back, refund=True)
-        return Ended(
+        return EndedJobs(
             [lease for job, _ in succeeded for lease in job.leases],
-            Written(
+            WrittenFiles(
                 {at: folder for _, written in succeeded for at, folder in written.accepted.items()},
                 {at: folder for _, written in succeeded for at, folder in written.exceptions.items()},
                 sum(written.rows for _, written in succeeded),
@@ -233,7 +231,7 @@ class Isolation:
         for job, error in zip(failed, errors, strict=True):
             ended.setdefault(reason_for_letters(error), []).extend(job.leases)
             if killed_by(error) is not None:
-                self._given_up(lease for lease in job.leases if lease.last_attempt)
+                self.given_up += (lease for lease in job.leases if lease.last_attempt)
         for reason, leases in ended.items():
             self._keeper.give_back(leases, refund=refund, reason=reason)
 
@@ -241,37 +239,39 @@ class Isolation:
         if not unsuccessful:
             return frozenset()
         leases = (lease for job, _ in unsuccessful for lease in job.leases)
-        return self._unread([error for _, error in unsuccessful], (lease.share_partition for lease in leases))
+        errors = [error for _, error in unsuccessful]
+        return self._source.unread(errors, (lease.share_partition for lease in leases))
 
-    def _side_by_side(self, planned: Sequence[SparkJob]) -> list[Written | Exception]:
+    def _side_by_side(self, planned: Sequence[SparkJob]) -> list[WrittenFiles | Exception]:
         if len(planned) == 1:
             return [self._one(planned[0])]
         # A plain thread would not inherit the tag by which a lost lock cancels its job.
+        spark = self._source.spark
         with ThreadPoolExecutor(self._at_once(len(planned))) as pool:
-            running = [pool.submit(inheritable_thread_target(self._spark)(self._one), job) for job in planned]
+            running = [pool.submit(inheritable_thread_target(spark)(self._one), job) for job in planned]
             try:
                 return [each.result() for each in running]
             except BaseException:
                 for each in running:
                     each.cancel()
-                self._keeper.cancel_jobs()
+                self._jobs.cancel()
                 raise
 
-    def _one(self, job: SparkJob) -> Written | Exception:
+    def _one(self, job: SparkJob) -> WrittenFiles | Exception:
         self._keeper.check()
         try:
             try:
-                return self._write(job.handled, job.leases)
+                return self._files.write(job.handled, job.leases)
             except (PySparkException, Py4JError) as error:
                 if not cannot_be_scanned(error):
                     raise
             with sought_instead():
-                return self._write(job.sought(), job.leases)
+                return self._files.write(job.sought(), job.leases)
         except (PySparkException, Py4JError) as error:
             return error
 
     def _at_once(self, jobs: int) -> int:
-        return min(jobs, JOBS_AT_ONCE, max(2, self._spark.sparkContext.defaultParallelism))
+        return min(jobs, JOBS_AT_ONCE, max(2, self._source.spark.sparkContext.defaultParallelism))
 
 
 def _are_alike(errors: Sequence[Exception]) -> bool:

@@ -346,8 +346,8 @@ def lease(
         member, join = stack.enter_context(a_member(at.settings, group, names, membership))
         join()
         own = member if membership is None and isinstance(member, Membership) else None
-        cancel = stack.enter_context(cancellable(at.spark))
-        keeper = stack.enter_context(LeaseKeeper(at.state, member, cancel))
+        jobs = stack.enter_context(cancellable(at.spark))
+        keeper = stack.enter_context(LeaseKeeper(at.state, member, jobs))
         share_partitions = in_turn(member, names)
         observed = source.observe(share_partitions, names)
         leases = keeper.acquire_within(Budget(max_records), observed.led)

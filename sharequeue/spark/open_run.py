@@ -10,19 +10,17 @@ from pyspark.sql import DataFrame
 
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.reports.waiting_work import work_of
-from sharequeue.spark.isolated_jobs import Isolation
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.budget import Budget, RecordSizes
 from sharequeue.spark.leasing.releases import Releases
-from sharequeue.spark.leasing.renewal import LeaseKeeper, Member
+from sharequeue.spark.leasing.renewal import Member
 from sharequeue.spark.output.files import Files
-from sharequeue.spark.output.lease_files import write_leases
+from sharequeue.spark.output.lease_files import LeaseFiles
 from sharequeue.spark.progress import ProgressCallback
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import TopicSource
 from sharequeue.spark.sinks.interface import OpenSink, SinkContext
-from sharequeue.domain.names import listed
-from sharequeue.domain.values import Lease, SharePartition
+from sharequeue.domain.values import SharePartition
 
 
 @dataclass(slots=True)
@@ -41,8 +39,7 @@ class OpenRun:
     progress: ProgressCallback
     max_rounds: int | None = None
     max_seconds: float | None = None
-    files: Files = field(init=False)
-    """The file system of the output, created once because that takes longer than most calls to it."""
+    lease_files: LeaseFiles = field(init=False)
     releases: Releases = field(init=False)
     leaderless: frozenset[TopicPartition] = field(init=False, default=frozenset())
     """The partitions of the topics that had no leader when a round was last leased."""
@@ -52,15 +49,20 @@ class OpenRun:
     records_done: int = field(init=False, default=0)
     failure: str | None = field(init=False, default=None)
     """The first record of the run that failed with an error."""
-    killers: list[Lease] = field(init=False, default_factory=list)
-    """The records that the run gave up because their process died while they were alone: one in each lease."""
     leasing: threading.Lock = field(init=False, default_factory=threading.Lock)
     """Held while a round is leased, and while one is acknowledged and its releases are noted."""
     reporting: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self.files = Files(self.source.spark, self.source.settings.output)
+        spark, settings = self.source.spark, self.source.settings
+        files = Files(spark, settings.output)
+        self.lease_files = LeaseFiles(spark, settings, self.source.state, self.job.names, files)
         self.releases = Releases(self.job.deliveries_per_run)
+
+    @property
+    def files(self) -> Files:
+        """The file system of the output."""
+        return self.lease_files.files
 
     def assigned(self) -> list[SharePartition]:
         """Return the assigned share-partitions of this job's topics."""
@@ -90,25 +92,3 @@ class OpenRun:
         """Return the handler's result in the form that the sink accepts. Raises SinkRefused."""
         self.context.columns_fit(handled.schema)
         return self.sink.fits(handled)
-
-    def about_killers(self) -> str | None:
-        """Return a remark on the records that were given up because they killed their process; None without any."""
-        if not self.killers:
-            return None
-        places = [f"{lease.share_partition} offset {lease.offsets.first}" for lease in self.killers]
-        return f"given up, because it killed its process alone at its last delivery: {listed(places)}"
-
-    def isolation(self, keeper: LeaseKeeper) -> Isolation:
-        """Return the runner of the Spark jobs of each round, which writes the handler's results."""
-        source, names = self.source, self.job.names
-        return Isolation(
-            source.spark,
-            keeper,
-            lambda handled, leases: write_leases(
-                self.files, source.settings, source.state, names, handled, leases
-            ),
-            source.unread,
-            delivery_limit=self.configs.delivery_count_limit,
-            stop_alike=self.job.failed_share is not None,
-            given_up=self.killers.extend,
-        )

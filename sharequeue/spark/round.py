@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.spark.handler import call_handler
-from sharequeue.spark.isolated_jobs import Ended, Isolation, SparkJob, apart, parts_each
+from sharequeue.spark.isolated_jobs import EndedJobs, IsolatedJobs, SparkJob, apart, parts_each
 from sharequeue.spark.leasing.group import refuse_replaced
 from sharequeue.spark.leasing.renewal import LeaseKeeper, in_turn, release_held
 from sharequeue.spark.open_run import OpenRun
@@ -35,13 +35,7 @@ from sharequeue.spark.outcomes.outcomes import (
 )
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import no_files
-from sharequeue.spark.output.lease_files import (
-    Written,
-    durable,
-    intact,
-    write_summary,
-    write_without,
-)
+from sharequeue.spark.output.lease_files import WrittenFiles
 from sharequeue.spark.output.owners import refuse_taken
 from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.progress import Progress
@@ -73,7 +67,7 @@ class Round:
 
     run: OpenRun
     keeper: LeaseKeeper
-    isolation: Isolation
+    jobs: IsolatedJobs
     number: int
     leases: list[Lease] = field(default_factory=list)
     records: list[DataFrame] = field(default_factory=list)
@@ -131,15 +125,15 @@ class Round:
             and not any(lease.suspects or lease.last_attempt for lease in self.leases)
         )
 
-    def write(self) -> Ended:
+    def write(self) -> EndedJobs:
         """Read, handle and write the records with Spark."""
         topics = {lease.share_partition.topic for lease in self.leases}
         with self._stage("write"), self.run.source.changed_topics_are_named(topics, self.infos):
-            ended = self.isolation.write(self.planned)
+            ended = self.jobs.write(self.planned)
         self.run.lost_leader |= ended.leaderless
         return ended
 
-    def finish(self, ended: Ended) -> RoundReport:
+    def finish(self, ended: EndedJobs) -> RoundReport:
         """Read back the written output, and acknowledge each lease accordingly; return the round's figures.
 
         A lease with records that the sink refuses is written again, with these rejected, and passed to it again.
@@ -185,15 +179,15 @@ class Round:
         )
 
     def _read_back(
-        self, written: Written, leases: Sequence[Lease], seen: dict[int, Seen]
+        self, written: WrittenFiles, leases: Sequence[Lease], seen: dict[int, Seen]
     ) -> dict[int, Acknowledgement]:
         """Return the acknowledgements of these leases by what their files have, and add that to `seen`.
 
         Leases of partitions that have lost their leader are given back without a delivery if a record may be missing:
         whether it is a gap is not known. They have no acknowledgement.
         """
-        run, job = self.run, self.run.job
-        with self._stage("read back"), intact(run.files, written, leases), durable(run.files, written):
+        run, job, files = self.run, self.run.job, self.run.lease_files
+        with self._stage("read back"), files.intact(written, leases), files.durable(written):
             found = read_back(
                 run.source.spark,
                 written.folders,
@@ -223,16 +217,12 @@ class Round:
         return self._to_acknowledge([lease for lease in leases if lease.share_partition not in away], seen)
 
     def _rejected(
-        self, written: Written, leases: Sequence[Lease], refused: Mapping[int, Mapping[int, str]]
-    ) -> Written:
+        self, written: WrittenFiles, leases: Sequence[Lease], refused: Mapping[int, Mapping[int, str]]
+    ) -> WrittenFiles:
         """Write these leases again, with the records rejected that the sink refused."""
-        source, names = self.run.source, self.run.job.names
-        columns = self.planned[0].handled.schema
-        with self._stage("write"), intact(self.run.files, written, leases):
-            return write_without(
-                *(source.spark, self.run.files, source.settings, source.state, names),
-                *(written, columns, leases, refused),
-            )
+        files, columns = self.run.lease_files, self.planned[0].handled.schema
+        with self._stage("write"), files.intact(written, leases):
+            return files.write_without(written, columns, leases, refused)
 
     def forget(self) -> None:
         """Remove the handler's cached DataFrames of the round from Spark's cache, at any stage."""
@@ -259,30 +249,25 @@ class Round:
         self.full = budget.is_used_up(leases)
         return leases
 
-    def _summarise(self, written: Written, leases: Sequence[Lease]) -> dict[str, dict[int, str]]:
+    def _summarise(self, written: WrittenFiles, leases: Sequence[Lease]) -> dict[str, dict[int, str]]:
         """Write partial sums of the accepted rows, from the files, without a second pass over the topic."""
         run, job = self.run, self.run.job
         summaries: dict[str, dict[int, str]] = {job.summary_sink(summary): {} for summary in job.summaries}
-        with self._stage("summarise"), intact(run.files, written, leases):
+        with self._stage("summarise"), run.lease_files.intact(written, leases):
             if not (summaries and written.accepted):
                 return summaries
             schema = self.planned[0].handled.schema  # otherwise a Spark job would infer it from the files
             accepted = run.source.spark.read.schema(schema).parquet(*map(literal, written.accepted.values()))
             for summary in job.summaries:
                 name = job.summary_sink(summary)
-                summaries[name] = write_summary(
-                    run.files,
-                    run.source.settings,
-                    run.source.state,
-                    name,
-                    summary.partial(accepted),
-                    [lease.lease_id for lease in leases],
+                summaries[name] = run.lease_files.write_summary(
+                    name, summary.partial(accepted), [lease.lease_id for lease in leases]
                 )
         return summaries
 
     def _acknowledge(
         self,
-        written: Written,
+        written: WrittenFiles,
         leases: Sequence[Lease],
         wanted: Mapping[int, Acknowledgement],
         seen: Mapping[int, Seen],

@@ -23,7 +23,7 @@ from contextlib import suppress
 from pyspark.util import InheritableThread
 
 from sharequeue.spark.handler import HandlerError, MostFailed, RegistryNotAvailable
-from sharequeue.spark.isolated_jobs import Isolation
+from sharequeue.spark.isolated_jobs import IsolatedJobs
 from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost
 from sharequeue.spark.open_run import OpenRun
 from sharequeue.spark.output.owners import SinkTaken
@@ -92,11 +92,15 @@ class AtWork:
 class Rounds:
     """The rounds of one run, until there is nothing to lease, or no further round may begin."""
 
-    def __init__(self, run: OpenRun, keeper: LeaseKeeper, isolation: Isolation, jobs: Jobs) -> None:
+    def __init__(self, run: OpenRun, keeper: LeaseKeeper, jobs: Jobs) -> None:
         self.reports: list[RoundReport] = []
+        self.isolated = IsolatedJobs(
+            *(run.source, run.lease_files, keeper, jobs),
+            delivery_limit=run.configs.delivery_count_limit,
+            stop_alike=run.job.failed_share is not None,
+        )
         self._run = run
         self._keeper = keeper
-        self._isolation = isolation
         self._jobs = jobs
         self._at_work: list[AtWork] = []
         """The rounds that have not ended, in order: at most two."""
@@ -144,7 +148,7 @@ class Rounds:
         """Lease and plan a round, and start it after the previous write; return False if nothing was leased."""
         last = self._at_work[0] if self._at_work else None
         number = len(self.reports) + len(self._at_work) + 1
-        following = Round(self._run, self._keeper, self._isolation, number)
+        following = Round(self._run, self._keeper, self.isolated, number)
         self._begun.append(following)
         with self._jobs.of_round(number):
             try:
@@ -208,7 +212,7 @@ class Rounds:
         deadline = time.monotonic() + STOP_SECONDS
         while not all(each.ended.is_set() for each in rounds):
             # Repeated, because a cancellation reaches only running jobs, and another may be about to start.
-            self._keeper.cancel_jobs()
+            self._jobs.cancel()
             if time.monotonic() > deadline:
                 _log.warning(
                     "the work for a round continues although it was cancelled; its leases are given back"

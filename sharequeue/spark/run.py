@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Set
 
 from pyspark.sql import SparkSession
 
@@ -23,6 +23,7 @@ from sharequeue.spark.dead_letters import about_letters, write_letters_at_end
 from sharequeue.spark.handler import call_handler
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget, RecordSizes
+from sharequeue.spark.leasing.crashes import words_of_given_up
 from sharequeue.spark.leasing.group import claim_group, living_topics, report_losses, why_nothing
 from sharequeue.spark.leasing.renewal import LeaseKeeper, Member
 from sharequeue.spark.open_run import OpenRun
@@ -95,15 +96,15 @@ def run_rounds(
             )
             refuse_gone(run.files, settings, state, job.names)
             try:
-                reports, ended = _rounds(run, join)
+                rounds, ended = _rounds(run, join)
             except Exception:
                 write_letters_at_end(settings, state, configs)
                 raise
-    return _report(run, reports, ended, time.monotonic() - run.began_at)
+    return _report(run, rounds, ended, time.monotonic() - run.began_at)
 
 
-def _rounds(run: OpenRun, join: Callable[[], None]) -> tuple[list[RoundReport], bool]:
-    """Run the rounds; return their reports, and whether nothing was left to lease."""
+def _rounds(run: OpenRun, join: Callable[[], None]) -> tuple[Rounds, bool]:
+    """Run the rounds; return them, and whether nothing was left to lease."""
     source = run.source
     with cancellable(source.spark) as jobs, LeaseKeeper(source.state, run.member, jobs) as keeper:
         if run.job.try_empty:
@@ -116,8 +117,8 @@ def _rounds(run: OpenRun, join: Callable[[], None]) -> tuple[list[RoundReport], 
         # Where a new group begins is decided now: a run that is refused must not decide it.
         join()
         run.began_at += time.monotonic() - asked_at  # a wait for an assignment is no work
-        rounds = Rounds(run, keeper, run.isolation(keeper), jobs)
-        return rounds.reports, rounds.work()
+        rounds = Rounds(run, keeper, jobs)
+        return rounds, rounds.work()
 
 
 def _try_empty(run: OpenRun) -> None:
@@ -128,30 +129,31 @@ def _try_empty(run: OpenRun) -> None:
     uncache(records)
 
 
-def _report(run: OpenRun, reports: Sequence[RoundReport], ended: bool, seconds: float) -> RunReport:
+def _report(run: OpenRun, rounds: Rounds, ended: bool, seconds: float) -> RunReport:
     """Write the dead letters, and return the report of the run. `ended`: nothing was left to lease."""
     job, settings, state, configs = run.job, run.source.settings, run.source.state, run.configs
     # A member without an assignment does not know the partitions.
     leaderless = run.leaderless | {(sp.topic, sp.partition) for sp in run.lost_leader}
     drained = ended and bool(run.assigned())
     why = _why_nothing(run, leaderless, ended, drained)
-    if why and not reports:
+    if why and not rounds.reports:
         _log.warning("nothing was leased: %s", why)
     letters, about = write_letters_at_end(settings, state, configs), None
     # A warning of the writer becomes the remark on waiting letters.
     if letters is None or letters.warning is None:
-        given_up = sum(each.rejected + each.exhausted for each in reports)
-        about = about_letters(settings, state, configs, job.topics, given_up)
+        letterless = sum(each.rejected + each.exhausted for each in rounds.reports)
+        about = about_letters(settings, state, configs, job.topics, letterless)
     lag, new = run.left()
     limited = (
         f"the run ended at its limit with lag {lag:,}: the next run continues" if lag and not ended else None
     )
     if ended and new:
         limited = f"records came at the end of the run, and the lag is {lag:,}: the next run continues"
-    remarks = (limited, why, run.about_killers(), about, run.context.written.remark)
+    given_up = words_of_given_up(rounds.isolated.given_up)
+    remarks = (limited, why, given_up, about, run.context.written.remark)
     return RunReport(
         group=job.group,
-        rounds=tuple(reports),
+        rounds=tuple(rounds.reports),
         lag=lag,
         drained=drained and not new and not leaderless,
         leaderless=tuple(f"{topic}-{partition}" for topic, partition in sorted(leaderless)),
@@ -159,7 +161,7 @@ def _report(run: OpenRun, reports: Sequence[RoundReport], ended: bool, seconds: 
         remark="; ".join(filter(None, remarks)) or None,
         dead_letters=letters,
         errors=() if run.failure is None else (run.failure,),
-        **{**total(reports), "lost": report_losses(state, job.group, job.topics)},
+        **{**total(rounds.reports), "lost": report_losses(state, job.group, job.topics)},
     )
 
 

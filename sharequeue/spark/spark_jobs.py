@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import uuid
 from collections.abc import Iterator
@@ -13,10 +14,12 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from sharequeue.spark.session import JarsDoNotFit, SparkNotReady
+from sharequeue.spark.signals import forget_interrupted_call, interruptible
 from sharequeue.domain import traces
 from sharequeue.domain.errors import first_line
-from sharequeue.spark.session import JarsDoNotFit, SparkNotReady
-from sharequeue.spark.signals import interruptible
+
+_log = logging.getLogger(__name__)
 
 TRACE_TAG = "traceparent-"
 """The beginning of a tag of a run's Spark jobs; the run's trace follows it."""
@@ -88,15 +91,24 @@ def ended_session_is_named(spark: SparkSession, whose: str) -> Iterator[None]:
 
 
 class Jobs:
-    """The Spark jobs of a block, marked by a tag. Calling the object cancels them, from any thread."""
+    """The Spark jobs of a block, marked by a tag."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
         self.tag = f"sharequeue-{uuid.uuid4().hex[:12]}"
 
-    def __call__(self) -> None:
-        """Cancel the jobs."""
-        self._context.cancelJobsWithTag(self.tag)
+    def cancel(self) -> None:
+        """Cancel the jobs, from any thread; retry if an interrupt has broken the connection to the JVM. Never
+        raises.
+        """
+        for _ in range(2):
+            try:
+                self._context.cancelJobsWithTag(self.tag)
+            except Exception as error:
+                _log.warning("Spark's jobs were not cancelled: %s", error)
+                forget_interrupted_call()
+            else:
+                return
 
     @contextmanager
     def of_round(self, number: int) -> Iterator[None]:

@@ -91,20 +91,12 @@ class _HeldLock:
 class LockKeeper:
     """Holds leases of one member and renews them until they are dropped, in a thread from `start` to `stop`.
 
-    `lost_error` makes the error of `check` from its reason. `on_lost` cancels the work for the leases: the thread
-    calls it once a lock or the membership is lost, repeatedly until `stop`.
+    `lost_error` makes the error of `check` from its reason.
     """
 
-    def __init__(
-        self,
-        state: State,
-        member: Holder,
-        lost_error: Callable[[str], Exception],
-        on_lost: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, state: State, member: Holder, lost_error: Callable[[str], Exception]) -> None:
         self._state = state
         self._member = member
-        self._on_lost = on_lost
         self._lost_error = lost_error
         self._held: dict[int, _HeldLock] = {}
         self._lock = threading.Lock()
@@ -178,6 +170,11 @@ class LockKeeper:
         if self._lost is not None:
             raise self._lost_error(self._lost)
 
+    def cancel_work(self) -> None:
+        """Cancel the work for the leases, if a subclass has such work. The thread calls this once a lock or the
+        membership is lost, repeatedly until `stop`.
+        """
+
     def _run(self) -> None:
         while not self._stop:
             self._wake.wait(self._renew_due())
@@ -190,7 +187,7 @@ class LockKeeper:
         if self._lost is not None:
             # Again and again: a cancellation finds only the jobs that run by now, and the next may be about to start.
             try:
-                self._on_lost()
+                self.cancel_work()
             except Exception as error:
                 _log.warning("the running work could not be cancelled, trying again: %s", error)
             return 0.2

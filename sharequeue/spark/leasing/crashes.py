@@ -96,6 +96,14 @@ def words_of_suspects(leases: Sequence[Lease], delivery_limit: int) -> str:
     )
 
 
+def words_of_given_up(leases: Sequence[Lease]) -> str | None:
+    """Return a remark on records that were given up because they killed their process, one in each lease; or None."""
+    if not leases:
+        return None
+    places = [f"{lease.share_partition} offset {lease.offsets.first}" for lease in leases]
+    return f"given up, because it killed its process alone at its last delivery: {listed(places)}"
+
+
 def what_spark_says(error: BaseException) -> str:
     """Return the lines of Spark's error that are not stack frames."""
     lines = (line.strip() for line in str(error).splitlines())

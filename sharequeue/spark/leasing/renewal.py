@@ -30,6 +30,7 @@ from sharequeue.spark.leasing.crashes import reason_for_letters
 from sharequeue.spark.output.reachable import OutputNotReachable
 from sharequeue.spark.output.shared_folder import OutputNotShared
 from sharequeue.spark.signals import deferred, forget_interrupted_call
+from sharequeue.spark.spark_jobs import Jobs
 from sharequeue.state import State
 from sharequeue.state.calls import in_calls
 from sharequeue.state.locks import Holder, LockKeeper, lock_clock
@@ -73,11 +74,13 @@ class LeaseKeeper(LockKeeper):
     """The leases of one member, renewed until they are dropped.
 
     A context manager. What is still held when the block ends is given back: after an interrupt (no Exception) as by a
-    cancelled run, else as unacknowledged. `on_lost` is also called when the block fails.
+    cancelled run, else as unacknowledged. `jobs` are the Spark jobs for the leases: they are cancelled when a lock is
+    lost, and when the block fails.
     """
 
-    def __init__(self, state: State, member: Member, on_lost: Callable[[], None] = lambda: None) -> None:
-        super().__init__(state, member, LockLost, on_lost)
+    def __init__(self, state: State, member: Member, jobs: Jobs | None = None) -> None:
+        super().__init__(state, member, LockLost)
+        self._jobs = jobs
         # A run begins with the other records: they show whether the handler works at all, before a record is given
         # up.
         self._last_attempts = LAST_ATTEMPTS_IN_A_ROW
@@ -108,7 +111,7 @@ class LeaseKeeper(LockKeeper):
                 if stopped:
                     forget_interrupted_call()
                 if error is not None:
-                    self.cancel_jobs()
+                    self.cancel_work()
             finally:
                 # An output that is full, or that the driver cannot read, is not the records' fault either.
                 self.give_back(
@@ -121,16 +124,10 @@ class LeaseKeeper(LockKeeper):
         if isinstance(error, Exception) and not isinstance(error, LockLost):
             self.check()
 
-    def cancel_jobs(self) -> None:
-        """Cancel the Spark jobs; retry if an interrupt has broken the connection to the JVM. Never raises."""
-        for _ in range(2):
-            try:
-                self._on_lost()
-            except Exception as error:
-                _log.warning("Spark's jobs were not cancelled: %s", error)
-                forget_interrupted_call()
-            else:
-                return
+    def cancel_work(self) -> None:
+        """Cancel the Spark jobs."""
+        if self._jobs is not None:
+            self._jobs.cancel()
 
     def give_back(
         self,

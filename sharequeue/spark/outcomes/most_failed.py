@@ -16,7 +16,7 @@ from pyspark.sql import functions as fn
 from sharequeue.spark.handler import MostFailed
 from sharequeue.spark.outcomes.outcomes import UNSEEN, Seen
 from sharequeue.spark.output.files import literal
-from sharequeue.spark.output.lease_files import Written
+from sharequeue.spark.output.lease_files import WrittenFiles
 from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.values import AcknowledgeType, Lease
 
@@ -27,7 +27,7 @@ FAILED_RECORDS = 100
 def refuse_most_failed(
     spark: SparkSession,
     share: float,
-    written: Written,
+    written: WrittenFiles,
     leases: Sequence[Lease],
     seen: Mapping[int, Seen],
     left: Sequence[Lease],
@@ -52,7 +52,7 @@ def refuse_most_failed(
         )
 
 
-def _most_frequent(spark: SparkSession, written: Written) -> str:
+def _most_frequent(spark: SparkSession, written: WrittenFiles) -> str:
     failed = spark.read.parquet(*map(literal, written.exceptions.values()))
     errors = failed.groupBy("outcome", "error").agg(
         fn.count("*").alias("times"),

@@ -34,7 +34,7 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenFiles:
     """The folders of a round that contain files, by lease id."""
 
     accepted: dict[int, str]
@@ -48,50 +48,86 @@ class Written:
         return [*self.accepted.values(), *self.exceptions.values()]
 
 
-def write_leases(
-    files: Files,
-    settings: Settings,
-    state: State,
-    names: SinkNames,
-    records: DataFrame,
-    leases: Sequence[Lease],
-) -> Written:
-    """Write the handler's result for these leases, all of it or nothing. `durable` flushes it to disk.
+@dataclass(frozen=True, slots=True)
+class LeaseFiles:
+    """The files of the leases of a run: where they are written, and under which names."""
 
-    `records` has `outcome` and `error`. Raises HandlerError for rows of other leases.
-    """
-    lease_ids = [lease.lease_id for lease in leases]
-    folder = new_folder(settings, state, names.sink, lease_ids)
-    rows = _write(records, f"if(outcome = '{ACCEPT}', lease_id, -lease_id)", folder)
-    found = _found(files, folder, {*lease_ids, *(-lease_id for lease_id in lease_ids)})
-    return Written(
-        {lease_id: at for lease_id, at in found.items() if lease_id > 0},
-        {-lease_id: at for lease_id, at in found.items() if lease_id < 0},
-        rows,
-    )
+    spark: SparkSession
+    settings: Settings
+    state: State
+    names: SinkNames
+    files: Files
+    """The file system of the output, created once because that takes longer than most calls to it."""
+
+    def write(self, records: DataFrame, leases: Sequence[Lease]) -> WrittenFiles:
+        """Write the handler's result for these leases, all of it or nothing. `durable` flushes it to disk.
+
+        `records` has `outcome` and `error`. Raises HandlerError for rows of other leases.
+        """
+        lease_ids = [lease.lease_id for lease in leases]
+        folder = new_folder(self.settings, self.state, self.names.sink, lease_ids)
+        rows = _write(records, f"if(outcome = '{ACCEPT}', lease_id, -lease_id)", folder)
+        found = _found(self.files, folder, {*lease_ids, *(-lease_id for lease_id in lease_ids)})
+        return WrittenFiles(
+            {lease_id: at for lease_id, at in found.items() if lease_id > 0},
+            {-lease_id: at for lease_id, at in found.items() if lease_id < 0},
+            rows,
+        )
+
+    def write_without(
+        self,
+        before: WrittenFiles,
+        columns: StructType,
+        leases: Sequence[Lease],
+        refused: Mapping[int, Mapping[int, str]],
+    ) -> WrittenFiles:
+        """Write the rows of these leases again, from their files with these columns, and remove the files: the
+        records that a sink `refused`, by lease id and offset, are rejected with these reasons.
+        """
+        ours = {lease.lease_id for lease in leases}
+        folders = [
+            at for by_lease in (before.accepted, before.exceptions) for i, at in by_lease.items() if i in ours
+        ]
+        rows = self.spark.read.schema(columns).parquet(*map(literal, folders))
+        written = self.write(_rejected(rows, refused), leases)
+        for folder in folders:
+            remove_lease(self.files, folder)
+        return written
+
+    def write_summary(self, name: str, partial: DataFrame, lease_ids: Sequence[int]) -> dict[int, str]:
+        """Write partial sums, which have `lease_id`, by lease; return the folders that contain any.
+
+        Raises HandlerError for sums of other leases, OutputNotShared if the driver does not find the files of the
+        tasks.
+        """
+        folder = new_folder(self.settings, self.state, name, lease_ids)
+        # A few rows for each lease: one task, one file each.
+        rows = _write(partial.coalesce(1), "lease_id", folder)
+        found = _found(self.files, folder, set(lease_ids))
+        all_read_back(name, rows, self.files.rows(*found.values()))
+        self.files.flush(*found.values())
+        return found
+
+    @contextmanager
+    def durable(self, written: WrittenFiles) -> Iterator[None]:
+        """Flush the written files to disk while the block reads them; they are flushed when it ends."""
+        with ThreadPoolExecutor(1) as pool:
+            flushed = pool.submit(self.files.flush, *written.folders)
+            yield
+            flushed.result()
+
+    def intact(self, written: WrittenFiles, leases: Sequence[Lease]) -> AbstractContextManager[None]:
+        """Return a context manager that raises OutputDamaged if the files of these leases were removed or changed,
+        and OutputNotShared if an executor does not find files that the driver finds.
+        """
+        whose = named_leases([lease.lease_id for lease in leases])
+        return reads_what_it_wrote(written.folders, whose, alone=self.files.alone)
 
 
-def write_without(
-    spark: SparkSession,
-    files: Files,
-    settings: Settings,
-    state: State,
-    names: SinkNames,
-    before: Written,
-    columns: StructType,
-    leases: Sequence[Lease],
-    refused: Mapping[int, Mapping[int, str]],
-) -> Written:
-    """Write the rows of these leases again, from their files with these columns, and remove the files: the records
-    that a sink `refused`, by lease id and offset, are rejected with these reasons.
-    """
-    ours = {lease.lease_id for lease in leases}
-    folders = [
-        at for by_lease in (before.accepted, before.exceptions) for i, at in by_lease.items() if i in ours
-    ]
-    rows = spark.read.schema(columns).parquet(*map(literal, folders))
+def _rejected(rows: DataFrame, refused: Mapping[int, Mapping[int, str]]) -> DataFrame:
+    """Return the rows, with these records rejected: the reasons by lease id and offset."""
     reasons = [(i, offset, reason) for i, of_lease in refused.items() for offset, reason in of_lease.items()]
-    given = spark.createDataFrame(
+    given = rows.sparkSession.createDataFrame(
         pa.table(dict(zip((_LEASE_ID, _OFFSET, _REASON), map(list, zip(*reasons, strict=True)), strict=True)))
     )
     same = (rows["lease_id"] == given[_LEASE_ID]) & (rows["offset"] == given[_OFFSET])
@@ -102,48 +138,7 @@ def write_without(
             "error": fn.when(found, fn.col(_REASON)).otherwise(fn.col("error")),
         }
     )
-    written = write_leases(files, settings, state, names, joined.drop(_LEASE_ID, _OFFSET, _REASON), leases)
-    for folder in folders:
-        remove_lease(files, folder)
-    return written
-
-
-@contextmanager
-def durable(files: Files, written: Written) -> Iterator[None]:
-    """Flush the written files to disk while the block reads them; they are flushed when it ends."""
-    with ThreadPoolExecutor(1) as pool:
-        flushed = pool.submit(files.flush, *written.folders)
-        yield
-        flushed.result()
-
-
-def intact(files: Files, written: Written, leases: Sequence[Lease]) -> AbstractContextManager[None]:
-    """Return a context manager that raises OutputDamaged if the files of these leases were removed or changed, and
-    OutputNotShared if an executor does not find files that the driver finds.
-    """
-    whose = named_leases([lease.lease_id for lease in leases])
-    return reads_what_it_wrote(written.folders, whose, alone=files.alone)
-
-
-def write_summary(
-    files: Files,
-    settings: Settings,
-    state: State,
-    name: str,
-    partial: DataFrame,
-    lease_ids: Sequence[int],
-) -> dict[int, str]:
-    """Write partial sums, which have `lease_id`, by lease; return the folders that contain any.
-
-    Raises HandlerError for sums of other leases, OutputNotShared if the driver does not find the files of the tasks.
-    """
-    folder = new_folder(settings, state, name, lease_ids)
-    # A few rows for each lease: one task, one file each.
-    rows = _write(partial.coalesce(1), "lease_id", folder)
-    found = _found(files, folder, set(lease_ids))
-    all_read_back(name, rows, files.rows(*found.values()))
-    files.flush(*found.values())
-    return found
+    return joined.drop(_LEASE_ID, _OFFSET, _REASON)
 
 
 def _write(records: DataFrame, lease: str, folder: str) -> int:

@@ -156,15 +156,14 @@ def _opened(
     source = TopicSource(settings, state, topics, spark, ReaderOptions.of(job.reader_options), job.headers)
     refuse_unusable(spark, settings, settings.output)
     work = _Work(job, source, log_offsets.logs_of(source, job.topics, level), time.monotonic())
-    with cancellable(spark) as cancel:
+    with cancellable(spark) as jobs:
         try:
             with timestamps_are_named():
                 yield work
         except BaseException as error:
             if not isinstance(error, Exception):
                 forget_interrupted_call()
-            with suppress(Exception):
-                cancel()
+            jobs.cancel()
             with suppress(Exception):
                 if work.unfinished is not None:
                     Files(spark, work.unfinished).remove(work.unfinished)

@@ -25,7 +25,7 @@ from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.output.compaction import compact, sweep_compactions
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import is_ours
-from sharequeue.spark.output.lease_files import write_leases
+from sharequeue.spark.output.lease_files import LeaseFiles
 from sharequeue.spark.output.manifest import NoSuchSink, missing_outputs, read_manifest, read_output
 from sharequeue.spark.output.owners import SinkTaken
 from sharequeue.spark.reading.frame import leased_records
@@ -66,8 +66,9 @@ def test_each_write_of_a_lease_has_a_folder_of_its_own(
     rejected = records.withColumn("outcome", fn.when(fn.col("offset") < 3, "reject").otherwise("accept"))
 
     files = Files(spark, output_settings.output)
-    first = write_leases(files, output_settings, state, job.names, rejected, [lease])
-    written = write_leases(files, output_settings, state, job.names, records, [lease])
+    lease_files = LeaseFiles(spark, output_settings, state, job.names, files)
+    first = lease_files.write(rejected, [lease])
+    written = lease_files.write(records, [lease])
     assert written.exceptions == {}
     assert pq.read_table(written.accepted[lease.lease_id]).num_rows == 10
     assert pq.read_table(first.accepted[lease.lease_id]).num_rows == 7

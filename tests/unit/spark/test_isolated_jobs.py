@@ -5,20 +5,20 @@ from __future__ import annotations
 import logging
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from sharequeue.spark.handler import MostFailed
+from sharequeue.spark.isolated_jobs import IsolatedJobs, SparkJob, kind_of
+from sharequeue.spark.leasing.crashes import ProcessKilled, parts_of
+from sharequeue.spark.output.lease_files import WrittenFiles
 from sharequeue.domain.errors import InvalidTimestamp
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.values import READ_UNCOMMITTED, Delivery, Lease, SharePartition
-from sharequeue.spark.handler import MostFailed
-from sharequeue.spark.isolated_jobs import Isolation, SparkJob, kind_of
-from sharequeue.spark.leasing.crashes import ProcessKilled, parts_of
-from sharequeue.spark.output.lease_files import Written
 from tests.oracle.share_partition import part_size
 
 RAISED = """[TASK_WRITE_FAILED] Task failed. Caused by: org.apache.spark.api.python.PythonException:
@@ -71,12 +71,12 @@ def test_a_time_that_executors_cannot_seek_ends_the_run_by_name() -> None:
     def write(*_: object) -> Any:
         raise PySparkException(errors.pop(0))
 
-    keeper = SimpleNamespace(check=lambda: None)
-    isolation = Isolation(
-        *(cast("Any", None), cast("Any", keeper), write, lambda *_: frozenset()), delivery_limit=LIMIT
-    )
+    nothing: Any = None
+    files: Any = SimpleNamespace(write=write)
+    keeper: Any = SimpleNamespace(check=lambda: None)
+    isolated = IsolatedJobs(nothing, files, keeper, nothing, delivery_limit=LIMIT)
     with pytest.raises(InvalidTimestamp, match="they lack confluent-kafka or pyarrow"):
-        isolation._one(SparkJob([], cast("Any", None), lambda: cast("Any", None)))
+        isolated._one(SparkJob([], nothing, lambda: nothing))
 
 
 class Kept:
@@ -95,24 +95,20 @@ class Rounds:
     """The rounds of a run without Spark: each job ends as it is told."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-        self.kept, self.given_up = Kept(), list[Lease]()
+        self.kept = Kept()
         nothing: Any = None
         kept: Any = self.kept
-        self.isolation = Isolation(
-            *(nothing, kept, nothing, lambda errors, places: frozenset()),
-            delivery_limit=LIMIT,
-            given_up=self.given_up.extend,
-            **options,
-        )
+        source: Any = SimpleNamespace(unread=lambda errors, places: frozenset())
+        self.isolated = IsolatedJobs(source, nothing, kept, nothing, delivery_limit=LIMIT, **options)
         self._monkeypatch = monkeypatch
 
     def round(self, leases: list[Lease], errors: list[str | None]) -> list[int]:
         """Do a round of one job for each lease; return the ids of the leases to acknowledge."""
         nothing: Any = None
         jobs = [SparkJob([lease], nothing, nothing) for lease in leases]
-        results = [Written({}, {}, 0) if error is None else Py4JError(error) for error in errors]
-        self._monkeypatch.setattr(self.isolation, "_side_by_side", lambda planned: results)
-        return [lease.lease_id for lease in self.isolation.write(jobs).leases]
+        results = [WrittenFiles({}, {}, 0) if error is None else Py4JError(error) for error in errors]
+        self._monkeypatch.setattr(self.isolated, "_side_by_side", lambda planned: results)
+        return [lease.lease_id for lease in self.isolated.write(jobs).leases]
 
 
 @pytest.fixture
@@ -203,7 +199,7 @@ def test_a_record_that_is_alone_does_not_end_a_run_that_works(rounds: Rounds) ->
     rounds.round([leased(1, 2), leased(2, 2)], [None, EXITED])
     for deliveries in range(2, LIMIT + 1):
         assert rounds.round([leased(2, 1, deliveries)], [EXITED]) == []
-    assert [lease.deliveries[0].delivery_count for lease in rounds.given_up] == [LIMIT]
+    assert [lease.deliveries[0].delivery_count for lease in rounds.isolated.given_up] == [LIMIT]
 
 
 def test_three_last_attempts_in_a_row_end_the_run(rounds: Rounds) -> None:
@@ -213,7 +209,7 @@ def test_three_last_attempts_in_a_row_end_the_run(rounds: Rounds) -> None:
         rounds.round([leased(number, 1, LIMIT)], [EXITED])
     with pytest.raises(ProcessKilled, match="its last delivery, alone: it is given up"):
         rounds.round([leased(4, 1, LIMIT)], [EXITED])
-    assert [lease.lease_id for lease in rounds.given_up] == [2, 3, 4]
+    assert [lease.lease_id for lease in rounds.isolated.given_up] == [2, 3, 4]
 
 
 def test_rounds_without_suspects_that_fail_one_after_the_other_are_bounded(rounds: Rounds) -> None:

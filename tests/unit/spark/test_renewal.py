@@ -54,7 +54,8 @@ def keeper(state: Any, lost: threading.Event) -> LeaseKeeper:
         raise RuntimeError("the JVM is away")
 
     member: Any = SimpleNamespace(member_id="m", member_epoch=1, assignment=[AT], lost=threading.Event())
-    return LeaseKeeper(state, member, cancel)
+    jobs: Any = SimpleNamespace(cancel=cancel)
+    return LeaseKeeper(state, member, jobs)
 
 
 def test_a_pool_without_a_connection_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
