@@ -55,7 +55,6 @@ from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.output.lease_files import LeaseFiles, WrittenFiles
 from sharequeue.spark.reading.source import TopicSource, cannot_be_scanned, sought_instead
 from sharequeue.spark.spark_jobs import Jobs
-from sharequeue.domain.values import Lease, SharePartition
 
 _log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.reports.waiting_work import work_of
 from sharequeue.spark.job import ShareGroupJob
@@ -20,7 +21,6 @@ from sharequeue.spark.progress import ProgressCallback
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import TopicSource
 from sharequeue.spark.sinks.interface import OpenSink, SinkContext
-from sharequeue.domain.values import SharePartition
 
 
 @dataclass(slots=True)

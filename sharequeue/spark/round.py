@@ -1,15 +1,18 @@
-"""One round of a run.
+"""One round of a run: observe, acquire, plan, write, read back, acknowledge, report.
 
 A round requests the log ends from the broker, acquires within the budget, reads exactly the leased records, handles
 and writes them, reads the output back, and acknowledges each lease accordingly. The locks are renewed meanwhile
 (`leasing/renewal.py`); a lost lock stops the round before it writes or acknowledges more.
+
+A round is prepared (its first three steps) while the previous one is written, in the run's own thread. It is written
+and finished in a thread of its own (`rounds.py`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -17,12 +20,16 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from sharequeue.domain.errors import BrokerNotAvailable, InvalidRequest
+from sharequeue.domain.offsets import EMPTY
+from sharequeue.domain.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, SharePartition
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.spark.handler import call_handler
 from sharequeue.spark.isolated_jobs import EndedJobs, IsolatedJobs, SparkJob, apart, parts_each
 from sharequeue.spark.leasing.group import refuse_replaced
 from sharequeue.spark.leasing.renewal import LeaseKeeper, in_turn, release_held
 from sharequeue.spark.open_run import OpenRun
+from sharequeue.spark.outcomes.acknowledging import RecordsRefused, acknowledge, acknowledge_all, to_send
 from sharequeue.spark.outcomes.first_failure import first_failure
 from sharequeue.spark.outcomes.most_failed import refuse_most_failed
 from sharequeue.spark.outcomes.outcomes import (
@@ -34,31 +41,35 @@ from sharequeue.spark.outcomes.outcomes import (
     refuse_other_partitions,
 )
 from sharequeue.spark.output.files import literal
-from sharequeue.spark.output.folders import no_files
+from sharequeue.spark.output.folders import no_files, remove_lease
 from sharequeue.spark.output.lease_files import WrittenFiles
 from sharequeue.spark.output.owners import refuse_taken
 from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.progress import Progress
 from sharequeue.spark.reading.source import timestamps_are_named
 from sharequeue.spark.report import RoundReport, counted
-from sharequeue.spark.sinks.interface import Accepted, Refused, WrittenRound
+from sharequeue.spark.sinks.interface import AcceptedRows, SinkStep
 from sharequeue.spark.spark_jobs import uncache
-from sharequeue.domain.errors import BrokerNotAvailable, InvalidRequest
-from sharequeue.domain.offsets import EMPTY
-from sharequeue.domain.values import (
-    Acknowledged,
-    AcknowledgeType,
-    Lease,
-    LeaseOutput,
-    SharePartition,
-)
+from sharequeue.state.calls import LeaseAcknowledgement
 
 ALONE_EVERY = 8
 """One in this many rounds is leased only after the previous round has ended."""
 
+RefusedRecords = Mapping[int, Mapping[int, str]]
+"""The records that a sink refuses: the reasons by lease id and offset."""
+
 
 class Stopped(Exception):
     """Nothing more may be written or acknowledged for a round: the previous one failed, or the run is stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LeaseResult:
+    """What is to be acknowledged of a lease: its accepted rows, the outcomes of its records, its other outputs."""
+
+    rows: AcceptedRows
+    acknowledgement: Acknowledgement
+    others: Sequence[LeaseOutput]
 
 
 @dataclass(slots=True, eq=False)
@@ -69,13 +80,19 @@ class Round:
     keeper: LeaseKeeper
     jobs: IsolatedJobs
     number: int
-    leases: list[Lease] = field(default_factory=list)
-    records: list[DataFrame] = field(default_factory=list)
-    planned: list[SparkJob] = field(default_factory=list)
     infos: Mapping[str, TopicInfo] = field(default_factory=dict)
+    leases: list[Lease] = field(default_factory=list)
     leased: int = 0
     full: bool = False
     """Whether the round leased as much as its budget allows."""
+    records: list[DataFrame] = field(default_factory=list)
+    planned: list[SparkJob] = field(default_factory=list)
+    seen: dict[int, Seen] = field(default_factory=dict)
+    """What the files have, by lease id."""
+    sent: dict[int, Acknowledgement] = field(default_factory=dict)
+    """The acknowledgements that were accepted, by lease id."""
+    acknowledged: dict[int, Acknowledged] = field(default_factory=dict)
+    """The state's replies to them."""
     stopped: bool = False
     """Set by another thread: the round then writes and acknowledges nothing more."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -84,31 +101,35 @@ class Round:
         """Lease and plan; return whether there was anything to lease. A round `ahead` is leased while the previous
         one is held.
         """
-        run = self.run
-        with self._stage("observe"):
-            assigned = in_turn(run.member, run.job.topics)
-            observed = run.source.observe(
-                [each for each in assigned if each not in run.lost_leader], run.job.topics
-            )
-            self.infos, share_partitions = observed.infos, observed.led
-            run.leaderless = observed.leaderless
-        with self._stage("acquire"), run.leasing:
-            self.leases = self._acquire(share_partitions, ahead)
+        share_partitions = self._observe()
+        self._acquire(share_partitions, ahead)
         if not self.leases:
             return False
-        self.leased = sum(lease.offsets.count for lease in self.leases)
-        with self._stage("plan"), timestamps_are_named():  # a handler may read while it plans
-            for some in apart(self.leases):
-                self.planned.append(
-                    SparkJob(some, self._handled(some), partial(self._handled, some, seek=True))
-                )
+        self._plan()
         return True
 
-    def _handled(self, leases: Sequence[Lease], *, seek: bool = False) -> DataFrame:
-        """Return the handler's result for the records of these leases."""
-        records = self.run.source.records(leases, seek=seek)
-        self.records.append(records)
-        return self.run.fitting(call_handler(self.run.job.handler, records))
+    def write(self) -> EndedJobs:
+        """Read, handle and write the records with Spark."""
+        topics = {lease.share_partition.topic for lease in self.leases}
+        with self._stage("write"), self.run.source.changed_topics_are_named(topics, self.infos):
+            ended = self.jobs.write(self.planned)
+        self.run.lost_leader |= ended.leaderless
+        return ended
+
+    def finish(self, ended: EndedJobs) -> RoundReport:
+        """Read back the written output, and acknowledge each lease accordingly; return the round's figures.
+
+        A lease of which the sink refuses records is written again, with these rejected, and comes again.
+        """
+        left, written = ended.leases, ended.written
+        while left:
+            summaries = self._summarise(written, left)
+            wanted = self._read_back(written, left)
+            refused = self._acknowledge(written, left, wanted, summaries)
+            left = [lease for lease in left if lease.lease_id in refused]
+            if left:
+                written = self._write_again(written, left, refused)
+        return self._report([*ended.leases, *ended.failed])
 
     def may_be_followed(self) -> bool:
         """Return whether the next round may be leased, planned and written before this one has ended.
@@ -125,215 +146,259 @@ class Round:
             and not any(lease.suspects or lease.last_attempt for lease in self.leases)
         )
 
-    def write(self) -> EndedJobs:
-        """Read, handle and write the records with Spark."""
-        topics = {lease.share_partition.topic for lease in self.leases}
-        with self._stage("write"), self.run.source.changed_topics_are_named(topics, self.infos):
-            ended = self.jobs.write(self.planned)
-        self.run.lost_leader |= ended.leaderless
-        return ended
-
-    def finish(self, ended: EndedJobs) -> RoundReport:
-        """Read back the written output, and acknowledge each lease accordingly; return the round's figures.
-
-        A lease with records that the sink refuses is written again, with these rejected, and passed to it again.
-        """
-        run = self.run
-        left, written, seen = ended.leases, ended.written, dict[int, Seen]()
-        acknowledged: list[Acknowledged] = []
-        sent: list[Acknowledgement] = []
-        given_back = list(ended.failed)
-        while left:
-            summaries = self._summarise(written, left)
-            wanted = self._read_back(written, left, seen)
-            given_back += [lease for lease in left if lease.lease_id not in wanted]
-            left = [lease for lease in left if lease.lease_id in wanted]
-            if not left:
-                break
-            if run.job.failed_share is not None:
-                refuse_most_failed(run.source.spark, run.job.failed_share, written, ended.leases, seen, left)
-            if written.folders:
-                run.context.columns_fit(self.planned[0].handled.schema, keep=True)
-            results = self._acknowledge(written, left, wanted, seen, summaries)
-            refused = {}
-            for lease, result in zip(left, results, strict=True):
-                if isinstance(result, Refused):
-                    refused[lease.lease_id] = result.reasons
-                else:
-                    acknowledged.append(result)
-                    sent.append(wanted[lease.lease_id])
-            left = [lease for lease in left if lease.lease_id in refused]
-            if left:
-                written = self._rejected(written, left, refused)
-        run.records_done += self.leased
-        lag = run.lag()
-        self._report_progress("done", lag)
-        return RoundReport(
-            number=self.number,
-            lease_ids=tuple(lease.lease_id for lease in (*ended.leases, *ended.failed)),
-            leased=self.leased,
-            **counted(acknowledged, sent),
-            lag=lag,
-            stage_seconds=self.seconds,
-            unacknowledged=sum(lease.offsets.count for lease in given_back),
-        )
-
-    def _read_back(
-        self, written: WrittenFiles, leases: Sequence[Lease], seen: dict[int, Seen]
-    ) -> dict[int, Acknowledgement]:
-        """Return the acknowledgements of these leases by what their files have, and add that to `seen`.
-
-        Leases of partitions that have lost their leader are given back without a delivery if a record may be missing:
-        whether it is a gap is not known. They have no acknowledgement.
-        """
-        run, job, files = self.run, self.run.job, self.run.lease_files
-        with self._stage("read back"), files.intact(written, leases), files.durable(written):
-            found = read_back(
-                run.source.spark,
-                written.folders,
-                delays="not_before" in self.planned[0].handled.schema.names,
-                files=run.files,
-            )
-            all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in found.values()))
-            refuse_other_partitions(leases, found)
-            wanted = self._to_acknowledge(leases, found)
-            if run.failure is None:
-                run.failure = first_failure(run.source.spark, run.files, written.exceptions.values())
-        seen.update({lease.lease_id: found.get(lease.lease_id, UNSEEN) for lease in leases})
-        return wanted
-
-    def _to_acknowledge(
-        self, leases: Sequence[Lease], seen: Mapping[int, Seen]
-    ) -> dict[int, Acknowledgement]:
-        run = self.run
-        try:
-            return acknowledgements(run.source, leases, seen, self.infos, run.job.dropped)
-        except (BrokerNotAvailable, PySparkException, Py4JError) as error:
-            away = run.source.unread([error], (lease.share_partition for lease in leases))
-            if not away:
-                raise
-        run.lost_leader |= away
-        self.keeper.give_back([lease for lease in leases if lease.share_partition in away], refund=True)
-        return self._to_acknowledge([lease for lease in leases if lease.share_partition not in away], seen)
-
-    def _rejected(
-        self, written: WrittenFiles, leases: Sequence[Lease], refused: Mapping[int, Mapping[int, str]]
-    ) -> WrittenFiles:
-        """Write these leases again, with the records rejected that the sink refused."""
-        files, columns = self.run.lease_files, self.planned[0].handled.schema
-        with self._stage("write"), files.intact(written, leases):
-            return files.write_without(written, columns, leases, refused)
-
     def forget(self) -> None:
         """Remove the handler's cached DataFrames of the round from Spark's cache, at any stage."""
         for each in self.records:
             uncache(each)
         self.records.clear()
 
-    def _acquire(self, share_partitions: Sequence[SharePartition], ahead: bool) -> list[Lease]:
+    def _observe(self) -> list[SharePartition]:
+        """Write the log ends to the state; return the assigned share-partitions that can be read."""
         run = self.run
-        means: Mapping[str, float] = {}
-        if run.budget.max_bytes:
-            means = run.sizes.measure(share_partitions, run.source.state.figures.describe(run.job.group))
-        budget = replace(run.budget, mean_bytes=means)
-        # Checked in each round, just before its lease: a run may take hours.
-        refuse_replaced(run.source.state, run.job.group, run.job.pipeline_name)
-        parts = parts_each(len(share_partitions))
-        leases = self.keeper.acquire_within(
-            budget,
-            share_partitions,
-            run.releases.spent,
-            parts,
-            last_attempts=not ahead,
-        )
-        self.full = budget.is_used_up(leases)
-        return leases
+        with self._stage("observe"):
+            assigned = in_turn(run.member, run.job.topics)
+            observed = run.source.observe(
+                [each for each in assigned if each not in run.lost_leader], run.job.topics
+            )
+        self.infos = observed.infos
+        run.leaderless = observed.leaderless
+        return observed.led
+
+    def _acquire(self, share_partitions: Sequence[SharePartition], ahead: bool) -> None:
+        """Lease within the budget, but not what the run has released too often."""
+        run, state = self.run, self.run.source.state
+        with self._stage("acquire"), run.leasing:
+            means: Mapping[str, float] = {}
+            if run.budget.max_bytes:
+                means = run.sizes.measure(share_partitions, state.figures.describe(run.job.group))
+            budget = replace(run.budget, mean_bytes=means)
+            # Checked in each round, just before its lease: a run may take hours.
+            refuse_replaced(state, run.job.group, run.job.pipeline_name)
+            self.leases = self.keeper.acquire_within(
+                *(budget, share_partitions, run.releases.spent, parts_each(len(share_partitions))),
+                last_attempts=not ahead,
+            )
+        self.full = budget.is_used_up(self.leases)
+        self.leased = sum(lease.offsets.count for lease in self.leases)
+
+    def _plan(self) -> None:
+        """Call the handler once for each Spark job. It may read while it plans."""
+        with self._stage("plan"), timestamps_are_named():
+            for some in apart(self.leases):
+                sought = partial(self._handled, some, seek=True)
+                self.planned.append(SparkJob(some, self._handled(some), sought))
+
+    def _handled(self, leases: Sequence[Lease], *, seek: bool = False) -> DataFrame:
+        """Return the handler's result for the records of these leases."""
+        records = self.run.source.records(leases, seek=seek)
+        self.records.append(records)
+        return self.run.fitting(call_handler(self.run.job.handler, records))
 
     def _summarise(self, written: WrittenFiles, leases: Sequence[Lease]) -> dict[str, dict[int, str]]:
         """Write partial sums of the accepted rows, from the files, without a second pass over the topic."""
-        run, job = self.run, self.run.job
+        job, files = self.run.job, self.run.lease_files
         summaries: dict[str, dict[int, str]] = {job.summary_sink(summary): {} for summary in job.summaries}
-        with self._stage("summarise"), run.lease_files.intact(written, leases):
+        with self._stage("summarise"), files.intact(written, leases):
             if not (summaries and written.accepted):
                 return summaries
             schema = self.planned[0].handled.schema  # otherwise a Spark job would infer it from the files
-            accepted = run.source.spark.read.schema(schema).parquet(*map(literal, written.accepted.values()))
+            accepted = files.spark.read.schema(schema).parquet(*map(literal, written.accepted.values()))
+            lease_ids = [lease.lease_id for lease in leases]
             for summary in job.summaries:
                 name = job.summary_sink(summary)
-                summaries[name] = run.lease_files.write_summary(
-                    name, summary.partial(accepted), [lease.lease_id for lease in leases]
-                )
+                summaries[name] = files.write_summary(name, summary.partial(accepted), lease_ids)
         return summaries
+
+    def _read_back(self, written: WrittenFiles, leases: Sequence[Lease]) -> dict[int, Acknowledgement]:
+        """Return the acknowledgements of these leases by what their files have, by lease id.
+
+        Leases of partitions that have lost their leader are given back without a delivery if a record may be missing:
+        whether it is a gap is not known. They have no acknowledgement.
+        """
+        run, job, files = self.run, self.run.job, self.run.lease_files
+        columns = self.planned[0].handled.schema
+        with self._stage("read back"), files.intact(written, leases), files.durable(written):
+            found = read_back(
+                files.spark, written.folders, delays="not_before" in columns.names, files=run.files
+            )
+            all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in found.values()))
+            refuse_other_partitions(leases, found)
+            wanted = self._to_acknowledge(leases, found)
+            if run.failure is None:
+                run.failure = first_failure(files.spark, run.files, written.exceptions.values())
+        self.seen.update({lease.lease_id: found.get(lease.lease_id, UNSEEN) for lease in leases})
+        if wanted and job.failed_share is not None:
+            refuse_most_failed(
+                *(files.spark, job.failed_share, written, self.leases, self.seen),
+                nothing_yet=not self.acknowledged,
+            )
+        if wanted and written.folders:
+            run.context.columns_fit(columns, keep=True)
+        return wanted
+
+    def _to_acknowledge(
+        self, leases: Sequence[Lease], found: Mapping[int, Seen]
+    ) -> dict[int, Acknowledgement]:
+        run = self.run
+        try:
+            return acknowledgements(run.source, leases, found, self.infos, run.job.dropped)
+        except (BrokerNotAvailable, PySparkException, Py4JError) as error:
+            away = run.source.unread([error], (lease.share_partition for lease in leases))
+            if not away:
+                raise
+        run.lost_leader |= away
+        self.keeper.give_back([lease for lease in leases if lease.share_partition in away], refund=True)
+        return self._to_acknowledge([lease for lease in leases if lease.share_partition not in away], found)
 
     def _acknowledge(
         self,
         written: WrittenFiles,
         leases: Sequence[Lease],
         wanted: Mapping[int, Acknowledgement],
-        seen: Mapping[int, Seen],
         summaries: Mapping[str, Mapping[int, str]],
-    ) -> Sequence[Acknowledged | Refused]:
-        """Let the sink acknowledge the leases, each with the outputs that count from then on.
+    ) -> RefusedRecords:
+        """Acknowledge the leases that are `wanted`, each with the outputs that count from then on; return the records
+        that the sink refuses.
 
         Raises SinkTaken if it was refused because another group has counted an output in the sink since the run
         began.
         """
-        run, job, source = self.run, self.run.job, self.run.source
-        accepted = []
-        for lease in leases:
-            of_lease, at = seen.get(lease.lease_id, UNSEEN), lease.lease_id
-            exceptions = written.exceptions.get(at) or no_files(
-                source.settings, source.state, job.exceptions_sink, at
-            )
-            others = [
-                LeaseOutput(job.exceptions_sink, exceptions, of_lease.exceptions),
-                *(
-                    LeaseOutput(name, folders[at], of_lease.accepted_rows)
-                    for name, folders in summaries.items()
-                    if at in folders
-                ),
-            ]
-            accepted.append(
-                Accepted(lease, written.accepted.get(at), of_lease.accepted_rows, wanted[at], others)
-            )
+        run, source = self.run, self.run.source
+        results = [
+            self._result(lease, written, wanted[lease.lease_id], summaries)
+            for lease in leases
+            if lease.lease_id in wanted
+        ]
+        if not results:
+            return {}
+        with self._step("stage"):
+            run.sink.stage([each.rows for each in results])
         try:
             # Releases must be recorded before the next round leases.
             with run.leasing:
-                results = run.sink.acknowledge(WrittenRound(accepted, self.keeper, self._stage))
-                self._note_releases(leases, wanted, results)
-            return results
+                with self._stage("acknowledge"):
+                    refused = (
+                        self._send_together(results) if run.sink.together else self._send_one_by_one(results)
+                    )
+                self._note_releases([each.rows.lease for each in results])
         except InvalidRequest:
-            refuse_taken(run.files, source.settings, source.state, job.names)
+            refuse_taken(run.files, source.settings, source.state, run.job.names)
             raise
+        with self._step("transfer"):
+            run.sink.transfer()
+        return refused
 
-    def _note_releases(
+    def _result(
         self,
-        leases: Sequence[Lease],
-        wanted: Mapping[int, Acknowledgement],
-        results: Sequence[Acknowledged | Refused],
-    ) -> None:
+        lease: Lease,
+        written: WrittenFiles,
+        wanted: Acknowledgement,
+        summaries: Mapping[str, Mapping[int, str]],
+    ) -> _LeaseResult:
+        job, source, at = self.run.job, self.run.source, lease.lease_id
+        of_lease = self.seen[at]
+        exceptions = written.exceptions.get(at) or no_files(
+            source.settings, source.state, job.exceptions_sink, at
+        )
+        sums = (
+            LeaseOutput(name, folders[at], of_lease.accepted_rows)
+            for name, folders in summaries.items()
+            if at in folders
+        )
+        rows = AcceptedRows(lease, written.accepted.get(at), of_lease.accepted_rows)
+        return _LeaseResult(
+            rows, wanted, [LeaseOutput(job.exceptions_sink, exceptions, of_lease.exceptions), *sums]
+        )
+
+    def _send_together(self, results: Sequence[_LeaseResult]) -> RefusedRecords:
+        given = [self._placed(each) for each in results]
+        replies = acknowledge_all(self.run.source.state, self.keeper, given)
+        for each, sent, reply in zip(results, given, replies, strict=True):
+            self._note(each, sent, reply)
+        return {}
+
+    def _send_one_by_one(self, results: Sequence[_LeaseResult]) -> RefusedRecords:
+        sink, state = self.run.sink, self.run.source.state
+        refused: dict[int, Mapping[int, str]] = {}
+        for each in results:
+            with self.keeper.acknowledging([each.rows.lease]) as (lease,):
+                kept = replace(each, rows=replace(each.rows, lease=lease))
+                given = self._placed(kept)
+                try:
+                    reply = acknowledge(state, given, partial(sink.transaction, rows=kept.rows))
+                except RecordsRefused as error:
+                    refused[lease.lease_id] = error.reasons
+                    continue
+                self.keeper.drop(lease)
+            self._note(kept, given, reply)
+        return refused
+
+    def _placed(self, result: _LeaseResult) -> LeaseAcknowledgement:
+        """Let the sink put the accepted rows of a lease; return its acknowledgement with their place."""
+        rows = result.rows
+        output = LeaseOutput(self.run.job.sink, self.run.sink.put(rows), rows.count)
+        return to_send(rows.lease, result.acknowledgement, [output, *result.others])
+
+    def _note(self, result: _LeaseResult, given: LeaseAcknowledgement, reply: Acknowledged) -> None:
+        """Note that a lease was acknowledged. Remove its files if its rows are elsewhere now; if the run is killed
+        before that, the sweep removes them.
+        """
+        at, folder = given.lease.lease_id, result.rows.folder
+        self.sent[at], self.acknowledged[at] = result.acknowledgement, reply
+        if folder is not None and not given.outputs[0].location.endswith(folder):
+            remove_lease(self.run.files, folder)
+
+    def _note_releases(self, leases: Sequence[Lease]) -> None:
         lost = []
-        for lease, result in zip(leases, results, strict=True):
-            if isinstance(result, Refused):
+        for lease in leases:
+            if (reply := self.acknowledged.get(lease.lease_id)) is None:
                 continue
-            sent = wanted[lease.lease_id]
+            sent = self.sent[lease.lease_id]
             released = sent.outcomes.get(AcknowledgeType.RELEASE, EMPTY)
-            self.run.releases.add(lease.share_partition, released, result.spso)
+            self.run.releases.add(lease.share_partition, released, reply.spso)
             if sent.lost:
                 lost.append(lease)
         # Offsets below the log start can no longer be acknowledged; such a lease ends without an acknowledgement.
         release_held(self.run.source.state, lost)
 
-    def _report_progress(self, stage: str, lag: int | None = None) -> None:
+    def _write_again(
+        self, written: WrittenFiles, leases: Sequence[Lease], refused: RefusedRecords
+    ) -> WrittenFiles:
+        """Write these leases again, with the records rejected that the sink refused."""
+        files, columns = self.run.lease_files, self.planned[0].handled.schema
+        with self._stage("write"), files.intact(written, leases):
+            return files.write_without(written, columns, leases, refused)
+
+    def _report(self, leases: Sequence[Lease]) -> RoundReport:
+        lag = self.run.lag()
+        left = (lease for lease in leases if lease.lease_id not in self.acknowledged)
+        report = RoundReport(
+            number=self.number,
+            lease_ids=tuple(lease.lease_id for lease in leases),
+            leased=self.leased,
+            **counted(list(self.acknowledged.values()), self.sent.values()),
+            lag=lag,
+            stage_seconds=self.seconds,
+            unacknowledged=sum(lease.offsets.count for lease in left),
+        )
+        self.run.records_done += report.done
+        self._show("done", lag)
+        return report
+
+    def _show(self, stage: str, lag: int | None = None) -> None:
         run = self.run
         seconds = time.monotonic() - run.began_at
         with run.reporting:
             run.progress(Progress(self.number, stage, self.leased, run.records_done, seconds, lag))
 
+    def _step(self, name: SinkStep) -> AbstractContextManager[None]:
+        """Return the stage of this name if the sink has such a step."""
+        return self._stage(name) if name in self.run.sink.steps else nullcontext()
+
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
         self._check()
-        self._report_progress(name)
+        self._show(name)
         began = time.monotonic()
         try:
             yield

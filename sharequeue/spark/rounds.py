@@ -22,6 +22,7 @@ from contextlib import suppress
 
 from pyspark.util import InheritableThread
 
+from sharequeue.domain.errors import BrokerNotAvailable, InvalidTimestamp
 from sharequeue.spark.handler import HandlerError, MostFailed, RegistryNotAvailable
 from sharequeue.spark.isolated_jobs import IsolatedJobs
 from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost
@@ -33,7 +34,6 @@ from sharequeue.spark.round import Round, Stopped
 from sharequeue.spark.signals import deferred, forget_interrupted_call
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.spark.spark_jobs import JVM_GONE, Jobs
-from sharequeue.domain.errors import BrokerNotAvailable, InvalidTimestamp
 
 _log = logging.getLogger(__name__)
 

@@ -16,6 +16,8 @@ from collections.abc import Callable, Set
 
 from pyspark.sql import SparkSession
 
+from sharequeue.domain.names import finite, whole_number
+from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import Topics
@@ -42,8 +44,6 @@ from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.parquet import ParquetByLease
 from sharequeue.spark.spark_jobs import cancellable, ended_session_is_named, uncache
 from sharequeue.state import State
-from sharequeue.domain.names import finite, whole_number
-from sharequeue.domain.settings import Settings
 
 __all__ = ["RoundReport", "RunReport", "run_rounds"]
 

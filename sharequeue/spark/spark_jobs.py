@@ -14,10 +14,10 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from sharequeue.spark.session import JarsDoNotFit, SparkNotReady
-from sharequeue.spark.signals import forget_interrupted_call, interruptible
 from sharequeue.domain import traces
 from sharequeue.domain.errors import first_line
+from sharequeue.spark.session import JarsDoNotFit, SparkNotReady
+from sharequeue.spark.signals import forget_interrupted_call, interruptible
 
 _log = logging.getLogger(__name__)
 

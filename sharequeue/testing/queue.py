@@ -219,7 +219,7 @@ def _record(given: object) -> Record:
 
 def _handle(queue: Queue, job: Pipeline, spark: SparkSession, max_records: int) -> Handled:
     """Lease up to `max_records`, run the handler on them, and acknowledge. Raises as `Queue.handle` does."""
-    from sharequeue.spark.outcomes.acknowledging import acknowledge
+    from sharequeue.spark.outcomes.acknowledging import acknowledge, to_send
 
     leases = queue.lease(job.group, max_records=max_records)
     try:
@@ -227,7 +227,7 @@ def _handle(queue: Queue, job: Pipeline, spark: SparkSession, max_records: int) 
     except BaseException:
         queue.state.release(leases)
         raise
-    acknowledged = tuple(acknowledge(queue.state, lease, wanted[lease.lease_id], ()) for lease in leases)
+    acknowledged = tuple(acknowledge(queue.state, to_send(lease, wanted[lease.lease_id])) for lease in leases)
     return Handled(tuple(rows), acknowledged)
 
 

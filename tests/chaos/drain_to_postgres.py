@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -21,10 +22,11 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 from sharequeue.database import Database
 from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.settings import Settings
-from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
+from sharequeue.domain.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
 from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.outcomes.acknowledging import acknowledge, to_send
 from sharequeue.spark.outcomes.outcomes import Acknowledgement
-from sharequeue.spark.sinks.interface import Accepted, SinkContext
+from sharequeue.spark.sinks.interface import AcceptedRows, SinkContext
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.spark.sinks.postgres_copy import LEASE, OFFSET
 from sharequeue.state import State
@@ -103,11 +105,14 @@ def drain(
         while (
             lease := single.acquire(state, SharePartition(group, topic, 0), "drain", None, lease_records)
         ) is not None:
-            acknowledged, rows = _handled(lease)
+            outcomes, rows = _handled(lease)
             copier = sink.copier([lease.lease_id])
             receipts = [row for batch in copier(_batches(lease, rows)) for row in batch.to_pylist()]
             sink.take(tuple(row.values()) for row in receipts)
-            sink.acknowledge_lease(Accepted(lease, None, len(rows), acknowledged))
+            accepted = AcceptedRows(lease, None, len(rows))
+            output = LeaseOutput(job.sink, sink.put(accepted), accepted.count)
+            given = to_send(lease, outcomes, [output])
+            acknowledge(state, given, partial(sink.transaction, rows=accepted))
 
 
 def job_of(

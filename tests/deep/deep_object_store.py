@@ -18,13 +18,13 @@ from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import OutputFull, OutputNotReachable, ParquetByLease, PostgresTable, Summary, pipeline
+from sharequeue.spark import round as round_module
 from sharequeue.spark import run as spark_run
 from sharequeue.spark.output.compaction import compact, sweep_compactions
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.pipelines import Pipeline
 from sharequeue.spark.run import run_rounds
-from sharequeue.spark.sinks import interface
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
 from tests.fixtures.object_stores import LOGIN, S3
@@ -172,7 +172,7 @@ def test_what_was_written_and_not_acknowledged_counts_nowhere(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(interface, "acknowledge_all", die)
+        patched.setattr(round_module, "acknowledge_all", die)
         with pytest.raises(Killed):
             case.run()
     assert read_manifest(case.state, case.job.group, case.job.sink) == ()

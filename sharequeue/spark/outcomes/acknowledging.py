@@ -7,8 +7,9 @@ A sink that must commit together with the acknowledgement does its work in the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
@@ -38,48 +39,59 @@ STOPPED_MS = 10_000
 inside it, Postgres ends it after this time, and other workers can continue.
 """
 
-Around = Callable[[sa.Connection, Callable[[], Acknowledged]], Acknowledged]
-"""The work of a sink in the acknowledgement's transaction: its own statements first, then the call passed to it."""
+
+class RecordsRefused(Exception):
+    """A sink refuses records of a lease: the reasons by offset. Nothing of the lease was acknowledged or written.
+
+    Without reasons it accepts all of them in another way, and its transaction is to be repeated.
+    """
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__(f"{len(reasons)} records refused")
+        self.reasons = reasons
+
+
+@contextmanager
+def acknowledging_transaction(state: State) -> Iterator[tuple[sa.Connection, State]]:
+    """Yield the connection of a transaction, and the state in it, to acknowledge a lease as the last statement."""
+    with state.transaction() as (connection, joined):
+        connection.execute(sa.text(f"set local idle_in_transaction_session_timeout = {STOPPED_MS}"))
+        yield connection, joined
 
 
 def acknowledge(
     state: State,
-    lease: Lease,
-    acknowledgement: Acknowledgement,
-    outputs: Sequence[LeaseOutput],
-    around: Around | None = None,
+    given: LeaseAcknowledgement,
+    transaction: Callable[[State], AbstractContextManager[State]] = nullcontext,
 ) -> Acknowledged:
-    """Acknowledge a lease, all or nothing, in one transaction with the work of `around`; the outputs count from this
-    commit on.
+    """Acknowledge a lease, all or nothing, in a transaction that may do more; the outputs count from its commit on.
 
-    Raises the error of `State.acknowledge`; the work of `around` is then rolled back. A transaction whose end is not
-    known is repeated once: `around` must check whether the first one committed.
+    Raises the error of `State.acknowledge`, RecordsRefused, and the errors of the transaction, which is then rolled
+    back. One whose end is not known is repeated once: it must check whether the first one committed.
     """
-    wanted = to_send(lease, acknowledgement, outputs)
-    if around is None:
-        return _sent(state, wanted)
     request_id = uuid4()
 
     def once() -> Acknowledged:
-        with state.transaction() as (connection, joined):
-            connection.execute(sa.text(f"set local idle_in_transaction_session_timeout = {STOPPED_MS}"))
-            return around(connection, lambda: _sent(joined, wanted, request_id))
+        with transaction(state) as joined:
+            (result,) = joined.acknowledge([given], request_id=request_id)
+            if isinstance(result, ShareError):
+                raise result
+        return result
+
+    def known() -> Acknowledged:
+        try:
+            return once()
+        except DBAPIError as error:
+            if not (error.connection_invalidated or isinstance(error, OperationalError)):
+                raise
+            return once()
 
     try:
-        return once()
-    except DBAPIError as error:
-        if not (error.connection_invalidated or isinstance(error, OperationalError)):
+        return known()
+    except RecordsRefused as refused:
+        if refused.reasons:
             raise
-        return once()
-
-
-def _sent(
-    state: State, acknowledgement: LeaseAcknowledgement, request_id: UUID | None = None
-) -> Acknowledged:
-    (result,) = state.acknowledge([acknowledgement], request_id=request_id)
-    if isinstance(result, ShareError):
-        raise result
-    return result
+        return known()
 
 
 def acknowledge_all(

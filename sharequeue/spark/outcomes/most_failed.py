@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import AcknowledgeType, Lease
 from sharequeue.spark.handler import MostFailed
 from sharequeue.spark.outcomes.outcomes import UNSEEN, Seen
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.lease_files import WrittenFiles
-from sharequeue.domain.offsets import EMPTY, OffsetSet
-from sharequeue.domain.values import AcknowledgeType, Lease
 
 FAILED_RECORDS = 100
 """The fewest records of a round of which the failed ones are counted."""
@@ -30,10 +30,11 @@ def refuse_most_failed(
     written: WrittenFiles,
     leases: Sequence[Lease],
     seen: Mapping[int, Seen],
-    left: Sequence[Lease],
+    *,
+    nothing_yet: bool,
 ) -> None:
-    """Raise MostFailed if this share of the records of a round has failed. `left` are the leases that are not
-    acknowledged yet; `written` are the files of these.
+    """Raise MostFailed if this share of the records of a round has failed. `written` are the files of leases that are
+    not acknowledged yet. `nothing_yet`: no other lease of the round is.
     """
     given = failed = 0
     for lease in leases:
@@ -43,7 +44,7 @@ def refuse_most_failed(
         failed += (outcomes.get(AcknowledgeType.RELEASE, EMPTY) & first).count
         failed += (outcomes.get(AcknowledgeType.REJECT, EMPTY) & first).count
     if given >= FAILED_RECORDS and failed >= share * given:
-        nothing = "Nothing of this round" if len(left) == len(leases) else "Nothing more of this round"
+        nothing = "Nothing of this round" if nothing_yet else "Nothing more of this round"
         raise MostFailed(
             f"{failed:,} of {given:,} records failed at their first delivery; the limit is {share:.0%}. "
             f"{nothing} was acknowledged, and its deliveries were given back. "

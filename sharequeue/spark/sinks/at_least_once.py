@@ -8,18 +8,10 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from sharequeue.domain.values import Acknowledged, Lease, LeaseOutput
-from sharequeue.spark.outcomes.acknowledging import acknowledge
+from sharequeue.domain.values import Lease
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.manifest import ELSEWHERE
-from sharequeue.spark.sinks.interface import (
-    Accepted,
-    OpenSink,
-    Sink,
-    SinkContext,
-    WrittenRound,
-    discard,
-)
+from sharequeue.spark.sinks.interface import AcceptedRows, OpenSink, Sink, SinkContext
 
 WriteLease = Callable[[DataFrame, Lease], None]
 
@@ -48,18 +40,8 @@ class _OpenWriter(OpenSink):
     context: SinkContext
     write: WriteLease
 
-    def acknowledge(self, round: WrittenRound) -> list[Acknowledged]:
-        with round.stage("acknowledge"):
-            return round.one_by_one(self._acknowledge)
-
-    def _acknowledge(self, accepted: Accepted) -> Acknowledged:
-        context = self.context
-        if accepted.folder is not None:
-            self.write(context.spark.read.parquet(literal(accepted.folder)), accepted.lease)
+    def put(self, rows: AcceptedRows) -> str:
+        if rows.folder is not None:
+            self.write(self.context.spark.read.parquet(literal(rows.folder)), rows.lease)
         name = getattr(self.write, "__name__", type(self.write).__name__)
-        output = LeaseOutput(context.names.sink, f"{ELSEWHERE}at least once by {name}", accepted.rows)
-        acknowledged = acknowledge(
-            context.state, accepted.lease, accepted.acknowledgement, [output, *accepted.outputs]
-        )
-        discard(context, accepted)
-        return acknowledged
+        return f"{ELSEWHERE}at least once by {name}"

@@ -1,7 +1,8 @@
-"""The protocol of a sink: five methods, of which a new sink has to write two (`Sink.open`, `OpenSink.acknowledge`).
+"""The protocol of a sink, of which a new sink has to write two methods (`Sink.open`, `OpenSink.put`).
 
 Each round first writes its rows to files, by lease (`output/lease_files.py`), and reads its outcomes from these
-files. The sink then decides what happens to the accepted rows, in one of four ways:
+files. The sink then returns where the accepted rows of each lease are: they count there from the acknowledgement on,
+which the round sends. There are four ways:
 
 - They stay in the files, and the manifest counts each row once, even if a process is killed at any point
   (`parquet.py`).
@@ -17,9 +18,9 @@ With every sink, released and rejected records are in `<sink>-exceptions`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -27,13 +28,10 @@ from pyspark.sql.types import StructType
 from sharequeue.domain.errors import InvalidRequest
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
-from sharequeue.domain.values import Acknowledged, Lease, LeaseOutput
+from sharequeue.domain.values import Lease
 from sharequeue.spark.handler import KEPT_COLUMNS, RESULT_NAMES, PipelineError
-from sharequeue.spark.leasing.renewal import LeaseKeeper
-from sharequeue.spark.outcomes.acknowledging import acknowledge_all, to_send
-from sharequeue.spark.outcomes.outcomes import Acknowledgement
-from sharequeue.spark.output.files import Files, literal
-from sharequeue.spark.output.folders import SinkNames, remove_lease
+from sharequeue.spark.output.files import literal
+from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.output.parquet import ColumnChanged
 from sharequeue.spark.output.written_columns import WrittenColumns
 from sharequeue.state import State
@@ -80,59 +78,13 @@ class SinkContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
-    """The part of a round that belongs to one lease: the folder of its accepted rows (None if there are none), their
-    number, its acknowledgement, and the other outputs that count with this acknowledgement.
-    """
+class AcceptedRows:
+    """The accepted rows of one lease, which are in files. They do not count yet."""
 
     lease: Lease
     folder: str | None
-    rows: int
-    acknowledgement: Acknowledgement
-    outputs: Sequence[LeaseOutput] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """What a sink returns for a lease with records that it refuses: the reasons by offset. Nothing of the lease was
-    acknowledged or written. The round rejects these records, and passes the lease to the sink again.
-    """
-
-    reasons: Mapping[int, str]
-
-
-_Result = TypeVar("_Result", bound=Acknowledged | Refused)
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenRound:
-    """A round whose rows are in files. Nothing of it counts yet."""
-
-    leases: Sequence[Accepted]
-    keeper: LeaseKeeper
-    """Renews the locks of these leases."""
-    stage: Callable[[str], AbstractContextManager[None]]
-    """Reports a step of the round by its name, and measures its duration."""
-
-    def acknowledge(self, state: State, output: Callable[[Accepted], LeaseOutput]) -> list[Acknowledged]:
-        """Acknowledge all leases in a few calls; `output` returns where the accepted rows of a lease are."""
-        with self.stage("acknowledge"):
-            given = [
-                to_send(each.lease, each.acknowledgement, [output(each), *each.outputs])
-                for each in self.leases
-            ]
-            return acknowledge_all(state, self.keeper, given)
-
-    def one_by_one(self, acknowledge: Callable[[Accepted], _Result]) -> list[_Result]:
-        """Call a function for each lease in turn, while the lease has the lock that its acknowledgement needs."""
-        done = []
-        for each in self.leases:
-            with self.keeper.acknowledging([each.lease]) as (kept,):
-                result = acknowledge(replace(each, lease=kept))
-                done.append(result)
-                if isinstance(result, Acknowledged):
-                    self.keeper.drop(kept)
-        return done
+    """The folder of the files; None if there are no rows."""
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +132,28 @@ class Replaced:
     summaries: tuple[str, ...] = ()
 
 
+SinkStep = Literal["stage", "transfer"]
+"""A step of a sink before or after the acknowledgement."""
+
+
 class OpenSink(Protocol):
-    """A sink in one run. A subclass whose rows need no check inherits `fits`."""
+    """A sink in one run. A subclass writes `put`; the other methods have a default that does nothing.
+
+    A round calls `stage` for all its leases, then acknowledges each with the place that `put` returns, then calls
+    `transfer`.
+    """
 
     overlaps: ClassVar[bool] = False
-    """Whether the next round may be written before this one is acknowledged. True only if `acknowledge` prepares
-    nothing but files.
+    """Whether the next round may be written before this one is acknowledged. True only if the sink prepares nothing
+    but files.
+    """
+    together: ClassVar[bool] = False
+    """Whether the leases of a round are acknowledged in a few calls, after `put` of all of them. Otherwise each lease
+    is put and acknowledged before the next one, in its `transaction`.
+    """
+    steps: ClassVar[tuple[SinkStep, ...]] = ()
+    """The steps that a run reports and measures, besides the acknowledgement: those of these methods that the sink
+    has.
     """
 
     def fits(self, handled: DataFrame) -> DataFrame:
@@ -195,12 +163,29 @@ class OpenSink(Protocol):
         """
         return handled
 
-    def acknowledge(self, round: WrittenRound) -> Sequence[Acknowledged | Refused]:
-        """Acknowledge the leases of a round. With its acknowledgement the accepted rows of a lease count, all of them
-        or none. Return the results in the order of the leases; for a lease with records that only the write shows to
-        be refused, a `Refused`, which names at least one.
+    def stage(self, leases: Sequence[AcceptedRows]) -> None:
+        """Prepare the accepted rows of a round. A lease of which `transaction` has refused records comes again."""
+        return
+
+    def put(self, rows: AcceptedRows) -> str:
+        """Put the accepted rows of a lease where they belong, and return that place: their folder, or `ELSEWHERE` and
+        a name (`output/manifest.py`). They count there from the acknowledgement on, all of them or none. If the place
+        is not their folder, the folder is removed then.
         """
         ...
+
+    def transaction(self, state: State, rows: AcceptedRows) -> AbstractContextManager[State]:
+        """Return a context manager for the acknowledgement of a lease, with the state to send it to; by default
+        `state`. A sink in the state's database moves the rows in the same transaction, which ends with the block.
+        Raise RecordsRefused (`outcomes/acknowledging.py`) for records that only this shows to be refused.
+
+        If the end of the transaction is not known, it is repeated once: check whether the first one has committed.
+        """
+        return nullcontext(state)
+
+    def transfer(self) -> None:
+        """Move rows that now count to their last place."""
+        return
 
 
 class Sink(Protocol):
@@ -233,11 +218,3 @@ def records_at(spark: SparkSession, offsets: Mapping[tuple[str, int], OffsetSet]
     runs = [(*at, first, end - 1) for at, some in offsets.items() for first, end in some.ranges]
     given = spark.createDataFrame(runs, "topic string, partition int, first long, last long")
     return given.selectExpr(*AT[:2], "explode(sequence(first, last)) as offset")
-
-
-def discard(context: SinkContext, accepted: Accepted) -> None:
-    """Remove a lease's files after its rows count elsewhere. If the run is killed before this, the sweep removes
-    them.
-    """
-    if accepted.folder is not None:
-        remove_lease(Files(context.spark, accepted.folder), accepted.folder)

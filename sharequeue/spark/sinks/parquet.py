@@ -16,21 +16,20 @@ from pyspark.sql import functions as fn
 from sharequeue.domain.errors import InvalidRequest
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.settings.addresses import is_uri
-from sharequeue.domain.values import Acknowledged, LeaseOutput, OutputRow
+from sharequeue.domain.values import OutputRow
 from sharequeue.spark.output.compaction import CompactionFailed, NewFolder, write_folder
 from sharequeue.spark.output.folders import SinkNames, no_files, sink_root
 from sharequeue.spark.output.manifest import ELSEWHERE, read_counted
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.sinks.interface import (
     AT,
-    Accepted,
+    AcceptedRows,
     OpenSink,
     Replaced,
     Replacement,
     Sink,
     SinkContext,
     Stored,
-    WrittenRound,
     records_at,
 )
 
@@ -196,11 +195,8 @@ class ParquetByLease(Sink):
 class _OpenFiles(OpenSink):
     context: SinkContext
     overlaps = True
+    together = True
 
-    def acknowledge(self, round: WrittenRound) -> list[Acknowledged]:
-        return round.acknowledge(self.context.state, self._output)
-
-    def _output(self, accepted: Accepted) -> LeaseOutput:
+    def put(self, rows: AcceptedRows) -> str:
         sink, state = self.context.names.sink, self.context.state
-        folder = accepted.folder or no_files(self.context.settings, state, sink, accepted.lease.lease_id)
-        return LeaseOutput(sink, folder, accepted.rows)
+        return rows.folder or no_files(self.context.settings, state, sink, rows.lease.lease_id)

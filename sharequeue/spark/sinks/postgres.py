@@ -7,7 +7,7 @@ error rolls everything back. No row passes through the driver. The next run remo
 ended without an acknowledgement.
 
 A row that the table refuses is the outcome of its own record: it is found by dividing the copy (`postgres_copy.py`)
-or the insert (`postgres_move.py`), the lease is returned to the round with the reasons, and comes back without it.
+or the insert (`postgres_move.py`). The lease is refused with the reasons, and comes back without it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import psycopg2
 import sqlalchemy as sa
@@ -32,9 +32,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sharequeue.domain.errors import InvalidRequest
 from sharequeue.domain.names import listed
 from sharequeue.domain.settings import Settings
-from sharequeue.domain.values import Acknowledged, LeaseOutput
 from sharequeue.spark.leasing.crashes import reason_for_letters
-from sharequeue.spark.outcomes.acknowledging import acknowledge
+from sharequeue.spark.outcomes.acknowledging import RecordsRefused, acknowledging_transaction
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.output.manifest import ELSEWHERE
@@ -43,17 +42,15 @@ from sharequeue.spark.sinks.columns import in_table
 from sharequeue.spark.sinks.interface import (
     AT,
     OPTIONAL,
-    Accepted,
+    AcceptedRows,
     OpenSink,
-    Refused,
     Replaced,
     Replacement,
     Sink,
     SinkContext,
     SinkRefused,
+    SinkStep,
     Stored,
-    WrittenRound,
-    discard,
 )
 from sharequeue.spark.sinks.postgres_copy import ATTEMPT, LEASE, OFFSET, RECEIPT, Copier
 from sharequeue.spark.sinks.postgres_exact import (
@@ -78,6 +75,7 @@ from sharequeue.spark.sinks.postgres_tables import (
     staging_tables,
     with_password,
 )
+from sharequeue.state import State
 
 _log = logging.getLogger(__name__)
 
@@ -199,8 +197,11 @@ class OpenTable(OpenSink):
     """By lease id and attempt: the number of copied rows."""
     refused: dict[int, dict[int, str]] = field(default_factory=dict)
     """By lease id and offset: why a row could not be copied."""
+    pieces: dict[int, Sequence[Piece]] = field(default_factory=dict)
+    """By lease id: the pieces that the table accepts one after the other, if it has refused all rows together."""
     staged: set[int] = field(default_factory=set)
     """Leases that have a staging table."""
+    steps: ClassVar[tuple[SinkStep, ...]] = ("stage",)
 
     def fits(self, handled: DataFrame) -> DataFrame:
         """Return the rows unchanged. Raise SinkRefused if the table lacks one of their columns, or has it with
@@ -316,58 +317,55 @@ class OpenTable(OpenSink):
             self._refuse_changed()
         self.sink.on_step("copied")
 
-    def acknowledge(self, round: WrittenRound) -> list[Acknowledged | Refused]:
-        """Copy the accepted rows of a round; then, for each lease, move its rows and acknowledge it."""
+    def stage(self, leases: Sequence[AcceptedRows]) -> None:
+        """Copy the accepted rows of a round into staging tables."""
         # A lease without its refused rows comes back, perhaps with none to copy.
         self.attempts.clear()
         self.refused.clear()
-        with self._alterations_are_named(), round.stage("stage"):
-            folders = {each.lease.lease_id: each.folder for each in round.leases if each.folder is not None}
-            if folders:
+        self.pieces.clear()
+        folders = {rows.lease.lease_id: rows.folder for rows in leases if rows.folder is not None}
+        if folders:
+            with self._alterations_are_named():
                 self._copy(folders, self.context.spark.read.parquet(*map(literal, folders.values())))
-        with self._alterations_are_named(), round.stage("acknowledge"):
-            return round.one_by_one(self.acknowledge_lease)
 
-    def acknowledge_lease(self, accepted: Accepted) -> Acknowledged | Refused:
-        """Move a lease's rows into the table and acknowledge it, in one transaction: exactly once, even if the
-        response to the commit is lost. Return the records that the table refuses, if there are any.
+    def put(self, rows: AcceptedRows) -> str:
+        """Return the table: the rows of the lease are moved there in its `transaction`."""
+        return f"{ELSEWHERE}postgresql:{self.target.schema}.{self.target.name}"
+
+    @contextmanager
+    def transaction(self, state: State, rows: AcceptedRows) -> Iterator[State]:
+        """Move a lease's rows into the table in the transaction of its acknowledgement: exactly once, even if the
+        response to the commit is lost. Raise RecordsRefused if the table refuses records. If it refuses them only
+        together, the transaction is to be repeated.
         """
-        lease_id = accepted.lease.lease_id
-        if lease_id in self.refused:
-            return Refused(self._tried(lease_id).reasons)
-        try:
-            return self._moved(accepted)
-        except (psycopg2.Error, SQLAlchemyError, RowLeftOut) as error:
-            if self._rows(lease_id).refusal(error) is None:
-                raise
-            trial = self._tried(lease_id)
-        if trial.reasons:
-            return Refused(trial.reasons)
-        return self._moved(accepted, trial.pieces)
+        lease_id, on_step = rows.lease.lease_id, self.sink.on_step
+        with self._alterations_are_named():
+            if lease_id in self.refused:
+                raise RecordsRefused(self._tried(lease_id).reasons)
+            try:
+                with acknowledging_transaction(state) as (connection, joined):
+                    self._move(connection, rows)
+                    on_step("inserted")
+                    yield joined
+                    on_step("acknowledged")
+            except (psycopg2.Error, SQLAlchemyError, RowLeftOut) as error:
+                if lease_id in self.pieces or self._rows(lease_id).refusal(error) is None:
+                    raise
+                trial = self._tried(lease_id)
+                self.pieces[lease_id] = trial.pieces
+                raise RecordsRefused(trial.reasons) from error
+            on_step("committed")
+            self._drop(lease_id)
+            on_step("dropped")
 
-    def _moved(self, accepted: Accepted, pieces: Sequence[Piece] = (WHOLE,)) -> Acknowledged:
-        lease, state, on_step = accepted.lease, self.context.state, self.sink.on_step
-        where = f"{ELSEWHERE}postgresql:{self.target.schema}.{self.target.name}"
-        output = LeaseOutput(self.context.names.sink, where, accepted.rows)
-
-        def around(connection: sa.Connection, send: Callable[[], Acknowledged]) -> Acknowledged:
-            if not self._counts_already(connection, lease.lease_id):
-                cursor = cursor_of(connection)
-                self._rows(lease.lease_id).move(cursor, accepted.rows, pieces)
-                self._refuse_retyped(cursor)
-            on_step("inserted")
-            acknowledged = send()
-            on_step("acknowledged")
-            return acknowledged
-
-        acknowledged = acknowledge(
-            state, lease, accepted.acknowledgement, [output, *accepted.outputs], around
-        )
-        on_step("committed")
-        self._drop(lease.lease_id)
-        discard(self.context, accepted)
-        on_step("dropped")
-        return acknowledged
+    def _move(self, connection: sa.Connection, rows: AcceptedRows) -> None:
+        """Move a lease's rows into the table, unless an earlier transaction was committed."""
+        lease_id = rows.lease.lease_id
+        if self._counts_already(connection, lease_id):
+            return
+        cursor = cursor_of(connection)
+        self._rows(lease_id).move(cursor, rows.count, self.pieces.get(lease_id, (WHOLE,)))
+        self._refuse_retyped(cursor)
 
     def _tried(self, lease_id: int) -> Trial:
         """Return what the table refuses of a lease. Nothing is changed. Raise SinkRefused if it refuses records after

@@ -25,17 +25,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sharequeue.domain.values import Acknowledged, LeaseOutput, Transfer
+from sharequeue.domain.values import Transfer
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import remove_lease
 from sharequeue.spark.output.manifest import ELSEWHERE, PENDING
 from sharequeue.spark.output.parquet import ColumnChanged, read_parquet
 from sharequeue.spark.sinks.columns import Shape, as_table, by_name, unfit_rejected
-from sharequeue.spark.sinks.interface import Accepted, OpenSink, SinkContext, SinkRefused, WrittenRound
+from sharequeue.spark.sinks.interface import AcceptedRows, OpenSink, SinkContext, SinkRefused, SinkStep
 from sharequeue.spark.waits import named_wait
 
 _log = logging.getLogger(__name__)
@@ -77,6 +77,8 @@ class OpenTransfer(OpenSink):
     context: SinkContext
     table: NumberedTable
     on_step: Callable[[Step], None]
+    together: ClassVar[bool] = True
+    steps: ClassVar[tuple[SinkStep, ...]] = ("transfer",)
 
     def fits(self, handled: DataFrame) -> DataFrame:
         """Return the rows, with each record rejected that the table would refuse. Raise SinkRefused if the table
@@ -85,23 +87,14 @@ class OpenTransfer(OpenSink):
         there = self.table.shape()
         return unfit_rejected(handled, there, by_name(self.table.name, there, handled.schema))
 
-    def acknowledge(self, round: WrittenRound) -> list[Acknowledged]:
-        """Acknowledge the leases of a round, so that their files count, and transfer the files. The next round or run
-        repeats a transfer that fails.
-        """
-        acknowledged = round.acknowledge(self.context.state, self._output)
-        with round.stage("transfer"):
-            self.transfer()
-        return acknowledged
-
-    def _output(self, accepted: Accepted) -> LeaseOutput:
-        where = f"{ELSEWHERE}{self.table.name}" if accepted.folder is None else f"{PENDING}{accepted.folder}"
-        return LeaseOutput(self.context.names.sink, where, accepted.rows)
+    def put(self, rows: AcceptedRows) -> str:
+        """Return the folder of the rows, marked for the table."""
+        return f"{ELSEWHERE}{self.table.name}" if rows.folder is None else f"{PENDING}{rows.folder}"
 
     def transfer(self, wait_seconds: float = 0.0) -> None:
         """Transfer all pending files, including those that another process has left behind. While another process has
         claimed a transfer, wait for it up to `wait_seconds`, then return: that process also transfers what is pending
-        when it has finished.
+        when it has finished. The next round or run repeats a transfer that fails.
         """
         self.on_step("acknowledged")
         deadline = time.monotonic() + wait_seconds

@@ -17,6 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidRecordState, ShareError
+from sharequeue.domain.values import Acknowledged
 from sharequeue.spark import round as round_module
 from sharequeue.spark import rounds as rounds_module
 from sharequeue.spark.handler import Handler, MostFailed
@@ -26,8 +28,6 @@ from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.progress import Progress
 from sharequeue.state import State, locks
 from sharequeue.state.calls import LeaseAcknowledgement
-from sharequeue.domain.errors import InvalidRecordState, ShareError
-from sharequeue.domain.values import Acknowledged
 from tests import single
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic

@@ -287,7 +287,7 @@ def test_columns_bind_when_rows_count(
         raise InvalidRecordState("refused here")
 
     with monkeypatch.context() as patched:
-        patched.setattr("sharequeue.spark.sinks.interface.acknowledge_all", refused)
+        patched.setattr("sharequeue.spark.round.acknowledge_all", refused)
         with pytest.raises(InvalidRecordState, match="refused here"):
             run_job(job("map(1, 2) as n"), holder)
     assert run_job(job("1 as n"), holder).accepted == 2

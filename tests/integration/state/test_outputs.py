@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
@@ -16,10 +16,11 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.domain.errors import InvalidRecordState, InvalidRequest
 from sharequeue.domain.offsets import EMPTY, OffsetSet
-from sharequeue.domain.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, SharePartition
+from sharequeue.domain.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.spark.outcomes import acknowledging
+from sharequeue.spark.outcomes.acknowledging import to_send
 from sharequeue.spark.outcomes.outcomes import Acknowledgement
 from sharequeue.state import State
 from tests import single
@@ -115,19 +116,20 @@ def test_a_driver_that_is_stopped_in_its_acknowledgement_holds_up_nobody(
     the whole again, once."""
     monkeypatch.setattr(acknowledging, "STOPPED_MS", 2000)
     lease = held(state, "m")
-    turns: list[Acknowledged] = []
+    turns: list[State] = []
 
-    def around(connection: sa.Connection, result: Callable[[], Acknowledged]) -> Acknowledged:
-        acknowledged = result()
-        turns.append(acknowledged)
-        if len(turns) == 1:  # stopped here: another one wants the share-partition, and gets it
-            assert single.renew(state, held(state, "other")) > state.now()
-            monkeypatch.setattr(acknowledging, "STOPPED_MS", 60_000)
-        return acknowledged
+    @contextmanager
+    def transaction(of: State) -> Iterator[State]:
+        with acknowledging.acknowledging_transaction(of) as (_, joined):
+            yield joined
+            turns.append(joined)
+            if len(turns) == 1:  # stopped here: another one wants the share-partition, and gets it
+                assert single.renew(state, held(state, "other")) > state.now()
+                monkeypatch.setattr(acknowledging, "STOPPED_MS", 60_000)
 
-    outcomes = Acknowledgement({ACCEPT: lease.offsets}, 0, EMPTY)
-    assert acknowledging.acknowledge(state, lease, outcomes, output(lease), around).accepted == 10
-    assert [turn.accepted for turn in turns] == [10, 10]
+    given = to_send(lease, Acknowledgement({ACCEPT: lease.offsets}, 0, EMPTY), output(lease))
+    assert acknowledging.acknowledge(state, given, transaction).accepted == 10
+    assert len(turns) == 2
     assert [lease_id for lease_id, _, _ in counted(state)] == [lease.lease_id]
     assert state.figures.verify("g") == []
 
@@ -143,7 +145,7 @@ def test_what_retention_takes_from_a_lease_with_times_not_before_is_accepted_all
     delayed = Acknowledgement(
         outcomes, 0, EMPTY, {later: OffsetSet.of((6, 8)), later + 60: OffsetSet.of((8, 10))}
     )
-    acknowledged = acknowledging.acknowledge(state, lease, delayed, output(lease))
+    acknowledged = acknowledging.acknowledge(state, to_send(lease, delayed, output(lease)))
     assert (acknowledged.accepted, acknowledged.released, acknowledged.spso) == (6, 4, 6)
     assert [lease_id for lease_id, _, _ in counted(state)] == [lease.lease_id]
     (status,) = state.figures.describe("g")

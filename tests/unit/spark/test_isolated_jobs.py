@@ -12,13 +12,13 @@ import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from sharequeue.domain.errors import InvalidTimestamp
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import READ_UNCOMMITTED, Delivery, Lease, SharePartition
 from sharequeue.spark.handler import MostFailed
 from sharequeue.spark.isolated_jobs import IsolatedJobs, SparkJob, kind_of
 from sharequeue.spark.leasing.crashes import ProcessKilled, parts_of
 from sharequeue.spark.output.lease_files import WrittenFiles
-from sharequeue.domain.errors import InvalidTimestamp
-from sharequeue.domain.offsets import OffsetSet
-from sharequeue.domain.values import READ_UNCOMMITTED, Delivery, Lease, SharePartition
 from tests.oracle.share_partition import part_size
 
 RAISED = """[TASK_WRITE_FAILED] Task failed. Caused by: org.apache.spark.api.python.PythonException:
