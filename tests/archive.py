@@ -134,13 +134,13 @@ def _broker(made: Path, folder: Path) -> None:
         with Topics(Settings.load(home.path, bootstrap_servers=address["bootstrap.servers"])) as topics:
             topics.create("trained", 2)
         producer = Producer({**address, "transactional.id": "trained"})
-        producer.init_transactions(30)
+        producer.init_transactions(PATIENCE_SECONDS)
         producer.begin_transaction()
         producer.produce("trained", b"value")
-        producer.commit_transaction(30)
+        producer.commit_transaction(PATIENCE_SECONDS)
         consumer = Consumer({**address, "group.id": "trained", "auto.offset.reset": "earliest"})
         consumer.subscribe(["trained"])
-        consumer.poll(30)
+        consumer.poll(PATIENCE_SECONDS)
         consumer.close()
     finally:
         # The archive is written when the JVM ends.

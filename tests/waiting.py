@@ -116,4 +116,4 @@ def running(coordinator: Coordinator) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(60)
+        thread.join(PATIENCE_S)

@@ -21,7 +21,7 @@ from sharequeue.kafka.reading import RecordReader, scan
 from tests.fixtures.deadletters import GivenUp, execute
 from tests.fixtures.raw_records import RawRecord, damage, produce_raw
 from tests.integration.consumer.share_group import poll_some, work_on
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 Make = Callable[..., GivenUp]
 
@@ -103,7 +103,7 @@ def test_a_batch_too_large_for_a_client_is_sound(given_up: Make) -> None:
     producer = Producer(client_config(case.settings, compression_type="zstd", **large))
     for _ in range(240):
         producer.produce(case.topic, b"a" * 500_000, partition=0)
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
     with work_on(case.settings, case.database, f"{case.group}-2") as work:
         with work.consumer(case.topic, receive_message_max_bytes=60_000_000) as consumer:
             messages = poll_some(consumer, 242)

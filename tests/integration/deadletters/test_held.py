@@ -75,7 +75,7 @@ def test_held_dead_letters_are_shown_until_they_are_written(
     assert (first["group"], first["topic"]) == (held.group, held.topic)
     assert {first["partition"], second["partition"]} == {0, 1}
     assert first["reason"].startswith("3 dead letters wait: ")
-    assert 0 <= first["age_seconds"] < 60
+    assert first["age_seconds"] >= 0
     assert "set its config `errors.deadletterqueue.group.enable=true`" in first["reason"]
     assert len(metrics(client)) == 2
     assert metrics(client)[0].endswith(" 3.0")

@@ -39,6 +39,7 @@ from tests import single
 from tests.fixtures.stack import MakeTopic
 from tests.integration.service.openapi import conforming
 from tests.integration.service.test_service import serving
+from tests.waiting import PATIENCE_S
 
 Answer = dict[str, Any]
 Ask = Callable[..., Answer]
@@ -418,7 +419,7 @@ def test_why_nothing_can_be_leased_is_said_over_http(settings: Settings, private
     url = private_database.engine.url.render_as_string(hide_password=False)
 
     def said() -> tuple[str | None, str | None, int | None]:
-        answer = httpx.get(f"{where}/v1/groups/g", trust_env=False)
+        answer = httpx.get(f"{where}/v1/groups/g", trust_env=False, timeout=PATIENCE_S)
         conforming(answer)
         (found,) = answer.json()["offsets"]
         (status,) = state.figures.describe("g")

@@ -164,7 +164,7 @@ def _ended(client: socket.socket) -> bool:
 
 def said(address: tuple[str, int], *parts: bytes, until: bytes | None = None) -> bytes:
     """What the service answers to these bytes before it closes; up to a text that must come, or for a moment."""
-    with socket.create_connection(address, timeout=0.5 if until is None else 30) as client:
+    with socket.create_connection(address, timeout=0.5 if until is None else PATIENCE_S) as client:
         with contextlib.suppress(ConnectionError):
             for each in parts:
                 client.sendall(each)
@@ -375,7 +375,10 @@ def test_many_probes_ask_the_servers_once(
         probes = [
             pool.submit(httpx.get, f"{url}/ready", trust_env=False, timeout=PATIENCE_S) for _ in range(30)
         ]
-        assert httpx.post(f"{url}{PATH}", json=BEAT, trust_env=False).json()["error_code"] == 0
+        assert (
+            httpx.post(f"{url}{PATH}", json=BEAT, trust_env=False, timeout=PATIENCE_S).json()["error_code"]
+            == 0
+        )
         go_on.set()
         assert {each.result().status_code for each in probes} == {200}
     assert 1 <= len(asked) <= 3

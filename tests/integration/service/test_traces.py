@@ -80,6 +80,6 @@ def test_from_the_environment_of_a_run_to_sql_and_log(
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/health", trust_env=False).is_success
+        return httpx.get(f"{url}/health", trust_env=False, timeout=PATIENCE_S).is_success
     except httpx.HTTPError:
         return False

@@ -169,7 +169,10 @@ def test_a_certificate_is_the_principal_of_its_connection_alone(tmp_path: Path) 
 
 def test_a_refused_body_is_read_to_its_end() -> None:
     """The client gets the response, and the connection serves the next request."""
-    with serving() as port, httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+    with (
+        serving() as port,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE_S) as client,
+    ):
         for _ in range(3):
             assert client.post("/refuse", content=b"x" * 500_000).status_code == 401
             assert client.post("/read", content=b"xyz").json()["length"] == 3
@@ -229,7 +232,7 @@ def test_a_client_names_what_tls_lacks(tmp_path: Path) -> None:
     pair = authority.signed("service")
 
     def failure(address: ServiceAddress) -> str:
-        transport = ServiceTransport(address, timeout=30)
+        transport = ServiceTransport(address, timeout=PATIENCE_S)
         with contextlib.closing(transport), pytest.raises(CoordinatorNotAvailable) as found:
             transport(HeartbeatRequest("g", "m", 0))
         return found.value.message
