@@ -116,6 +116,7 @@ class _Worker:
     def __init__(self, function: RowFunction, columns: pa.Schema, on_error: str) -> None:
         self.function = function
         self.columns = columns
+        self.names = frozenset(columns.names)
         self.on_error = on_error
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -161,10 +162,10 @@ class _Worker:
             row = self.function(record)
             if row is None:
                 return ACCEPT, None, None, None
-            if not isinstance(row, Mapping):
+            if not isinstance(row, (dict, Mapping)):
                 raise TypeError(f"the function returned a {type(row).__name__}: expected a dict, or None")
             row = dict(row)
-            if strange := set(row) - set(self.columns.names):
+            if strange := row.keys() - self.names:
                 raise KeyError(f"{', '.join(sorted(map(str, strange)))} not declared among the columns")
         except (Exception, SystemExit) as error:  # `sys.exit` in the function ends no worker
             # Check by attribute: the worker may have one `Reject` from here and another from its own import.
@@ -206,7 +207,8 @@ def _records(batch: pa.RecordBatch) -> list[dict[str, Any] | Exception]:
         columns = [python_values(column) for column in batch.columns]
     except Exception:
         return [_record(batch.slice(at, 1)) for at in range(batch.num_rows)]
-    return [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+    names = batch.schema.names  # made anew by each call
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _record(batch: pa.RecordBatch) -> dict[str, Any] | Exception:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date, datetime, time, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
 from math import inf
 from numbers import Number
 from typing import Any
@@ -23,7 +23,10 @@ from pyspark.cloudpickle import register_pickle_by_value
 
 __all__ = ["exact_array", "python_values"]
 
-_Check = Callable[[Any, pa.DataType], Any]
+_Check = Callable[[Sequence[Any], pa.DataType], Sequence[Any]]
+_NOTHING = type(None)
+_EPOCH = datetime(1970, 1, 1)
+_MICROSECOND, _DAY = timedelta(microseconds=1), timedelta(days=1)
 _MOST_SHOWN = 200
 
 
@@ -34,30 +37,43 @@ def exact_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
     A number in a `float` column becomes the nearest one that it has, because almost no decimal fraction has an exact
     one. A datetime without a time zone is UTC.
     """
-    return pa.array(_all_checked(values, field), field.type)
+    return pa.array(_exact(values, field), field.type)
 
 
-def _all_checked(values: Any, field: pa.Field) -> list[Any]:
-    checked = _CHECKS.get(field.type.id)
+def _exact(values: Sequence[Any], field: pa.Field) -> Sequence[Any]:
+    """Return the values of a column, as Arrow stores them exactly. A part of nested values is checked as one column,
+    too: a check for each value took half the time of a record."""
+    check = _CHECKS.get(field.type.id)
     kinds = set(map(type, values))
-    if type(None) in kinds and not field.nullable:
+    if _NOTHING in kinds and not field.nullable:
         # Spark would read a zero or an empty text.
         raise ValueError(f"null in {field.name}, which the column's type does not allow")
-    if checked is None or kinds <= _plain(field.type):
-        return list(values)
-    return [None if value is None else checked(value, field.type) for value in values]
+    if check is None or kinds <= _plain(field.type):
+        return values
+    if _NOTHING not in kinds:
+        return check(values, field.type)
+    checked = iter(check([value for value in values if value is not None], field.type))
+    return [None if value is None else next(checked) for value in values]
 
 
 def _plain(kind: pa.DataType) -> set[type]:
     """Return the types of Python whose values need no check: Arrow stores them exactly or raises."""
-    nothing = type(None)
     if pa.types.is_integer(kind):
-        return {int, nothing}
+        return {int, _NOTHING}
     if pa.types.is_float64(kind):
-        return {float, int, nothing}
+        return {float, int, _NOTHING}
     if pa.types.is_date(kind):
-        return {date, nothing}
-    return {nothing}
+        return {date, _NOTHING}
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return {datetime, _NOTHING}
+    if pa.types.is_duration(kind):
+        return {timedelta, _NOTHING}
+    return {_NOTHING}
+
+
+def _each(check: Callable[[Any, pa.DataType], Any]) -> _Check:
+    """Return the check of a column from that of a value."""
+    return lambda values, kind: [check(value, kind) for value in values]
 
 
 def _whole(value: Any, kind: pa.DataType) -> int:
@@ -66,21 +82,21 @@ def _whole(value: Any, kind: pa.DataType) -> int:
     return int(value)
 
 
-def _float(value: Any, kind: pa.DataType) -> Any:
-    if not _is_number(value) or (value == value and float(value) != value):
-        raise _unfit(value, kind)
-    if isinstance(value, int):
-        return value  # Arrow raises if it has too many digits
-    found = float(value)
-    if not pa.types.is_float64(kind):
-        held = pa.scalar(found, kind).as_py()
-        if (held == 0) != (found == 0) or (abs(held) == inf) != (abs(found) == inf):
+def _floats(values: Sequence[Any], kind: pa.DataType) -> list[Any]:
+    for value in values:
+        if not _is_number(value) or (value == value and float(value) != value):
             raise _unfit(value, kind)
+    # Arrow raises for a whole number that has too many digits.
+    found = [value if isinstance(value, int) else float(value) for value in values]
+    if not pa.types.is_float64(kind):
+        for value, held in zip(found, pa.array(found, kind).to_pylist(), strict=True):
+            if (held == 0) != (value == 0) or (abs(held) == inf) != (abs(value) == inf):
+                raise _unfit(value, kind)
     return found
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, Number) and not isinstance(value, (bool, complex))
+    return isinstance(value, (int, float, Number)) and not isinstance(value, (bool, complex))
 
 
 def _date(value: Any, kind: pa.DataType) -> date:
@@ -117,23 +133,35 @@ def _duration(value: Any, kind: pa.DataType) -> timedelta:
     return value
 
 
-def _list(value: Any, kind: pa.DataType) -> list[Any]:
+def _lists(values: Sequence[Any], kind: pa.DataType) -> list[list[Any]]:
+    lists = [value if type(value) is list else _as_list(value, kind) for value in values]
+    parts = list(itertools.chain.from_iterable(lists))
+    return _divided(_exact(parts, kind.value_field), map(len, lists))
+
+
+def _as_list(value: Any, kind: pa.DataType) -> list[Any]:
     if isinstance(value, (str, bytes, bytearray, memoryview)) or not (
         isinstance(value, Sequence) or hasattr(value, "__array__")
     ):
         raise _unfit(value, kind, "a list")
-    return _all_checked(value, kind.value_field)
+    return list(value)
 
 
-def _map(value: Any, kind: pa.DataType) -> list[tuple[Any, Any]]:
-    pairs = value.items() if isinstance(value, Mapping) else value
-    if not isinstance(value, (Mapping, list, tuple)):
+def _pairs(values: Sequence[Any], kind: pa.DataType) -> list[list[tuple[Any, Any]]]:
+    given = [_pairs_of(value, kind) for value in values]
+    keys = _exact([key for some in given for key, _ in some], kind.key_field)
+    items = _exact([item for some in given for _, item in some], kind.item_field)
+    found = _divided(list(zip(keys, items, strict=True)), map(len, given))
+    for value, some in zip(values, found, strict=True):
+        if _twice([key for key, _ in some]):
+            raise ValueError(f"{_shown(value)} has a key twice")
+    return found
+
+
+def _pairs_of(value: Any, kind: pa.DataType) -> list[tuple[Any, Any]]:
+    if not isinstance(value, (dict, list, tuple, Mapping)):
         raise _unfit(value, kind, "a dict")
-    keys, items = zip(*pairs, strict=True) if pairs else ((), ())
-    found = _all_checked(keys, kind.key_field)
-    if _twice(found):
-        raise ValueError(f"{_shown(value)} has a key twice")
-    return list(zip(found, _all_checked(items, kind.item_field), strict=True))
+    return list(value.items() if isinstance(value, (dict, Mapping)) else value)
 
 
 def _twice(keys: Sequence[Any]) -> bool:
@@ -143,19 +171,38 @@ def _twice(keys: Sequence[Any]) -> bool:
         return any(key in keys[:at] for at, key in enumerate(keys))
 
 
-def _struct(value: Any, kind: pa.DataType) -> dict[str, Any]:
+def _structs(values: Sequence[Any], kind: pa.DataType) -> list[dict[str, Any]]:
     fields = [kind.field(at) for at in range(kind.num_fields)]
     names = [field.name for field in fields]
+    given = [_named(value, kind, names) for value in values]
+    return _rows(
+        names, [_exact([value.get(field.name) for value in given], field) for field in fields], len(given)
+    )
+
+
+def _named(value: Any, kind: pa.DataType, names: Sequence[str]) -> Mapping[str, Any]:
     if isinstance(value, tuple):
         given = getattr(value, "__fields__", None) or getattr(value, "_fields", None) or names
         if len(given) != len(value):
             raise _unfit(value, kind, f"{len(names)} values")
         value = dict(zip(given, value, strict=True))
-    if not isinstance(value, Mapping):
+    if not isinstance(value, (dict, Mapping)):
         raise _unfit(value, kind, "a dict")
     if strange := [name for name in value if name not in names]:
         raise KeyError(f"{', '.join(map(str, strange))} not among the fields {', '.join(names)}")
-    return {field.name: _all_checked([value.get(field.name)], field)[0] for field in fields}
+    return value
+
+
+def _rows(names: Sequence[str], columns: Sequence[Sequence[Any]], count: int) -> list[dict[str, Any]]:
+    """Return columns as rows; there may be no column."""
+    rows = zip(*columns, strict=True) if columns else itertools.repeat((), count)
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _divided(parts: Sequence[Any], sizes: Iterable[int]) -> list[list[Any]]:
+    """Divide the parts of all lists among these lists."""
+    rest = iter(parts)
+    return [list(itertools.islice(rest, size)) for size in sizes]
 
 
 def _nested(kind: pa.DataType) -> bool:
@@ -167,24 +214,24 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 _CHECKS: Mapping[int, _Check] = {
-    lib.Type_INT8: _whole,
-    lib.Type_INT16: _whole,
-    lib.Type_INT32: _whole,
-    lib.Type_INT64: _whole,
-    lib.Type_HALF_FLOAT: _float,
-    lib.Type_FLOAT: _float,
-    lib.Type_DOUBLE: _float,
-    lib.Type_DATE32: _date,
-    lib.Type_TIMESTAMP: _moment,
-    lib.Type_DURATION: _duration,
-    lib.Type_TIME32: _time_of_day,
-    lib.Type_TIME64: _time_of_day,
-    lib.Type_LIST: _list,
-    lib.Type_LARGE_LIST: _list,
-    lib.Type_MAP: _map,
-    lib.Type_STRUCT: _struct,
+    lib.Type_INT8: _each(_whole),
+    lib.Type_INT16: _each(_whole),
+    lib.Type_INT32: _each(_whole),
+    lib.Type_INT64: _each(_whole),
+    lib.Type_HALF_FLOAT: _floats,
+    lib.Type_FLOAT: _floats,
+    lib.Type_DOUBLE: _floats,
+    lib.Type_DATE32: _each(_date),
+    lib.Type_TIMESTAMP: _each(_moment),
+    lib.Type_DURATION: _each(_duration),
+    lib.Type_TIME32: _each(_time_of_day),
+    lib.Type_TIME64: _each(_time_of_day),
+    lib.Type_LIST: _lists,
+    lib.Type_LARGE_LIST: _lists,
+    lib.Type_MAP: _pairs,
+    lib.Type_STRUCT: _structs,
 }
-"""By the id of a type: the check of its values. Arrow stores values of other types exactly, or raises."""
+"""By the id of a type: the check of a column's values. Arrow stores values of other types exactly, or raises."""
 
 
 def _unfit(value: Any, kind: pa.DataType, expected: str = "") -> Exception:
@@ -205,33 +252,35 @@ def python_values(array: pa.Array) -> list[Any]:
     """
     kind = array.type
     if pa.types.is_timestamp(kind):
-        # Python may not know the session's time zone.
-        return _times(array if kind.tz is None else array.cast(pa.timestamp(kind.unit, "UTC")))
+        # Not by Arrow, which asks for the time zone for each value; and Python may not know the session's.
+        counts = array.cast(pa.timestamp("us", kind.tz)).view(pa.int64())
+        return _times(counts, _EPOCH if kind.tz is None else _EPOCH.replace(tzinfo=UTC), _MICROSECOND)
     if pa.types.is_date(kind):
-        return _times(array)
+        return _times(array.cast(pa.date32()).view(pa.int32()), _EPOCH.date(), _DAY)
     if pa.types.is_struct(kind):
         names = [kind.field(at).name for at in range(kind.num_fields)]
-        rows: Iterator[Any] = zip(*map(python_values, array.flatten()), strict=True)
-        return _where_valid(array, [dict(zip(names, row, strict=True)) for row in rows])
+        columns = [python_values(part) for part in array.flatten()]
+        return _where_valid(array, _rows(names, columns, len(array)))
     if pa.types.is_map(kind):
         return _maps(array)
     if _is_list(kind):
-        return _where_valid(array, _divided(array, python_values(_used(array, array.values))))
+        return _where_valid(array, _divided(python_values(_used(array, array.values)), _sizes(array)))
     return list(array.to_pylist())
 
 
-def _times(array: pa.Array) -> list[Any]:
+def _times(counts: pa.Array, since: date, unit: timedelta) -> list[Any]:
+    values = counts.to_pylist()
     try:
-        return list(array.to_pylist())
-    except (ValueError, OverflowError):
-        return [_time(each) for each in array]
+        return [None if value is None else since + value * unit for value in values]
+    except OverflowError:
+        return [_time(value, since, unit) for value in values]
 
 
-def _time(scalar: pa.Scalar) -> Any:
+def _time(value: int | None, since: date, unit: timedelta) -> date | int | None:
     try:
-        return scalar.as_py()
-    except (ValueError, OverflowError):
-        return scalar.value
+        return None if value is None else since + value * unit
+    except OverflowError:
+        return value
 
 
 def _maps(array: pa.Array) -> list[Any]:
@@ -242,7 +291,7 @@ def _maps(array: pa.Array) -> list[Any]:
             strict=True,
         )
     )
-    divided = _divided(array, pairs)
+    divided = _divided(pairs, _sizes(array))
     if _nested(array.type.key_type):
         return _where_valid(array, divided)
     if any(_twice([key for key, _ in some]) for some in divided):
@@ -256,9 +305,8 @@ def _used(array: pa.Array, parts: pa.Array) -> pa.Array:
     return parts.slice(first, end - first)
 
 
-def _divided(array: pa.Array, parts: Sequence[Any]) -> list[list[Any]]:
-    ends = array.offsets.to_pylist()
-    return [list(parts[a - ends[0] : b - ends[0]]) for a, b in itertools.pairwise(ends)]
+def _sizes(array: pa.Array) -> Iterator[int]:
+    return (end - first for first, end in itertools.pairwise(array.offsets.to_pylist()))
 
 
 def _where_valid(array: pa.Array, values: Sequence[Any]) -> list[Any]:
