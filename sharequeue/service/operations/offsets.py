@@ -13,7 +13,6 @@ from sharequeue.domain.errors import InvalidRequest, ShareError, UnknownTopicOrP
 from sharequeue.domain.figures import SharePartitionStatus
 from sharequeue.domain.names import shown
 from sharequeue.domain.values import ResetRow
-from sharequeue.groups.group_names import awaited_share_partitions
 from sharequeue.reports.remarks import joined_remarks, remarks_of
 from sharequeue.service.error_responses import error_fields
 from sharequeue.service.messages import (
@@ -96,9 +95,13 @@ def describe_offsets(principal: Principal, body: DescribeOffsetsBody) -> Answer:
         database = principal.database
         principal.require(group_id, "DESCRIBE")
         found = {(each.topic, each.partition): each for each in State(database).figures.describe(group_id)}
-        remarks = joined_remarks(remarks_of(database, group_id, found.values()))
-        awaited = awaited_share_partitions(database, group_id)
-        named: list[tuple[str, int]] = sorted({*found, *awaited})
+        noted = remarks_of(database, group_id, found.values())
+        remarks = joined_remarks(noted)
+        # A partition without state has a remark.
+        noted_at = {
+            (each.topic, each.partition) for each in noted if each.topic and each.partition is not None
+        }
+        named: list[tuple[str, int]] = sorted(noted_at | found.keys())
         if topics is not None:
             named = [(topic.topic_name, part) for topic in topics for part in topic.partitions]
         refused = principal.refused_topics({topic for topic, _ in named}, "DESCRIBE")
