@@ -8,7 +8,7 @@ time. Every finding other than ok ends with what to do. Nothing is changed here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -120,13 +120,22 @@ def _ports(home: Home) -> list[DoctorFinding]:
 
 def examine_servers(settings: Settings) -> list[DoctorFinding]:
     """Check the configured jars, database, schema, clock, broker, service and versions."""
-    return [
-        _jars(settings),
-        *_database(settings),
-        _broker(settings),
-        _service(settings),
-        DoctorFinding("packages", OK, ", ".join(_versions())),
-    ]
+    with ExitStack() as stack:
+        database: Database | None = None
+        try:
+            database = stack.enter_context(Database.open(settings))
+            found = _database(database)
+        except SettingMissing as error:
+            found = [DoctorFinding("database", FAILURE, str(error))]
+        if found[0].level == FAILURE:
+            database = None  # it would be waited for once more
+        return [
+            _jars(settings),
+            *found,
+            _broker(settings, database),
+            _service(settings),
+            DoctorFinding("packages", OK, ", ".join(_versions())),
+        ]
 
 
 def _jars(settings: Settings) -> DoctorFinding:
@@ -142,11 +151,7 @@ def _jars(settings: Settings) -> DoctorFinding:
     return DoctorFinding("jars", FAILURE, seen, "run `sharequeue up`, which fetches them")
 
 
-def _database(settings: Settings) -> list[DoctorFinding]:
-    try:
-        database = Database.open(settings)
-    except SettingMissing as error:
-        return [DoctorFinding("database", FAILURE, str(error))]
+def _database(database: Database) -> list[DoctorFinding]:
     try:
         with database.transaction() as connection:
             before = datetime.now(UTC)
@@ -187,8 +192,6 @@ def _database(settings: Settings) -> list[DoctorFinding]:
             ]
         remedy = "run `sharequeue up`, or set SHAREQUEUE_DATABASE_URL to a running server"
         return [DoctorFinding("database", FAILURE, f"does not answer ({reason})", remedy)]
-    finally:
-        database.close()
 
 
 def _takes_single_statements(database: Database) -> bool:
@@ -370,7 +373,7 @@ def _identity(database: Database) -> DoctorFinding:
     )
 
 
-def _broker(settings: Settings) -> DoctorFinding:
+def _broker(settings: Settings, database: Database | None) -> DoctorFinding:
     remedy = "if you have no broker, run `sharequeue up`"
     try:
         with Topics(settings, timeout=5) as topics:
@@ -381,24 +384,24 @@ def _broker(settings: Settings) -> DoctorFinding:
         return DoctorFinding("broker", FAILURE, str(error))
     except ShareError as error:
         return DoctorFinding("broker", FAILURE, error.message.rstrip("."), remedy)
-    if wrong := _other_cluster(settings, cluster_id):
+    if database is not None and (wrong := _other_cluster(database, cluster_id)):
         return DoctorFinding("broker", FAILURE, wrong)
     return DoctorFinding("broker", OK, f"{brokers} at {settings.bootstrap_servers}, cluster {cluster_id}")
 
 
-def _other_cluster(settings: Settings, cluster_id: str) -> str | None:
+def _other_cluster(database: Database, cluster_id: str) -> str | None:
     """Return why the state does not belong to this Kafka cluster. None if it does, and if the state cannot be asked,
     or is a copy: the findings on the database tell that.
     """
     try:
-        with Database.open(settings) as database, database.transaction() as connection:
+        with database.transaction() as connection:
             administration = State(Joined(connection)).administration
             if not administration.place().is_copy:
                 administration.check_cluster(cluster_id)
             connection.rollback()  # The first check binds the state.
     except InconsistentClusterId as error:
         return error.message
-    except (SettingMissing, ShareError, SchemaOutdated, SQLAlchemyError):
+    except (ShareError, SchemaOutdated, SQLAlchemyError):
         return None
     return None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -20,7 +19,7 @@ from sharequeue.database.migrations import (
     migrate,
 )
 from sharequeue.database.schema_files import Migration
-from sharequeue.domain.settings import RoleNames, Settings
+from sharequeue.domain.settings import RoleNames
 from sharequeue.local.doctor import FAILURE, _database
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -84,7 +83,6 @@ def test_a_login_that_may_not_migrate_is_told_the_grants(
     make_database: MakeDatabase,
     login: str,
     one_file: Callable[[str], None],
-    tmp_path: Path,
 ) -> None:
     """Without CREATE on the database the two schemas are named, and with them the migration is done."""
     one_file("create table sharequeue_internal.t (i int)")
@@ -102,8 +100,7 @@ def test_a_login_that_may_not_migrate_is_told_the_grants(
     with pytest.raises(SchemaForbidden, match=f"alter role {login} createrole"):
         migrate(there, roles=RoleNames())
     _as_superuser(database, there, "create schema sharequeue")
-    url = there.engine.url.render_as_string(hide_password=False)
-    [found] = _database(Settings.load(tmp_path, database_url=url))
+    [found] = _database(there)
     assert (
         "refuses a statement (permission denied for schema sharequeue): give the login a role" in found.text
     )
@@ -172,15 +169,12 @@ def test_roles_may_be_made_by_two_databases_at_once(database: Database) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
-def test_a_database_of_another_encoding_is_refused(
-    make_database: MakeDatabase, tmp_path: Path, encoding: str
-) -> None:
+def test_a_database_of_another_encoding_is_refused(make_database: MakeDatabase, encoding: str) -> None:
     """By the migration, before anything is changed, and by doctor: a name or an error may have any letter."""
     there = make_database(f"encoding '{encoding}' locale 'C' template template0", superuser=True)
     with pytest.raises(EncodingNotSupported, match=f"its encoding is {encoding}, .* encoding 'UTF8'"):
         migrate(there)
-    url = there.engine.url.render_as_string(hide_password=False)
-    [found] = _database(Settings.load(tmp_path, database_url=url))
+    [found] = _database(there)
     assert (found.subject, found.level) == ("database", FAILURE)
     assert f"its encoding is {encoding}" in found.text
 

@@ -152,7 +152,7 @@ def test_a_full_queue_of_notifications_fails_no_operation(
         single.observe(state, at, "id", 0, 2000, 2000)
         database.rows(sa.text("select sharequeue.set_clock_offset(interval '1 min')"))
         assert state.sweep().leases == 1
-        found = {each.subject: each for each in doctor._database(_settings(database, stack_home))}
+        found = {each.subject: each for each in doctor._database(database)}
         assert found["notifications"].level == WARNING
         assert "100 % full" in found["notifications"].seen
         (figures,) = state.figures.describe("g")
