@@ -86,9 +86,9 @@ class GroupWork:
 
     @property
     def letters_written_at(self) -> datetime | None:
-        """When the last dead letters were written, or dropped."""
-        times = [each.letters_written_at for each in self.share_partitions if each.letters_written_at]
-        return max(times, default=None)
+        """When the last dead letters were written, or dropped; a time before the clock was set back is left out."""
+        times = (each.letters_written_at for each in self.share_partitions)
+        return max((time for time in times if time is not None and time <= self.at), default=None)
 
     def service_silent_for(self) -> timedelta:
         """Return the time since a replica of the service last ran; zero if there never was one.

@@ -61,23 +61,20 @@ def dead_letters_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
         sharequeue_state: StateResource,
     ) -> Any:
         configs = GroupConfigs.load(sharequeue_state.database, group.group)
-        since = reported_until(context.instance, spec.key)
+        state = sharequeue_state.state
+        since = reported_until(context.instance, spec.key, state.now())
         loaded = sharequeue_settings.load()
-        report = DeadLetterWriter(loaded, sharequeue_state.state, group.group, configs).write(
-            progress=context.log.info
-        )
+        report = DeadLetterWriter(loaded, state, group.group, configs).write(progress=context.log.info)
         for held in report.held:
             context.log.warning(
                 f"{held.records:,} dead letters of {held.share_partition} are held: {held.reason}"
             )
-        written = [
-            run
-            for run in sharequeue_state.state.dead_letters.written(group.group)
-            if since is None or run.written_at > since
-        ]
-        until = max((run.written_at for run in written), default=since)
+        found, now = state.dead_letters.written(group.group), state.now()
+        # What is in the future was reported before the database's clock was set back.
+        written = [run for run in found if since is None or since < run.written_at <= now]
+        until = max((run.written_at for run in written if run.written_at <= now), default=since)
         for observed in (
-            *observed_topics(group, sharequeue_state.state.figures.describe(group.group)),
+            *observed_topics(group, state.figures.describe(group.group)),
             *observed_now(group, loaded, configs.dead_letter_topic),
         ):
             context.log_event(observed)
@@ -129,12 +126,19 @@ def _sample(letter: DeadLetter) -> tuple[int | str | None, ...]:
     )
 
 
-def reported_until(instance: dg.DagsterInstance, key: dg.AssetKey) -> datetime | None:
-    """Return the time up to which the last materialization of `key` has reported; None without one."""
+def reported_until(instance: dg.DagsterInstance, key: dg.AssetKey, now: datetime) -> datetime | None:
+    """Return the time up to which the last materialization of `key` has reported; None without one.
+
+    None also for a time after `now`, the time by the database's clock, which was set back since then: letters that
+    are written now would count as reported.
+    """
     event = instance.get_latest_materialization_event(key)
     made = event.asset_materialization if event else None
     value = made.metadata.get(WRITTEN_UNTIL) if made else None
-    return datetime.fromtimestamp(value.value, UTC) if isinstance(value, dg.TimestampMetadataValue) else None
+    if not isinstance(value, dg.TimestampMetadataValue):
+        return None
+    until = datetime.fromtimestamp(value.value, UTC)
+    return until if until <= now else None
 
 
 __all__ = ["dead_letters_asset", "reported_until"]

@@ -253,7 +253,7 @@ def _checks(
     written_at = work.letters_written_at
     if written_at is None:
         return [], ""
-    reported = reported_until(instance, observed.dead_letters)
+    reported = reported_until(instance, observed.dead_letters, work.at)
     runs = latest_runs(instance, group, observed.checks_job)
     latest = runs[0] if runs else None
     failed = latest is not None and latest.dagster_run.status in FAILED

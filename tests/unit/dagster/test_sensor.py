@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from sharequeue.dagster import share_group_defs, share_group_resources
+from sharequeue.dagster.assets.dead_letters import WRITTEN_UNTIL, reported_until
 from sharequeue.dagster.sensors import lag, lag_sensor
 from sharequeue.dagster.sensors.lag import nothing_to_do, pause_after, reason_to_wait
 from sharequeue.dagster.sensors.outages import LONGEST_PAUSE_SECONDS
@@ -45,6 +46,19 @@ def instance() -> Iterator[dg.DagsterInstance]:
     """Give an instance in memory."""
     with dg.DagsterInstance.ephemeral() as made:
         yield made
+
+
+def test_letters_are_reported_after_the_clock_was_set_back(instance: dg.DagsterInstance) -> None:
+    """A report up to a time that is in the future now is none, and neither is such a time of letters the last one."""
+    letters = dg.AssetKey("dead_letters")
+    hour = timedelta(hours=1)
+    assert reported_until(instance, letters, NOW) is None
+    reported = {WRITTEN_UNTIL: dg.MetadataValue.timestamp(NOW)}
+    instance.report_runless_asset_event(dg.AssetMaterialization(letters, metadata=reported))
+    assert reported_until(instance, letters, NOW) == NOW
+    assert reported_until(instance, letters, NOW - hour) is None
+    times = (NOW + hour, NOW - hour, None)
+    assert work(*(part(letters_written_at=each) for each in times)).letters_written_at == NOW - hour
 
 
 Tick = Callable[..., Any]
