@@ -56,12 +56,17 @@ closing its connections (a cable, a firewall) is noticed after half a minute; wi
 quarter of an hour for a reply, and two hours when idle. Seconds, the last one milliseconds.
 """
 
-_SESSION = (
-    "set local role to default; set local search_path to default; set local datestyle to 'ISO'; "
-    "set local intervalstyle to 'postgres'; set local timezone to 'UTC'; "
+TEXT_SETTINGS = (
+    "set local datestyle to 'ISO'; set local intervalstyle to 'postgres'; set local timezone to 'UTC'; "
+    "set local array_nulls to on; "
 )
+"""Statements for the beginning of a transaction: the settings that change how Postgres reads and writes texts, which
+may be set for a server, database or role, or by another program. Of each, the value for which all texts are written.
+"""
+
+_SESSION = "set local role to default; set local search_path to default; " + TEXT_SETTINGS
 """What the session's state could change in a transaction. A pooler in transaction mode may hand over a session in
-which another program has set any of these. They cost 4 microseconds of a call's 40."""
+which another program has set any of these. They cost 6 microseconds of a call's 40."""
 
 _CAN_WRITE = sa.text(
     "do $$ begin if cast(current_setting('transaction_read_only') as boolean) then"
@@ -71,6 +76,8 @@ _CAN_WRITE = sa.text(
 
 _TRANSACTION_TIMEOUT_SINCE = 170_000
 """The first version of Postgres with that setting."""
+
+_OF_MESSAGES = ("client_encoding", "standard_conforming_strings")
 
 _END_POOLED = "select pg_terminate_backend(pg_backend_pid()) where pg_backend_pid() <> %s"
 """Behind a pooler, whose process ids are not the server's, closing our connection leaves the server's session."""
@@ -337,7 +344,7 @@ def _end_pooled(driver: Any) -> None:
 
 
 def _connected(connection: Any, record: Any) -> None:
-    record.info["encoding"] = connection.info.parameter_status("client_encoding")
+    record.info["reading"] = _reading(connection)
     # Behind a pooler, a session may listen for another program: the driver would keep its notifications for ever.
     connection.notifies = deque(maxlen=0)
 
@@ -346,9 +353,16 @@ def _ended(connection: Any, record: Any, _: Any) -> None:
     """End a session that is not fit for the next call. Costs no round trip."""
     if record.info.pop("suspect", False):
         raise DisconnectionError("a call failed for a reason that this session's state may have caused")
-    # The server decodes a message before it executes any of its statements, so the encoding cannot be set in it.
-    if connection.info.parameter_status("client_encoding") != record.info["encoding"]:
-        raise DisconnectionError("the encoding of this session was changed")
+    # The server reads a whole message before it executes any of its statements, so these cannot be set in it.
+    if _reading(connection) != record.info["reading"]:
+        raise DisconnectionError("the encoding of this session, or the form of its literals, was changed")
+
+
+def _reading(connection: Any) -> list[str | None]:
+    """Return the settings by which the server reads a message, and by which the driver writes literals. The server
+    has reported them, so this costs no round trip.
+    """
+    return [connection.info.parameter_status(each) for each in _OF_MESSAGES]
 
 
 def _returned(_: Any, record: Any) -> None:

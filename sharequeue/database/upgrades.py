@@ -163,7 +163,7 @@ _SAME_VIEW = sa.text(
     "select pg_get_viewdef(cast(:name as regclass)) = pg_get_viewdef(cast('sharequeue.upgrade_probe' as regclass))"
 )
 _SAME_TRIGGER = sa.text(
-    "select count(distinct regexp_replace(pg_get_triggerdef(oid), ' ON \\S+ ', ' ')) = 1 from pg_trigger"
+    "select count(distinct regexp_replace(pg_get_triggerdef(oid), ' ON [^ ]+ ', ' ')) = 1 from pg_trigger"
     " where tgrelid in (to_regclass(:table), to_regclass(:probe)) and tgname = :name"
 )
 _IN_THE_WAY = sa.text(

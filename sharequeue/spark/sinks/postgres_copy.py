@@ -24,6 +24,8 @@ import pyarrow.compute as pc
 from pyarrow import csv
 from pyspark.cloudpickle import register_pickle_by_value
 
+from sharequeue.database.pool import TEXT_SETTINGS
+
 ATTEMPT = "sharequeue_attempt"
 """The column with the attempt's id; only staging tables have it."""
 LEASE = "sharequeue_lease"
@@ -100,7 +102,7 @@ class Copier:
         connection = psycopg2.connect(**self.connection)
         try:
             with connection, connection.cursor() as cursor:
-                cursor.execute("set local timezone to 'UTC'")  # for texts with a time without a zone
+                cursor.execute(TEXT_SETTINGS)  # also for texts with a time without a zone
                 for batch in batches:
                     for lease_id in pc.unique(batch[LEASE]).to_pylist():
                         part = batch.filter(pc.equal(batch[LEASE], lease_id))

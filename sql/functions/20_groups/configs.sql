@@ -95,11 +95,13 @@ begin
         raise exception 'the service configs are not valid: expected one object of names and values' using errcode = 'SQ040';
     end if;
     for v_config in select key, value, p_configs->>key as text from jsonb_each(p_configs) loop
-        if v_config.key !~ '^(group\.share|share\.coordinator|errors\.deadletterqueue|journal|deleted\.topics)\.[a-z.]{1,200}$' then
+        -- No backslash: with standard_conforming_strings off, it would escape in the literal.
+        if v_config.key !~ '^(group[.]share|share[.]coordinator|errors[.]deadletterqueue|journal|deleted[.]topics)[.]'
+                '[a-z.]{1,200}$' then
             raise exception 'there is no service config %', left(v_config.key, 300) using errcode = 'SQ040';
         elsif jsonb_typeof(v_config.value) <> 'string' then
             raise exception 'service config % must be a text', v_config.key using errcode = 'SQ040';
-        elsif v_config.key ~ '\.(ms|limit|locks|size|minutes|snapshot)$' and not (v_config.text ~ '^[0-9]{1,10}$'
+        elsif v_config.key ~ '[.](ms|limit|locks|size|minutes|snapshot)$' and not (v_config.text ~ '^[0-9]{1,10}$'
                 and (v_config.text)::bigint <= 2147483647) then
             raise exception 'service config % must be a whole number of at most 2147483647', v_config.key
                 using errcode = 'SQ040';

@@ -12,13 +12,16 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidConfig
+from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
-from sharequeue.domain.values import SharePartition
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.local.doctor import FAILURE, OK, DoctorFinding, examine_servers
 from sharequeue.local.stack import StackInfo
 from sharequeue.service.health.servers import DatabaseProbe
 from sharequeue.state import State
 from tests import single
+from tests.fixtures.stack import MakeCopy
 from tests.servers.transaction_pooler import TransactionPooler
 
 LEFT = (
@@ -27,6 +30,8 @@ LEFT = (
     "set client_encoding to 'LATIN1'",
     "set datestyle to 'German'",
     "set intervalstyle to 'iso_8601'",
+    "set array_nulls to off",
+    "set standard_conforming_strings to off",
     "set default_transaction_read_only to on",
     "set default_transaction_isolation to 'serializable'",
     "set statement_timeout to 1",
@@ -91,13 +96,43 @@ def test_calls_succeed_whatever_a_session_was_left_with(
     state = State(small)
     lease = single.acquire(state, at, "member-é", None, 5)
     assert lease is not None
+    single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 5))})
     row = small.rows(
-        sa.text("select interval '36 h' as took, cast('2026-11-26' as date) as day, 'é' as letter")
+        sa.text("select interval '36 h' as took, cast('2026-11-26' as date) as day, :letter as letter"),
+        letter="é\\",
     )[0]
-    assert (row["took"], row["letter"]) == (timedelta(hours=36), "é")
+    assert (row["took"], row["letter"]) == (timedelta(hours=36), "é\\")
     assert str(row["day"]) == "2026-11-26"
     with state.transaction() as (_, joined):
         assert single.acquire(joined, at, "member", None, 5) is not None
+
+
+def test_what_a_database_has_set_changes_no_text(
+    private_database: Database, at: SharePartition, make_copy: MakeCopy
+) -> None:
+    """Settings of old programs: a list of nulls has nulls, a backslash is one, and names of configs are checked."""
+    name = make_copy(private_database).engine.url.database
+    with private_database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        for setting in ("array_nulls", "standard_conforming_strings"):
+            connection.exec_driver_sql(f'alter database "{name}" set {setting} to off')
+    with Database(
+        private_database.engine.url.set(database=name).render_as_string(hide_password=False)
+    ) as old:
+        state = State(old)
+        lease = single.acquire(state, at, "member", None, 5)
+        assert lease is not None
+        single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 5))})
+        asked = sa.text("select cast(:texts as text[]) as texts, :text as text")
+        with old.transaction() as connection:
+            for _ in range(2):
+                row = connection.execute(asked, {"texts": [None, None], "text": "a\\b'"}).one()
+                assert tuple(row) == ([None, None], "a\\b'")
+        check = sa.text(
+            "select sharequeue_internal.check_service_configs(jsonb_build_object(:name, '15000'))"
+        )
+        old.rows(check, name="group.share.record.lock.duration.ms")
+        with pytest.raises(InvalidConfig, match="there is no service config groupxshare"):
+            old.rows(check, name="groupxshare.record.lock.duration.ms")
 
 
 @pytest.mark.parametrize("variable", ["PGCLIENTENCODING", "PGDATESTYLE"])

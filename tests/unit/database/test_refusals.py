@@ -128,3 +128,11 @@ def test_of_several_hosts_the_one_that_refuses_is_named(refusing: Refusing) -> N
             dbname="x",
             sslmode="disable",
         )
+
+
+def test_a_server_that_accepts_and_says_nothing_is_given_up() -> None:
+    """The time limit of a connection covers TLS and the login, not only the address: a proxy may be silent."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(psycopg2.OperationalError) as failed:
+        connect(host="127.0.0.1", port=silent.getsockname()[1], user="u", dbname="x", connect_timeout=1)
+    assert "timeout expired" in str(failed.value)
+    assert not isinstance(failed.value, ConnectionRefused)
