@@ -42,7 +42,7 @@ def serve(url: str, connections: str, how: str) -> None:
     from sharequeue.domain.settings import Settings
     from sharequeue.service import context
     from sharequeue.service.app import create_app
-    from sharequeue.service.server import collect_rarely, configured
+    from sharequeue.service.server import configured, favour_heartbeats
 
     logging.disable(logging.WARNING)
     stand_in: Any = StandIn(MEMBERS)
@@ -54,7 +54,7 @@ def serve(url: str, connections: str, how: str) -> None:
     app = create_app(settings, ServiceConfigs())
     if how != "gathered":
         app.state.service.heartbeats._gathered._keeps_up = lambda: False
-    collect_rarely()
+    favour_heartbeats()
     uvicorn.Server(configured(app, settings.service_limits, LOOPBACK, PORT)).run()
 
 

@@ -7,6 +7,8 @@ share one request to the database and one to the broker.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from operator import attrgetter
 from typing import Any, cast
@@ -14,7 +16,7 @@ from typing import Any, cast
 import anyio
 from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy.exc import SQLAlchemyError
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from typing_extensions import TypedDict
 
 from sharequeue import __version__
@@ -32,6 +34,7 @@ _PROBE_TIMEOUT_S = 0.8
 """How long `/ready` waits for the broker: a probe of Kubernetes times out after 1 s."""
 _DATABASE_TIMEOUT_S = 3.0
 """How long `/ready` waits for the database, without which the service is not ready."""
+_PIECE_BYTES = 128 << 10
 MOST_FAULTS = 200
 """The maximum number of faults in `/ready`, the oldest first: a subscription may name thousands of refused topics."""
 
@@ -172,4 +175,15 @@ async def metrics(call: Call) -> Response:
             await call.principal()
     except TimeoutError:
         raise CoordinatorNotAvailable from None
-    return Response(await call.service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    text = await call.service.metrics.text()
+    # With its length, so that it is not sent in chunks of HTTP.
+    length = {"content-length": str(len(text))}
+    return StreamingResponse(_pieces(text), media_type=CONTENT_TYPE_LATEST, headers=length)
+
+
+async def _pieces(text: bytes) -> AsyncIterator[bytes]:
+    """Yield a long text in pieces: the event loop copies one to the connection at a time, not megabytes for each of
+    many scrapers whose text is ready at the same moment."""
+    for at in range(0, len(text), _PIECE_BYTES):
+        yield text[at : at + _PIECE_BYTES]
+        await asyncio.sleep(0)  # others have their turn, also while the connection takes all

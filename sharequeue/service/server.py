@@ -36,6 +36,10 @@ _COLLECT = (700, 1, 10_000)
 """The thresholds of Python's garbage collector: it checks the youngest objects after so many new ones, the second
 generation at each second of these times, and all objects after ten thousand of those: minutes apart, not seconds."""
 
+_SWITCH_SECONDS = 0.001
+"""How long a thread keeps Python's lock while another one waits for it. A heartbeat waits for it several times, on
+the event loop and in its thread, while a scrape's text is made: each time 5 ms by default."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tls:
@@ -72,7 +76,7 @@ def serve(
         database.host or database.query.get("host", "a local socket"),
         settings.bootstrap_servers,
     )
-    collect_rarely()
+    favour_heartbeats()
     # The signal itself ends the process once uvicorn has shut down: threads that wait for a lost server do not delay
     # it.
     try:
@@ -87,7 +91,13 @@ def serve(
         sys.exit(1)
 
 
-def collect_rarely() -> None:
+def favour_heartbeats() -> None:
+    """Let neither the garbage collector nor another thread of this process stop heartbeats for long."""
+    _collect_rarely()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+
+
+def _collect_rarely() -> None:
     """Make Python's garbage collector stop this process for milliseconds, not for tenths of a second.
 
     All requests wait while it runs, and a run takes as long as it finds living objects. Ten thousand connections are

@@ -286,7 +286,7 @@ def test_an_address_that_is_taken_ends_the_process_with_1(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log names the address and what to do."""
-    for name in ("log_to_stderr", "collect_rarely"):
+    for name in ("log_to_stderr", "favour_heartbeats"):
         monkeypatch.setattr(f"sharequeue.service.server.{name}", lambda *_: None)
     monkeypatch.setattr("sharequeue.service.server.create_app", lambda *_, **__: Starlette())
     settings = Settings({"database_url": "postgresql://h/d", "bootstrap_servers": "h:9092"})
