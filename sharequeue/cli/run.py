@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sharequeue.cli.failures import CommandRefused
+from sharequeue.cli.failures import CommandRefused, code_of
 from sharequeue.cli.options import Finite, settings_options
 from sharequeue.cli.output import Output, answers, flag, nested, number, text
 from sharequeue.database import Database
@@ -28,6 +28,7 @@ TRIED = 100
 """The default number of records for `--dry-run`."""
 NO_SUCH_JOB = "NO_SUCH_JOB"
 PROGRAM_ENDED = "PROGRAM_ENDED"
+WHOLE_ERROR = "With --verbose, the whole error of Spark is shown as well."
 WORK_LEFT = 3
 """The exit code of a run that did its work and left records for a later one."""
 
@@ -200,14 +201,20 @@ def pipeline_code(output: Output, stopped: str = "stopped") -> Iterator[None]:
     text `stopped` after Ctrl-C.
     """
     # Imported here: other commands do not need Spark.
-    from sharequeue.spark.handler import PipelineError
+    from sharequeue.spark.handler import PipelineError, unlogged
+    from sharequeue.spark.job_errors import SPARK_ERRORS, for_user
     from sharequeue.spark.signals import Terminated
 
     try:
-        with nullcontext() if output.text else redirect_stdout(sys.stderr):
+        with unlogged(), nullcontext() if output.text else redirect_stdout(sys.stderr):
             yield
-    except PipelineError as error:
-        raise CommandRefused(error) from error
+    except (PipelineError, *SPARK_ERRORS) as error:
+        shown, whole = for_user(error)
+        if whole and output.verbose:
+            click.echo(whole, err=True)
+        raise CommandRefused(
+            f"{shown}\n{WHOLE_ERROR}" if whole and not output.verbose else str(shown), code_of(shown)
+        ) from error
     except KeyboardInterrupt:
         raise click.Abort(stopped) from None
     except Terminated:

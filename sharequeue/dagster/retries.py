@@ -8,7 +8,7 @@ retry gets all tags of the failed run, except some of Dagster's own.
 import sys
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, NoReturn
 
 import dagster as dg
 
@@ -72,9 +72,20 @@ def retried_if_useful(work: Callable[..., Any]) -> Callable[..., Any]:
             reason = _reason(error) if is_final(error) else _of_cancelled_backfill(instance, run)
             if reason:
                 instance.add_run_tags(run.run_id, {MAX_RETRIES_TAG: "0", NOT_RETRIED_TAG: reason})
-            raise
+            _raise_without_jvm(context, error)
 
     return done
+
+
+def _raise_without_jvm(context: dg.AssetExecutionContext, error: Exception) -> NoReturn:
+    """Raise an error without the stack of Spark's JVM, which is written to the run's log as debug."""
+    # Only a process that has imported Spark can have an error of it.
+    if (job_errors := sys.modules.get("sharequeue.spark.job_errors")) is not None:
+        shown, whole = job_errors.for_user(error)
+        if whole:
+            context.log.debug(f"the whole error of Spark:\n{whole}")
+            raise shown from None
+    raise error
 
 
 def _reason(error: Exception) -> str:

@@ -22,8 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -34,6 +33,7 @@ from sharequeue.domain.errors import (
     InvalidRecordState,
     ShareError,
     UnknownMemberId,
+    first_line,
 )
 from sharequeue.domain.names import finite
 from sharequeue.domain.settings import Settings
@@ -41,6 +41,7 @@ from sharequeue.groups.membership import Membership
 from sharequeue.reports.waiting_work import GroupWork, work_of
 from sharequeue.spark.handler import RegistryNotAvailable
 from sharequeue.spark.job import RunBounds, ShareGroupJob
+from sharequeue.spark.job_errors import SPARK_ERRORS, cause_of
 from sharequeue.spark.leasing.crashes import ProcessKilled
 from sharequeue.spark.leasing.group import Opened
 from sharequeue.spark.leasing.renewal import LockLost
@@ -49,7 +50,6 @@ from sharequeue.spark.progress import Progress, ProgressCallback
 from sharequeue.spark.report import FollowReport, RunReport
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.signals import interruptible
-from sharequeue.spark.spark_jobs import reason_of
 from sharequeue.spark.starting import is_mistake
 from sharequeue.state.listening import Listener
 
@@ -259,7 +259,7 @@ class Follower:
         self._begun = self._joined = True
 
     def _wait_out(self, error: Exception, seconds: float | None) -> None:
-        reason = reason_of(error)
+        reason = cause_of(error) if isinstance(error, SPARK_ERRORS) else first_line(error)
         if isinstance(error, OperationalError | InterfaceError) and error.orig is not None:
             reason = outage_reason(error)
         news = _NUMBERS.sub("", reason)  # numbers of attempts and seconds differ each time
@@ -281,4 +281,4 @@ def _can_wait(error: Exception) -> bool:
     if isinstance(error, AnalysisException):
         return False
     outages = PoolTimeout | LockLost | OutputNotReachable | ProcessKilled | RegistryNotAvailable
-    return isinstance(error, outages | PySparkException | Py4JError)
+    return isinstance(error, (outages, *SPARK_ERRORS))

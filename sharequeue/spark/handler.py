@@ -8,7 +8,8 @@ may import this one; it imports only `signals` and `nested_parts`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import ClassVar
 
 from pyspark.errors import (
@@ -116,18 +117,16 @@ _TIMES = "spark.sql.parquet.outputTimestampType"
 
 _NOT_PLANNED = (AnalysisException, PySparkAttributeError, PySparkTypeError, PySparkValueError)
 _LOGS_OF_SPARK = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""Loggers that write each error of a plan to stderr, with the stack of the JVM as JSON."""
+"""Loggers that write each error of a query to stderr."""
 
 
 def call_handler(handler: Handler, records: DataFrame) -> DataFrame:
     """Return the handler's result for these records, checked by `with_outcomes`. Raises HandlerError also if Spark
     cannot plan it, for example for an unknown column or function, and if it calls `sys.exit`.
     """
-    loggers = [PySparkLogger.getLogger(name) for name in _LOGS_OF_SPARK]
-    for each in loggers:
-        each.addFilter(_nothing)
     try:
-        return with_outcomes(handler(records))
+        with unlogged():
+            return with_outcomes(handler(records))
     except _NOT_PLANNED as error:
         reason = first_line(error).rstrip(";")
         raise HandlerError(f"Spark cannot plan what the handler does: {reason}") from error
@@ -139,13 +138,25 @@ def call_handler(handler: Handler, records: DataFrame) -> DataFrame:
             f"the handler ended the program with exit code {error.code!r}: expected a DataFrame; remove `sys.exit`, "
             "and raise an error if the records cannot be processed"
         ) from error
+
+
+@contextmanager
+def unlogged() -> Iterator[None]:
+    """Keep Spark from writing the errors of its queries to stderr, with the stack of the JVM as JSON: they are raised
+    as well.
+    """
+    loggers = [PySparkLogger.getLogger(name) for name in _LOGS_OF_SPARK]
+
+    def nothing(record: logging.LogRecord) -> bool:
+        return False
+
+    for each in loggers:
+        each.addFilter(nothing)
+    try:
+        yield
     finally:
         for each in loggers:
-            each.removeFilter(_nothing)
-
-
-def _nothing(record: logging.LogRecord) -> bool:
-    return False
+            each.removeFilter(nothing)
 
 
 def with_outcomes(handled: DataFrame) -> DataFrame:

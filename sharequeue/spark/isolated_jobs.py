@@ -32,22 +32,17 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.util import inheritable_thread_target
 
 from sharequeue.domain.errors import first_line
 from sharequeue.domain.values import Lease, SharePartition
 from sharequeue.spark.handler import MostFailed
+from sharequeue.spark.job_errors import SPARK_ERRORS, WORKER_EXITED, cause_of, killed_by, lines_of
 from sharequeue.spark.leasing.crashes import (
     WHAT_TO_CHECK,
-    WORKER_EXITED,
     ProcessKilled,
-    cause_of,
-    killed_by,
     reason_for_letters,
-    what_spark_says,
     words_of_records,
     words_of_suspects,
 )
@@ -200,18 +195,20 @@ class IsolatedJobs:
         in_vain = not alone and self._in_vain > (1 if suspects else MOST_IN_VAIN)
         if self._stop_alike and _are_alike(errors) and (in_vain or not self._worked):
             raise _most_failed(errors) from errors[0]
-        if any(killed_by(error) is None for error in errors):
-            raise errors[0]
+        for job, error in zip(failed, errors, strict=True):
+            if killed_by(error) is None:
+                error.add_note(f"{words_of_records(job.leases)} ended without an outcome")
+                raise error
         can_be_divided = not alone and not suspects
         if not (in_vain or last_attempt) and (self._worked or can_be_divided):
             return
         refund = in_vain and self._stop_alike
         self._give_back(failed, errors, refund=refund)
         fate = PARTS_FAILED if refund else words_of_suspects(leases, self._delivery_limit)
-        raise ProcessKilled(
+        message = (
             f"A process died with {words_of_records(leases)}: {cause_of(errors[0])}. {fate}. {WHAT_TO_CHECK}."
-            f"\n{what_spark_says(errors[0])}"
-        ) from errors[0]
+        )
+        raise ProcessKilled("\n".join([message, *lines_of(errors[0])])) from errors[0]
 
     def _explain(self, leases: Sequence[Lease], error: Exception) -> None:
         """Log that the leases of a job ended; what becomes of the first ones that a dead process had held, too."""
@@ -261,12 +258,12 @@ class IsolatedJobs:
         try:
             try:
                 return self._files.write(job.handled, job.leases)
-            except (PySparkException, Py4JError) as error:
+            except SPARK_ERRORS as error:
                 if not cannot_be_scanned(error):
                     raise
             with sought_instead():
                 return self._files.write(job.sought(), job.leases)
-        except (PySparkException, Py4JError) as error:
+        except SPARK_ERRORS as error:
             return error
 
     def _at_once(self, jobs: int) -> int:
@@ -281,7 +278,7 @@ def _are_alike(errors: Sequence[Exception]) -> bool:
 
 def _most_failed(errors: Sequence[Exception]) -> MostFailed:
     killed = killed_by(errors[0]) is not None
-    return MostFailed(
+    message = (
         f"all {len(errors)} Spark jobs of the round failed with the same error, and no job has succeeded "
         f"{'in this run, or since the process died before' if killed else 'in this run'}: the handler"
         f"{', or the place where it runs,' if killed else ''} is the cause, not a record. Nothing of this round was "
@@ -289,6 +286,7 @@ def _most_failed(errors: Sequence[Exception]) -> MostFailed:
         f"{f'{WHAT_TO_CHECK}; correct' if killed else 'Correct'} the handler; if the records are the cause, switch "
         "this check off with `failed_share=None`."
     )
+    return MostFailed("\n".join([message, *lines_of(errors[0])]))
 
 
 def kind_of(error: str) -> str | None:

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.domain import traces
-from sharequeue.domain.errors import first_line
+from sharequeue.spark.handler import unlogged
 from sharequeue.spark.session import JarsDoNotFit, SparkNotReady
 from sharequeue.spark.signals import forget_interrupted_call, interruptible
 
@@ -59,21 +59,14 @@ def missing_in_jars(error: BaseException) -> str | None:
     return next((each[0].strip() for each in found if each), None)
 
 
-def reason_of(error: BaseException) -> str:
-    """Return the first line of an error that names what happened: Py4J's own first line names only a call."""
-    _, _, java = str(error).partition("\n")
-    if isinstance(error, Py4JJavaError) and java.startswith(":"):
-        return first_line(java.removeprefix(":"))
-    return first_line(error)
-
-
 @contextmanager
 def ended_session_is_named(spark: SparkSession, whose: str) -> Iterator[None]:
     """Raise SparkNotReady in place of an error of Spark that the block raised because the session has ended, and
     JarsDoNotFit because its jars do not fit together: time cures neither.
     """
     try:
-        yield
+        with unlogged():
+            yield
     except (PySparkException, *JVM_GONE) as error:
         if session_lives(spark):
             if (missing := missing_in_jars(error)) is None:

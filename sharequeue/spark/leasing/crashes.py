@@ -1,29 +1,20 @@
-"""Recognise that a process died while it handled records, and put it into words.
+"""Put into words that a process died while it handled records.
 
-A process that dies gives no reason: Spark reports that a Python worker exited, or that an executor was lost. Its
-records are suspects, and come again in parts (`isolated_jobs.py`).
+A process that dies gives no reason: Spark reports that a Python worker exited, or that an executor was lost
+(`job_errors.py`). Its records are suspects, and come again in parts (`isolated_jobs.py`).
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
-
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 
 from sharequeue.domain.errors import first_line
 from sharequeue.domain.names import listed, plural
 from sharequeue.domain.values import Lease
 from sharequeue.spark.handler import PipelineError
+from sharequeue.spark.job_errors import SPARK_ERRORS, cause_of, killed_by
 
-WORKER_EXITED = "Python worker exited unexpectedly"
-_KILLED = re.compile(rf"(?:{WORKER_EXITED}|ExecutorLostFailure)[^\n]*")
-_ADVICE = ". Consider setting"
-"""Spark's own advice follows: ours has it."""
-_LINES = 6
-_CHARACTERS = 300
 WHAT_TO_CHECK = (
     "Check whether memory ran out (`dmesg` of the machine, events of the container), and native libraries, "
     "`os._exit` and signals in the handler; `spark.python.worker.faulthandler.enabled=true` adds the worker's stack"
@@ -38,29 +29,13 @@ class ProcessKilled(PipelineError):
     retriable = True
 
 
-def killed_by(error: BaseException) -> str | None:
-    """Return in a line how a process died, if that is why a Spark job failed; None for any other error."""
-    found = _KILLED.search(str(error))
-    return found[0].partition(_ADVICE)[0].strip()[:_CHARACTERS] if found else None
-
-
-def cause_of(error: BaseException) -> str:
-    """Return why a Spark job failed, in one line: how its process died, the message of its lost task, or the last
-    line of a traceback.
-    """
-    if killed := killed_by(error):
-        return killed
-    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    lost = next((line for line in lines if "Lost task" in line), None)
-    return lost.partition("Lost task")[2].partition("): ")[2] if lost else lines[-1]
-
-
 def reason_for_letters(error: BaseException) -> str:
     """Return why records were not acknowledged, as `Class: message`, for their dead letters."""
     if killed := killed_by(error):
         return f"{ProcessKilled.__name__}: killed its process: {killed}"
-    of_spark = isinstance(error, PySparkException | Py4JError)
-    return cause_of(error) if of_spark else f"{type(error).__name__}: {first_line(error)}"
+    return (
+        cause_of(error) if isinstance(error, SPARK_ERRORS) else f"{type(error).__name__}: {first_line(error)}"
+    )
 
 
 def parts_of(lease: Lease, delivery_limit: int) -> int:
@@ -102,14 +77,3 @@ def words_of_given_up(leases: Sequence[Lease]) -> str | None:
         return None
     places = [f"{lease.share_partition} offset {lease.offsets.first}" for lease in leases]
     return f"given up, because it killed its process alone at its last delivery: {listed(places)}"
-
-
-def what_spark_says(error: BaseException) -> str:
-    """Return the lines of Spark's error that are not stack frames."""
-    lines = (line.strip() for line in str(error).splitlines())
-    said = dict.fromkeys(
-        line[:_CHARACTERS]
-        for line in lines
-        if line and not re.match(r"at |\.\.\. \d+ more|Suppressed: |Driver stacktrace", line)
-    )
-    return "\n".join(["Spark reports:", *(f"  {line}" for line in list(said)[:_LINES])])

@@ -22,6 +22,7 @@ from sharequeue.cli.consuming import _line, _properties, _row
 from sharequeue.cli.failures import database_failure
 from sharequeue.cli.options import execute_option, parse_topics
 from sharequeue.cli.output import Output, answers, text
+from sharequeue.cli.run import WHOLE_ERROR
 from sharequeue.database.refusals import FULL, LOGIN, PARAMETER, TLS, ConnectionRefused, RefusalKind
 
 RESET = ("offsets", "reset", "--group", "g")
@@ -273,6 +274,27 @@ def test_a_module_that_exits_is_an_error(
     monkeypatch.delitem(sys.modules, "leaves", raising=False)
     printed = failed(monkeypatch, capsys, "run", "leaves:orders")
     assert "PROGRAM_ENDED: the pipeline's code ended the program with exit code 0" in printed
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_the_error_of_a_spark_job_is_shown_without_the_jvm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verbose: bool
+) -> None:
+    """The user sees what was raised, and Spark's whole error only if he asks for it."""
+    (tmp_path / "fails.py").write_text(
+        "from py4j.protocol import Py4JError\n"
+        "from sharequeue.spark import Pipeline, pipeline\n"
+        "class Failing(Pipeline):\n"
+        "    def run(self, *_, **__):\n"
+        "        raise Py4JError(': a.B: why\\n\\tat c.D.e(F.java:1)\\nCaused by: f.G: [OOPS] the cause')\n"
+        "orders = Failing(group='g', topics=('t',), handler=lambda records: records, sink='s')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "fails", raising=False)
+    printed = failed(monkeypatch, capsys, "run", "fails:orders", *["--verbose"] * verbose)
+    assert "Error: JobFailed: a Spark job failed: f.G: [OOPS] the cause\n" in printed
+    assert ("\tat c.D.e(F.java:1)" in printed) is verbose
+    assert (WHOLE_ERROR in printed) is not verbose
 
 
 def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
