@@ -26,7 +26,9 @@ LOCK = PLACE / "archives.lock"
 QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """Without it a JVM that cannot use the archive warns of it in its standard output."""
 # A JVM of the tests lives for seconds. What its second compiler does never pays, and is a quarter of all CPU.
-FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
+# What the first one makes of two hundred tests does not fit into the room that it has by default: a fourteenth of a
+# driver's CPU cleared that room.
+FIRST_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 PATIENCE_SECONDS = 120
 
 
