@@ -10,8 +10,8 @@ from sharequeue.database import Database
 from tests.conformance.conftest import HISTORIES
 from tests.conformance.histories import Run, run_histories
 
-COUNT = int(os.environ.get("SHAREQUEUE_TEST_HISTORIES", "50"))
-"""How many histories an ordinary run has: 3,500 steps and some more."""
+COUNT = int(os.environ.get("SHAREQUEUE_TEST_HISTORIES", "25"))
+"""How many histories an ordinary run has: 1,900 steps and some more."""
 SEED = int(os.environ.get("SHAREQUEUE_TEST_SEED", "25"))
 DIAGRAM = {
     ("AVAILABLE", "ACQUIRED"),
@@ -74,7 +74,7 @@ RARE = {"nothing to lease: waiting", "probing to closed"}
 @pytest.mark.rule("R-ST-2", "R-NF-7", "R-AK-15")
 def test_both_engines_agree_whatever_is_asked(private_database: Database) -> None:
     """Ranges, refusals, SPSO, SPEO, counts, pauses, circuits, and every offset's state, count, part, lease, expiry
-    and wait are equal after every one of 3,500 steps; every transition is taken, every operation done, every refusal
+    and wait are equal after every one of 1,900 steps; every transition is taken, every operation done, every refusal
     and all but the rarest turns of the circuit breaker met."""
     url = private_database.engine.url.render_as_string(hide_password=False)
     run: Run | None = None
@@ -94,7 +94,7 @@ def test_both_engines_agree_whatever_is_asked(private_database: Database) -> Non
             break
     assert run is not None
     HISTORIES.append(run.told())
-    assert run.tally.steps >= 3_500 or COUNT < 50
+    assert run.tally.steps >= 1_900 or COUNT < 25
     assert run.tally.transitions == DIAGRAM
     assert run.tally.calls.keys() == OPERATIONS
     assert run.tally.refusals.keys() == REFUSALS
