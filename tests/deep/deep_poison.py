@@ -40,7 +40,7 @@ def test_all_others_are_through_in_minutes(
     caplog: pytest.LogCaptureFixture,
     told: list[str],
 ) -> None:
-    """As in the ordinary run, which has six hundred."""
+    """As in the ordinary run, which has 81."""
     topic = make_topic(2)
     produce(topic, 0, range(suspects))
     produce(topic, 1, range(16))

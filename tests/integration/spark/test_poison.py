@@ -29,7 +29,7 @@ from tests.fixtures.stack import MakeTopic
 
 pytestmark = [pytest.mark.slow]
 
-POISON = 321
+POISON = 77
 DELIVERIES = 5
 GIB = 1 << 30
 
@@ -133,7 +133,7 @@ def one_record_takes_only_itself_along(
 @pytest.mark.parametrize(
     ("records", "handler", "says"),
     [
-        pytest.param(600, KILLED, WORKER_EXITED, id="exit"),
+        pytest.param(81, KILLED, WORKER_EXITED, id="exit"),
         pytest.param(600, within_a_limit, "MemoryError", id="memory", marks=pytest.mark.deep),
     ],
 )
@@ -150,7 +150,7 @@ def test_a_record_that_kills_its_worker_takes_only_itself_along(
     says: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Six hundred died with it in one round; all but it are through in the next ones. Deep runs have 60,000 and a
+    """Eighty died with it in one round; all but it are through in the next ones. Deep runs have 60,000 and a
     million."""
     topic = make_topic(2)
     produce(topic, 0, range(records))

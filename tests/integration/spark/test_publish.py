@@ -157,7 +157,6 @@ def test_published_files_have_each_record_once_with_its_summary(case: Case) -> N
     assert standing(case.state, case.old.group) == figures
     assert case.spark.read.parquet(*old).count() == before.total()
 
-    assert case.publish(execute=True).hidden_rows == 10
     case.replay(hidden)
     assert case.publish(execute=True).hidden_rows == 10
     assert case.output() == expected
@@ -165,7 +164,7 @@ def test_published_files_have_each_record_once_with_its_summary(case: Case) -> N
     swept = sweep_compactions(
         case.spark, case.settings, case.state, case.old.group, case.old.sink, grace=timedelta(0)
     )
-    assert len(swept) == 4
+    assert len(swept) == 3
     assert case.output() == expected
 
 
@@ -217,14 +216,13 @@ def test_a_record_that_was_redriven_is_left_out(
     would = new.publish("again", output_settings, **with_state)
     assert (would.records, would.redriven, would.hidden_rows, would.added_rows) == (10, 1, 8, 9)
     assert "1 record left out" in str(would)
-    for _ in range(2):
-        done = new.publish("again", output_settings, execute=True, **with_state)
-        assert (done.redriven, done.added_rows) == (1, 9)
-        rows = read_output(spark, state, group, old.sink).select("offset", "note").collect()
-        expected = Counter({(at, "second"): 1 for at in (1, 2, 4, 5, 7, 8, 9)}) + Counter({(0, "second"): 2})
-        (redriven,) = Counter((row[0], row[1]) for row in rows) - expected
-        assert redriven[0] >= 10
-        assert redriven[1] == "first"
+    done = new.publish("again", output_settings, execute=True, **with_state)
+    assert (done.redriven, done.added_rows) == (1, 9)
+    rows = read_output(spark, state, group, old.sink).select("offset", "note").collect()
+    expected = Counter({(at, "second"): 1 for at in (1, 2, 4, 5, 7, 8, 9)}) + Counter({(0, "second"): 2})
+    (redriven,) = Counter((row[0], row[1]) for row in rows) - expected
+    assert redriven[0] >= 10
+    assert redriven[1] == "first"
     # The group would have the other one twice.
     plan = Redrive(output_settings, database, letters, Selection()).plan()
     assert (plan.letters, plan.sent_before, plan.published) == (0, 1, 1)

@@ -62,14 +62,20 @@ def test_its_own_tests_pass_and_dagster_loads_it(folder: Path) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "def handle(record):\n"
-        "    return {'text': bytes(record['value']).decode()}\n"
-        "web_orders = pipeline(group='web-orders', topics=['orders'])(by_row(handle, 'text string'))\n",
-        "@pipeline(group='web-orders', topics=['orders'])\n"
-        "def web_orders(records):\n"
-        "    return records.selectExpr('*', \"'accept' as outcome\")\n",
+        pytest.param(
+            "def handle(record):\n"
+            "    return {'text': bytes(record['value']).decode()}\n"
+            "web_orders = pipeline(group='web-orders', topics=['orders'])(by_row(handle, 'text string'))\n",
+            id="by row",
+            marks=pytest.mark.deep,
+        ),
+        pytest.param(
+            "@pipeline(group='web-orders', topics=['orders'])\n"
+            "def web_orders(records):\n"
+            "    return records.selectExpr('*', \"'accept' as outcome\")\n",
+            id="frames",
+        ),
     ],
-    ids=["by row", "frames"],
 )
 def test_its_own_tests_pass_with_another_handler(folder: Path, body: str) -> None:
     """A user's handler has other columns, or is a function of DataFrames without any `handle`."""

@@ -22,7 +22,7 @@ from sharequeue.state.rows import Redelivery
 from tests import single
 from tests.waiting import PATIENCE_S, wait_for_locks
 
-WORKERS, RECORDS, LIMIT = 8, 6000, 10
+WORKERS, RECORDS, LIMIT = 8, 3000, 10
 ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
 REJECT, GAP = AcknowledgeType.REJECT, AcknowledgeType.GAP
 AT = SharePartition("g", "t", 0)
