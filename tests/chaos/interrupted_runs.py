@@ -96,7 +96,7 @@ def main() -> None:
     with Database.open(settings) as database, Topics(settings) as topics:
         for case in CASES:
             sys.stdin.readline()
-            job = job_of(group, topic, handler_of(case, Path(marker, case)), try_empty=False)
+            job = job_of(group, topic, handler_of(case, Path(marker, case)))
             interrupted = Path(marker, INTERRUPTED)
             state = Slow(database, interrupted) if case == "acknowledging" else State(database)
             around = (

@@ -66,7 +66,7 @@ def test_a_broker_that_dies_inside_a_round(
             def run() -> tuple[object, ...]:
                 given = {"state": state, "topics": topics, "spark": spark, "membership": Holder(assigned)}
                 options = {"sharequeue.seek": seek}
-                job = job_of(group, "t", killing, try_empty=False, reader_options=options)
+                job = job_of(group, "t", killing, reader_options=options)
                 report = run_rounds(there, job, **given)  # type: ignore[arg-type]
                 assert report.remark is not None
                 assert "t-1 has no leader" in report.remark

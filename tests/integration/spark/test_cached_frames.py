@@ -50,7 +50,7 @@ def test_what_a_handler_cached_is_removed(
         return all_accepted(kept)
 
     before = cached(spark)
-    job = job_of(group, topic, handler, try_empty=False)
+    job = job_of(group, topic, handler)
     if failing:
         with pytest.raises(LookupError):
             run_job(job, holder, max_records=A_ROUND)
@@ -85,7 +85,7 @@ def test_what_a_handler_cached_is_removed_when_the_locks_are_lost(
             state.release_member(group, holder.member_id)
 
     before = cached(spark)
-    job = job_of(group, topic, handler, try_empty=False)
+    job = job_of(group, topic, handler)
     with pytest.raises((LockLost, InvalidRecordState)):
         run_job(job, holder, max_records=A_ROUND, progress=disturb)
     assert state.figures.leases(group) == []

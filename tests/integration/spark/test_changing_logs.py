@@ -73,7 +73,7 @@ def test_a_log_start_that_moves_while_a_run_reads(
         if observed:
             single.observe(state, SharePartition(group, topic, 0), topic_id, start, 20, 20)
 
-    job = job_of(group, topic, all_accepted, try_empty=False)
+    job = job_of(group, topic, all_accepted)
     report = run_job(job, holder, progress=at_stage(stage, retention))
     read = 20 if stage == "read back" else 20 - start
     assert (report.gaps, report.dropped, report.released, report.rejected) == (0, 0, 0, 0)
@@ -97,7 +97,7 @@ def test_what_the_handler_left_out_and_retention_took_is_lost(
     """Offsets without a row are looked for in the log once more; what it no longer has is lost and no gap."""
     topic = make_topic(1)
     produce(topic, 0, range(20))
-    job = job_of(group, topic, from_five_on, dropped="reject", try_empty=False)
+    job = job_of(group, topic, from_five_on, dropped="reject")
     retention = at_stage("read back", lambda: delete_before(settings, topic, 3))
     report = run_job(job, assigned(topic), progress=retention)
     assert (report.accepted, report.lost, report.dropped, report.rejected, report.gaps) == (15, 3, 2, 2, 0)
@@ -130,7 +130,7 @@ def test_a_topic_that_is_deleted_inside_a_round(
             make_topic(1, topic)
             produce(topic, 0, range(100, 120))
 
-    job = job_of(group, topic, all_accepted, reader_options=IMPATIENT, try_empty=False)
+    job = job_of(group, topic, all_accepted, reader_options=IMPATIENT)
     with pytest.raises(UnknownTopicId, match=topic):
         run_job(job, holder, progress=at_stage(stage, delete))
     (status,) = state.figures.describe(group)
@@ -157,7 +157,7 @@ def test_a_log_that_is_compacted_while_a_run_reads(
         kept: list[int] = []
         compaction = at_stage(stage, lambda: kept.extend(_until_compacted(settings, topic)))
 
-        job = job_of(group, topic, all_accepted, try_empty=False)
+        job = job_of(group, topic, all_accepted)
         report = run_job(job, assigned(topic), progress=compaction, max_rounds=1)
     gone = KEYS // 2 if stage == "write" else 0
     leased = report.rounds[0].leased

@@ -72,5 +72,5 @@ def test_a_topic_made_again_meanwhile_is_no_gap(
 
     impatient = {"kafkaConsumer.pollTimeoutMs": "2000"}
     with pytest.raises(UnknownTopicId, match="recreated"):
-        run_job(job_of(group, topic, too_late, reader_options=impatient, try_empty=False), assigned(topic))
+        run_job(job_of(group, topic, too_late, reader_options=impatient), assigned(topic))
     assert state.outputs.counted(group, f"sink-{group}") == []

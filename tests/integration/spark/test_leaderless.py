@@ -106,14 +106,14 @@ def test_a_leader_lost_in_a_round_costs_no_delivery(
     holder = assigned(filled)
     if parts == 2:
         with pytest.raises(PySparkException):
-            run_job(job_of(group, filled, failing, try_empty=False), holder)
+            run_job(job_of(group, filled, failing), holder)
     before = in_flight(state, group)
 
     def losing(records: DataFrame) -> DataFrame:
         brokers.up = False
         return failing(records)
 
-    report = run_job(job_of(group, filled, losing, try_empty=False), holder)
+    report = run_job(job_of(group, filled, losing), holder)
     assert (report.accepted, report.drained, report.leaderless) == (5, False, (f"{filled}-1",))
     assert report.rounds[0].unacknowledged >= 5
     assert in_flight(state, group)[0] == (5, 0, 0)
@@ -130,7 +130,7 @@ def test_what_is_missing_without_a_leader_is_no_gap(
         return all_accepted(records).where("partition = 0")
 
     holder = assigned(filled)
-    report = run_job(job_of(group, filled, losing, try_empty=False, dropped="reject"), holder)
+    report = run_job(job_of(group, filled, losing, dropped="reject"), holder)
     (only,) = report.rounds
     assert (only.accepted, only.unacknowledged, report.gaps, report.dropped) == (5, 5, 0, 0)
     assert report.leaderless == (f"{filled}-1",)

@@ -92,7 +92,7 @@ def test_a_round_longer_than_its_locks_keeps_them(
             wait_until(lambda: seconds_left() > LOCK_SECONDS / 2 + 1, otherwise="the locks are not renewed")
         return all_accepted(records)
 
-    job = job_of(group, filled, slow, try_empty=False)
+    job = job_of(group, filled, slow)
     report = run_job(job, aside, state=state)
     assert report.accepted == 40
     assert report.drained
@@ -139,7 +139,7 @@ def test_a_lost_membership_stops_the_run(
         return all_accepted(records)
 
     with pytest.raises(LockLost, match="no longer knows member holder"):
-        run_job(job_of(group, filled, expelled, try_empty=False), holder)
+        run_job(job_of(group, filled, expelled), holder)
     given_back(state, group)
 
 
@@ -152,7 +152,7 @@ def test_a_handler_that_fails_on_the_driver_gives_everything_back(
         raise LookupError("no such table")
 
     with pytest.raises(LookupError, match="no such table"):
-        run_job(job_of(group, filled, broken, try_empty=False), assigned(filled))
+        run_job(job_of(group, filled, broken), assigned(filled))
     given_back(state, group)
 
 
@@ -179,7 +179,7 @@ def test_a_run_that_somebody_stops_leaves_no_suspects(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_job(job_of(group, filled, stopped, try_empty=False), assigned(filled))
+        run_job(job_of(group, filled, stopped), assigned(filled))
     given_back(state, group)
     again = run_job(
         job_of(group, filled, all_accepted),

@@ -71,7 +71,7 @@ def test_records_removed_during_a_run(
         delete_before(settings, topic, 50)
         return all_accepted(records)
 
-    report = run_job(job_of(group, topic, late, try_empty=False), assigned(topic), max_records=10)
+    report = run_job(job_of(group, topic, late), assigned(topic), max_records=10)
     assert (report.accepted, report.gaps, report.lost) == (50, 0, 50)
     (status,) = state.figures.describe(group)
     assert (status.accepted, status.lost_records, status.lag) == (50, 50, 0)
@@ -156,7 +156,7 @@ def test_a_pipeline_at_work_that_is_replaced_leases_no_more(
             asked.append(call[2])
 
     sa.event.listen(database.engine, "before_cursor_execute", note)
-    first = job_of(group, topic, all_accepted, name="first", try_empty=False)
+    first = job_of(group, topic, all_accepted, name="first")
     assert run_job(first, holder, max_records=5, max_rounds=2, replaces="second").accepted == 10
     sa.event.remove(database.engine, "before_cursor_execute", note)
     assert len(asked) == 3  # the run, and each round

@@ -180,7 +180,7 @@ def test_a_handler_that_fails_on_the_next_round_lets_the_last_be_acknowledged(
         return all_accepted(records)
 
     with pytest.raises(LookupError, match="no such table"):
-        run_job(job_of(group, filled, second_fails, try_empty=False), holder, max_records=A_ROUND)
+        run_job(job_of(group, filled, second_fails), holder, max_records=A_ROUND)
     assert deliveries(state, holder) == [1] * (RECORDS - A_ROUND)
     each_once(spark, state, run_job, holder)
 
@@ -306,7 +306,7 @@ def test_two_rounds_end_together(
             disturb()
         return nap(records)
 
-    job = job_of(group, filled, handler, try_empty=False)
+    job = job_of(group, filled, handler)
     with pytest.raises((LockLost, InvalidRecordState) if how == "lost" else KeyboardInterrupt):
         run_job(job, holder, max_records=A_ROUND, progress=tell)
     go_on.set()

@@ -363,8 +363,9 @@ def test_a_column_that_the_table_lacks_is_refused_before_anything_is_written(
         def wider(records: DataFrame, name: str = name, value: Column = value) -> DataFrame:
             return simple(records).withColumn(name, value)
 
+        job = job_of(group, topic, wider, destination=PostgresTable(table), try_empty=True)
         with pytest.raises(SinkRefused, match=said):
-            run_job(job_of(group, topic, wider, destination=PostgresTable(table)), holder)
+            run_job(job, holder)
     assert state.figures.describe(group)[0].speo == 0
     assert not (output_settings.local_output / f"sink-{group}").exists()
 

@@ -110,7 +110,7 @@ def test_a_change_under_the_run_counts_from_its_next_lease_on(
 
     with transaction(settings, topic):
         holder = assigned(topic, share_isolation_level=READ_COMMITTED)
-        report = run_job(job_of(group, topic, changing, try_empty=False), holder, max_records=5)
+        report = run_job(job_of(group, topic, changing), holder, max_records=5)
     assert (report.accepted, report.gaps, len(report.rounds)) == (10, 0, 2)
     assert [status.spso for status in state.figures.describe(group)] == [10]
 
@@ -143,7 +143,7 @@ def test_a_change_between_lease_and_read_changes_nothing_of_it(
         return all_accepted(records)
 
     with transaction(settings, topic):
-        job = job_of(group, topic, too_late, try_empty=False)
+        job = job_of(group, topic, too_late)
         report = run_job(job, assigned(topic, share_isolation_level=leased), max_rounds=1)
         assert (report.accepted, report.gaps) == (accepted, gaps)
         assert [status.spso for status in state.figures.describe(group)] == [accepted]
@@ -175,7 +175,7 @@ def test_aborted_records_come_to_leases_that_are_read_uncommitted_alone(
         return all_accepted(records)
 
     holder = assigned(topic, share_isolation_level=leased)
-    report = run_job(job_of(group, topic, too_late, try_empty=False), holder, max_rounds=1)
+    report = run_job(job_of(group, topic, too_late), holder, max_rounds=1)
     assert (report.accepted, report.gaps, report.dropped) == (accepted, gaps, 0)
 
 

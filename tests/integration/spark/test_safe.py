@@ -173,7 +173,7 @@ def test_a_handler_is_tried_before_anything_is_leased(
     holder = assigned(topic)
     typo: Handler = lambda records: all_accepted(records).withColumn("id", fn.col("idd"))  # noqa: E731
     with pytest.raises(Exception, match="idd"):
-        run_job(job_of(group, topic, typo), holder)
+        run_job(job_of(group, topic, typo, try_empty=True), holder)
     assert delivered(state, group) == [(0, 0, 0)]
     with pytest.raises(Exception, match="idd"):
         run_job(job_of(group, topic, typo, try_empty=False), holder)
@@ -192,7 +192,7 @@ def test_only_a_task_that_ran_makes_suspects(
     def broken(records: DataFrame) -> DataFrame:
         raise RuntimeError("the driver's own")
 
-    job = job_of(group, topic, broken, try_empty=False)
+    job = job_of(group, topic, broken)
     with pytest.raises(RuntimeError, match="own"):
         run_job(job, holder)
     assert delivered(state, group) == [(16, 0, 0)]
@@ -328,7 +328,7 @@ def test_a_handler_that_returns_no_dataframe_says_so(
         (lambda records: None, "type NoneType: expected the DataFrame"),
     ):
         with pytest.raises(HandlerError, match=said):
-            run_job(job_of(group, topic, handler), holder)  # type: ignore[arg-type]
+            run_job(job_of(group, topic, handler, try_empty=True), holder)  # type: ignore[arg-type]
     assert delivered(state, group) == [(0, 0, 0)]
 
 

@@ -231,7 +231,8 @@ def test_a_column_of_another_type_is_refused_before_anything_is_leased(
     holder = assigned(topic)
 
     def job(column: str) -> ShareGroupJob:
-        return job_of(group, topic, lambda records: all_accepted(records).selectExpr("*", column))
+        handler = lambda records: all_accepted(records).selectExpr("*", column)  # noqa: E731
+        return job_of(group, topic, handler, try_empty=True)
 
     for at, column in enumerate(("cast(1 as int) as n", "2L as n", "'new' as later")):
         produce(topic, 0, [at])
@@ -276,7 +277,7 @@ def test_columns_bind_when_rows_count(
         handler = lambda records: (  # noqa: E731
             all_accepted(records).selectExpr("*", column).withColumn("outcome", fn.lit(outcome))
         )
-        return job_of(group, topic, handler)
+        return job_of(group, topic, handler, try_empty=True)
 
     assert run_job(job("'typo' as n"), holder).rounds == ()
     produce(topic, 0, range(2))
