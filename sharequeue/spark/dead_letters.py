@@ -1,7 +1,8 @@
 """Write the dead letters of a job's group at the end of the job, unless a service writes them.
 
 The job writes them at the end of a run or of a `lease` block, for a limited time, each letter exactly once
-(`sharequeue.deadletters.writer`). An error here does not fail the job: it is reported as a warning, and the records
+(`sharequeue.deadletters.writer`). A run that can lease nothing else, because they fill a window, has them written
+before (`make_room`). An error here does not fail the job: it is reported as a warning, and the records
 wait.
 """
 
@@ -24,13 +25,16 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.spark.waits import named_wait
 from sharequeue.state import State
 
-__all__ = ["WrittenAtEnd", "about_letters", "write_letters_at_end"]
+__all__ = ["WrittenAtEnd", "about_letters", "make_room", "write_letters_at_end"]
 
 _log = logging.getLogger(__name__)
 
 WRITE_SECONDS = 60.0
 """The time after which a job's writer starts no further batch."""
 BATCH_RECORDS = 5_000
+SERVICE_SECONDS = 15.0
+"""The longest wait for the service, which looks for dead letters every 2 s, to write those that fill a window."""
+LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,42 @@ class WrittenAtEnd:
     """Records that still wait."""
     warning: str | None = None
     """How many still wait, why, and what to do."""
+
+    def __add__(self, later: WrittenAtEnd) -> WrittenAtEnd:
+        """Return what both have written, and what waits after the second."""
+        return WrittenAtEnd(
+            self.written + later.written, self.dropped + later.dropped, later.left, later.warning
+        )
+
+
+def make_room(
+    settings: Settings, state: State, configs: GroupConfigs, share_partitions: Collection[SharePartition]
+) -> tuple[bool, WrittenAtEnd]:
+    """Have the dead letters written that fill the window of a share-partition, so that more can be leased.
+
+    Return whether a window that was full has room now, and what was written here: nothing beside a service that
+    writes them, for which this waits, for a limited time.
+    """
+
+    def full(unless_held: bool = False) -> int:
+        return sum(
+            each.share_partition in share_partitions
+            and each.blocked_by == "window"
+            and each.archiving > 0
+            and not (unless_held and each.held_reason)
+            for each in state.figures.describe(configs.group_id)
+        )
+
+    if not (before := full()):
+        return False, WrittenAtEnd()
+    if not state.dead_letters.service_writes_letters():
+        written = write_letters_at_end(settings, state, configs) or WrittenAtEnd()
+        return full() < before, written
+    ends_at = time.monotonic() + SERVICE_SECONDS
+    with named_wait(f"the service to write the dead letters of group {configs.group_id}"):
+        while full(unless_held=True) == before and time.monotonic() < ends_at:
+            time.sleep(LOOK_SECONDS)
+    return full() < before, WrittenAtEnd()
 
 
 def write_letters_at_end(settings: Settings, state: State, configs: GroupConfigs) -> WrittenAtEnd | None:

@@ -10,6 +10,7 @@ back and acknowledged. So Spark is never idle. At most two rounds are held at an
 - When a round fails, the work for the next one is cancelled. Both are given back. The records of the next round do
   not become suspects; it costs them a delivery only if a Spark task had run.
 - The next round starts early only if that is useful and safe: `Round.may_be_followed`.
+- A run does not end because dead letters on their way fill a window: it has them written, and goes on.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from contextlib import suppress
 from pyspark.util import InheritableThread
 
 from sharequeue.domain.errors import BrokerNotAvailable, InvalidTimestamp
+from sharequeue.spark.dead_letters import WrittenAtEnd, make_room
 from sharequeue.spark.handler import HandlerError, MostFailed, RegistryNotAvailable
 from sharequeue.spark.isolated_jobs import IsolatedJobs
 from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost
@@ -94,6 +96,8 @@ class Rounds:
 
     def __init__(self, run: OpenRun, keeper: LeaseKeeper, jobs: Jobs) -> None:
         self.reports: list[RoundReport] = []
+        self.letters = WrittenAtEnd()
+        """The dead letters that were written because they filled a window."""
         self.isolated = IsolatedJobs(
             *(run.source, run.lease_files, keeper, jobs),
             delivery_limit=run.configs.delivery_count_limit,
@@ -115,6 +119,8 @@ class Rounds:
                     self._first_ended()
                 elif not self._began():
                     if not self._at_work:
+                        if self._made_room():
+                            continue
                         return True
                     # Its releases, and the space that it frees in the window, may allow another lease.
                     self._first_ended()
@@ -131,6 +137,12 @@ class Rounds:
             with suppress(*JVM_GONE):
                 self._forget(*self._begun)
         return False
+
+    def _made_room(self) -> bool:
+        run = self._run
+        made, letters = make_room(run.source.settings, run.source.state, run.configs, run.assigned())
+        self.letters += letters
+        return made
 
     def _forget(self, *rounds: Round) -> None:
         for each in rounds:

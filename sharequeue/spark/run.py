@@ -21,7 +21,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import Topics
-from sharequeue.spark.dead_letters import about_letters, write_letters_at_end
+from sharequeue.spark.dead_letters import WrittenAtEnd, about_letters, write_letters_at_end
 from sharequeue.spark.handler import call_handler
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget, RecordSizes
@@ -139,6 +139,8 @@ def _report(run: OpenRun, rounds: Rounds, ended: bool, seconds: float) -> RunRep
     if why and not rounds.reports:
         _log.warning("nothing was leased: %s", why)
     letters, about = write_letters_at_end(settings, state, configs), None
+    if rounds.letters != WrittenAtEnd():
+        letters = rounds.letters + (letters or WrittenAtEnd())
     # A warning of the writer becomes the remark on waiting letters.
     if letters is None or letters.warning is None:
         letterless = sum(each.rejected + each.exhausted for each in rounds.reports)

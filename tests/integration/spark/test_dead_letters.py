@@ -100,6 +100,24 @@ class Job:
             spark=self.spark,
         )
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write the group's dead letters in a thread, as the service does."""
+        stop = threading.Event()
+
+        def write() -> None:
+            while not stop.wait(0.5):
+                self.case.writer().write()
+
+        at_work = threading.Thread(target=write)
+        at_work.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            at_work.join()
+            self.case.writer().write()
+
     def write(self) -> dead_letters.WrittenAtEnd | None:
         """Do what the end of a run does."""
         return dead_letters.write_letters_at_end(self.settings, self.case.state, self.case.configure())
@@ -152,6 +170,34 @@ def test_a_run_writes_them_where_no_service_does(job: Job) -> None:
     )
     assert report.lag == 0  # as the letters left it
     assert job.run().dead_letters is None
+    job.case.assert_each_exactly_once()
+
+
+def test_dead_letters_that_fill_the_window_do_not_end_a_run(job: Job) -> None:
+    """One run processes all records, although the window has room for a hundred and its first record is rejected."""
+    job.case.configure(share_partition_max_record_locks="100")
+    job.produce(250)
+    report = job.run()
+    assert report.dead_letters is not None
+    assert (report.lag, report.drained, report.remark) == (0, True, None)
+    assert (report.dead_letters.written, report.dead_letters.left) == (125, 0)
+    job.case.assert_each_exactly_once()
+
+
+def test_a_run_waits_for_the_service_to_write_what_fills_the_window(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on once the service has written them. It ends with the reason where the service writes nothing."""
+    job.case.configure(share_partition_max_record_locks="100")
+    job.produce(150)
+    with a_service_that_writes(job.case.database), monkeypatch.context() as impatient:
+        impatient.setattr(dead_letters, "SERVICE_SECONDS", 0.0)
+        held = job.run()
+        assert (held.accepted, held.lag) == (50, 100)
+        assert "the window is full (100 records) behind offset 0" in (held.remark or "")
+    with a_service_that_writes(job.case.database), job.writing():
+        report = job.run()
+    assert (report.accepted, report.dead_letters) == (25, None)
     job.case.assert_each_exactly_once()
 
 
