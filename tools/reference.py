@@ -1,7 +1,7 @@
 """The parts of the reference that the code knows, compared with the pages.
 
-`python -m tools.reference` writes these parts again: configs, settings, commands, endpoints, figures, metrics,
-error names, SQL functions and views, sinks, public names of Python; and the list of all names (`public_names`). A
+`python -m tools.reference` writes these parts again: configs, settings, commands, endpoints, figures, metrics, error
+names, checks, SQL functions and views, sinks, public names of Python; and the list of all names (`public_names`). A
 part stands in a page between two markers; the text around them is written by hand. `test_reference.py` compares.
 """
 
@@ -17,11 +17,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
+from dagster import AssetCheckSeverity
 from prometheus_client.metrics import MetricWrapperBase
 from pydantic import BaseModel
 
 from sharequeue.cli import command
+from sharequeue.dagster import checks
+from sharequeue.dagster.quality.expectations import Expectation
 from sharequeue.dagster.share_group import ShareGroup
+from sharequeue.dagster.state_checks import STATE_CHECKS
 from sharequeue.domain.errors import ERRORS_BY_CODE, explanation
 from sharequeue.domain.figures import GroupFigures, SharePartitionStatus, figures_of
 from sharequeue.domain.settings import options, settings
@@ -273,6 +277,25 @@ def defs_yaml() -> str:
     return table(("field", "default", "meaning"), fields(ShareGroup))
 
 
+def dead_letter_checks() -> str:
+    """Return every check of the dead letters, with what must hold."""
+    return table(("check", "what must hold"), (_check(each) for each in checks.expectations()))
+
+
+def _check(expectation: Expectation) -> tuple[str, str]:
+    is_warning = expectation.severity != "critical"
+    return f"`{expectation.check}`{' (warning)' if is_warning else ''}", expectation.description
+
+
+def state_checks() -> str:
+    """Return every check of a group's state, with what must hold; a bound of the yaml has its name."""
+    rows = []
+    for each in STATE_CHECKS:
+        note = " (warning)" if each.severity == AssetCheckSeverity.WARN else ""
+        rows.append((f"`{each.name}`{note}", re.sub(r"{(\w+)[^}]*}", r"`\1`", each.description)))
+    return table(("check", "what must hold"), rows)
+
+
 def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, ...]]:
     """Yield the fields of a model, those of inner models too: name, default, meaning."""
     for name, field in model.model_fields.items():
@@ -326,6 +349,8 @@ def _purpose(value: object) -> str:
 PARTS: Mapping[str, tuple[str, Callable[[], str]]] = {
     "group configs": ("configs.md", group_configs),
     "service configs": ("configs.md", service_configs),
+    "dead-letter checks": ("checks.md", dead_letter_checks),
+    "state checks": ("checks.md", state_checks),
     "defs.yaml": ("defs-yaml.md", defs_yaml),
     "environment": ("settings.md", environment),
     "commands": ("commands.md", commands),

@@ -8,7 +8,7 @@ An error does not block unless `dead_letters.blocking` is set: a run writes its 
 even if something is wrong with its letters.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics
 from sharequeue.reports.data_docs import CREATED, INDEX, context_folder, data_docs_address, site_folder
-from sharequeue.state import State
 
 NONE_HELD, DRIFT = "none_held", "like_last_week"
 
@@ -40,14 +39,6 @@ _RECONCILIATION = Expectation(
     RECONCILED,
     "The topic has exactly the records that Postgres has archived, each once, except those that the topic's "
     "retention has removed.",
-)
-_FROM_STATE = (
-    Expectation(NONE_HELD, "No dead letter waits until its topic is writable.", severity="warning"),
-    Expectation(
-        DRIFT,
-        "The number and the causes of this week's dead letters are similar to last week's.",
-        severity="warning",
-    ),
 )
 
 
@@ -76,7 +67,7 @@ def dead_letter_checks(
     given = group.dead_letters
     user_suite = None if given.suite is None else Path(given.suite).absolute()
     built_in = dead_letters.expectations()
-    taken = {each.check for each in (*built_in, _RECONCILIATION, *_FROM_STATE)}
+    taken = {each.check for each in expectations()}
     users = () if user_suite is None else suite_of(user_suite, taken)
     read = (*built_in, *users, _RECONCILIATION)
 
@@ -92,7 +83,7 @@ def dead_letter_checks(
                 blocking=given.blocking and each.severity == "critical",
                 metadata={"severity": each.severity},
             )
-            for each in (*read, *_FROM_STATE)
+            for each in (*read, *(expectation for expectation, _ in _FROM_STATE))
         ],
         can_subset=True,
     )
@@ -117,10 +108,9 @@ def dead_letter_checks(
                 created[0]["created_at"] if created else None,
             )
             yield from _read_checks(context, config, settings, database, group, asset, some, gx)
-        if NONE_HELD in selected:
-            yield _none_held(asset, sharequeue_state.state, group.group)
-        if DRIFT in selected:
-            yield drift_result(database, group.group, given.drift, asset, DRIFT)
+        for expectation, judge in _FROM_STATE:
+            if expectation.check in selected:
+                yield judge(sharequeue_state, group, asset)
 
     return checks
 
@@ -262,13 +252,13 @@ def _without_topic(
     )
 
 
-def _none_held(asset: dg.AssetKey, state: State, group_id: str) -> dg.AssetCheckResult:
+def _none_held(state: StateResource, group: ShareGroup, asset: dg.AssetKey) -> dg.AssetCheckResult:
     """Check whether dead letters are held, and why.
 
     The reason of the last attempt stays until a batch is written.
     """
-    waiting = sum(status.archiving for status in state.figures.describe(group_id))
-    reasons = sorted({held.reason for held in state.dead_letters.held(group_id)})
+    waiting = sum(status.archiving for status in state.state.figures.describe(group.group))
+    reasons = sorted({held.reason for held in state.state.dead_letters.held(group.group)})
     why = "; ".join(reasons) or "nothing has tried to write them yet"
     return dg.AssetCheckResult(
         passed=waiting == 0,
@@ -278,3 +268,30 @@ def _none_held(asset: dg.AssetKey, state: State, group_id: str) -> dg.AssetCheck
         description=f"{waiting:,} wait: {why}" if waiting else "every dead letter is written",
         metadata={"held_records": waiting},
     )
+
+
+def _like_last_week(state: StateResource, group: ShareGroup, asset: dg.AssetKey) -> dg.AssetCheckResult:
+    return drift_result(state.database, group.group, group.dead_letters.drift, asset, DRIFT)
+
+
+_Judge = Callable[[StateResource, ShareGroup, dg.AssetKey], dg.AssetCheckResult]
+_FROM_STATE: tuple[tuple[Expectation, _Judge], ...] = (
+    (
+        Expectation(NONE_HELD, "No dead letter waits until its topic is writable.", severity="warning"),
+        _none_held,
+    ),
+    (
+        Expectation(
+            DRIFT,
+            "The number and the causes of this week's dead letters are similar to last week's.",
+            severity="warning",
+        ),
+        _like_last_week,
+    ),
+)
+"""The checks that use Postgres alone."""
+
+
+def expectations() -> tuple[Expectation, ...]:
+    """Return our checks on dead letters, in the order in which `docs/reference/checks.md` lists them."""
+    return (*dead_letters.expectations(), _RECONCILIATION, *(expectation for expectation, _ in _FROM_STATE))

@@ -6,7 +6,7 @@ its topic. `state_results` judges a position. The checks of a run and the observ
 judged while its runs fail.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,35 +17,37 @@ from sharequeue.dagster.reports import STUCK_COLUMNS
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.dagster.tables import table_of
-from sharequeue.domain.figures import SharePartitionStatus
 from sharequeue.domain.names import plural
 
-STATE_VERIFIED = "state_verified"
-LAG_KNOWN = "lag_known"
-NONE_STUCK = "none_stuck"
-NONE_LOST = "none_lost"
 LAG_BOUNDED = "lag_bounded"
 AGE_BOUNDED = "oldest_record_bounded"
-ERROR = dg.AssetCheckSeverity.ERROR
 
 
-def described_checks(group: ShareGroup) -> dict[str, str]:
-    """Return the names of the checks of a group's state, each with its description."""
-    bounds = group.checks
-    described = {
-        STATE_VERIFIED: "Every invariant of the group's state holds; for example, no offset is in two leases.",
-        LAG_KNOWN: "The ends of the logs were read within the last minute, and no processed offset is behind them.",
-        NONE_STUCK: "No lease is long past its lock, none is held by a member that is gone, and no run in Dagster is "
-        "active without a process.",
-        NONE_LOST: f"Retention has removed at most {bounds.max_lost:,} records before they were processed.",
-    }
-    if bounds.max_lag is not None:
-        described[LAG_BOUNDED] = f"The lag is at most {bounds.max_lag:,} offsets."
-    if bounds.max_age is not None:
-        described[AGE_BOUNDED] = (
-            f"No share-partition's first unfinished record is older than {bounds.max_age}."
-        )
-    return described
+@dataclass(frozen=True, slots=True)
+class _StateResult:
+    problem: str
+    """Empty if the check passes."""
+    right: str
+    """The description of a check that passes."""
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StateCheck:
+    """A check of a group's state: one entry of `STATE_CHECKS`."""
+
+    name: str
+    description: str
+    """What holds if it passes. A name in braces is a bound of the yaml (`checks`)."""
+    judge: Callable[[ShareGroup, Position], _StateResult | None]
+    """Returns the result at a position; None if what it needs was not read."""
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN
+    bound: str = ""
+    """The bound of the yaml without which the check does not exist."""
+
+    def is_of(self, group: ShareGroup) -> bool:
+        """Return whether a group has the check."""
+        return not self.bound or getattr(group.checks, self.bound) is not None
 
 
 def checks_on_state(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinition:
@@ -54,8 +56,11 @@ def checks_on_state(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefi
     @dg.multi_asset_check(
         name=f"{group.name}_state_invariants",
         specs=[
-            dg.AssetCheckSpec(name, asset=asset, description=text)
-            for name, text in described_checks(group).items()
+            dg.AssetCheckSpec(
+                each.name, asset=asset, description=each.description.format(**dict(group.checks))
+            )
+            for each in STATE_CHECKS
+            if each.is_of(group)
         ],
         can_subset=True,
     )
@@ -73,38 +78,19 @@ def checks_on_state(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefi
 
 def state_results(group: ShareGroup, asset: dg.AssetKey, position: Position) -> list[dg.AssetCheckResult]:
     """Return the results of the checks of a group's state at a position; of the invariants if they were checked."""
-    bounds, statuses = group.checks, position.everything
-    made: dict[str, Callable[[], _StateResult]] = {
-        STATE_VERIFIED: lambda: _verified(position.violations or ()),
-        LAG_KNOWN: lambda: _lag_known(position),
-        NONE_STUCK: lambda: _none_stuck(position, group.group),
-        NONE_LOST: lambda: _none_lost(statuses, bounds.max_lost),
-        LAG_BOUNDED: lambda: _lag(position.lag, bounds.max_lag or 0),
-        AGE_BOUNDED: lambda: _age(position, bounds.max_age or ""),
-    }
-    if position.violations is None:
-        del made[STATE_VERIFIED]
-    results = {name: made[name]() for name in described_checks(group) if name in made}
+    results = {each: each.judge(group, position) for each in STATE_CHECKS if each.is_of(group)}
     return [
         dg.AssetCheckResult(
             passed=not found.problem,
-            check_name=name,
+            check_name=each.name,
             asset_key=asset,
-            severity=ERROR if name in (STATE_VERIFIED, NONE_LOST) else dg.AssetCheckSeverity.WARN,
+            severity=each.severity,
             description=found.problem or found.right,
             metadata=found.metadata,
         )
-        for name, found in results.items()
+        for each, found in results.items()
+        if found is not None
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class _StateResult:
-    problem: str
-    """Empty if the check passes."""
-    right: str
-    """The description of a check that passes."""
-    metadata: dict[str, Any]
 
 
 def evaluation(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
@@ -121,11 +107,14 @@ def evaluation(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
     )
 
 
-def _verified(violations: Sequence[str]) -> _StateResult:
+def _verified(_: ShareGroup, position: Position) -> _StateResult | None:
+    violations = position.violations
+    if violations is None:
+        return None
     return _StateResult("\n".join(violations), "every invariant holds", {"violations": len(violations)})
 
 
-def _lag_known(position: Position) -> _StateResult:
+def _lag_known(_: ShareGroup, position: Position) -> _StateResult:
     statuses = position.everything
     ahead = [status for status in statuses if is_ahead(status) or status.truncated_to is not None]
     where = ", ".join(str(status.share_partition) for status in ahead)
@@ -138,10 +127,10 @@ def _lag_known(position: Position) -> _StateResult:
     )
 
 
-def _none_stuck(position: Position, group_id: str) -> _StateResult:
+def _none_stuck(group: ShareGroup, position: Position) -> _StateResult:
     stuck, gone = position.stuck, position.gone_runs
     leases = (
-        f"{len(stuck)} leases are stuck: see `sharequeue state show --group {group_id}`; a run, or the service, "
+        f"{len(stuck)} leases are stuck: see `sharequeue state show --group {group.group}`; a run, or the service, "
         "releases expired locks"
     )
     runs = f"the queue stands still, until another run begins: {'; '.join(gone)}. The sensor has ended it"
@@ -154,27 +143,29 @@ def _none_stuck(position: Position, group_id: str) -> _StateResult:
     return _StateResult("; ".join(filter(None, problems)), "no lease is stuck", metadata)
 
 
-def _none_lost(statuses: Sequence[SharePartitionStatus], most: int) -> _StateResult:
-    lost = sum(s.lost_records for s in statuses)
-    where = [status for status in statuses if status.lost_records]
+def _none_lost(group: ShareGroup, position: Position) -> _StateResult:
+    lost = sum(s.lost_records for s in position.everything)
+    where = [status for status in position.everything if status.lost_records]
     problem = (
         f"{lost:,} records were removed by retention before they were processed: give their topics a longer "
         f"retention, or run more often. `checks: {{max_lost: {lost}}}` acknowledges them"
     )
     columns = {"topic": "string", "partition": "int", "lost_records": "int"}
     return _StateResult(
-        problem if lost > most else "",
+        problem if lost > group.checks.max_lost else "",
         f"{lost:,} records were lost, all of them known" if lost else "no record was lost",
         {"lost_records": lost, "lost": table_of(columns, where)},
     )
 
 
-def _lag(lag: int, most: int) -> _StateResult:
+def _lag(group: ShareGroup, position: Position) -> _StateResult:
+    lag, most = position.lag, group.checks.max_lag or 0
     problem = f"the lag is {plural(lag, 'offset')}, more than {most:,}" if lag > most else ""
     return _StateResult(problem, f"the lag is {plural(lag, 'offset')}", {"lag_records": lag})
 
 
-def _age(position: Position, most: str) -> _StateResult:
+def _age(group: ShareGroup, position: Position) -> _StateResult:
+    most = group.checks.max_age or ""
     waiting = [status for status in position.everything if status.lag and status.oldest_offset is not None]
     ages = {status: position.ages.get((status.topic, status.partition)) for status in waiting}
     known = {status: age for status, age in ages.items() if age is not None}
@@ -189,3 +180,38 @@ def _age(position: Position, most: str) -> _StateResult:
         "; ".join(right) or "nothing waits",
         {"oldest_seconds": round(oldest, 3), "unknown_share_partitions": unknown},
     )
+
+
+STATE_CHECKS = (
+    StateCheck(
+        "state_verified",
+        "Every invariant of the group's state holds; for example, no offset is in two leases.",
+        _verified,
+        dg.AssetCheckSeverity.ERROR,
+    ),
+    StateCheck(
+        "lag_known",
+        "The ends of the logs were read within the last minute, and no processed offset is behind them.",
+        _lag_known,
+    ),
+    StateCheck(
+        "none_stuck",
+        "No lease is long past its lock, none is held by a member that is gone, and no run in Dagster is active "
+        "without a process.",
+        _none_stuck,
+    ),
+    StateCheck(
+        "none_lost",
+        "Retention has removed at most {max_lost:,} records before they were processed.",
+        _none_lost,
+        dg.AssetCheckSeverity.ERROR,
+    ),
+    StateCheck(LAG_BOUNDED, "The lag is at most {max_lag:,} offsets.", _lag, bound="max_lag"),
+    StateCheck(
+        AGE_BOUNDED,
+        "No share-partition's first unfinished record is older than {max_age}.",
+        _age,
+        bound="max_age",
+    ),
+)
+"""The checks, in the order in which they are shown. `docs/reference/checks.md` lists them from here."""
