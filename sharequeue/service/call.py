@@ -17,7 +17,7 @@ from sharequeue.groups.tokens import SCOPES
 from sharequeue.service.admission import throttle_time_ms
 from sharequeue.service.context import Service
 from sharequeue.service.error_responses import Throttled, UnsupportedBody, error_fields
-from sharequeue.service.messages import Answer, Refused, RequestBody, parsed
+from sharequeue.service.messages import Answer, RefusedOperation, RequestBody, parsed
 from sharequeue.service.principal import Principal
 
 __all__ = ["SOON_S", "Call", "Endpoint", "Handler", "operation"]
@@ -148,5 +148,11 @@ def operation(
     handler.__doc__ = do.__doc__
     summary = (body.__doc__ or "").rstrip(".")
     return Endpoint(
-        "POST", path, scope=scope, handler=handler, summary=summary, body=body, answers=(answer, Refused)
+        "POST",
+        path,
+        scope=scope,
+        handler=handler,
+        summary=summary,
+        body=body,
+        answers=(answer, RefusedOperation),
     )

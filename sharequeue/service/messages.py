@@ -100,7 +100,7 @@ class ThrottleTime(TypedDict):
     throttle_time_ms: Int32
 
 
-class Refused(Refusal, ThrottleTime):
+class RefusedOperation(Refusal, ThrottleTime):
     """An admin operation that was refused as a whole."""
 
 
