@@ -305,7 +305,7 @@ def test_accepted_is_not_fresh_while_the_broker_cannot_be_read(
     def refused(*_: object) -> list[SharePartitionStatus]:
         raise KafkaException(KafkaError(KafkaError.BROKER_NOT_AVAILABLE))
 
-    monkeypatch.setattr(position, "first_run", refused)
+    monkeypatch.setattr(position, "first_run_statuses", refused)
     given = {"topics": ["t", "new"], "freshness": {"fail_window": "2h"}}
     (made,) = events(tick(**given), dg.AssetMaterialization)
     assert made.asset_key == REPORT
