@@ -31,7 +31,7 @@ T = TypeVar("T")
     number("ACCEPTED-ROWS"),
     number("RELEASED"),
     number("REJECTED"),
-    number("DROPPED"),
+    number("WITHOUT-ROW"),
     nested("MISSING"),
     number("SCANNED"),
     number("SECONDS"),

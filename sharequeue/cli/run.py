@@ -51,7 +51,7 @@ STOPPED = (
             "REJECTED",
             "GAPS",
             "EXHAUSTED",
-            "DROPPED",
+            "WITHOUT-ROW",
             "LOST",
             "UNACKNOWLEDGED",
         ),

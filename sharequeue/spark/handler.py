@@ -74,11 +74,11 @@ class HandlerError(PipelineError):
     """Error of a handler that broke its contract; the message has what it did and what was expected."""
 
 
-def check_dropped(dropped: str | None) -> None:
-    """Raise ValueError when `dropped` is neither an outcome nor None."""
-    if dropped is not None and dropped not in OUTCOMES:
+def check_without_row(without_row: str | None) -> None:
+    """Raise ValueError when `without_row` is neither an outcome nor None."""
+    if without_row is not None and without_row not in OUTCOMES:
         raise ValueError(
-            f"dropped={dropped!r} is not an outcome: expected one of {', '.join(OUTCOMES)}, or None"
+            f"without_row={without_row!r} is not an outcome: expected one of {', '.join(OUTCOMES)}, or None"
         )
 
 

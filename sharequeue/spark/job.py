@@ -17,7 +17,7 @@ from typing import TypedDict
 from pyspark.sql import DataFrame
 
 from sharequeue.domain.names import is_folder_name
-from sharequeue.spark.handler import Handler, check_dropped
+from sharequeue.spark.handler import Handler, check_without_row
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.sinks.interface import Sink
@@ -49,7 +49,7 @@ class RunBounds(TypedDict, total=False):
 class ShareGroupJob:
     """A share group's pipeline. It can be called like its handler.
 
-    `dropped` is the outcome of a record that the handler returned no row for; None, the default, makes it an error.
+    `without_row` is the outcome of a record for which the handler returned no row; None, the default, is an error.
     `deliveries_per_run` is how often one run leases a record that it has released; a delivery without an outcome (its
     process died) is not counted. A run stops when `failed_share` of at least a hundred records of a round have
     failed, or all of several Spark jobs with the same error before any has succeeded; never when `failed_share` is
@@ -65,7 +65,7 @@ class ShareGroupJob:
     handler: Handler
     sink: str
     summaries: tuple[Summary, ...] = ()
-    dropped: str | None = None
+    without_row: str | None = None
     headers: bool = True
     reader_options: Mapping[str, str] = field(default_factory=dict)
     destination: Sink | None = None
@@ -75,7 +75,7 @@ class ShareGroupJob:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        check_dropped(self.dropped)
+        check_without_row(self.without_row)
         ReaderOptions.of(self.reader_options)
         if not self.topics:
             raise ValueError("topics must not be empty: name at least one topic")

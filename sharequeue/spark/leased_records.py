@@ -29,7 +29,7 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.spark.dead_letters import WrittenAtEnd, about_letters, write_letters_at_end
-from sharequeue.spark.handler import HandlerError, check_dropped
+from sharequeue.spark.handler import HandlerError, check_without_row
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
 from sharequeue.spark.leasing.group import (
     Opened,
@@ -84,7 +84,7 @@ class LeasedRecords(Shown):
     the block ends.
     """
 
-    def __init__(self, group: str, begin: Callable[[ExitStack], _Opened], dropped: str | None) -> None:
+    def __init__(self, group: str, begin: Callable[[ExitStack], _Opened], without_row: str | None) -> None:
         self.leases: tuple[Lease, ...] = ()
         """The leases, one for each share-partition that had records to lease."""
         self.why_nothing: str | None = None
@@ -94,7 +94,7 @@ class LeasedRecords(Shown):
         reported any."""
         self._group = group
         self._begin = begin
-        self._dropped = dropped
+        self._without_row = without_row
         self._opened: _Opened | None = None
         self._ends: ExitStack | None = None
         self._process = 0
@@ -262,10 +262,10 @@ class LeasedRecords(Shown):
         release or reject), and `not_before` where a released record must
         wait until a time; without it the group's back-off applies. With `lease_id` the rows of other leases are
         ignored, so that several leases may append to one folder. A record that is in the log and has no row gets the
-        outcome `dropped` of `lease`; an offset the log never had is a gap.
+        outcome `without_row` of `lease`; an offset the log never had is a gap.
 
         Raises HandlerError for outcomes that are not read from storage, contradict each other, name records that were
-        not leased, are unknown, or lack a record without a `dropped` of `lease`; OutputDamaged; LockLost; and what
+        not leased, are unknown, or lack a record if `lease` has no `without_row`; OutputDamaged; LockLost; and what
         `acknowledgements` (`outcomes/outcomes.py`) and `State.acknowledge` raise. Then nothing has been acknowledged,
         except after an error of `State.acknowledge`, which acknowledges lease by lease.
         """
@@ -280,7 +280,7 @@ class LeasedRecords(Shown):
         source = work.source
         seen = written_outcomes(source, self.leases, written)
         wanted = work.wanted
-        wanted |= acknowledgements(source, self._left, seen, work.infos, self._dropped)
+        wanted |= acknowledgements(source, self._left, seen, work.infos, self._without_row)
         acknowledged = work.sending.send([to_send(lease, wanted[lease.lease_id]) for lease in self.leases])
         # Offsets below the log start can no longer be acknowledged; such a lease ends without an acknowledgement.
         release_held(source.state, [lease for lease in self.leases if wanted[lease.lease_id].lost])
@@ -296,7 +296,7 @@ def lease(
     topics: Sequence[str],
     *,
     max_records: int = MAX_RECORDS,
-    dropped: str | None = None,
+    without_row: str | None = None,
     reader_options: Mapping[str, str] | None = None,
     headers: bool = True,
     settings: Settings | None = None,
@@ -308,7 +308,7 @@ def lease(
 
     In a notebook, `leased = lease(…).open()` in one cell and `leased.close()` in another are the same as the block.
 
-    `dropped` is the outcome of a record without a row: release, accept or reject, or None, which makes it an error.
+    `without_row` is the outcome of a record without a row: release, accept or reject, or None, which is an error.
     `reader_options` are those of Spark's Kafka connector that do not change which records are read, and override the
     defaults; the isolation level always comes from the group's config `share.isolation.level`. Settings, Spark
     session, membership and state are created when they are not given; a membership that is created here joins the
@@ -322,10 +322,10 @@ def lease(
     writes them.
 
     Raises TypeError if a bound is not a number; ValueError without topics, for a budget below one record, for a
-    `dropped` that is not an outcome, and for a reader's option that is not supported; UnknownTopicOrPartition for a
-    topic that does not exist, SparkNotReady, SettingMissing, and the errors of joining and acquiring.
+    `without_row` that is not an outcome, and for a reader's option that is not supported; UnknownTopicOrPartition for
+    a topic that does not exist, SparkNotReady, SettingMissing, and the errors of joining and acquiring.
     """
-    check_dropped(dropped)
+    check_without_row(without_row)
     max_records = whole_number("max_records", max_records, 1)
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     options = ReaderOptions.of(reader_options)
@@ -363,7 +363,7 @@ def lease(
         found = _Opened(source, keeper, own, observed.infos, tuple(leases), lost, why, sending)
         return found
 
-    return LeasedRecords(group, begin, dropped)
+    return LeasedRecords(group, begin, without_row)
 
 
 def _records(leases: Sequence[Lease]) -> str:

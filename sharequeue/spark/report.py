@@ -40,7 +40,7 @@ class Counts(Shown):
     """Offsets that the log never had."""
     exhausted: int = 0
     """Records released at their last delivery: their deliveries are used up."""
-    dropped: int = 0
+    without_row: int = 0
     """Records that are in the log and have no row in the outcomes."""
     lost: int = 0
     """Records that retention removed between lease and read."""
@@ -63,7 +63,7 @@ def counted(done: Sequence[Acknowledged], wanted: Collection[Acknowledgement]) -
     """Return the sums of the state's replies to these acknowledgements, by the names of `Counts`."""
     return {
         **{name: sum(getattr(each, name) for each in done) for name in _OUTCOMES},
-        "dropped": sum(each.dropped for each in wanted),
+        "without_row": sum(each.without_row for each in wanted),
         "lost": sum(each.lost.count for each in wanted),
     }
 

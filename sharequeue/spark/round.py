@@ -241,7 +241,7 @@ class Round:
     ) -> dict[int, Acknowledgement]:
         run = self.run
         try:
-            return acknowledgements(run.source, leases, found, self.infos, run.job.dropped)
+            return acknowledgements(run.source, leases, found, self.infos, run.job.without_row)
         except (BrokerNotAvailable, PySparkException, Py4JError) as error:
             away = run.source.unread([error], (lease.share_partition for lease in leases))
             if not away:

@@ -70,7 +70,7 @@ def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: st
     key, value, headers, delivery_count, lease_id`), timestamps in UTC; a date or time outside the years 1 to 9999 is
     an int, the days or microseconds since 1970. The function returns a dict with names in `columns` (a DDL string or
     a schema); a missing name becomes null, and a datetime without a time zone is UTC. A record for which the function
-    returns None has no row, as if it were filtered out: the job's `dropped` decides its outcome. `Reject` and
+    returns None has no row, as if it were filtered out: the job's `without_row` decides its outcome. `Reject` and
     `Release` give the outcomes reject and release. Any other exception gives `on_error`, and so does a value that its
     column cannot hold exactly (1.5 for an int), a result that is not a dict, and a record that Python cannot
     represent (invalid UTF-8 in a text). A record that already has an outcome other than accept, because its value was

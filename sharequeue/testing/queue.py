@@ -243,7 +243,7 @@ def _outcomes(
     handled = call_handler(job.handler, records).cache()
     try:
         rows = handled.collect()
-        return rows, acknowledgements(_Lists(records), leases, seen_of(handled, leases), {}, job.dropped)
+        return rows, acknowledgements(_Lists(records), leases, seen_of(handled, leases), {}, job.without_row)
     finally:
         handled.unpersist()
 

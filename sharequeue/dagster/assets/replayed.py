@@ -135,7 +135,7 @@ def _metadata(report: "ReplayReport") -> dict[str, Any]:
         "accepted_records": report.accepted,
         "rejected_records": report.rejected,
         "released_records": report.released,
-        "dropped_records": report.dropped,
+        "without_row_records": report.without_row,
         "missing": "; ".join(report.missing) or "none: retention has removed none of these records",
         "path": dg.MetadataValue.path(str(report.path)),
         "scanned_offsets": report.scanned,

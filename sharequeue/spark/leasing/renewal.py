@@ -71,7 +71,7 @@ class LockLost(PipelineError):
 
 
 class LeaseKeeper(LockKeeper):
-    """The leases of one member, renewed until they are dropped.
+    """The leases of one member, renewed until they are forgotten.
 
     A context manager. What is still held when the block ends is given back: after an interrupt (no Exception) as by a
     cancelled run, else as unacknowledged. `jobs` are the Spark jobs for the leases: they are cancelled when a lock is

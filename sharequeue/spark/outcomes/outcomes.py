@@ -7,7 +7,7 @@ Outcomes are read back from the sink and its exceptions as sets of offsets (`off
 never collected. Nothing is taken from memory: only the files count. A handler may not change which record a row comes
 from: rows of another partition than their lease's are refused.
 
-An offset without an outcome was dropped by the handler, or taken by retention, or is a gap: a transaction marker, an
+An offset without an outcome was left out by the handler, or taken by retention, or is a gap: a transaction marker, an
 aborted record, a hole left by compaction. KIP-932 leaves the acknowledgement of gaps to the consumer (acknowledge
 type 0). The invariants:
 
@@ -20,7 +20,7 @@ type 0). The invariants:
   can see the offset before that read and after it: it lies before the log end, under read_committed before the last
   stable offset. Otherwise nothing is acknowledged.
 - The log start is requested after that read. An absent offset below it was removed by retention and is not a gap.
-- A record that is in the log without an outcome gets the outcome `dropped`. If `dropped` is None, nothing is
+- A record that is in the log without an outcome gets the outcome `without_row`. If `without_row` is None, nothing is
   acknowledged.
 """
 
@@ -226,12 +226,12 @@ class Logs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """The acknowledgement to send for a lease. The outcomes already include dropped records, and the released ones
-    include `delays`.
+    """The acknowledgement to send for a lease. The outcomes already include records without a row, and the released
+    ones include `delays`.
     """
 
     outcomes: Mapping[AcknowledgeType, OffsetSet]
-    dropped: int
+    without_row: int
     lost: OffsetSet
     """Offsets removed by retention between lease and read: there is nothing to acknowledge or to redeliver."""
     delays: Mapping[int, OffsetSet] = field(default_factory=dict)
@@ -243,15 +243,15 @@ def acknowledgements(
     leases: Sequence[Lease],
     seen: Mapping[int, Seen],
     infos: Mapping[str, TopicInfo],
-    dropped: str | None,
+    without_row: str | None,
 ) -> dict[int, Acknowledgement]:
     """Return the acknowledgement of each lease, by lease id. The log is read again only for offsets
     without an outcome.
 
-    `infos` are the topics as they were before the lease; `dropped` is the outcome of a record that is in the log and
-    has none. Raises HandlerError for offsets that were not leased, for unknown outcomes, and for records without an
-    outcome where `dropped` is None; UnknownTopicId for a recreated topic, OffsetOutOfRange for a truncated log,
-    BrokerNotAvailable for one without a leader: then it is not known whether a missing offset is a gap.
+    `infos` are the topics as they were before the lease; `without_row` is the outcome of a record that is in the log
+    and has none. Raises HandlerError for offsets that were not leased, for unknown outcomes, and for records without
+    an outcome where `without_row` is None; UnknownTopicId for a recreated topic, OffsetOutOfRange for a truncated
+    log, BrokerNotAvailable for one without a leader: then it is not known whether a missing offset is a gap.
     """
     missing = {lease.lease_id: without_outcome(lease, seen.get(lease.lease_id)) for lease in leases}
     present = dict.fromkeys(missing, EMPTY)
@@ -266,14 +266,14 @@ def acknowledgements(
     else:
         # A recreated topic may have records at the same offsets.
         source.same_topics({lease.share_partition.topic for lease in leases}, infos)
-    refuse_without_outcome(leases, seen, present if dropped is None else {})
+    refuse_without_outcome(leases, seen, present if without_row is None else {})
     return {
         lease.lease_id: _acknowledgement(
             seen.get(lease.lease_id, UNSEEN),
             missing[lease.lease_id],
             present[lease.lease_id],
             starts.get(lease.share_partition, 0),
-            dropped,
+            without_row,
         )
         for lease in leases
     }
@@ -328,14 +328,14 @@ def _at(lease: Lease) -> TopicPartition:
 
 
 def _acknowledgement(
-    seen: Seen, missing: OffsetSet, present: OffsetSet, log_start: int, dropped: str | None
+    seen: Seen, missing: OffsetSet, present: OffsetSet, log_start: int, without_row: str | None
 ) -> Acknowledgement:
     """Return the acknowledgement of a lease; of its `missing` offsets, `present` are in the log."""
     absent = missing - present
     lost = absent & OffsetSet.of((0, log_start)) if log_start > 0 else EMPTY
     outcomes = dict(seen.outcomes)
-    if present and dropped is not None:
-        kind = OUTCOMES[dropped]
+    if present and without_row is not None:
+        kind = OUTCOMES[without_row]
         outcomes[kind] = outcomes.get(kind, EMPTY) | present
     if gaps := absent - lost:
         outcomes[AcknowledgeType.GAP] = gaps
@@ -359,7 +359,7 @@ def refuse_without_outcome(
     if left_out:
         reasons.append(f"{_named(left_out)} got no outcome: they have no row")
     if reasons:
-        hint = "; dropped= is the outcome of a record without a row" if left_out else ""
+        hint = "; without_row= is the outcome of a record without a row" if left_out else ""
         raise HandlerError(
             f"{'; '.join(reasons)}. Nothing of this round was acknowledged. Correct the handler{hint}"
         )

@@ -1,7 +1,7 @@
 """Check that the driver can write to the output and read what the tasks wrote.
 
 On a cluster whose executors write to their own disks, the driver finds none of the files, or only some. A missing
-record would look like one that the handler dropped. So a path as output is refused on a cluster unless the settings
+record would look like one that the handler left out. So a path as output is refused on a cluster unless the settings
 declare the folder as shared. In any case the tasks count the rows that they write, and this number is compared with
 the rows read back, before anything is acknowledged.
 """
@@ -64,7 +64,7 @@ def refuse_unshared(spark: SparkSession, settings: Settings, folder: str) -> Non
         return
     raise OutputNotShared(
         f"{folder} is a folder of this machine, and Spark works on a cluster ({master}): files that executors write "
-        "to their own disks are not found here, and their records would count as dropped. Nothing was leased, or "
+        "to their own disks are not found here, and their records would count as left out. Nothing was leased, or "
         "the leases are given back. Set SHAREQUEUE_OUTPUT to a location that all of them can reach (hdfs://…, "
         "s3a://…); or, if each of them has this folder mounted, set SHAREQUEUE_OUTPUT_SHARED=true."
     )

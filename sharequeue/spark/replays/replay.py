@@ -225,14 +225,14 @@ class _Work:
         log_offsets.refuse_changed(
             self.source, self.logs, {_at(lease): missing[lease.lease_id] for lease in leases}
         )
-        refuse_without_outcome(leases, seen, missing if self.job.dropped is None else {})
+        refuse_without_outcome(leases, seen, missing if self.job.without_row is None else {})
         counts = {
             kind: sum(of_lease.outcomes.get(kind, EMPTY).count for of_lease in seen.values())
             for kind in OUTCOMES.values()
         }
-        dropped = sum(some.count for some in missing.values())
-        if self.job.dropped is not None:
-            counts[OUTCOMES[self.job.dropped]] += dropped
+        without_row = sum(some.count for some in missing.values())
+        if self.job.without_row is not None:
+            counts[OUTCOMES[self.job.without_row]] += without_row
         done = replace(
             report,
             path=target,
@@ -240,7 +240,7 @@ class _Work:
             accepted_rows=sum(of_lease.accepted_rows for of_lease in seen.values()),
             released=counts[AcknowledgeType.RELEASE],
             rejected=counts[AcknowledgeType.REJECT],
-            dropped=dropped,
+            without_row=without_row,
             seconds=time.monotonic() - self.began_at,
         )
         uncache(records)

@@ -10,7 +10,7 @@ from sharequeue.domain.names import plural
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.spark.table import Shown, Table
 
-_COUNTS = ("accepted", "accepted_rows", "released", "rejected", "dropped")
+_COUNTS = ("accepted", "accepted_rows", "released", "rejected", "without_row")
 """Counts of records, except `accepted_rows`."""
 
 
@@ -35,7 +35,7 @@ class ReplayReport(Shown):
     """The result of a replay, in records; after a dry run only the records that it would read.
 
     All counts are read from the files that were written. `accepted_rows` exceed `accepted` if the handler makes
-    several rows of one record. `dropped` are records without a row, which get the job's outcome `dropped`.
+    several rows of one record. `without_row` counts records without a row, which get the job's outcome of that name.
     """
 
     group: str
@@ -50,7 +50,7 @@ class ReplayReport(Shown):
     accepted_rows: int = 0
     released: int = 0
     rejected: int = 0
-    dropped: int = 0
+    without_row: int = 0
     missing: tuple[str, ...] = ()
     """A description of what retention had removed, if the replay was allowed to continue without it."""
     scanned: int = 0

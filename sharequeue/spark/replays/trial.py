@@ -139,9 +139,10 @@ def _of_a_run(job: ShareGroupJob, counts: Mapping[str, int]) -> Iterator[str]:
     """Yield what a run would do with records that have no row, or an unknown outcome."""
     if none := counts.get(NO_ROW, 0):
         yield (
-            f"a run would end with HandlerError: no row for {plural(none, 'record')}, and `dropped=` is not set"
-            if job.dropped is None
-            else f"a run would give the outcome {job.dropped} (`dropped=`) to {plural(none, 'record')} without a row"
+            f"a run would end with HandlerError: no row for {plural(none, 'record')}, and `without_row=` is not set"
+            if job.without_row is None
+            else f"a run would give the outcome {job.without_row} (`without_row=`) to {plural(none, 'record')}"
+            " without a row"
         )
     if strange := sorted(counts.keys() - OUTCOMES.keys() - {NO_ROW}):
         yield f"a run would end with HandlerError: {strange[0]!r} is not one of {', '.join(OUTCOMES)}"

@@ -76,7 +76,7 @@ def test_a_log_start_that_moves_while_a_run_reads(
     job = job_of(group, topic, all_accepted)
     report = run_job(job, holder, progress=at_stage(stage, retention))
     read = 20 if stage == "read back" else 20 - start
-    assert (report.gaps, report.dropped, report.released, report.rejected) == (0, 0, 0, 0)
+    assert (report.gaps, report.without_row, report.released, report.rejected) == (0, 0, 0, 0)
     (status,) = state.figures.describe(group)
     assert (status.spso, status.lag, status.acquired, status.leases) == (20, 0, 0, 0)
     counted = read_output(spark, state, group, job.sink, "offset long").select("offset").collect()
@@ -97,10 +97,16 @@ def test_what_the_handler_left_out_and_retention_took_is_lost(
     """Offsets without a row are looked for in the log once more; what it no longer has is lost and no gap."""
     topic = make_topic(1)
     produce(topic, 0, range(20))
-    job = job_of(group, topic, from_five_on, dropped="reject")
+    job = job_of(group, topic, from_five_on, without_row="reject")
     retention = at_stage("read back", lambda: delete_before(settings, topic, 3))
     report = run_job(job, assigned(topic), progress=retention)
-    assert (report.accepted, report.lost, report.dropped, report.rejected, report.gaps) == (15, 3, 2, 2, 0)
+    assert (report.accepted, report.lost, report.without_row, report.rejected, report.gaps) == (
+        15,
+        3,
+        2,
+        2,
+        0,
+    )
     (status,) = state.figures.describe(group)
     assert (status.spso, status.lag, status.lost_records, status.leases) == (20, 0, 3, 0)
 
@@ -161,7 +167,7 @@ def test_a_log_that_is_compacted_while_a_run_reads(
         report = run_job(job, assigned(topic), progress=compaction, max_rounds=1)
     gone = KEYS // 2 if stage == "write" else 0
     leased = report.rounds[0].leased
-    assert (report.accepted, report.gaps, report.lost, report.dropped) == (leased - gone, gone, 0, 0)
+    assert (report.accepted, report.gaps, report.lost, report.without_row) == (leased - gone, gone, 0, 0)
     rows = read_output(spark, state, group, job.sink, "offset long").select("offset").collect()
     assert {row["offset"] for row in rows} >= {offset for offset in kept if offset < leased}
 
@@ -216,7 +222,7 @@ def test_a_log_start_that_moves_under_a_lease(
     topic = make_topic(1)
     produce(topic, 0, range(20))
     given = {"membership": assigned(topic), "settings": settings, "spark": spark, "state": state}
-    with lease(group, [topic], dropped="release", **given) as leased:  # type: ignore[arg-type]
+    with lease(group, [topic], without_row="release", **given) as leased:  # type: ignore[arg-type]
         leased.write(from_five_on(leased.records), tmp_path / "outcomes")
         delete_before(settings, topic, 8)
         done = leased.acknowledge()

@@ -103,7 +103,7 @@ def test_a_pipeline_and_a_block_work_in_it(
             all_returned.write.mode("append").parquet(folder)
             acknowledged = leased.acknowledge(folder)
         assert acknowledged.accepted + acknowledged.released == acknowledged.leased > 0
-        assert acknowledged.dropped == 0
+        assert acknowledged.without_row == 0
     assert state.figures.describe(group)[0].waiting == 5
     assert state.figures.verify(group) == []
     assert unchanged(foreign)

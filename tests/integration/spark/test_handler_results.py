@@ -29,7 +29,7 @@ Handler = Callable[[DataFrame], DataFrame]
 
 
 @pytest.mark.parametrize(
-    ("dropped", "counted"), [("release", "released"), ("accept", "accepted"), ("reject", "rejected")]
+    ("without_row", "counted"), [("release", "released"), ("accept", "accepted"), ("reject", "rejected")]
 )
 def test_a_record_without_a_row_gets_the_outcome_of_the_policy(
     group: str,
@@ -37,17 +37,17 @@ def test_a_record_without_a_row_gets_the_outcome_of_the_policy(
     produce: Produce,
     assigned: Assigned,
     run_job: RunJob,
-    dropped: str,
+    without_row: str,
     counted: str,
 ) -> None:
     """A handler that filters drops records: they get the outcome that the job says, and are counted."""
     topic = make_topic(1)
     produce(topic, 0, range(10))
     even: Handler = lambda records: all_accepted(records.where(fn.col("offset") % 2 == 0))  # noqa: E731
-    report = run_job(job_of(group, topic, even, dropped=dropped), assigned(topic), max_rounds=1)
-    assert report.dropped == 5
+    report = run_job(job_of(group, topic, even, without_row=without_row), assigned(topic), max_rounds=1)
+    assert report.without_row == 5
     assert report.gaps == 0
-    assert getattr(report, counted) == (10 if dropped == "accept" else 5)
+    assert getattr(report, counted) == (10 if without_row == "accept" else 5)
 
 
 def test_rows_in_any_order_and_several_by_record(
@@ -69,7 +69,7 @@ def test_rows_in_any_order_and_several_by_record(
         return all_accepted(copies.repartition(5, fn.xxhash64("offset", "copy"))).orderBy(fn.rand(seed=7))
 
     report = run_job(job_of(group, topic, tripled), assigned(topic))
-    assert (report.accepted, report.dropped, report.gaps) == (2000, 0, 0)
+    assert (report.accepted, report.without_row, report.gaps) == (2000, 0, 0)
     assert Counter(offsets_in(read_output(spark, state, group, f"sink-{group}"))) == {
         (0, n): 3 for n in range(2000)
     }

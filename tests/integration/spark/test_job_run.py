@@ -222,8 +222,8 @@ def test_a_trial_says_which_records_have_no_row(surroundings: Settings, job: Pip
     trial = job.try_on(6, surroundings)
     assert trial.outcomes == {"accept": 2, "no row": 2, "reject": 1, "release": 1}
     assert "a run would end with HandlerError: no row for 2 records" in str(trial.remark)
-    assert "a run would give the outcome release (`dropped=`) to 2 records without a row" in str(
-        replace(job, dropped="release").try_on(6, surroundings).remark
+    assert "a run would give the outcome release (`without_row=`) to 2 records without a row" in str(
+        replace(job, without_row="release").try_on(6, surroundings).remark
     )
     with pytest.raises(HandlerError, match="lacks outcome"):
         replace(job, handler=lambda records: records).try_on(1, surroundings)

@@ -130,9 +130,9 @@ def test_what_is_missing_without_a_leader_is_no_gap(
         return all_accepted(records).where("partition = 0")
 
     holder = assigned(filled)
-    report = run_job(job_of(group, filled, losing, dropped="reject"), holder)
+    report = run_job(job_of(group, filled, losing, without_row="reject"), holder)
     (only,) = report.rounds
-    assert (only.accepted, only.unacknowledged, report.gaps, report.dropped) == (5, 5, 0, 0)
+    assert (only.accepted, only.unacknowledged, report.gaps, report.without_row) == (5, 5, 0, 0)
     assert report.leaderless == (f"{filled}-1",)
     assert in_flight(state, group) == [(5, 0, 0), (0, 5, 0)]
 

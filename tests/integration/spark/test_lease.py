@@ -65,7 +65,7 @@ def test_what_was_written_is_what_is_acknowledged(
     produce(topic, 0, ["accept", "reject", "release", "accept", "dropped"])
     produce(topic, 1, ["accept", "Accept"])
     holder = assigned(topic)
-    with leasing([topic], membership=holder, dropped="release") as leased:
+    with leasing([topic], membership=holder, without_row="release") as leased:
         assert leased
         assert leased.count == 7
         kept = by_value(leased.records).where("outcome <> 'dropped'")
@@ -75,20 +75,20 @@ def test_what_was_written_is_what_is_acknowledged(
         done = leased.acknowledge(spark.read.json(f"{tmp_path}/json"))
         with pytest.raises(HandlerError, match="already"):
             leased.acknowledge(f"{tmp_path}/json")
-    assert (done.leased, done.accepted, done.rejected, done.dropped) == (7, 3, 1, 1)
+    assert (done.leased, done.accepted, done.rejected, done.without_row) == (7, 3, 1, 1)
     # One by its outcome, one by an outcome that is none, one that was left out.
     assert (done.released, done.gaps, done.lost, done.exhausted) == (3, 0, 0, 0)
     assert done.lag == 3  # a group without a dead-letter topic is done with what it rejects
 
     folder = tmp_path / "parquet"
     for _ in range(2):
-        with leasing([topic], membership=holder, max_records=2, dropped="release") as leased:
+        with leasing([topic], membership=holder, max_records=2, without_row="release") as leased:
             others_released(by_value(leased.records)).write.mode("append").parquet(str(folder))
             done = leased.acknowledge(folder)
         assert done.leased == done.released == 2
     rows = spark.read.parquet(str(folder)).select("partition", "offset", "delivery_count").collect()
     own = tmp_path / "own"
-    with leasing([topic], membership=holder, max_records=2, dropped="release") as leased:
+    with leasing([topic], membership=holder, max_records=2, without_row="release") as leased:
         with pytest.raises(HandlerError, match="nothing was written"):
             leased.acknowledge()
         leased.write(leased.records.withColumn("outcome", fn.lit("reject")), own)
@@ -97,7 +97,7 @@ def test_what_was_written_is_what_is_acknowledged(
         done = leased.acknowledge()
         with pytest.raises(HandlerError, match="already"):
             leased.write(by_value(leased.records), own)
-    assert (done.leased, done.released, done.dropped) == (2, 2, 0)
+    assert (done.leased, done.released, done.without_row) == (2, 2, 0)
     assert spark.read.parquet(str(own)).count() == 2
     # Twice more, and not what is to wait an hour.
     assert sorted(map(tuple, rows)) == [(0, 4, 2), (0, 4, 3), (1, 1, 2), (1, 1, 3)]
@@ -156,7 +156,7 @@ def test_nothing_to_lease_is_an_empty_block(
 
 def test_what_a_lease_cannot_be_made_of_is_said_at_once(leasing: Leasing) -> None:
     """Before a session is made or anything is asked for."""
-    with pytest.raises(ValueError, match="not an outcome"), leasing(["t"], dropped="ignore"):
+    with pytest.raises(ValueError, match="not an outcome"), leasing(["t"], without_row="ignore"):
         pass
     with pytest.raises(ValueError, match="at least one topic"), leasing([]):
         pass
@@ -268,14 +268,14 @@ def test_retention_that_overtakes_a_lease_is_counted(
     group: str,
     tmp_path: Path,
 ) -> None:
-    """Deleted between lease and read: neither gaps nor dropped, but lost, and the block ends well."""
+    """Deleted between lease and read: neither gaps nor without a row, but lost, and the block ends well."""
     topic = make_topic(1)
     produce(topic, 0, ["accept"] * 20)
     with leasing([topic], membership=assigned(topic)) as leased:
         delete_before(settings, topic, 8)
         by_value(leased.records).write.parquet(f"{tmp_path}/out")
         done = leased.acknowledge(f"{tmp_path}/out")
-    assert (done.accepted, done.lost, done.gaps, done.dropped) == (12, 8, 0, 0)
+    assert (done.accepted, done.lost, done.gaps, done.without_row) == (12, 8, 0, 0)
     (status,) = state.figures.describe(group)
     assert (status.spso, status.lag, status.leases) == (20, 0, 0)
 

@@ -117,6 +117,6 @@ def test_the_number_of_rows_accepts_nothing(
     """A handler that leaves out as many records as it doubles: those it left out get what the job says."""
     topic = make_topic(1)
     produce(topic, 0, range(RECORDS))
-    report = run_job(job_of(group, topic, two_of, dropped="release"), assigned(topic), max_rounds=1)
-    assert (report.accepted, report.released, report.rounds[0].dropped) == (20, 20, 20)
+    report = run_job(job_of(group, topic, two_of, without_row="release"), assigned(topic), max_rounds=1)
+    assert (report.accepted, report.released, report.rounds[0].without_row) == (20, 20, 20)
     assert state.figures.verify(group) == []

@@ -234,10 +234,10 @@ def test_outcomes_of_a_lease_are_gone_before_they_are_acknowledged(
     tmp_path: Path,
     damage: Callable[[Path], None],
 ) -> None:
-    """`leased.write` knows how many rows it wrote: without them nothing is accepted, whatever `dropped` says."""
+    """`leased.write` knows how many rows it wrote: without them nothing is accepted, whatever `without_row` says."""
 
     def block() -> None:
-        given = {"settings": output_settings, "spark": spark, "membership": holder, "dropped": "accept"}
+        given = {"settings": output_settings, "spark": spark, "membership": holder, "without_row": "accept"}
         with lease(job.group, job.topics, **given) as leased:  # type: ignore[arg-type]
             damage(Path(leased.write(all_accepted(leased.records), tmp_path / "outcomes")))
             leased.acknowledge()

@@ -176,7 +176,7 @@ def test_aborted_records_come_to_leases_that_are_read_uncommitted_alone(
 
     holder = assigned(topic, share_isolation_level=leased)
     report = run_job(job_of(group, topic, too_late), holder, max_rounds=1)
-    assert (report.accepted, report.gaps, report.dropped) == (accepted, gaps, 0)
+    assert (report.accepted, report.gaps, report.without_row) == (accepted, gaps, 0)
 
 
 class _Changing(State):
@@ -220,7 +220,13 @@ def test_a_round_of_both_levels_reads_each_lease_at_its_own(
     with transaction(settings, topic, *range(4)) as producer:
         producer.abort_transaction(PATIENCE_S)
     holder, mixed = assigned(topic), _Changing(database, set_level)
-    given = {"membership": holder, "settings": settings, "spark": spark, "state": mixed, "dropped": "reject"}
+    given = {
+        "membership": holder,
+        "settings": settings,
+        "spark": spark,
+        "state": mixed,
+        "without_row": "reject",
+    }
     with lease(group, [topic], reader_options={"sharequeue.seek": seek}, **given) as leased:  # type: ignore[arg-type]
         levels = {each.share_partition.partition: each.isolation_level for each in leased.leases}
         assert sorted(levels.values()) == [READ_COMMITTED] * 2 + [READ_UNCOMMITTED] * 2

@@ -146,7 +146,7 @@ def test_a_day_is_replayed_from_a_log_in_disorder_and_the_group_stays_as_it_is(c
     assert (report.accepted, report.rejected, report.released) == tuple(
         map(len, (accepted, rejected, released))
     )
-    assert (report.dropped, report.accepted_rows) == (0, len(accepted))
+    assert (report.without_row, report.accepted_rows) == (0, len(accepted))
     root = f"{case.settings.output}/replays/{case.job.group}/{case.job.sink}"
     assert report.path == f"{root}/2013-01-01"
     assert case.rows(report.accepted_path) == accepted
@@ -233,11 +233,11 @@ def test_a_handler_that_fails_or_leaves_records_out_replaces_nothing(case: Case)
         strict.replay(case.settings, spark=case.spark, state=case.state, **window)
     assert case.rows(before.accepted_path) == of_day(0)
     assert not list((Path(str(before.path)).parent / "_staging").iterdir())
-    lenient = pipeline(group=case.job.group, topics=case.topic, sink=case.job.sink, dropped="reject")(
+    lenient = pipeline(group=case.job.group, topics=case.topic, sink=case.job.sink, without_row="reject")(
         forgetful
     )
     report = lenient.replay(case.settings, spark=case.spark, state=case.state, **window)
-    assert (report.dropped, report.rejected) == (4, 4)
+    assert (report.without_row, report.rejected) == (4, 4)
 
 
 def test_of_two_replays_of_one_day_at_once_the_last_one_is_there(

@@ -102,7 +102,7 @@ def test_a_record_that_fails_leaves_its_neighbours_accepted(
     """Through Kafka and the state: accepted orders are in the sink, the others among the exceptions, with why."""
     topic = make_topic(1)
     produce(topic, 0, VALUES)
-    job = job_of(group, topic, by_row(order, COLUMNS), dropped="accept")
+    job = job_of(group, topic, by_row(order, COLUMNS), without_row="accept")
     report = run_job(job, assigned(topic), max_rounds=1)
     assert (report.accepted, report.released, report.rejected) == (3, 5, 1)
     assert state.figures.describe(group)[0].waiting == 1

@@ -81,7 +81,7 @@ def test_every_outcome_ends_where_it_belongs(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"dropped": "ignore"}, "not an outcome"),
+        ({"without_row": "ignore"}, "not an outcome"),
         ({"deliveries_per_run": 0}, "1 or more"),
         ({"failed_share": 1.5}, "share of a round"),
     ],

@@ -166,7 +166,7 @@ def test_a_handler_that_breaks_its_contract(queue: Queue, spark: SparkSession) -
         queue.handle(strict, spark)
     (status,) = queue.state.figures.describe("g")
     assert (status.acquired, status.available) == (0, 2)
-    mild = pipeline(group="g", topics=["t"], sink="t", dropped="reject")(drops)
+    mild = pipeline(group="g", topics=["t"], sink="t", without_row="reject")(drops)
     done = [queue.handle(mild, spark) for _ in range(2)]  # the two come again one by one
     assert sum(each.accepted for each in done) == 1
     assert sum(each.given_up for each in done) == 1

@@ -12,7 +12,7 @@ from sharequeue.spark.table import MOST_ROWS, Removed, Table
 
 def a_round(number: int, **changes: int) -> RoundReport:
     figures = {"leased": 1200, "accepted": 1100, "released": 100, "rejected": 0, "gaps": 0, "exhausted": 0}
-    figures |= {"dropped": 0, "lost": 0, "lag": 1500, **changes}
+    figures |= {"without_row": 0, "lost": 0, "lag": 1500, **changes}
     return RoundReport(number=number, lease_ids=(1,), stage_seconds={"write": 2.0}, **figures)
 
 

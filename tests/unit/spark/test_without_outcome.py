@@ -23,4 +23,4 @@ def test_dropped_is_named_only_where_it_helps() -> None:
     assert str(of_unknown.value).endswith("Nothing of this round was acknowledged. Correct the handler")
     with pytest.raises(HandlerError, match=r"^1 record \(orders-0 7\) got no outcome") as of_none:
         refuse_without_outcome([LEASE], {1: UNSEEN}, {1: ONE})
-    assert str(of_none.value).endswith("dropped= is the outcome of a record without a row")
+    assert str(of_none.value).endswith("without_row= is the outcome of a record without a row")
