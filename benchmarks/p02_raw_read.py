@@ -54,7 +54,7 @@ def leased(settings: Settings, spark: SparkSession, records: int) -> float:
                 with keeper.acknowledging(leases) as held:
                     for lease in held:
                         acknowledge(state, lease, {AcknowledgeType.ACCEPT: lease.offsets})
-                        keeper.drop(lease)
+                        keeper.forget(lease)
 
         taken = seconds(run)
         assert sum(status.lag for status in state.figures.describe(holder.group)) == 0

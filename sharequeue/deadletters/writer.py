@@ -110,7 +110,7 @@ class DeadLetterReport:
 
 
 @dataclass(slots=True)
-class _Call:
+class _WriteCall:
     """The shared state of one call's share-partitions."""
 
     markers: MarkerGroup
@@ -222,7 +222,7 @@ class DeadLetterWriter:
             ThreadPoolExecutor(min(PARALLEL, len(waiting)), "dead-letters") as pool,
         ):
             stop = self._stop or threading.Event()
-            call = _Call(markers, progress, self._topic(), stop, self._try_again_seconds)
+            call = _WriteCall(markers, progress, self._topic(), stop, self._try_again_seconds)
             try:
                 return dict(zip(waiting, pool.map(lambda at: self._one(at, call), waiting), strict=True))
             finally:
@@ -249,7 +249,7 @@ class DeadLetterWriter:
         except Exception as error:
             return None, unforeseen(error)
 
-    def _one(self, source: SharePartition, call: _Call) -> Outcome:
+    def _one(self, source: SharePartition, call: _WriteCall) -> Outcome:
         """Write the letters of one share-partition."""
         if call.stopped.is_set():
             return None, None
@@ -262,7 +262,7 @@ class DeadLetterWriter:
             return self._drop(source, call, report or PartitionReport(source)), None
         return report, problem
 
-    def _attempt(self, source: SharePartition, call: _Call, report: PartitionReport | None) -> Outcome:
+    def _attempt(self, source: SharePartition, call: _WriteCall, report: PartitionReport | None) -> Outcome:
         topic, problem = call.topic
         if topic is not None:
             report, problem = self._write(source, topic, call, report or PartitionReport(source))
@@ -288,7 +288,7 @@ class DeadLetterWriter:
         )
 
     def _write(
-        self, source: SharePartition, topic: DeadLetterTopic, call: _Call, report: PartitionReport
+        self, source: SharePartition, topic: DeadLetterTopic, call: _WriteCall, report: PartitionReport
     ) -> tuple[PartitionReport, CannotWrite | None]:
         """Write one share-partition's batches until none is left; wait for another writer while it is alive."""
         most_takeovers = report.takeovers + self._takeovers
@@ -332,7 +332,9 @@ class DeadLetterWriter:
             max_records=self._batch_records,
         )
 
-    def _outbox(self, batches: LetterBatches, source: SharePartition, call: _Call) -> Outbox[DeadLetterBatch]:
+    def _outbox(
+        self, batches: LetterBatches, source: SharePartition, call: _WriteCall
+    ) -> Outbox[DeadLetterBatch]:
         return Outbox(
             self._settings,
             batches,
@@ -354,7 +356,7 @@ class DeadLetterWriter:
                 left, moved_at = now, time.monotonic()
         return bool(left)
 
-    def _drop(self, source: SharePartition, call: _Call, report: PartitionReport) -> PartitionReport:
+    def _drop(self, source: SharePartition, call: _WriteCall, report: PartitionReport) -> PartitionReport:
         """Close one share-partition's batches without letters, as Kafka does when it cannot write them.
 
         A batch that an earlier writer wrote counts as resumed, unless the broker does not return the marker.

@@ -43,7 +43,7 @@ from sharequeue.spark.handler import RegistryNotAvailable
 from sharequeue.spark.job import RunBounds, ShareGroupJob
 from sharequeue.spark.job_errors import SPARK_ERRORS, cause_of
 from sharequeue.spark.leasing.crashes import ProcessKilled
-from sharequeue.spark.leasing.group import Opened
+from sharequeue.spark.leasing.group import OpenedGroup
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.output.reachable import OutputNotReachable
 from sharequeue.spark.progress import Progress, ProgressCallback
@@ -76,7 +76,7 @@ OnRun = Callable[[RunReport], None]
 
 
 def follow_rounds(
-    begin: Callable[[], Opened],
+    begin: Callable[[], OpenedGroup],
     settings: Settings,
     job: ShareGroupJob,
     membership: Membership,

@@ -32,14 +32,14 @@ from sharequeue.spark.dead_letters import WrittenAtEnd, about_letters, write_let
 from sharequeue.spark.handler import HandlerError, check_without_row
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
 from sharequeue.spark.leasing.group import (
-    Opened,
+    OpenedGroup,
     a_member,
     opened,
     report_losses,
     why_nothing,
     words_of_losses,
 )
-from sharequeue.spark.leasing.renewal import LeaseKeeper, Member, in_turn, release_held
+from sharequeue.spark.leasing.renewal import LeaseKeeper, LeasingMember, in_turn, release_held
 from sharequeue.spark.outcomes.acknowledging import Sending, to_send
 from sharequeue.spark.outcomes.outcomes import Acknowledgement, acknowledgements
 from sharequeue.spark.outcomes.written_by_program import WrittenOutcomes, write_outcomes, written_outcomes
@@ -61,7 +61,7 @@ class Unacknowledged(UserWarning):
 
 
 @dataclass(slots=True)
-class _Opened:
+class _OpenLease:
     """The resources of an open lease, and what it found. It does not refer to the LeasedRecords, which is therefore
     freed with its last reference.
     """
@@ -84,7 +84,7 @@ class LeasedRecords(Shown):
     the block ends.
     """
 
-    def __init__(self, group: str, begin: Callable[[ExitStack], _Opened], without_row: str | None) -> None:
+    def __init__(self, group: str, begin: Callable[[ExitStack], _OpenLease], without_row: str | None) -> None:
         self.leases: tuple[Lease, ...] = ()
         """The leases, one for each share-partition that had records to lease."""
         self.why_nothing: str | None = None
@@ -95,7 +95,7 @@ class LeasedRecords(Shown):
         self._group = group
         self._begin = begin
         self._without_row = without_row
-        self._opened: _Opened | None = None
+        self._opened: _OpenLease | None = None
         self._ends: ExitStack | None = None
         self._process = 0
         self._written: WrittenOutcomes | None = None
@@ -181,7 +181,7 @@ class LeasedRecords(Shown):
         """
         return self._opened.dead_letters if self._opened is not None else None
 
-    def _at_work(self, *, waiting: bool = False) -> _Opened:
+    def _at_work(self, *, waiting: bool = False) -> _OpenLease:
         """Return the open lease. Raises LockLost, and RuntimeError if nothing was ever leased.
 
         With `waiting` also raises HandlerError if its records were already acknowledged or given back.
@@ -301,7 +301,7 @@ def lease(
     headers: bool = True,
     settings: Settings | None = None,
     spark: SparkSession | None = None,
-    membership: Member | None = None,
+    membership: LeasingMember | None = None,
     state: State | None = None,
 ) -> LeasedRecords:
     """Lease up to `max_records` records of a group's topics for the block: redelivered ones first, then fresh ones.
@@ -332,8 +332,8 @@ def lease(
     if not names:
         raise ValueError("topics must not be empty: name at least one topic")
 
-    def begin(stack: ExitStack) -> _Opened:
-        found: _Opened | None = None
+    def begin(stack: ExitStack) -> _OpenLease:
+        found: _OpenLease | None = None
 
         def write_letters(kind: type[BaseException] | None, *_: object) -> None:
             if found is not None and (kind is None or issubclass(kind, Exception)):  # not after an interrupt
@@ -360,7 +360,7 @@ def lease(
             if leases:
                 _log.warning("%s", about)
         sending = Sending(at.state, keeper, leases)
-        found = _Opened(source, keeper, own, observed.infos, tuple(leases), lost, why, sending)
+        found = _OpenLease(source, keeper, own, observed.infos, tuple(leases), lost, why, sending)
         return found
 
     return LeasedRecords(group, begin, without_row)
@@ -371,7 +371,7 @@ def _records(leases: Sequence[Lease]) -> str:
 
 
 def _why_nothing(
-    at: Opened, configs: GroupConfigs, topics: Sequence[str], assigned: Sequence[SharePartition]
+    at: OpenedGroup, configs: GroupConfigs, topics: Sequence[str], assigned: Sequence[SharePartition]
 ) -> str | None:
     lost = at.state.figures.lost_topics(configs.group_id, topics)
     there = [topic for topic in topics if topic not in lost]

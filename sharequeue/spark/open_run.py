@@ -14,7 +14,7 @@ from sharequeue.reports.waiting_work import work_of
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.budget import Budget, RecordSizes
 from sharequeue.spark.leasing.releases import Releases
-from sharequeue.spark.leasing.renewal import Member
+from sharequeue.spark.leasing.renewal import LeasingMember
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.lease_files import LeaseFiles
 from sharequeue.spark.progress import ProgressCallback
@@ -28,7 +28,7 @@ class OpenRun:
     """The resources and totals of one run."""
 
     job: ShareGroupJob
-    member: Member
+    member: LeasingMember
     source: TopicSource
     context: SinkContext
     sink: OpenSink

@@ -22,8 +22,8 @@ from sharequeue.groups.membership import Membership
 from sharequeue.spark.following import OnRun, follow_rounds
 from sharequeue.spark.handler import Handler
 from sharequeue.spark.job import RunBounds, ShareGroupJob, Summary
-from sharequeue.spark.leasing.group import Opened, a_member, opened
-from sharequeue.spark.leasing.renewal import Member
+from sharequeue.spark.leasing.group import OpenedGroup, a_member, opened
+from sharequeue.spark.leasing.renewal import LeasingMember
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.progress import ProgressCallback, shown_progress
 from sharequeue.spark.reading.plan import TopicPartition
@@ -51,7 +51,7 @@ class Pipeline(ShareGroupJob):
         *,
         spark: SparkSession | None = None,
         state: State | None = None,
-        membership: Member | None = None,
+        membership: LeasingMember | None = None,
         progress: bool | ProgressCallback = True,
         **bounds: Unpack[RunBounds],
     ) -> RunReport:
@@ -114,7 +114,7 @@ class Pipeline(ShareGroupJob):
             shown_progress(progress) as shown,
         ):
 
-            def begin() -> Opened:
+            def begin() -> OpenedGroup:
                 return stack.enter_context(opened(loaded, spark, None, self.group, self.topics))
 
             return follow_rounds(begin, loaded, self, member, bounds, shown, on_run)

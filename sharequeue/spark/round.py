@@ -29,13 +29,13 @@ from sharequeue.spark.isolated_jobs import EndedJobs, IsolatedJobs, SparkJob, ap
 from sharequeue.spark.leasing.group import refuse_replaced
 from sharequeue.spark.leasing.renewal import LeaseKeeper, in_turn, release_held
 from sharequeue.spark.open_run import OpenRun
-from sharequeue.spark.outcomes.acknowledging import RecordsRefused, acknowledge, acknowledge_all, to_send
-from sharequeue.spark.outcomes.first_failure import first_failure
+from sharequeue.spark.outcomes.acknowledging import RowsRefused, acknowledge, acknowledge_all, to_send
+from sharequeue.spark.outcomes.first_failure import find_first_failure
 from sharequeue.spark.outcomes.most_failed import refuse_most_failed
 from sharequeue.spark.outcomes.outcomes import (
     UNSEEN,
     Acknowledgement,
-    Seen,
+    SeenOutcomes,
     acknowledgements,
     read_back,
     refuse_other_partitions,
@@ -87,7 +87,7 @@ class Round:
     """Whether the round leased as much as its budget allows."""
     records: list[DataFrame] = field(default_factory=list)
     planned: list[SparkJob] = field(default_factory=list)
-    seen: dict[int, Seen] = field(default_factory=dict)
+    seen: dict[int, SeenOutcomes] = field(default_factory=dict)
     """What the files have, by lease id."""
     sent: dict[int, Acknowledgement] = field(default_factory=dict)
     """The acknowledgements that were accepted, by lease id."""
@@ -225,7 +225,7 @@ class Round:
             refuse_other_partitions(leases, found)
             wanted = self._to_acknowledge(leases, found)
             if run.failure is None:
-                run.failure = first_failure(files.spark, run.files, written.exceptions.values())
+                run.failure = find_first_failure(files.spark, run.files, written.exceptions.values())
         self.seen.update({lease.lease_id: found.get(lease.lease_id, UNSEEN) for lease in leases})
         if wanted and job.failed_share is not None:
             refuse_most_failed(
@@ -237,7 +237,7 @@ class Round:
         return wanted
 
     def _to_acknowledge(
-        self, leases: Sequence[Lease], found: Mapping[int, Seen]
+        self, leases: Sequence[Lease], found: Mapping[int, SeenOutcomes]
     ) -> dict[int, Acknowledgement]:
         run = self.run
         try:
@@ -326,10 +326,10 @@ class Round:
                 given = self._placed(kept)
                 try:
                     reply = acknowledge(state, given, partial(sink.transaction, rows=kept.rows))
-                except RecordsRefused as error:
+                except RowsRefused as error:
                     refused[lease.lease_id] = error.reasons
                     continue
-                self.keeper.drop(lease)
+                self.keeper.forget(lease)
             self._note(kept, given, reply)
         return refused
 

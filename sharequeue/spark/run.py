@@ -27,7 +27,7 @@ from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget, RecordSizes
 from sharequeue.spark.leasing.crashes import words_of_given_up
 from sharequeue.spark.leasing.group import claim_group, living_topics, report_losses, why_nothing
-from sharequeue.spark.leasing.renewal import LeaseKeeper, Member
+from sharequeue.spark.leasing.renewal import LeaseKeeper, LeasingMember
 from sharequeue.spark.open_run import OpenRun
 from sharequeue.spark.output.manifest import refuse_gone
 from sharequeue.spark.output.owners import claim
@@ -54,7 +54,7 @@ def run_rounds(
     settings: Settings,
     job: ShareGroupJob,
     *,
-    membership: Member,
+    membership: LeasingMember,
     state: State,
     topics: Topics,
     spark: SparkSession,

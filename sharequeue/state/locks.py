@@ -89,7 +89,7 @@ class _HeldLock:
 
 
 class LockKeeper:
-    """Holds leases of one member and renews them until they are dropped, in a thread from `start` to `stop`.
+    """Holds leases of one member and renews them until they are forgotten, in a thread from `start` to `stop`.
 
     `lost_error` makes the error of `check` from its reason.
     """
@@ -131,8 +131,8 @@ class LockKeeper:
 
     @contextmanager
     def acknowledging(self, leases: Sequence[Lease]) -> Iterator[list[Lease]]:
-        """Give the leases as they are now to a block that acknowledges them in one call, and that drops those that it
-        has acknowledged.
+        """Give the leases as they are now to a block that acknowledges them in one call, and that forgets those that
+        it has acknowledged.
 
         A renewal that is refused meanwhile means nothing: the acknowledgement came first, or is refused itself. Nor
         does it after an error of the block: the acknowledgement may have committed. Raises `lost_error`.
@@ -146,7 +146,7 @@ class LockKeeper:
         for each in held:
             each.acknowledging = False
 
-    def drop(self, lease: Lease) -> None:
+    def forget(self, lease: Lease) -> None:
         """Hold it no longer: it was acknowledged or given back."""
         with self._lock:
             self._held.pop(lease.lease_id, None)

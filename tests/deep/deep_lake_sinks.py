@@ -192,9 +192,11 @@ def test_who_wakes_up_late_adds_nothing(
 
         monkeypatch.setattr(OpenTransfer, "_append", slowly)
     else:
-        publish = iceberg._Table._publish
+        publish = iceberg._OpenIcebergTable._publish
 
-        def publish_slowly(self: iceberg._Table, table: object, staged: object, number: int) -> None:
+        def publish_slowly(
+            self: iceberg._OpenIcebergTable, table: object, staged: object, number: int
+        ) -> None:
             if threading.current_thread() is not late:
                 publish(self, table, staged, number)
                 return
@@ -210,7 +212,7 @@ def test_who_wakes_up_late_adds_nothing(
             wait_until(gate.exists, 240)
             transaction.commitTransaction()
 
-        monkeypatch.setattr(iceberg._Table, "_publish", publish_slowly)
+        monkeypatch.setattr(iceberg._OpenIcebergTable, "_publish", publish_slowly)
     late.start()
     # Where it reads, its transaction has begun when its tasks run.
     wait_until(asked.exists, 120)

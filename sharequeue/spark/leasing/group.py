@@ -28,7 +28,7 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import TopicInfo, Topics
 from sharequeue.spark.handler import PipelineError
-from sharequeue.spark.leasing.renewal import Member
+from sharequeue.spark.leasing.renewal import LeasingMember
 from sharequeue.spark.session import refuse_connect, spark_session
 from sharequeue.spark.waits import named_wait
 from sharequeue.state import State
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedGroup:
     """The settings, servers and Spark session of a run, a lease or a replay."""
 
     settings: Settings
@@ -53,7 +53,7 @@ def opened(
     state: State | None,
     group: str,
     leased: Sequence[str] = (),
-) -> Iterator[Opened]:
+) -> Iterator[OpenedGroup]:
     """Yield what work on a group needs: what is given, the rest created. At the end what was created is closed,
     except the Spark session, which belongs to the process.
 
@@ -70,13 +70,13 @@ def opened(
         if leased:
             with named_wait(f"the Kafka broker at {loaded.bootstrap_servers}"):
                 living_topics(topics, queue, group, leased)
-        yield Opened(loaded, queue, topics, spark or spark_session(loaded, f"group {group}"))
+        yield OpenedGroup(loaded, queue, topics, spark or spark_session(loaded, f"group {group}"))
 
 
 @contextmanager
 def a_member(
-    settings: Settings, group: str, topics: Sequence[str], given: Member | None
-) -> Iterator[tuple[Member, Callable[[], None]]]:
+    settings: Settings, group: str, topics: Sequence[str], given: LeasingMember | None
+) -> Iterator[tuple[LeasingMember, Callable[[], None]]]:
     """Yield the given member, or else a new one, and a function by which it joins through the service.
 
     Where a group begins is decided when its first member joins, so join after everything that refuses the work. A

@@ -44,7 +44,7 @@ LAST_ATTEMPTS_IN_A_ROW = 32
 _turns = itertools.count()
 
 
-class Member(Holder, Protocol):
+class LeasingMember(Holder, Protocol):
     """A member of a share group, for example `sharequeue.groups.membership.Membership`."""
 
     @property
@@ -53,7 +53,7 @@ class Member(Holder, Protocol):
         ...
 
 
-def in_turn(member: Member, topics: Sequence[str]) -> list[SharePartition]:
+def in_turn(member: LeasingMember, topics: Sequence[str]) -> list[SharePartition]:
     """Return the assigned share-partitions of these topics, starting at a different one for each call and each
     member, so that none starves.
     """
@@ -78,7 +78,7 @@ class LeaseKeeper(LockKeeper):
     lost, and when the block fails.
     """
 
-    def __init__(self, state: State, member: Member, jobs: Jobs | None = None) -> None:
+    def __init__(self, state: State, member: LeasingMember, jobs: Jobs | None = None) -> None:
         super().__init__(state, member, LockLost)
         self._jobs = jobs
         # A run begins with the other records: they show whether the handler works at all, before a record is given
@@ -144,7 +144,7 @@ class LeaseKeeper(LockKeeper):
         of = None if leases is None else {lease.lease_id for lease in leases}
         held = [lease for lease in self.held if of is None or lease.lease_id in of]
         for lease in held:
-            self.drop(lease)
+            self.forget(lease)
         release_held(self._state, held, cancelled=cancelled, refund=refund, reason=reason)
 
     def acquire_within(

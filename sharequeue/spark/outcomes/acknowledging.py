@@ -40,7 +40,7 @@ inside it, Postgres ends it after this time, and other workers can continue.
 """
 
 
-class RecordsRefused(Exception):
+class RowsRefused(Exception):
     """A sink refuses records of a lease: the reasons by offset. Nothing of the lease was acknowledged or written.
 
     Without reasons it accepts all of them in another way, and its transaction is to be repeated.
@@ -66,7 +66,7 @@ def acknowledge(
 ) -> Acknowledged:
     """Acknowledge a lease, all or nothing, in a transaction that may do more; the outputs count from its commit on.
 
-    Raises the error of `State.acknowledge`, RecordsRefused, and the errors of the transaction, which is then rolled
+    Raises the error of `State.acknowledge`, RowsRefused, and the errors of the transaction, which is then rolled
     back. One whose end is not known is repeated once: it must check whether the first one committed.
     """
     request_id = uuid4()
@@ -88,7 +88,7 @@ def acknowledge(
 
     try:
         return known()
-    except RecordsRefused as refused:
+    except RowsRefused as refused:
         if refused.reasons:
             raise
         return known()
@@ -97,7 +97,7 @@ def acknowledge(
 def acknowledge_all(
     state: State, keeper: LeaseKeeper, given: Sequence[LeaseAcknowledgement]
 ) -> list[Acknowledged]:
-    """Acknowledge many leases, each whole or not at all, in a few parallel calls; the keeper then drops them.
+    """Acknowledge many leases, each whole or not at all, in a few parallel calls; the keeper then forgets them.
 
     Raises LockLost, and the first error after all other leases have been acknowledged.
     """
@@ -105,7 +105,7 @@ def acknowledge_all(
 
 
 @dataclass(slots=True)
-class _Call:
+class _AcknowledgeCall:
     """One call for some leases, by their ids. It has the same request id as long as its content is the same."""
 
     leases: frozenset[int]
@@ -125,7 +125,9 @@ class Sending:
         # Divided evenly, so that the parallel calls end together.
         turns = -(-len(leases) // (A_CALL * CALLS_AT_ONCE))
         size = max(1, -(-len(leases) // max(1, turns * CALLS_AT_ONCE)))
-        self._calls = [_Call(frozenset(lease.lease_id for lease in some)) for some in in_calls(leases, size)]
+        self._calls = [
+            _AcknowledgeCall(frozenset(lease.lease_id for lease in some)) for some in in_calls(leases, size)
+        ]
         self.done: dict[int, Acknowledged] = {}
         """The replies, by lease id."""
 
@@ -149,7 +151,9 @@ class Sending:
                 raise refusals[at]
         return [self.done[each.lease.lease_id] for each in given]
 
-    def _in_one_call(self, call: _Call, some: Sequence[LeaseAcknowledgement]) -> dict[int, ShareError]:
+    def _in_one_call(
+        self, call: _AcknowledgeCall, some: Sequence[LeaseAcknowledgement]
+    ) -> dict[int, ShareError]:
         if call.content != some:
             call.content, call.request_id = some, uuid4()
         refusals: dict[int, ShareError] = {}
@@ -160,7 +164,7 @@ class Sending:
                 if isinstance(result, ShareError):
                     refusals[lease.lease_id] = result
                 else:
-                    self._keeper.drop(lease)
+                    self._keeper.forget(lease)
                     self.done[lease.lease_id] = result
         return refusals
 

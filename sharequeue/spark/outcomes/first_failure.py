@@ -22,7 +22,7 @@ _COLUMNS = ("topic", "partition", "offset", "outcome", "error")
 _AT_ONCE = 1000
 
 
-def first_failure(spark: SparkSession, files: Files, folders: Collection[str]) -> str | None:
+def find_first_failure(spark: SparkSession, files: Files, folders: Collection[str]) -> str | None:
     """Return the first record in these folders of exceptions that has an error, with its outcome and the error.
 
     None if no record has one.

@@ -16,7 +16,7 @@ from pyspark.sql import functions as fn
 from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.values import AcknowledgeType, Lease
 from sharequeue.spark.handler import MostFailed
-from sharequeue.spark.outcomes.outcomes import UNSEEN, Seen
+from sharequeue.spark.outcomes.outcomes import UNSEEN, SeenOutcomes
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.lease_files import WrittenFiles
 
@@ -29,7 +29,7 @@ def refuse_most_failed(
     share: float,
     written: WrittenFiles,
     leases: Sequence[Lease],
-    seen: Mapping[int, Seen],
+    seen: Mapping[int, SeenOutcomes],
     *,
     nothing_yet: bool,
 ) -> None:

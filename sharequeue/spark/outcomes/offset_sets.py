@@ -38,7 +38,7 @@ OffsetGroup = tuple[tuple[Any, ...], OffsetSet, int]
 """Values of some columns, the offsets of the rows that have these values, and the number of these rows."""
 
 
-def offset_sets(records: DataFrame, *by: str) -> list[OffsetGroup]:
+def reduce_to_offset_sets(records: DataFrame, *by: str) -> list[OffsetGroup]:
     """Return the offsets of each combination of values in the columns `by`.
 
     Raises HandlerError if a value is not an offset.
@@ -62,7 +62,7 @@ def offset_sets(records: DataFrame, *by: str) -> list[OffsetGroup]:
 
 
 def offset_sets_in(files: Sequence[Path], *by: str) -> list[OffsetGroup]:
-    """Return the same as `offset_sets` for Parquet files on this machine."""
+    """Return the same as `reduce_to_offset_sets` for Parquet files on this machine."""
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         found = pool.map(partial(_in_whole_file, by=by), files)
         return _together(piece for pieces in found for piece in pieces)

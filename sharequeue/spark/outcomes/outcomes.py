@@ -43,7 +43,7 @@ from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.spark.handler import KEPT_AS_GIVEN, OUTCOMES, HandlerError
-from sharequeue.spark.outcomes.offset_sets import OffsetGroup, offset_sets, offset_sets_in
+from sharequeue.spark.outcomes.offset_sets import OffsetGroup, offset_sets_in, reduce_to_offset_sets
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.reading.plan import Scan, TopicPartition, plan_scans
 from sharequeue.spark.reading.source import cannot_be_scanned, sought_instead
@@ -63,7 +63,7 @@ _SECOND = (
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenOutcomes:
     """The outcomes that the files have for one lease, and the number of accepted rows.
 
     `delays` are the released offsets with a `not_before`, by the second since 1970.
@@ -89,13 +89,13 @@ class Seen:
         )
 
 
-UNSEEN = Seen({}, 0, EMPTY, 0)
+UNSEEN = SeenOutcomes({}, 0, EMPTY, 0)
 """The outcomes of a lease for which the files have no rows."""
 
 
 def read_back(
     spark: SparkSession, folders: Sequence[str], *, delays: bool = True, files: Files | None = None
-) -> dict[int, Seen]:
+) -> dict[int, SeenOutcomes]:
     """Return the outcomes in the Parquet files of these folders, by lease id. Raises HandlerError when they
     contradict each other.
 
@@ -116,7 +116,7 @@ def read_back(
     return seen_in(spark.read.schema(_READ_BACK).parquet(*map(literal, folders)))
 
 
-def refuse_other_partitions(leases: Sequence[Lease], seen: Mapping[int, Seen]) -> None:
+def refuse_other_partitions(leases: Sequence[Lease], seen: Mapping[int, SeenOutcomes]) -> None:
     """Raise HandlerError if rows of a lease name another topic or partition than its own."""
     for lease in leases:
         of_lease, at = seen.get(lease.lease_id, UNSEEN), lease.share_partition
@@ -129,16 +129,16 @@ def refuse_other_partitions(leases: Sequence[Lease], seen: Mapping[int, Seen]) -
         )
 
 
-def seen_in(written: DataFrame) -> dict[int, Seen]:
+def seen_in(written: DataFrame) -> dict[int, SeenOutcomes]:
     """Return the outcomes of these rows (`lease_id, outcome, topic, partition, offset` and perhaps `not_before`), by
     lease id. Raises HandlerError as `read_back` does.
     """
     if "not_before" in written.columns:
-        return _seen(offset_sets(written.withColumn("second", fn.expr(_SECOND)), *_BY, "second"))
-    return _seen(offset_sets(written, *_BY))
+        return _seen(reduce_to_offset_sets(written.withColumn("second", fn.expr(_SECOND)), *_BY, "second"))
+    return _seen(reduce_to_offset_sets(written, *_BY))
 
 
-def seen_of(handled: DataFrame, leases: Sequence[Lease]) -> dict[int, Seen]:
+def seen_of(handled: DataFrame, leases: Sequence[Lease]) -> dict[int, SeenOutcomes]:
     """Return the outcomes that a handler gave to records of these leases, from rows in memory.
 
     Raises HandlerError for rows of another lease or partition, like a run, which reads them from files.
@@ -153,14 +153,14 @@ def seen_of(handled: DataFrame, leases: Sequence[Lease]) -> dict[int, Seen]:
     return seen
 
 
-def _seen(groups: Sequence[OffsetGroup]) -> dict[int, Seen]:
+def _seen(groups: Sequence[OffsetGroup]) -> dict[int, SeenOutcomes]:
     parts: dict[int, list[OffsetGroup]] = {}
     for group in groups:
         parts.setdefault(group[0][0], []).append(group)
     return {lease_id: _seen_of(lease_id, of_lease) for lease_id, of_lease in parts.items()}
 
 
-def _seen_of(lease_id: int, groups: Sequence[OffsetGroup]) -> Seen:
+def _seen_of(lease_id: int, groups: Sequence[OffsetGroup]) -> SeenOutcomes:
     sets: dict[AcknowledgeType, list[OffsetSet]] = {}
     times: dict[int, OffsetSet] = {}
     unknown: dict[str, OffsetSet] = {}
@@ -180,7 +180,7 @@ def _seen_of(lease_id: int, groups: Sequence[OffsetGroup]) -> Seen:
     rows = sum(rows for *_, rows in groups)
     outcomes = {kind: OffsetSet.union(some) for kind, some in sets.items()}
     partitions = frozenset((topic, partition) for (_, _, topic, partition, *_), *_ in groups)
-    return Seen(outcomes, accepted, seen, rows, times, unknown, partitions)
+    return SeenOutcomes(outcomes, accepted, seen, rows, times, unknown, partitions)
 
 
 def _contradiction(lease_id: int, groups: Sequence[OffsetGroup]) -> HandlerError:
@@ -200,7 +200,7 @@ MOST_NAMED = 5
 """The most outcomes, partitions and ranges of offsets that an error names."""
 
 
-class Logs(Protocol):
+class LogQueries(Protocol):
     """The queries to the logs that were leased from. `reading.source.TopicSource` sends them to the broker."""
 
     def log_starts(
@@ -239,9 +239,9 @@ class Acknowledgement:
 
 
 def acknowledgements(
-    source: Logs,
+    source: LogQueries,
     leases: Sequence[Lease],
-    seen: Mapping[int, Seen],
+    seen: Mapping[int, SeenOutcomes],
     infos: Mapping[str, TopicInfo],
     without_row: str | None,
 ) -> dict[int, Acknowledgement]:
@@ -279,7 +279,7 @@ def acknowledgements(
     }
 
 
-def without_outcome(lease: Lease, seen: Seen | None) -> OffsetSet:
+def without_outcome(lease: Lease, seen: SeenOutcomes | None) -> OffsetSet:
     """Return the leased offsets without an outcome. Raise HandlerError for outcomes of offsets not leased."""
     with_outcome = (seen or UNSEEN).offsets
     invented = with_outcome - lease.offsets
@@ -292,7 +292,7 @@ def without_outcome(lease: Lease, seen: Seen | None) -> OffsetSet:
 
 
 def _present(
-    source: Logs, leases: Sequence[Lease], missing: Sequence[tuple[Lease, OffsetSet]]
+    source: LogQueries, leases: Sequence[Lease], missing: Sequence[tuple[Lease, OffsetSet]]
 ) -> dict[int, OffsetSet]:
     """Return which of the missing offsets are in the log, by lease id. They are read at the lease's isolation level.
 
@@ -313,14 +313,14 @@ def _present(
     return present
 
 
-def _offsets_of(source: Logs, scan: Scan, level: str, only_for: str | None) -> Sequence[OffsetGroup]:
+def _offsets_of(source: LogQueries, scan: Scan, level: str, only_for: str | None) -> Sequence[OffsetGroup]:
     try:
-        return offset_sets(source.scanned(scan, level, only_for), "topic", "partition")
+        return reduce_to_offset_sets(source.scanned(scan, level, only_for), "topic", "partition")
     except (PySparkException, Py4JError) as error:
         if not cannot_be_scanned(error):
             raise
     with sought_instead():
-        return offset_sets(source.scanned(scan, level, only_for, seek=True), "topic", "partition")
+        return reduce_to_offset_sets(source.scanned(scan, level, only_for, seek=True), "topic", "partition")
 
 
 def _at(lease: Lease) -> TopicPartition:
@@ -328,7 +328,7 @@ def _at(lease: Lease) -> TopicPartition:
 
 
 def _acknowledgement(
-    seen: Seen, missing: OffsetSet, present: OffsetSet, log_start: int, without_row: str | None
+    seen: SeenOutcomes, missing: OffsetSet, present: OffsetSet, log_start: int, without_row: str | None
 ) -> Acknowledgement:
     """Return the acknowledgement of a lease; of its `missing` offsets, `present` are in the log."""
     absent = missing - present
@@ -343,7 +343,7 @@ def _acknowledgement(
 
 
 def refuse_without_outcome(
-    leases: Sequence[Lease], seen: Mapping[int, Seen], present: Mapping[int, OffsetSet]
+    leases: Sequence[Lease], seen: Mapping[int, SeenOutcomes], present: Mapping[int, OffsetSet]
 ) -> None:
     """Raise HandlerError when records have an unknown outcome or, being `present` in the log, none; name them."""
     reasons: list[str] = []

@@ -20,7 +20,7 @@ from pyspark.sql.types import StringType
 from sharequeue.domain.settings.addresses import located
 from sharequeue.domain.values import Lease
 from sharequeue.spark.handler import OUTCOMES, RELEASE, HandlerError, with_outcomes
-from sharequeue.spark.outcomes.outcomes import Seen, refuse_other_partitions, seen_in
+from sharequeue.spark.outcomes.outcomes import SeenOutcomes, refuse_other_partitions, seen_in
 from sharequeue.spark.output.damaged import named_leases, reads_what_it_wrote
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import folder_name
@@ -73,7 +73,7 @@ def write_outcomes(
 
 def written_outcomes(
     source: TopicSource, leases: Sequence[Lease], outcomes: WrittenOutcomes | _Outcomes
-) -> dict[int, Seen]:
+) -> dict[int, SeenOutcomes]:
     """Return these outcomes by lease id, after making them durable.
 
     `outcomes` is a folder of Parquet files, or a DataFrame that reads what was written. Raises HandlerError for
@@ -108,7 +108,7 @@ def _durable(source: TopicSource, outcomes: _Outcomes) -> DataFrame:
     return written
 
 
-def _seen(source: TopicSource, leases: Sequence[Lease], written: DataFrame) -> dict[int, Seen]:
+def _seen(source: TopicSource, leases: Sequence[Lease], written: DataFrame) -> dict[int, SeenOutcomes]:
     absent = [name for name in _WRITTEN_AS if name not in written.columns]
     if absent:
         raise HandlerError(

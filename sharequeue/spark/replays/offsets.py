@@ -29,7 +29,7 @@ from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.values import Delivery, Lease, SharePartition
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, is_same
 from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.outcomes.offset_sets import offset_sets
+from sharequeue.spark.outcomes.offset_sets import reduce_to_offset_sets
 from sharequeue.spark.output.manifest import ELSEWHERE, read_counted
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import TopicSource
@@ -114,7 +114,7 @@ def by_time(
             numbers = [fn.when(_inside(window), fn.lit(str(number))) for number, window in enumerate(some)]
             records = source.records(first_deliveries(job.group, spans, logs.isolation_level))
             wanted = records.withColumn("windows", fn.concat_ws(",", *numbers)).filter("windows <> ''")
-            for (topic, partition, inside), offsets, _ in offset_sets(
+            for (topic, partition, inside), offsets, _ in reduce_to_offset_sets(
                 wanted, "topic", "partition", "windows"
             ):
                 for number in inside.split(","):
@@ -159,7 +159,7 @@ def by_offsets(
     _refuse("Retention has removed records", gone, allow_missing)
     found: dict[TopicPartition, OffsetSet] = {}
     if spans:
-        for (topic, partition), some, _ in offset_sets(
+        for (topic, partition), some, _ in reduce_to_offset_sets(
             source.records(first_deliveries(job.group, spans, logs.isolation_level)),
             "topic",
             "partition",
@@ -205,7 +205,7 @@ def accepted_by(
     )
     return {
         (topic, partition): offsets
-        for (topic, partition), offsets, _ in offset_sets(accepted, "topic", "partition")
+        for (topic, partition), offsets, _ in reduce_to_offset_sets(accepted, "topic", "partition")
     }
 
 

@@ -28,7 +28,7 @@ from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics, is_same
 from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.outcomes.offset_sets import offset_sets
+from sharequeue.spark.outcomes.offset_sets import reduce_to_offset_sets
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.shared_folder import refuse_unusable
 from sharequeue.spark.reading.plan import TopicPartition
@@ -177,7 +177,9 @@ def _begin(job: ShareGroupJob, state: State, report: ReplayReport) -> UUID:
 def _with_rows(replacement: Replacement, spark: SparkSession) -> _WithRows:
     return {
         (topic, partition): offsets
-        for (topic, partition), offsets, _ in offset_sets(replacement.rows(spark), "topic", "partition")
+        for (topic, partition), offsets, _ in reduce_to_offset_sets(
+            replacement.rows(spark), "topic", "partition"
+        )
     }
 
 

@@ -66,7 +66,7 @@ class DeltaTable(Sink):
         """Prepare a run, and complete the transfers of earlier runs. Raises SinkRefused if there is no such table, if
         it cannot accept transfers, or if Spark has no Delta.
         """
-        return opened(context, _Table.found(context, self.table), self.on_step)
+        return opened(context, _OpenDeltaTable.found(context, self.table), self.on_step)
 
     def stored(self, settings: Settings, names: SinkNames) -> Stored:
         """Return the table's name in the catalog, or its address."""
@@ -76,14 +76,14 @@ class DeltaTable(Sink):
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _OpenDeltaTable:
     spark: SparkSession
     path: str
     application: str
     name: str
 
     @classmethod
-    def found(cls, context: SinkContext, table: str) -> _Table:
+    def found(cls, context: SinkContext, table: str) -> _OpenDeltaTable:
         spark = context.spark
         if EXTENSIONS["delta"] not in str(spark.conf.get("spark.sql.extensions", "") or ""):
             raise SinkRefused(

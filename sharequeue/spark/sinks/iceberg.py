@@ -54,7 +54,7 @@ class IcebergTable(Sink):
         names = context.names
         # Only letters: the name is a key in the table's properties.
         application = f"sharequeue.{context.state.outputs.identity().origin_id}.{names.group}.{names.sink}"
-        return opened(context, _Table(context.spark, self.table, application), self.on_step)
+        return opened(context, _OpenIcebergTable(context.spark, self.table, application), self.on_step)
 
     def stored(self, settings: Settings, names: SinkNames) -> Stored:
         """Return the table's name with its catalog."""
@@ -62,7 +62,7 @@ class IcebergTable(Sink):
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _OpenIcebergTable:
     spark: SparkSession
     table: str
     application: str

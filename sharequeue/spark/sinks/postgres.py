@@ -33,7 +33,7 @@ from sharequeue.domain.errors import InvalidRequest
 from sharequeue.domain.names import listed
 from sharequeue.domain.settings import Settings
 from sharequeue.spark.leasing.crashes import reason_for_letters
-from sharequeue.spark.outcomes.acknowledging import RecordsRefused, acknowledging_transaction
+from sharequeue.spark.outcomes.acknowledging import RowsRefused, acknowledging_transaction
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.output.manifest import ELSEWHERE
@@ -61,7 +61,14 @@ from sharequeue.spark.sinks.postgres_exact import (
     why_not_held,
     witness,
 )
-from sharequeue.spark.sinks.postgres_move import WHOLE, Piece, RowLeftOut, StagedRows, StagingLost, Trial
+from sharequeue.spark.sinks.postgres_move import (
+    WHOLE,
+    Piece,
+    RowLeftOut,
+    StagedRows,
+    StagedTrial,
+    StagingLost,
+)
 from sharequeue.spark.sinks.postgres_tables import (
     Target,
     altered,
@@ -335,13 +342,13 @@ class OpenTable(OpenSink):
     @contextmanager
     def transaction(self, state: State, rows: AcceptedRows) -> Iterator[State]:
         """Move a lease's rows into the table in the transaction of its acknowledgement: exactly once, even if the
-        response to the commit is lost. Raise RecordsRefused if the table refuses records. If it refuses them only
+        response to the commit is lost. Raise RowsRefused if the table refuses records. If it refuses them only
         together, the transaction is to be repeated.
         """
         lease_id, on_step = rows.lease.lease_id, self.sink.on_step
         with self._alterations_are_named():
             if lease_id in self.refused:
-                raise RecordsRefused(self._tried(lease_id).reasons)
+                raise RowsRefused(self._tried(lease_id).reasons)
             try:
                 with acknowledging_transaction(state) as (connection, joined):
                     self._move(connection, rows)
@@ -353,7 +360,7 @@ class OpenTable(OpenSink):
                     raise
                 trial = self._tried(lease_id)
                 self.pieces[lease_id] = trial.pieces
-                raise RecordsRefused(trial.reasons) from error
+                raise RowsRefused(trial.reasons) from error
             on_step("committed")
             self._drop(lease_id)
             on_step("dropped")
@@ -367,7 +374,7 @@ class OpenTable(OpenSink):
         self._rows(lease_id).move(cursor, rows.count, self.pieces.get(lease_id, (WHOLE,)))
         self._refuse_retyped(cursor)
 
-    def _tried(self, lease_id: int) -> Trial:
+    def _tried(self, lease_id: int) -> StagedTrial:
         """Return what the table refuses of a lease. Nothing is changed. Raise SinkRefused if it refuses records after
         it was altered: no record is at fault then.
         """

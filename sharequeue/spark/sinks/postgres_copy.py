@@ -59,7 +59,7 @@ MOST_CHARACTERS = 2_000
 _COLUMN = re.compile(r", column (.+?)(?:: |$)", re.MULTILINE)
 
 
-def refusal(error: BaseException, *, row_security: bool = False) -> str | None:
+def row_refusal(error: BaseException, *, row_security: bool = False) -> str | None:
     """Return Postgres's words if it refused a row because of its values, as `Class: message`; None for other errors.
 
     With `row_security` the table has policies, and a refusal for lack of a right is one of them.
@@ -129,7 +129,7 @@ class Copier:
         try:
             cursor.copy_expert(statement, as_csv(part, attempt))
         except psycopg2.Error as error:
-            words = refusal(error)
+            words = row_refusal(error)
             if words is None:
                 raise
             cursor.execute("rollback to savepoint sharequeue_rows")

@@ -19,7 +19,7 @@ import psycopg2
 from psycopg2 import sql
 
 from sharequeue.domain.offsets import MAX_OFFSET
-from sharequeue.spark.sinks.postgres_copy import ATTEMPT, OFFSET, refusal
+from sharequeue.spark.sinks.postgres_copy import ATTEMPT, OFFSET, row_refusal
 from sharequeue.spark.sinks.postgres_tables import Target
 
 Piece = tuple[int, int]
@@ -38,7 +38,7 @@ class RowLeftOut(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class StagedTrial:
     """What a table refuses of a lease, by offset, with the reasons; and pieces that it accepts."""
 
     reasons: dict[int, str] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class StagedRows:
             "and the records are delivered again. Either Postgres crashed, or somebody changed the staging table."
         )
 
-    def tried(self, cursor: Any, refused: Mapping[int, str]) -> Trial:
+    def tried(self, cursor: Any, refused: Mapping[int, str]) -> StagedTrial:
         """Return what the table refuses in addition to what is `refused` already. The caller rolls back; until then
         nobody can alter the table.
         """
@@ -93,7 +93,7 @@ class StagedRows:
         )
         offsets = [offset for (offset,) in cursor.fetchall()]
         cursor.execute("savepoint sharequeue_trial")
-        trial = Trial(dict(refused))
+        trial = StagedTrial(dict(refused))
         self._divide(cursor, offsets, trial)
         try:
             cursor.execute("set constraints all immediate")
@@ -102,7 +102,7 @@ class StagedRows:
                 raise
             cursor.execute("rollback to savepoint sharequeue_trial")
             cursor.execute("set constraints all immediate")
-            trial = Trial(dict(refused))
+            trial = StagedTrial(dict(refused))
             self._divide(cursor, offsets, trial)
         return trial
 
@@ -110,9 +110,9 @@ class StagedRows:
         """Return why the table refused a row; None for other errors."""
         if isinstance(error, RowLeftOut):
             return f"RowLeftOut: {error}"
-        return refusal(error, row_security=self.target.row_security)
+        return row_refusal(error, row_security=self.target.row_security)
 
-    def _divide(self, cursor: Any, offsets: Sequence[int], trial: Trial) -> None:
+    def _divide(self, cursor: Any, offsets: Sequence[int], trial: StagedTrial) -> None:
         if not offsets:
             return
         piece = (offsets[0], offsets[-1])

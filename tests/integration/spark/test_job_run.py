@@ -33,7 +33,7 @@ from sharequeue.groups.group_names import all_group_names
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark import GroupTaken, HandlerError, Pipeline, PostgresTable, SinkRefused, by_row, pipeline
 from sharequeue.spark.handler import Handler
-from sharequeue.spark.outcomes.first_failure import first_failure
+from sharequeue.spark.outcomes.first_failure import find_first_failure
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import new_folder
 from sharequeue.state import State
@@ -122,7 +122,7 @@ def test_a_run_names_its_first_failure(
     assert f"\nfirst failure: {failure}" in str(report)
     (folder,) = {str(Path(file).parent) for file in job.output(sink=job.exceptions_sink).inputFiles()}
     monkeypatch.setattr(Files, "here", lambda *_: None)
-    assert first_failure(spark, Files(spark, surroundings.output), [folder]) == failure
+    assert find_first_failure(spark, Files(spark, surroundings.output), [folder]) == failure
 
 
 def test_a_run_without_errors_names_no_failure(surroundings: Settings, job: Pipeline) -> None:

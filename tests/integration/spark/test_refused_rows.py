@@ -18,7 +18,7 @@ from sharequeue.spark.job import Summary
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.sinks.interface import SinkContext, SinkRefused
 from sharequeue.spark.sinks.postgres import PostgresTable
-from sharequeue.spark.sinks.postgres_copy import ATTEMPT, OFFSET, refusal
+from sharequeue.spark.sinks.postgres_copy import ATTEMPT, OFFSET, row_refusal
 from sharequeue.spark.sinks.postgres_move import Piece, StagedRows
 from sharequeue.spark.sinks.postgres_tables import Target, cursor_of
 from sharequeue.state import State
@@ -263,5 +263,5 @@ def test_errors_that_do_not_depend_on_a_row_are_not_its_outcome(
         connection.connection.cursor().execute(
             f"do $$ begin raise exception 'no' using errcode = '{code}'; end $$"
         )
-    assert (refusal(raised.value) is not None) is of_the_row
-    assert (refusal(raised.value, row_security=True) is not None) is (of_the_row or code == "42501")
+    assert (row_refusal(raised.value) is not None) is of_the_row
+    assert (row_refusal(raised.value, row_security=True) is not None) is (of_the_row or code == "42501")

@@ -9,7 +9,7 @@ import pytest
 
 from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.spark.handler import HandlerError
-from sharequeue.spark.outcomes.outcomes import UNSEEN, Seen, refuse_without_outcome
+from sharequeue.spark.outcomes.outcomes import UNSEEN, SeenOutcomes, refuse_without_outcome
 
 LEASE: Any = SimpleNamespace(lease_id=1, share_partition="orders-0")
 ONE = OffsetSet.of((7, 8))
@@ -17,7 +17,7 @@ ONE = OffsetSet.of((7, 8))
 
 def test_dropped_is_named_only_where_it_helps() -> None:
     """It is the outcome of a record without a row; an unknown outcome is corrected in the handler."""
-    unknown = Seen({}, 0, ONE, 1, unknown={"acept": ONE})
+    unknown = SeenOutcomes({}, 0, ONE, 1, unknown={"acept": ONE})
     with pytest.raises(HandlerError, match=r"^1 record \(orders-0 7\) got the outcome 'acept'") as of_unknown:
         refuse_without_outcome([LEASE], {1: unknown}, {1: EMPTY})
     assert str(of_unknown.value).endswith("Nothing of this round was acknowledged. Correct the handler")
