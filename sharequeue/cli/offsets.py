@@ -100,7 +100,7 @@ def reset(
     execute: bool,
     **ways: Any,
 ) -> None:
-    """Restart --group at other offsets; its records in flight are dropped, and earlier holders are fenced.
+    """Restart --group at other offsets; its records in flight are forgotten, and earlier holders are fenced.
 
     --from-file reads lines of topic,partition,offset, as `kafka-share-groups.sh --reset-offsets --to-current
     --dry-run --export` prints them for a share group of the broker.

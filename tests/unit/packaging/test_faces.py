@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -54,3 +55,12 @@ def test_no_function_hides_the_module_of_its_name() -> None:
         if door.with_name(f"{each.asname or each.name}.py").exists()
     ]
     assert hidden == []
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """A class is known by its name alone: no two modules of the library define one of the same name."""
+    places: dict[str, list[str]] = {}
+    for path in (ROOT / "sharequeue").rglob("*.py"):
+        for name in re.findall(r"^class _?(\w+)", path.read_text(), re.MULTILINE):
+            places.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
