@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sharequeue import Database, Settings
+from sharequeue.consumer import reader
 from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import poll_some, work_on
 
 PARTITIONS = 60
-LOCK_MS = 3000
-"""Shorter than the reading would take if the partitions came one by one: a fetch at a log's end is held for 0.1 s."""
+LOCK_MS, FETCH_MS = 30_000, 1000
+"""A lock is shorter than the reading would take if the partitions came one by one: a fetch at a log's end is held."""
 
 
 def test_leases_of_many_partitions_are_read_together(
-    settings: Settings, database: Database, group: str, make_topic: MakeTopic
+    settings: Settings,
+    database: Database,
+    group: str,
+    make_topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No lock lapses before its record is polled: each record comes once."""
+    monkeypatch.setattr(reader, "FETCH_WAIT_MS", FETCH_MS)
     topic = make_topic(PARTITIONS)
     with work_on(settings, database, group, share_record_lock_duration_ms=LOCK_MS) as work:
         for partition in range(PARTITIONS):
