@@ -138,7 +138,7 @@ class BrokerClient:
         except KafkaException as failure:
             error = failure.args[0]
             if error.code() in _UNREACHABLE:
-                raise self._unavailable(error.str()) from None
+                raise self._unavailable(error.str()) from failure
             if error.code() in _ABSENT:
                 raise UnknownTopicOrPartition(error.str()) from None
             raise error_for(int(error.code()), error.str()) from failure
@@ -189,6 +189,12 @@ class BrokerClient:
         return BrokerNotAvailable(
             f"{where} does not answer ({problem}). Check that it runs and that SHAREQUEUE_BOOTSTRAP_SERVERS is right."
         )
+
+
+def connection_broke(error: BrokerNotAvailable) -> bool:
+    """Return whether a broker closed its connection, or died, with the request on its way: another may answer it."""
+    cause = error.__cause__
+    return isinstance(cause, KafkaException) and bool(cause.args[0].code() == KafkaError._TRANSPORT)
 
 
 def _is_of_tls(error: KafkaError) -> bool:

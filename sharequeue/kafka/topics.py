@@ -39,7 +39,7 @@ from sharequeue.domain.errors import (
     UnsupportedVersion,
 )
 from sharequeue.domain.names import nearest, topic_name_problem
-from sharequeue.kafka.broker_client import BrokerClient
+from sharequeue.kafka.broker_client import BrokerClient, connection_broke
 
 _log = logging.getLogger(__name__)
 
@@ -141,8 +141,8 @@ class Topics(BrokerClient):
     def ask(self, names: Iterable[str]) -> TopicsFound:
         """Return what the broker knows of each of these topics; an error of one does not concern the others.
 
-        The broker is not asked about names that no topic can have. Raises `BrokerNotAvailable` when it does not
-        respond for any.
+        The broker is not asked about names that no topic can have. If it dies with the request on its way, another
+        one is asked. Raises `BrokerNotAvailable` when none responds for any.
         """
         known: dict[str, TopicInfo] = {}
         refused: dict[str, ShareError] = {}
@@ -159,7 +159,13 @@ class Topics(BrokerClient):
                 # One wait for the broker is enough.
                 refused.update(dict.fromkeys(wanted[first:], silent))
                 break
-            silent = self._ask(wanted[first : first + ASKED_AT_ONCE], known, refused)
+            some = wanted[first : first + ASKED_AT_ONCE]
+            silent = self._ask(some, known, refused)
+            if silent is not None and connection_broke(silent):
+                left = [name for name in some if isinstance(refused.get(name), BrokerNotAvailable)]
+                for name in left:
+                    del refused[name]
+                silent = self._ask(left, known, refused)
         if silent is not None and all(name in refused for name in wanted):
             raise silent
         return TopicsFound(known, refused)

@@ -62,6 +62,33 @@ def test_a_broker_that_is_silent_is_waited_for_once(monkeypatch: pytest.MonkeyPa
     assert silent.questions == 1
 
 
+class DyingBroker:
+    """A client whose first request is on its way to a broker that dies."""
+
+    def __init__(self) -> None:
+        self.questions = 0
+
+    def poll(self, timeout: float) -> None:
+        """Report nothing."""
+
+    def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Future[Any]]:
+        """Fail once, as librdkafka does when a connection breaks."""
+        self.questions += 1
+        found: Future[Any] = Future()
+        if self.questions == 1:
+            found.set_exception(KafkaException(KafkaError(KafkaError._TRANSPORT)))
+        else:
+            found.set_result(SimpleNamespace(topic_id=Uuid(1, 2), partitions=[]))
+        return {"orders": found}
+
+
+def test_another_broker_is_asked_when_one_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that was on its way to it is no outage of the cluster."""
+    topics, dying = Topics(Settings({"bootstrap_servers": "127.0.0.1:1"})), DyingBroker()
+    monkeypatch.setattr(broker_client, "AdminClient", lambda *_, **__: dying)
+    assert (list(topics.describe(["orders"])), dying.questions) == (["orders"], 2)
+
+
 def test_a_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the reason that the client gives."""
     settings = Settings({"bootstrap_servers": "127.0.0.1:1"})
