@@ -53,6 +53,7 @@ from sharequeue.spark.sinks.interface import (
     Stored,
 )
 from sharequeue.spark.sinks.postgres_copy import ATTEMPT, LEASE, OFFSET, RECEIPT, Copier
+from sharequeue.spark.sinks.postgres_definition import are_the_cause
 from sharequeue.spark.sinks.postgres_exact import (
     NESTED,
     Witness,
@@ -382,8 +383,9 @@ class OpenTable(OpenSink):
             connection.execute(sa.text("set local statement_timeout = 0"))
             cursor = cursor_of(connection)
             trial = self._rows(lease_id).tried(cursor, self.refused.get(lease_id, {}))
-            if trial.reasons and (found := altered(cursor, self.target)):
-                raise self._was_altered(found, next(iter(trial.reasons.values())))
+            reasons = list(trial.reasons.values())
+            if reasons and are_the_cause(found := altered(cursor, self.target), reasons):
+                raise self._was_altered(found, reasons[0])
             connection.rollback()
         return trial
 

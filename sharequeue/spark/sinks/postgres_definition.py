@@ -8,7 +8,8 @@ partition, a constraint that is gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 Definition = Mapping[str, str]
@@ -109,6 +110,8 @@ _PARTS = """
 """
 _HARMLESS_IF_NEW = ("column ", "default ", "partition ", "right ")
 _HARMLESS_IF_GONE = ("constraint ", "index ", "NOT NULL ", "row security")
+_ONLY_RESTRICT = ("constraint ", "index ", "NOT NULL ")
+_CONSTRAINT = re.compile(r'constraint "([^"]+)"')
 MOST_CHARACTERS = 200
 
 
@@ -126,6 +129,22 @@ def column_part(column: str) -> str:
 def changes(before: Definition, after: Definition) -> list[str]:
     """Return the changes by which a table may refuse rows that it accepted before, in words."""
     return list(_changes(before, after))
+
+
+def are_the_cause(found: Iterable[str], refusals: Iterable[str]) -> bool:
+    """Return whether these changes may be the cause of a refusal, given its words. If the table was only restricted
+    further, a refusal by a constraint that it had before is of the row.
+    """
+    parts = list(found)
+    if not parts:
+        return False
+    if not all(each.startswith(_ONLY_RESTRICT) for each in parts):
+        return True
+    return any(
+        (named := _CONSTRAINT.search(words)) is None
+        or any(each.startswith((f"constraint {named[1]} ", f"index {named[1]} ")) for each in parts)
+        for words in refusals
+    )
 
 
 def _changes(before: Definition, after: Definition) -> Iterator[str]:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.spark.sinks.postgres import PostgresTable, Step
+from sharequeue.spark.sinks.postgres_definition import are_the_cause
 from sharequeue.spark.sinks.postgres_tables import altered, cursor_of, find
 from sharequeue.state import State
 from tests import single
@@ -154,6 +155,23 @@ def test_a_right_that_is_gone_is_named(cursor: Any, statement: str, words: str) 
     cursor.execute(f"reset role; {statement}; set local role altered_tables_writer")
     (found,) = altered(cursor, target)
     assert re.search(words, found)
+
+
+@pytest.mark.parametrize(
+    ("found", "cause"),
+    [
+        ([], False),
+        (["index slow is new (CREATE INDEX …)", "constraint other is new (CHECK …)"], False),
+        (["constraint old was CHECK (n > 1), and is CHECK (n > 2)"], True),
+        (["index old is new (CREATE UNIQUE INDEX …)"], True),
+        (["constraint other is new (CHECK …)", "trigger any is new (CREATE TRIGGER …)"], True),
+    ],
+)
+def test_a_refusal_by_a_constraint_of_before_is_of_the_row(found: list[str], cause: bool) -> None:
+    """If the table was only restricted further: a trigger could have changed the row. Other refusals may be of it."""
+    words = 'CheckViolation: new row for relation "t" violates check constraint "old"'
+    assert are_the_cause(found, [words]) is cause
+    assert are_the_cause(found, [words, "NotNullViolation: null value in column"]) is bool(found)
 
 
 @pytest.mark.parametrize(
