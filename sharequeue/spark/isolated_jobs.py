@@ -167,7 +167,8 @@ class IsolatedJobs:
             self._explain(job.leases, error)
         self._give_back(failed, errors)
         given_back = [lease for job in not_read for lease in job.leases]
-        self._keeper.give_back(given_back, refund=True)
+        if given_back:
+            self._keeper.give_back(given_back, refund=True)
         return EndedJobs(
             [lease for job, _ in succeeded for lease in job.leases],
             WrittenFiles(

@@ -359,7 +359,7 @@ def lease(
             why = None if leases else "; ".join(filter(None, (about, why)))
             if leases:
                 _log.warning("%s", about)
-        sending = Sending(at.state, keeper, leases)
+        sending = Sending(keeper, leases)
         found = _OpenLease(source, keeper, own, observed.infos, tuple(leases), lost, why, sending)
         return found
 

@@ -6,8 +6,6 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from pyspark.sql import DataFrame
-
 from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.reports.waiting_work import work_of
@@ -68,11 +66,6 @@ class OpenRun:
         """Return the assigned share-partitions of this job's topics."""
         return [each for each in self.member.assignment if each.topic in self.job.topics]
 
-    def lag(self) -> int:
-        """Return the lag of the group in this job's topics."""
-        statuses = self.source.state.figures.describe(self.job.group)
-        return sum(status.lag for status in statuses if status.topic in self.job.topics)
-
     def left(self) -> tuple[int, bool]:
         """Return the lag, and whether records that nobody has leased yet wait for this member: as of one moment."""
         parts = [
@@ -87,8 +80,3 @@ class OpenRun:
             if (each.topic, each.partition) in mine
         )
         return sum(each.lag for each in parts), any(new)
-
-    def fitting(self, handled: DataFrame) -> DataFrame:
-        """Return the handler's result in the form that the sink accepts. Raises SinkRefused."""
-        self.context.columns_fit(handled.schema)
-        return self.sink.fits(handled)

@@ -192,7 +192,9 @@ class Round:
         """Return the handler's result for the records of these leases."""
         records = self.run.source.records(leases, seek=seek)
         self.records.append(records)
-        return self.run.fitting(call_handler(self.run.job.handler, records))
+        handled = call_handler(self.run.job.handler, records)
+        self.run.context.columns_fit(handled.schema)
+        return self.run.sink.fits(handled)
 
     def _summarise(self, written: WrittenFiles, leases: Sequence[Lease]) -> dict[str, dict[int, str]]:
         """Write partial sums of the accepted rows, from the files, without a second pass over the topic."""
@@ -295,24 +297,20 @@ class Round:
         wanted: Acknowledgement,
         summaries: Mapping[str, Mapping[int, str]],
     ) -> _LeaseResult:
-        job, source, at = self.run.job, self.run.source, lease.lease_id
+        source, at, name = self.run.source, lease.lease_id, self.run.lease_files.names.exceptions
         of_lease = self.seen[at]
-        exceptions = written.exceptions.get(at) or no_files(
-            source.settings, source.state, job.exceptions_sink, at
-        )
+        exceptions = written.exceptions.get(at) or no_files(source.settings, source.state, name, at)
         sums = (
-            LeaseOutput(name, folders[at], of_lease.accepted_rows)
-            for name, folders in summaries.items()
+            LeaseOutput(summary, folders[at], of_lease.accepted_rows)
+            for summary, folders in summaries.items()
             if at in folders
         )
         rows = AcceptedRows(lease, written.accepted.get(at), of_lease.accepted_rows)
-        return _LeaseResult(
-            rows, wanted, [LeaseOutput(job.exceptions_sink, exceptions, of_lease.exceptions), *sums]
-        )
+        return _LeaseResult(rows, wanted, [LeaseOutput(name, exceptions, of_lease.exceptions), *sums])
 
     def _send_together(self, results: Sequence[_LeaseResult]) -> RefusedRecords:
         given = [self._placed(each) for each in results]
-        replies = acknowledge_all(self.run.source.state, self.keeper, given)
+        replies = acknowledge_all(self.keeper, given)
         for each, sent, reply in zip(results, given, replies, strict=True):
             self._note(each, sent, reply)
         return {}
@@ -359,7 +357,8 @@ class Round:
             if sent.lost:
                 lost.append(lease)
         # Offsets below the log start can no longer be acknowledged; such a lease ends without an acknowledgement.
-        release_held(self.run.source.state, lost)
+        if lost:
+            release_held(self.run.source.state, lost)
 
     def _write_again(
         self, written: WrittenFiles, leases: Sequence[Lease], refused: RefusedRecords
@@ -370,7 +369,9 @@ class Round:
             return files.write_without(written, columns, leases, refused)
 
     def _report(self, leases: Sequence[Lease]) -> RoundReport:
-        lag = self.run.lag()
+        run = self.run
+        statuses = run.source.state.figures.describe(run.job.group)
+        lag = sum(status.lag for status in statuses if status.topic in run.job.topics)
         left = (lease for lease in leases if lease.lease_id not in self.acknowledged)
         report = RoundReport(
             number=self.number,
@@ -381,7 +382,7 @@ class Round:
             stage_seconds=self.seconds,
             unacknowledged=sum(lease.offsets.count for lease in left),
         )
-        self.run.records_done += report.done
+        run.records_done += report.done
         self._show("done", lag)
         return report
 

@@ -125,7 +125,8 @@ def _try_empty(run: OpenRun) -> None:
     """Call the handler on no records before anything is leased: an error there would occur on all records."""
     records = no_records(run.source.spark)
     handled = call_handler(run.job.handler, records)
-    run.fitting(handled).collect()
+    run.context.columns_fit(handled.schema)
+    run.sink.fits(handled).collect()
     uncache(records)
 
 

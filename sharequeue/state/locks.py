@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
+from uuid import UUID
 
 from sharequeue.domain.errors import ShareError, first_line
-from sharequeue.domain.values import Lease
-from sharequeue.state.calls import in_calls
+from sharequeue.domain.values import Acknowledged, Lease
+from sharequeue.state.calls import LeaseAcknowledgement, in_calls
 from sharequeue.state.state import State
 
 _log = logging.getLogger(__name__)
@@ -145,6 +146,18 @@ class LockKeeper:
         yield self._currents(leases)
         for each in held:
             each.acknowledging = False
+
+    def acknowledge(
+        self, given: Sequence[LeaseAcknowledgement], request_id: UUID
+    ) -> list[Acknowledged | ShareError]:
+        """Acknowledge leases in one call, and forget those that it has acknowledged. Raises `lost_error`."""
+        with self.acknowledging([each.lease for each in given]) as leases:
+            wanted = [replace(each, lease=lease) for lease, each in zip(leases, given, strict=True)]
+            results = self._state.acknowledge(wanted, request_id=request_id)
+            for lease, result in zip(leases, results, strict=True):
+                if not isinstance(result, ShareError):
+                    self.forget(lease)
+        return results
 
     def forget(self, lease: Lease) -> None:
         """Hold it no longer: it was acknowledged or given back."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
@@ -94,14 +94,12 @@ def acknowledge(
         return known()
 
 
-def acknowledge_all(
-    state: State, keeper: LeaseKeeper, given: Sequence[LeaseAcknowledgement]
-) -> list[Acknowledged]:
+def acknowledge_all(keeper: LeaseKeeper, given: Sequence[LeaseAcknowledgement]) -> list[Acknowledged]:
     """Acknowledge many leases, each whole or not at all, in a few parallel calls; the keeper then forgets them.
 
     Raises LockLost, and the first error after all other leases have been acknowledged.
     """
-    return Sending(state, keeper, [each.lease for each in given]).send(given)
+    return Sending(keeper, [each.lease for each in given]).send(given)
 
 
 @dataclass(slots=True)
@@ -120,8 +118,8 @@ class Sending:
     repeated with its request id: if it has committed, the state returns the same reply.
     """
 
-    def __init__(self, state: State, keeper: LeaseKeeper, leases: Sequence[Lease]) -> None:
-        self._state, self._keeper = state, keeper
+    def __init__(self, keeper: LeaseKeeper, leases: Sequence[Lease]) -> None:
+        self._keeper = keeper
         # Divided evenly, so that the parallel calls end together.
         turns = -(-len(leases) // (A_CALL * CALLS_AT_ONCE))
         size = max(1, -(-len(leases) // max(1, turns * CALLS_AT_ONCE)))
@@ -157,15 +155,11 @@ class Sending:
         if call.content != some:
             call.content, call.request_id = some, uuid4()
         refusals: dict[int, ShareError] = {}
-        with self._keeper.acknowledging([each.lease for each in some]) as leases:
-            wanted = [replace(each, lease=lease) for lease, each in zip(leases, some, strict=True)]
-            results = self._state.acknowledge(wanted, request_id=call.request_id)
-            for lease, result in zip(leases, results, strict=True):
-                if isinstance(result, ShareError):
-                    refusals[lease.lease_id] = result
-                else:
-                    self._keeper.forget(lease)
-                    self.done[lease.lease_id] = result
+        for each, result in zip(some, self._keeper.acknowledge(some, call.request_id), strict=True):
+            if isinstance(result, ShareError):
+                refusals[each.lease.lease_id] = result
+            else:
+                self.done[each.lease.lease_id] = result
         return refusals
 
 
