@@ -387,6 +387,10 @@ def written(page: Path) -> str:
     return re.sub(r"[ \t]+\n", "\n", text)
 
 
+LOCK_BOUNDS = ("group.share.max.record.lock.duration.ms", "group.share.min.record.lock.duration.ms")
+"""Bounds of the service that apply where it has not set them, to an acquire's argument too."""
+
+
 def config_defaults() -> str:
     """Return the SQL of the configs that a group may have and of their defaults, as `keys.py` declares them."""
     values: dict[str, str] = {}
@@ -395,7 +399,8 @@ def config_defaults() -> str:
         assert default is not None, f"{name} has no default"
         values[name] = as_text(default)
     names = ",\n".join(f"        '{name}'" for name in values)
-    cases = "\n".join(f"        when '{name}' then '{value}'" for name, value in values.items())
+    bounds = {name: as_text(SERVICE_CONFIGS[name].default or "") for name in LOCK_BOUNDS}
+    cases = "\n".join(f"        when '{name}' then '{value}'" for name, value in (bounds | values).items())
     return f"""\
 -- The configs that a group may have, and the value of each that neither the group nor the service has set.
 -- Generated from sharequeue/groups/configs/keys.py: do not edit, run `{WRITE}`.
@@ -406,7 +411,7 @@ language sql immutable parallel safe as $$
 {names}]
 $$;
 
--- Return the default of a group's config; null if there is no such config.
+-- Return the default of a group's config, or of a bound of a lock's duration; null if there is no such config.
 create or replace function sharequeue_internal.group_config_default(p_name text) returns text
 language sql immutable parallel safe as $$
     select case p_name

@@ -21,7 +21,7 @@ from sharequeue.domain.values import AcknowledgeType, Lease, LeaseOutput, ShareP
 A_CALL = 200
 """Share-partitions in one call: their rows are locked for about 0.1 s. The functions refuse more than 1,000."""
 DELAYS = 100
-"""Times of its own that the released records of one acknowledgement may have."""
+"""Different times that the released records of one lease may have: the function refuses more."""
 RANGES = 200_000
 """Ranges of offsets in one statement of an acknowledgement: it takes some seconds, and longer on a busy server. The
 function refuses more than a million for a lease."""

@@ -23,12 +23,10 @@ from sharequeue.domain.values import Acknowledged, Lease, LeaseOutput
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.outcomes.outcomes import Acknowledgement
 from sharequeue.state import State
-from sharequeue.state.calls import A_CALL, LeaseAcknowledgement, in_calls
+from sharequeue.state.calls import A_CALL, DELAYS, LeaseAcknowledgement, in_calls
 
-MOST_DELAYS = 100
-"""The most different times of one lease; the state takes a hundred."""
 STEPS_SECONDS = (1, 10, 60, 600, 3600, 86_400)
-"""Steps in seconds to which times are rounded up: the first that leaves at most MOST_DELAYS different times is used.
+"""Steps in seconds to which times are rounded up: the first that leaves at most DELAYS different times is used.
 """
 
 CALLS_AT_ONCE = 4
@@ -163,7 +161,7 @@ class Sending:
         return refusals
 
 
-def rounded(delays: Mapping[int, OffsetSet], most: int = MOST_DELAYS) -> dict[int, OffsetSet]:
+def rounded(delays: Mapping[int, OffsetSet], most: int = DELAYS) -> dict[int, OffsetSet]:
     """Return offsets by the second from which they may be delivered, in at most `most` groups; no time becomes
     earlier.
     """

@@ -7,13 +7,7 @@ language sql stable set search_path = pg_catalog as $$
             where group_id = p_group_id and name = p_name),
         (select value from sharequeue.service_configs
             where name = case when p_name like 'share.%' then 'group.' || p_name else p_name end),
-        case p_name
-            -- Bounds of a lock's duration, both of the group's config and of an acquire's argument. They have a default.
-            when 'group.share.min.record.lock.duration.ms' then '15000'
-            when 'group.share.max.record.lock.duration.ms' then '60000'
-            else sharequeue_internal.group_config_default(p_name)
-        end
-    )
+        sharequeue_internal.group_config_default(p_name))
 $$;
 
 -- Returns the configs that a group has set. Workers, which cannot read tables, need them, and so do callers that may

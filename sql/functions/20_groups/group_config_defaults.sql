@@ -30,10 +30,12 @@ language sql immutable parallel safe as $$
         'sharequeue.retry.backoff.ms']
 $$;
 
--- Return the default of a group's config; null if there is no such config.
+-- Return the default of a group's config, or of a bound of a lock's duration; null if there is no such config.
 create or replace function sharequeue_internal.group_config_default(p_name text) returns text
 language sql immutable parallel safe as $$
     select case p_name
+        when 'group.share.max.record.lock.duration.ms' then '60000'
+        when 'group.share.min.record.lock.duration.ms' then '15000'
         when 'errors.deadletterqueue.copy.record.enable' then 'false'
         when 'errors.deadletterqueue.topic.name' then ''
         when 'share.assignment.interval.ms' then '1000'

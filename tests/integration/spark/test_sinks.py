@@ -19,12 +19,12 @@ from sharequeue.spark.handler import HandlerError, MostFailed
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing import budget
 from sharequeue.spark.outcomes import most_failed
-from sharequeue.spark.outcomes.acknowledging import MOST_DELAYS
 from sharequeue.spark.output.manifest import NotFiles, read_manifest, read_output
 from sharequeue.spark.sinks.at_least_once import AtLeastOnce
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
+from sharequeue.state.calls import DELAYS
 from tests import single
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
@@ -142,7 +142,7 @@ def test_thousands_of_times_are_rounded_up_to_a_hundred(
     report = run_job(job, assigned(topic), max_rounds=1)
     assert report.released == 2000
     times = _times(database, group)
-    assert 20 < len(times) <= MOST_DELAYS
+    assert 20 < len(times) <= DELAYS
     for time, offsets in times.items():
         assert time is not None
         (last,) = [int(text.split(",")[1].rstrip(")}")) - 1 for text in [offsets]]

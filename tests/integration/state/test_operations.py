@@ -19,7 +19,7 @@ from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.values import Acknowledged, AcknowledgeType, Lease, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.state import State
-from sharequeue.state.calls import LeaseAcknowledgement
+from sharequeue.state.calls import DELAYS, LeaseAcknowledgement
 from sharequeue.state.rows import Redelivery
 from tests import single
 from tests.integration.state.state_calls import audited, in_flight, journal_differs, take
@@ -182,10 +182,12 @@ def test_times_of_released_records_are_of_released_records(state: State, at: Sha
     for delays in (
         {later: OffsetSet.of((4, 6))},
         {later: OffsetSet.of((0, 3)), now: OffsetSet.of((2, 5))},
-        {later + timedelta(seconds=n): OffsetSet.of((n, n + 1)) for n in range(101)},
+        {later + timedelta(seconds=n): OffsetSet.of((n, n + 1)) for n in range(DELAYS + 1)},
     ):
         wanted = LeaseAcknowledgement(lease, {RELEASE: OffsetSet.of((0, 5))}, delays=delays)
-        assert [type(result) for result in state.acknowledge([wanted])] == [InvalidRequest]
+        (refused,) = state.acknowledge([wanted])
+        assert isinstance(refused, InvalidRequest)
+    assert f"at most {DELAYS}" in str(refused)
     assert state.figures.describe("g")[0].acquired == 10
 
 
