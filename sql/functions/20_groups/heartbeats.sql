@@ -124,12 +124,10 @@ create or replace function sharequeue.heartbeat(
 )
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
-    v_asked constant boolean := p_member_epoch = 0 or p_subscribed_topic_names is not null;
+    v_asked boolean := p_member_epoch = 0 or p_subscribed_topic_names is not null;
     v_member sharequeue.members;
     v_configs record;
     v_topics text[];
-    v_told bigint[];
-    v_lost boolean;
     v_at timestamptz;
 begin
     perform sharequeue_internal.authorise_cluster();
@@ -153,25 +151,9 @@ begin
     end loop;
     v_at := sharequeue.clock();
 
-    -- First our own check of the principal, then those of R-GR-0 that depend on the members: their number, the member, its epoch.
     select * into v_member from sharequeue.members m where m.group_id = p_group_id and m.member_id = p_member_id;
-    if v_member.member_id is not null and sharequeue_internal.is_other_principal(v_member.principal, p_principal) then
-        perform sharequeue_internal.refuse_other_principal(p_group_id, p_member_id, p_principal);
-    end if;
-    if v_member.member_id is null then
-        if (select count(*) from sharequeue.members m where m.group_id = p_group_id) >= p_max_size then
-            raise exception 'Group % has % members, the maximum of `group.share.max.size`. Stop one, or raise the limit.',
-                p_group_id, p_max_size using errcode = 'SQ081';
-        elsif p_member_epoch <> 0 then
-            perform sharequeue_internal.refuse_stranger(p_group_id, p_member_id);
-        end if;
-    elsif p_member_epoch > v_member.member_epoch
-            or p_member_epoch not in (0, v_member.member_epoch, v_member.previous_member_epoch) then
-        -- A member that did not receive the last response still has the previous epoch.
-        raise exception 'Member epoch % is % %, the current epoch of member % (its previous one was %). Abandon the leases and join again with epoch 0.',
-            p_member_epoch, case when p_member_epoch > v_member.member_epoch then 'above' else 'below' end,
-            v_member.member_epoch, p_member_id, v_member.previous_member_epoch using errcode = 'SQ110';
-    end if;
+    perform sharequeue_internal.check_membership(
+        v_member, p_group_id, p_member_id, p_member_epoch, p_max_size, p_principal);
 
     -- The member is alive.
     select max(c.value) filter (where c.name = 'share.session.timeout.ms') as session,
@@ -210,25 +192,61 @@ begin
     select g.assignment_epoch into member_epoch from sharequeue.share_groups g where g.group_id = p_group_id;
     -- A member that still has the previous epoch did not receive the last response. A broker would not send it again, and the
     -- member would work with its assignment of before, or with none.
-    v_lost := p_member_epoch <> v_member.member_epoch and not v_member.told_is_received;
-    if v_asked or v_lost or member_epoch is distinct from v_member.member_epoch then
-        assignment := sharequeue.assignment_of(p_group_id, p_member_id);
-        v_told := array(
-            select a.share_partition_id from sharequeue.assignments a
-            join sharequeue.share_partitions sp using (share_partition_id)
-            where a.group_id = p_group_id and a.member_id = p_member_id and sp.topic = any (v_topics)
-            order by a.share_partition_id);
-        update sharequeue.members m
-        set previous_member_epoch = case when m.member_epoch = heartbeat.member_epoch then m.previous_member_epoch
-                else m.member_epoch end,
-            member_epoch = heartbeat.member_epoch, told_share_partition_ids = v_told,
-            told_is_received = m.told_is_received and m.told_share_partition_ids is not distinct from v_told
-        where m.group_id = p_group_id and m.member_id = p_member_id
-            and (m.member_epoch <> heartbeat.member_epoch or m.told_share_partition_ids is distinct from v_told);
-        if not v_asked and not v_lost and v_told is not distinct from v_member.told_share_partition_ids then
-            assignment := null;
-        end if;
+    v_asked := v_asked or (p_member_epoch <> v_member.member_epoch and not v_member.told_is_received);
+    if v_asked or member_epoch is distinct from v_member.member_epoch then
+        assignment := sharequeue_internal.tell_assignment(
+            p_group_id, p_member_id, member_epoch, v_topics, v_member.told_share_partition_ids, v_asked);
     end if;
+end
+$$;
+
+-- Checks that a member may send a heartbeat: first our own check of the principal, then those of R-GR-0 that depend on the
+-- members: their number, the member, its epoch. p_member is its row; null if the group does not have it.
+create or replace function sharequeue_internal.check_membership(
+    p_member sharequeue.members, p_group_id text, p_member_id text, p_member_epoch integer, p_max_size integer, p_principal text
+) returns void
+language plpgsql stable as $$
+begin
+    if p_member.member_id is not null and sharequeue_internal.is_other_principal(p_member.principal, p_principal) then
+        perform sharequeue_internal.refuse_other_principal(p_group_id, p_member_id, p_principal);
+    end if;
+    if p_member.member_id is null then
+        if (select count(*) from sharequeue.members m where m.group_id = p_group_id) >= p_max_size then
+            raise exception 'Group % has % members, the maximum of `group.share.max.size`. Stop one, or raise the limit.',
+                p_group_id, p_max_size using errcode = 'SQ081';
+        elsif p_member_epoch <> 0 then
+            perform sharequeue_internal.refuse_stranger(p_group_id, p_member_id);
+        end if;
+    elsif p_member_epoch > p_member.member_epoch
+            or p_member_epoch not in (0, p_member.member_epoch, p_member.previous_member_epoch) then
+        -- A member that did not receive the last response still has the previous epoch.
+        raise exception 'Member epoch % is % %, the current epoch of member % (its previous one was %). Abandon the leases and join again with epoch 0.',
+            p_member_epoch, case when p_member_epoch > p_member.member_epoch then 'above' else 'below' end,
+            p_member.member_epoch, p_member_id, p_member.previous_member_epoch using errcode = 'SQ110';
+    end if;
+end
+$$;
+
+-- Returns a member's assignment for its response, and records it with its epoch; null if it is the one that was returned before
+-- (p_told) and was not asked for.
+create or replace function sharequeue_internal.tell_assignment(
+    p_group_id text, p_member_id text, p_epoch integer, p_topics text[], p_told bigint[], p_asked boolean
+) returns jsonb
+language plpgsql volatile as $$
+declare
+    v_told bigint[] := array(
+        select a.share_partition_id from sharequeue.assignments a
+        join sharequeue.share_partitions sp using (share_partition_id)
+        where a.group_id = p_group_id and a.member_id = p_member_id and sp.topic = any (p_topics)
+        order by a.share_partition_id);
+begin
+    update sharequeue.members m
+    set previous_member_epoch = case when m.member_epoch = p_epoch then m.previous_member_epoch else m.member_epoch end,
+        member_epoch = p_epoch, told_share_partition_ids = v_told,
+        told_is_received = m.told_is_received and m.told_share_partition_ids is not distinct from v_told
+    where m.group_id = p_group_id and m.member_id = p_member_id
+        and (m.member_epoch <> p_epoch or m.told_share_partition_ids is distinct from v_told);
+    return case when p_asked or v_told is distinct from p_told then sharequeue.assignment_of(p_group_id, p_member_id) end;
 end
 $$;
 
