@@ -54,32 +54,19 @@ declare
     v_coordinator_tables constant text[] := array[
         'group_configs', 'grown_topics', 'share_groups', 'topics'];
     v_all constant text[] := v_worker || v_service || v_reader || v_everybody || v_coordinator;
-    v_roles text[] := '{}';
+    v_roles text[];
     v_purpose text;
     v_role text;
     v_function record;
     v_name text;
 begin
-    -- Default privileges of the owner (alter default privileges) may have given them.
-    revoke all on schema sharequeue, sharequeue_internal from public;
-    revoke all on all tables in schema sharequeue, sharequeue_internal from public;
-    revoke all on all sequences in schema sharequeue, sharequeue_internal from public;
+    v_roles := sharequeue_internal.take_permissions();
     select v.name into v_name from unnest(v_all) as v (name)
     where not exists (select from pg_proc p
         where p.pronamespace = to_regnamespace('sharequeue') and p.proname = v.name);
     if found then
         raise exception '99_permissions.sql names %, which is not a function of the schema: correct the name', v_name;
     end if;
-    foreach v_purpose in array array['service', 'worker', 'reader'] loop
-        v_role := quote_ident(sharequeue_internal.role_named(v_purpose));
-        if to_regrole(v_role) is not null then
-            v_roles := v_roles || v_role;
-            execute format('revoke all on all tables in schema sharequeue from %s', v_role);
-            execute format('revoke all on all functions in schema sharequeue, sharequeue_internal from %s', v_role);
-            execute format('revoke all on schema sharequeue_internal from %s', v_role);
-            execute format('grant usage on schema sharequeue to %s', v_role);
-        end if;
-    end loop;
     for v_function in
         select p.proname as name, p.oid::regprocedure as signature,
             p.pronamespace = to_regnamespace('sharequeue')
@@ -113,19 +100,55 @@ begin
             end if;
         end loop;
     end loop;
-    for v_name in
-        select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
-        where n.nspname = 'sharequeue' and c.relkind = 'v'
-    loop
-        v_role := quote_ident(sharequeue_internal.role_named('reader'));
-        if v_role = any (v_roles) then
-            execute format('grant select on %s to %s', v_name, v_role);
+    perform sharequeue_internal.grant_tables(v_roles, v_coordinator_tables);
+end
+$$;
+
+-- Takes all permissions on tables and schemas from PUBLIC, and all from the roles. Returns the roles that exist.
+create or replace function sharequeue_internal.take_permissions() returns text[]
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+    v_roles text[] := '{}';
+    v_purpose text;
+    v_role text;
+begin
+    -- Default privileges of the owner (alter default privileges) may have given them.
+    revoke all on schema sharequeue, sharequeue_internal from public;
+    revoke all on all tables in schema sharequeue, sharequeue_internal from public;
+    revoke all on all sequences in schema sharequeue, sharequeue_internal from public;
+    foreach v_purpose in array array['service', 'worker', 'reader'] loop
+        v_role := quote_ident(sharequeue_internal.role_named(v_purpose));
+        if to_regrole(v_role) is not null then
+            v_roles := v_roles || v_role;
+            execute format('revoke all on all tables in schema sharequeue from %s', v_role);
+            execute format('revoke all on all functions in schema sharequeue, sharequeue_internal from %s', v_role);
+            execute format('revoke all on schema sharequeue_internal from %s', v_role);
+            execute format('grant usage on schema sharequeue to %s', v_role);
         end if;
     end loop;
+    return v_roles;
+end
+$$;
+
+-- Grants the views to readers, all tables to the service, and to write those of the coordinator.
+create or replace function sharequeue_internal.grant_tables(p_roles text[], p_coordinator_tables text[]) returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+    v_role text := quote_ident(sharequeue_internal.role_named('reader'));
+    v_name text;
+begin
+    if v_role = any (p_roles) then
+        for v_name in
+            select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
+            where n.nspname = 'sharequeue' and c.relkind = 'v'
+        loop
+            execute format('grant select on %s to %s', v_name, v_role);
+        end loop;
+    end if;
     v_role := quote_ident(sharequeue_internal.role_named('service'));
-    if v_role = any (v_roles) then
+    if v_role = any (p_roles) then
         execute format('grant select on all tables in schema sharequeue to %s', v_role);
-        foreach v_name in array v_coordinator_tables loop
+        foreach v_name in array p_coordinator_tables loop
             execute format('grant insert, update, delete on sharequeue.%I to %s', v_name, v_role);
         end loop;
         -- A group is deleted by delete_group, which adds it to the audit log.
