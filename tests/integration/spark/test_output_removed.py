@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.domain.settings import Settings
-from sharequeue.spark import OutputDamaged, OutputNotReachable, read_output, rounds
+from sharequeue.spark import OutputDamaged, OutputNotReachable, read_output
+from sharequeue.spark import round as round_module
 from sharequeue.spark.job import ShareGroupJob, Summary
 from sharequeue.spark.leased_records import lease
 from sharequeue.spark.outcomes.outcomes import read_back
@@ -150,7 +151,7 @@ def test_what_was_written_is_gone_before_it_is_read_back(
 
     again = job_of(job.group, job.topics[0], handler)
     with monkeypatch.context() as patch:
-        patch.setattr(rounds, "read_back", damaged)
+        patch.setattr(round_module, "read_back", damaged)
         for _ in range(2):
             with pytest.raises(OutputDamaged, match="somebody has removed or changed them") as raised:
                 run_job(again, holder)
