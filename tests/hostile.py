@@ -94,6 +94,15 @@ _OF_TYPE: Mapping[str, Mapping[str, Any]] = {
     "int8multirange": _SETS,
     "interval": _INTERVAL,
     "timestamp with time zone": _TIME,
+    "fetched_log": {
+        "no batches": "(1,,,{})",
+        "empty batches": "(1,{},{},{})",
+        "nothing": "(,,,)",
+        "below 0": "(-1,,,{})",
+        "half": '(1,"{0}",,{})',
+        "reversed": '(1,"{5}","{0}",{})',
+        "aborted below 0": '(1,,,"{[-5,3)}")',
+    },
     "date": {"first": "4713-01-01 BC", "last": "5874897-12-31", "infinity": "infinity"},
 }
 

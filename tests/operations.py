@@ -136,6 +136,9 @@ ARGUMENTS: Mapping[str, Argument] = {
     "p_batch_size": Argument(None, meant(("null", *SIZES[1:]), "no batch is split")),
     "p_log_firsts": Argument(None, meant(("null",), "the log's batches are not known")),
     "p_log_lasts": Argument(None, meant(("null",), "the log's batches are not known")),
+    "p_log": Argument(
+        "(,,,{})", meant(("no batches", "empty batches"), "the log's batches are not known, or none")
+    ),
     "p_aborted": Argument(
         None, meant(("empty", *ANY_SET[-2:]), "offsets that are not acquired stay as they are")
     ),

@@ -904,6 +904,9 @@ create type sharequeue.taken as (delivery_counts smallint[], offsets int8multira
 create type sharequeue.taken_offsets as (
     firsts bigint[], lasts bigint[], delivery_counts smallint[], records bigint, by_offset boolean, throttled boolean
 );
+-- What a broker's fetch would know of the log: the number of records that it carries, the first and last offsets of the log's
+-- batches, and the offsets of aborted transactions.
+create type sharequeue.fetched_log as (batch_size bigint, firsts bigint[], lasts bigint[], aborted int8multirange);
 -- One acknowledgement, as sets of offsets by type (R-AK-4).
 create type sharequeue.acknowledgements as (
     accept int8multirange, release int8multirange, reject int8multirange, gap int8multirange, renew int8multirange
@@ -911,13 +914,22 @@ create type sharequeue.acknowledgements as (
 
 -- The member that calls, and the token of its lease.
 create type sharequeue_internal.holder as (member_id text, member_epoch integer, token uuid);
+-- An error of an operation; code 0 and no message without one.
+create type sharequeue_internal.fault as (error_code smallint, error_message text);
 -- How an acquire is done; the arguments of sharequeue.acquire.
 create type sharequeue_internal.fetch_options as (
     lock_duration_ms integer, redelivery text, mode text, batch_size bigint, log_firsts bigint[], log_lasts bigint[],
     aborted int8multirange, leave_out int8multirange
 );
--- Leases of fresh records that are to be written, as rows of the result.
-create type sharequeue_internal.fresh_leases as (share_partition_ids bigint[], rows sharequeue.acquired_of[]);
+-- What an acquire requests, and of which share-partitions; the arguments of sharequeue.acquire_many.
+create type sharequeue_internal.acquire_request as (
+    group_id text, topics text[], partitions integer[], state_epoch integer, max_records bigint, max_bytes bigint,
+    mean_bytes double precision[], leave_outs int8multirange[], parts integer, last_attempt boolean
+);
+-- Its result: rows without large sets, these sets apart, and the number of records.
+create type sharequeue_internal.acquired_rows as (rows sharequeue.acquired_of[], sets int8multirange[], records bigint);
+-- Leases that are to be written, as rows of the result with their fresh records.
+create type sharequeue_internal.new_leases as (share_partition_ids bigint[], rows sharequeue.acquired_of[]);
 -- Leases at SPSO that are acknowledged together, and what this gives.
 create type sharequeue_internal.head_leases as (
     places integer[], share_partition_ids bigint[], accepts int8multirange[], tokens uuid[], spsos bigint[], lags bigint[]
@@ -927,7 +939,17 @@ create type sharequeue_internal.batches as (
     firsts bigint[], lasts bigint[], types smallint[], type_counts integer[]
 );
 -- When released records are delivered again: not before this time; or after the group's back-off; and sets of them, each at
--- a time of its own.
+-- a time of its own. None of them before the circuit breaker's time.
 create type sharequeue_internal.release_times as (
-    not_before timestamptz, backoff boolean, offsets int8multirange[], untils timestamptz[]
+    not_before timestamptz, backoff boolean, offsets int8multirange[], untils timestamptz[], earliest timestamptz
+);
+-- Numbers of records of one acknowledgement: by outcome, those that are terminal now, and those accepted at their first delivery.
+create type sharequeue_internal.tally as (
+    accepted bigint, released bigint, rejected bigint, gaps bigint, exhausted bigint, completed bigint, accepted_first bigint
+);
+-- The leases that a call acknowledges; the arguments of sharequeue.acknowledge_many.
+create type sharequeue_internal.acknowledge_request as (
+    group_id text, topics text[], partitions integer[], state_epochs integer[], member_id text, member_epoch integer, tokens uuid[],
+    accepts int8multirange[], releases int8multirange[], rejects int8multirange[], gaps int8multirange[], outputs jsonb,
+    not_befores timestamptz[], backoff boolean, delays jsonb
 );

@@ -77,8 +77,8 @@ HISTORY_EDITS = (
         "all or nothing",
         "acknowledge_under_lock",
         "v_result.error_message := v_failed.error_message;",
-        "v_result := sharequeue_internal.apply_acknowledgements(v_sp, p_settings, p_holder.member_id,"
-        " p_holder.token, v_acknowledgements, v_held, p_not_before, p_at);"
+        "v_result := sharequeue_internal.apply_acknowledgements(v_sp, p_settings, p_holder, v_acknowledgements,"
+        " v_held, row(p_not_before, false, '{}', '{}', null), p_at);"
         " v_result.error_code := v_failed.error_code;",
     ),
     Edit(
@@ -119,13 +119,13 @@ HISTORY_EDITS = (
     ),
     Edit(
         "the throttle",
-        "take_batch",
-        "v_threshold integer := greatest(2, (p_limit + 1) / 2)",
-        "v_threshold integer := 1000",
+        "throttle_from",
+        "greatest(2, (p_limit + 1) / 2)",
+        "1000",
     ),
     Edit(
         "the last attempt goes alone",
-        "take_batch",
+        "choose_offsets",
         "if (p_limit > 2 and v_run.delivery_count = p_limit - 1) or v_run.delivery = v_run.delivery_count then",
         "if v_run.delivery = v_run.delivery_count then",
     ),
@@ -155,14 +155,14 @@ HISTORY_EDITS = (
     ),
     Edit(
         "a pause of a share-partition",
-        "acquire_many",
-        "v_sp.paused_reason is not null or v_settings.paused_reason is not null",
-        "v_settings.paused_reason is not null",
+        "acquire_in_turn",
+        "v_sp.paused_reason is not null or p_settings.paused_reason is not null",
+        "p_settings.paused_reason is not null",
     ),
     Edit(
         "a pause of a group",
-        "acquire_many",
-        "v_sp.paused_reason is not null or v_settings.paused_reason is not null",
+        "acquire_in_turn",
+        "v_sp.paused_reason is not null or p_settings.paused_reason is not null",
         "v_sp.paused_reason is not null",
     ),
     Edit(
@@ -249,7 +249,7 @@ RULE_EDITS = {
     ),
     "R-TH": Edit(
         "the threshold of the throttle",
-        "take_batch",
+        "throttle_from",
         "greatest(2, (p_limit + 1) / 2)",
         "greatest(2, p_limit / 2)",
     ),
@@ -309,9 +309,9 @@ RULE_EDITS = {
     ),
     "R-IL": Edit(
         "committed reads end at the last stable offset",
-        "acquire_many",
-        "case when v_settings.read_committed then v_sp.last_stable_offset else v_sp.log_end end",
-        "v_sp.log_end",
+        "read_end",
+        "case when p_settings.read_committed then p_sp.last_stable_offset else p_sp.log_end end",
+        "p_sp.log_end",
     ),
 }
 """By family: what is broken, for at least one marked test to fail."""

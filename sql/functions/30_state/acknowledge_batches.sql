@@ -86,22 +86,9 @@ create or replace function sharequeue_internal.read_batches(
 )
 language plpgsql immutable as $$
 declare
-    v_batches integer := coalesce(array_length(p_batches.firsts, 1), 0);
     v_read record;
 begin
-    if p_batches.firsts is null or p_batches.lasts is null or p_batches.types is null then
-        wrong := 'the batches are not valid: expected first offsets, last offsets and types';
-    elsif v_batches > sharequeue_internal.max_runs() then
-        wrong := format('one call has %s batches: expected at most %s. Send them in several calls', v_batches,
-            sharequeue_internal.max_runs());
-    elsif coalesce(array_length(p_batches.lasts, 1), 0) <> v_batches
-            or coalesce(array_length(coalesce(p_batches.type_counts, p_batches.types), 1), 0) <> v_batches then
-        wrong := 'every batch needs a first offset, a last offset and at least one type';
-    elsif p_batches.type_counts is not null and (
-            select coalesce(sum(c), 0) <> coalesce(array_length(p_batches.types, 1), 0) or bool_or(c is null or c < 1)
-            from unnest(p_batches.type_counts) as c) then
-        wrong := 'the types do not match their counts';
-    end if;
+    wrong := sharequeue_internal.counts_fault(p_batches);
     if wrong is not null then
         return;
     end if;
@@ -162,6 +149,29 @@ begin
         into acknowledgements
         from sharequeue_internal.runs(p_batches);
     end if;
+end
+$$;
+
+-- Returns what is wrong with the number of batches and of their types, as a message; null if nothing is.
+create or replace function sharequeue_internal.counts_fault(p_batches sharequeue_internal.batches) returns text
+language plpgsql immutable as $$
+declare
+    v_batches integer := coalesce(array_length(p_batches.firsts, 1), 0);
+begin
+    if p_batches.firsts is null or p_batches.lasts is null or p_batches.types is null then
+        return 'the batches are not valid: expected first offsets, last offsets and types';
+    elsif v_batches > sharequeue_internal.max_runs() then
+        return format('one call has %s batches: expected at most %s. Send them in several calls', v_batches,
+            sharequeue_internal.max_runs());
+    elsif coalesce(array_length(p_batches.lasts, 1), 0) <> v_batches
+            or coalesce(array_length(coalesce(p_batches.type_counts, p_batches.types), 1), 0) <> v_batches then
+        return 'every batch needs a first offset, a last offset and at least one type';
+    elsif p_batches.type_counts is not null and (
+            select coalesce(sum(c), 0) <> coalesce(array_length(p_batches.types, 1), 0) or bool_or(c is null or c < 1)
+            from unnest(p_batches.type_counts) as c) then
+        return 'the types do not match their counts';
+    end if;
+    return null;
 end
 $$;
 
@@ -228,8 +238,8 @@ begin
                 select coalesce(range_agg(int8range(r.first, r.past)), '{}') into v_acknowledgements.renew
                 from sharequeue_internal.runs(p_batches) as r
                 where r.type = 4 and r.run < v_failed.run;
-                perform sharequeue_internal.renew_offsets(v_sp.share_partition_id, p_settings, p_holder.member_id,
-                    p_holder.token, (v_acknowledgements).renew * v_held, p_at);
+                perform sharequeue_internal.renew_offsets(
+                    v_sp.share_partition_id, p_settings, p_holder, (v_acknowledgements).renew * v_held, p_at);
                 v_result.error_code := v_failed.error_code;
                 v_result.error_message := v_failed.error_message;
                 return v_result;
@@ -239,8 +249,8 @@ begin
         end if;
     end if;
     v_acknowledgements.accept := (v_read.acknowledgements).accept;
-    return sharequeue_internal.apply_acknowledgements(v_sp, p_settings, p_holder.member_id, p_holder.token,
-        v_acknowledgements, coalesce(v_held, '{}'), row(p_not_before, false, '{}', '{}')::sharequeue_internal.release_times, p_at);
+    return sharequeue_internal.apply_acknowledgements(v_sp, p_settings, p_holder, v_acknowledgements, coalesce(v_held, '{}'),
+        row(p_not_before, false, '{}', '{}', null), p_at);
 end
 $$;
 

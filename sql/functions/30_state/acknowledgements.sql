@@ -64,23 +64,22 @@ $$;
 -- Renews the lock of offsets that a member holds, for the full duration from now (KIP-1222, R-RN). If they are only a part of
 -- a lease, this part gets a row of its own with the same token.
 create or replace function sharequeue_internal.renew_offsets(
-    p_id bigint, p_settings sharequeue.group_settings, p_member_id text, p_token uuid, p_offsets int8multirange,
+    p_id bigint, p_settings sharequeue.group_settings, p_holder sharequeue_internal.holder, p_offsets int8multirange,
     p_at timestamptz
-) returns bigint
+) returns void
 language plpgsql volatile as $$
 declare
     v_lease record;
     v_part record;
     v_leases bigint[];
     v_lease_id bigint;
-    v_renewed bigint := 0;
     v_soonest timestamptz;
 begin
     if isempty(p_offsets) then
-        return 0;
+        return;
     end if;
     v_leases := sharequeue_internal.leases_between(p_id, sharequeue_internal.batch_at(p_id, lower(p_offsets)), upper(p_offsets) - 1,
-        p_member_id, p_token);
+        p_holder.member_id, p_holder.token);
     for v_lease in
         select l.lease_id, bool_and(sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) <@ p_offsets)
                 as whole, sum(sharequeue.records(
@@ -92,7 +91,6 @@ begin
         group by l.lease_id order by l.lease_id
     loop
         continue when v_lease.records = 0;
-        v_renewed := v_renewed + v_lease.records;
         v_soonest := least(v_soonest, v_lease.expires_at);
         if v_lease.whole then
             update sharequeue.leases set locked_at = p_at, expires_at = v_lease.expires_at where lease_id = v_lease.lease_id;
@@ -105,27 +103,19 @@ begin
         from sharequeue.leases where lease_id = v_lease.lease_id
         returning lease_id into v_lease_id;
         for v_part in
-            select first_offset, last_offset, part, delivery_count, offsets,
+            select first_offset, last_offset, part, delivery_count,
                 sharequeue_internal.offsets_of(first_offset, last_offset, offsets) * p_offsets as renewed
             from sharequeue.in_flight_batches
             where lease_id = v_lease.lease_id
                 and sharequeue_internal.offsets_of(first_offset, last_offset, offsets) && p_offsets
         loop
-            if v_part.offsets is null
-                    and v_part.renewed = int8multirange(int8range(v_part.first_offset, v_part.last_offset + 1)) then
-                update sharequeue.in_flight_batches set lease_id = v_lease_id
-                where share_partition_id = p_id and first_offset = v_part.first_offset;
-            else
-                perform sharequeue_internal.take(p_id, v_part.first_offset, v_part.part, v_part.renewed);
-                perform sharequeue_internal.place(p_id, v_part.first_offset, v_part.last_offset, 1::smallint,
-                    v_part.delivery_count, v_part.renewed, v_lease_id);
-            end if;
+            perform sharequeue_internal.put_into_lease(p_id, v_part.first_offset, v_part.last_offset, v_part.part,
+                v_part.renewed, v_part.delivery_count, v_lease_id);
         end loop;
     end loop;
     -- The new expiry may be earlier than the previous one: the group's lock duration may have become shorter.
     update sharequeue.share_partitions set next_expiry = v_soonest
     where share_partition_id = p_id and next_expiry > v_soonest;
-    return v_renewed;
 end
 $$;
 

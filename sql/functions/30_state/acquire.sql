@@ -11,5 +11,5 @@ language sql volatile set search_path = pg_catalog as $$
         isolation_level
     from sharequeue.acquire_many(p_group_id, array[p_topic], array[p_partition], p_member_id, p_member_epoch, p_max_records,
         p_lock_duration_ms, p_request_id, p_redelivery, p_mode, null, null, array[p_leave_out], 1, true, p_state_epoch,
-        p_batch_size, p_log_firsts, p_log_lasts, p_aborted)
+        row(p_batch_size, p_log_firsts, p_log_lasts, p_aborted))
 $$;

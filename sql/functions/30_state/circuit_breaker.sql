@@ -2,7 +2,7 @@
 -- would lose its deliveries and go to the dead-letter topic. So if more than a configured percentage of the last records have
 -- failed, nothing is leased for some time. Then a small lease is given as a probe. If it succeeds the breaker closes, otherwise
 -- it opens again. A record that returns from a probe gets its delivery back and is not in the next probe, so that one bad
--- record does not keep the breaker open. Every function here expects the share-partition row to be locked.
+-- record does not keep the breaker open. The functions that write expect the share-partition row to be locked.
 
 -- Returns whether an open breaker may give a probe. A probe that is due later than the breaker stays open was planned before
 -- the clock was set back, or before the config was lowered: it is due now.
@@ -168,7 +168,7 @@ begin
         return;
     end if;
     for v_part in
-        select f.first_offset, f.last_offset, f.part, f.delivery_count, f.lease_id, f.offsets,
+        select f.first_offset, f.last_offset, f.part, f.delivery_count, f.lease_id,
             sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) * p_offsets as refunded
         from sharequeue.in_flight_batches f
         where f.share_partition_id = p_id and f.state = 1 and f.first_offset < upper(p_offsets)
@@ -176,15 +176,8 @@ begin
             and sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) && p_offsets
         order by f.first_offset, f.delivery_count
     loop
-        if v_part.offsets is null
-                and v_part.refunded = int8multirange(int8range(v_part.first_offset, v_part.last_offset + 1)) then
-            update sharequeue.in_flight_batches set delivery_count = delivery_count - 1
-            where share_partition_id = p_id and first_offset = v_part.first_offset;
-        else
-            perform sharequeue_internal.take(p_id, v_part.first_offset, v_part.part, v_part.refunded);
-            perform sharequeue_internal.place(p_id, v_part.first_offset, v_part.last_offset, 1::smallint,
-                (v_part.delivery_count - 1)::smallint, v_part.refunded, v_part.lease_id);
-        end if;
+        perform sharequeue_internal.put_into_lease(p_id, v_part.first_offset, v_part.last_offset, v_part.part, v_part.refunded,
+            (v_part.delivery_count - 1)::smallint, v_part.lease_id);
     end loop;
 end
 $$;

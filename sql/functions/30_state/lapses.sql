@@ -51,7 +51,6 @@ declare
     v_sp record;
     v_ended record;
     v_part record;
-    v_gone record;
 begin
     select sp.spso, s.delivery_count_limit, s.dead_letters into v_sp
     from sharequeue.share_partitions sp join sharequeue.group_settings s using (group_id)
@@ -108,15 +107,8 @@ begin
         select * from unnest(v_ended.firsts, v_ended.parts, v_ended.states, v_ended.causes, v_ended.isolates)
             as e (first_offset, part, state, cause, isolate)
     loop
-        delete from sharequeue.in_flight_batches f
-        where f.share_partition_id = p_share_partition_id and f.first_offset = v_part.first_offset
-            and f.part = v_part.part
-        -- Records that the log start has passed are gone, whatever their count (R-LT-3).
-        returning f.last_offset, f.delivery_count, sharequeue_internal.offsets_from(
-            sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets), v_sp.spso) as offsets into v_gone;
-        perform sharequeue_internal.place(p_share_partition_id, v_part.first_offset, v_gone.last_offset, v_part.state,
-            v_gone.delivery_count, v_gone.offsets, null, v_part.cause, v_part.isolate,
-            case when v_part.state = 0 then p_not_before end);
+        perform sharequeue_internal.end_exploded(p_share_partition_id, v_sp.spso, v_part.first_offset, v_part.part,
+            v_part.state, v_part.cause, v_part.isolate, case when v_part.state = 0 then p_not_before end);
     end loop;
     if v_ended.first_archived is not null then
         perform sharequeue_internal.join_terminal(
@@ -126,6 +118,25 @@ begin
         update sharequeue.share_partitions set redeliverable = true
         where share_partition_id = p_share_partition_id and not redeliverable;
     end if;
+end
+$$;
+
+-- Puts one row of an exploded batch into the state that its records have after their lease.
+create or replace function sharequeue_internal.end_exploded(
+    p_share_partition_id bigint, p_spso bigint, p_first bigint, p_part integer, p_state smallint, p_cause text, p_isolate bigint,
+    p_not_before timestamptz
+) returns void
+language plpgsql volatile as $$
+declare
+    v_gone record;
+begin
+    delete from sharequeue.in_flight_batches f
+    where f.share_partition_id = p_share_partition_id and f.first_offset = p_first and f.part = p_part
+    -- Records that the log start has passed are gone, whatever their count (R-LT-3).
+    returning f.last_offset, f.delivery_count, sharequeue_internal.offsets_from(
+        sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets), p_spso) as offsets into v_gone;
+    perform sharequeue_internal.place(p_share_partition_id, p_first, v_gone.last_offset, p_state, v_gone.delivery_count,
+        v_gone.offsets, null, p_cause, p_isolate, p_not_before);
 end
 $$;
 
@@ -179,6 +190,14 @@ begin
     end if;
     perform sharequeue_internal.renew_next_expiry(p_share_partition_id);
 end
+$$;
+
+-- Returns the latest expiry of a lock that is taken now. A share-partition whose first lock ends later may have been locked
+-- before the clock was set back (locked_ahead).
+create or replace function sharequeue_internal.latest_expiry(p_settings sharequeue.group_settings, p_at timestamptz)
+returns timestamptz
+language sql stable parallel safe as $$
+    select p_at + p_settings.lock_duration_ms * interval '1 millisecond'
 $$;
 
 -- Returns a locked share-partition after its lapsed locks have ended. If its first lock ends after p_latest, it may be from the

@@ -2,8 +2,8 @@
 -- can be leased, and if there is no lag. blocked_by is one word: topic_deleted, topic_recreated, paused, breaker, window
 -- (share.partition.max.record.locks, behind blocked_offset), transaction (the last stable offset), leased, waiting (not before a
 -- time, or back-off), dead_letters, truncated. It is never unknown (verify checks this). Records whose lock has lapsed can be
--- leased: the next call ends these locks. The texts of the reasons are only here and in lost_topic. p_letters is the reason why
--- dead letters are not written.
+-- leased: the next call ends these locks. The texts of the reasons are only in this file and in lost_topic. p_letters is the
+-- reason why dead letters are not written.
 create or replace function sharequeue_internal.leasing_blocked(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_circuit sharequeue.circuit_breakers,
     p_topic_deleted boolean, p_letters text,
@@ -13,40 +13,15 @@ create or replace function sharequeue_internal.leasing_blocked(
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
     v_at timestamptz := sharequeue.clock();
-    v_paused text := coalesce(p_sp.paused_reason, p_settings.paused_reason);
-    v_read_end bigint := case when p_settings.read_committed then p_sp.last_stable_offset else p_sp.log_end end;
+    v_read_end bigint := sharequeue_internal.read_end(p_sp, p_settings);
     v_window record;
     v_full boolean;
     v_part record;
 begin
-    -- A topic that was created again was deleted first.
-    if p_sp.status <> 'active' then
-        select 'topic_recreated', sharequeue_internal.lost_topic(p_sp.group_id, p_sp.topic, true), null, null
-        into blocked_by, blocked_reason, blocked_until, blocked_offset;
+    select * into blocked_by, blocked_reason, blocked_until, blocked_offset
+    from sharequeue_internal.leasing_stopped(p_sp, p_settings, p_circuit, p_topic_deleted, v_at);
+    if blocked_by is not null then
         return;
-    elsif p_topic_deleted then
-        select 'topic_deleted', sharequeue_internal.lost_topic(p_sp.group_id, p_sp.topic, false), null, null
-        into blocked_by, blocked_reason, blocked_until, blocked_offset;
-        return;
-    elsif v_paused is not null then
-        select 'paused', 'paused: ' || v_paused, null, null
-        into blocked_by, blocked_reason, blocked_until, blocked_offset;
-        return;
-    elsif p_settings.breaker_percent > 0 and p_circuit.state = 'open'
-            and not sharequeue_internal.probe_due(p_circuit, p_settings, v_at) then
-        select 'breaker', 'circuit breaker open: ' || p_circuit.reason, p_circuit.retry_at, null
-        into blocked_by, blocked_reason, blocked_until, blocked_offset;
-        return;
-    elsif p_settings.breaker_percent > 0 and p_circuit.state = 'probing' then
-        select min(l.expires_at) as until into v_part
-        from sharequeue.in_flight_batches b join sharequeue.leases l using (share_partition_id, lease_id)
-        where b.share_partition_id = p_sp.share_partition_id and b.state = 1
-            and sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets) && p_circuit.probe;
-        if v_part.until is not null then
-            select 'breaker', 'circuit breaker probing: ' || p_circuit.reason, v_part.until, lower(p_circuit.probe)
-        into blocked_by, blocked_reason, blocked_until, blocked_offset;
-        return;
-        end if;
     end if;
     select min(lower(o.offsets)) as head,
         min(lower(o.offsets)) filter (where b.state = 0 and coalesce(b.not_before <= v_at, true)) as ready_from,
@@ -105,5 +80,45 @@ begin
     blocked_reason := v_part.words;
     blocked_until := v_part.until;
     blocked_offset := v_part.at_offset;
+end
+$$;
+
+-- The same for what stops all leasing from a share-partition, whatever its records are: its topic is gone, it is paused, or its
+-- circuit breaker is not closed. Null if none does.
+create or replace function sharequeue_internal.leasing_stopped(
+    p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_circuit sharequeue.circuit_breakers,
+    p_topic_deleted boolean, p_at timestamptz,
+    out blocked_by text, out blocked_reason text, out blocked_until timestamptz, out blocked_offset bigint
+)
+language plpgsql stable as $$
+declare
+    v_paused text := coalesce(p_sp.paused_reason, p_settings.paused_reason);
+begin
+    -- A topic that was created again was deleted first.
+    if p_sp.status <> 'active' then
+        blocked_by := 'topic_recreated';
+        blocked_reason := sharequeue_internal.lost_topic(p_sp.group_id, p_sp.topic, true);
+    elsif p_topic_deleted then
+        blocked_by := 'topic_deleted';
+        blocked_reason := sharequeue_internal.lost_topic(p_sp.group_id, p_sp.topic, false);
+    elsif v_paused is not null then
+        blocked_by := 'paused';
+        blocked_reason := 'paused: ' || v_paused;
+    elsif p_settings.breaker_percent > 0 and p_circuit.state = 'open'
+            and not sharequeue_internal.probe_due(p_circuit, p_settings, p_at) then
+        blocked_by := 'breaker';
+        blocked_reason := 'circuit breaker open: ' || p_circuit.reason;
+        blocked_until := p_circuit.retry_at;
+    elsif p_settings.breaker_percent > 0 and p_circuit.state = 'probing' then
+        select min(l.expires_at) into blocked_until
+        from sharequeue.in_flight_batches b join sharequeue.leases l using (share_partition_id, lease_id)
+        where b.share_partition_id = p_sp.share_partition_id and b.state = 1
+            and sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets) && p_circuit.probe;
+        if blocked_until is not null then
+            blocked_by := 'breaker';
+            blocked_reason := 'circuit breaker probing: ' || p_circuit.reason;
+            blocked_offset := lower(p_circuit.probe);
+        end if;
+    end if;
 end
 $$;

@@ -1,9 +1,9 @@
 -- One call and one commit for many share-partitions of one group. acquire_many, acknowledge_many, observe_many, renew_many and
--- release_many have the rules; `acquire`, `acknowledge`, `observe` and `renew` are the same calls for one, for SQL users. Each
--- processes one share-partition after the other, and returns topic and partition before its own columns, and the lease's token
--- if one was given. An error of one share-partition is a row with an error_code, and undoes nothing of the others; only a
--- malformed call raises. All rows are locked first, by id, and stay locked until the call commits. So a call may name at most a
--- thousand share-partitions; callers send 200.
+-- release_many have the rules; `acquire`, `acknowledge`, `observe` and `renew` are the same calls for one, for SQL users. They
+-- return topic and partition before their own columns, and the lease's token if one was given. In acquire_many,
+-- acknowledge_many and renew_many an error of one share-partition is a row with an error_code, and undoes nothing of the others;
+-- only a malformed call raises. All rows are locked first, by id, and stay locked until the call commits. So a call may name at
+-- most a thousand share-partitions; callers send 200. observe_many locks only the rows that it writes, and takes more of them.
 
 -- Locks the named share-partitions by id (30_state/lock_order.sql), before any of them is changed. Returns their rows, in the
 -- order of the call, null for one that does not exist. One that is created meanwhile is left out, because its lock would be out

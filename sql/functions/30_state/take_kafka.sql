@@ -1,7 +1,7 @@
 -- Leases records as a broker's share fetch does (R-AQ, R-TH, R-IL), with the log's batches if the caller knows them.
 create or replace function sharequeue_internal.take_kafka(
-    p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_max_records bigint, p_read_end bigint,
-    p_lease_id bigint, p_at timestamptz, p_options sharequeue_internal.fetch_options
+    p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_max_records bigint, p_lease_id bigint,
+    p_at timestamptz, p_options sharequeue_internal.fetch_options
 ) returns sharequeue.taken
 language plpgsql volatile as $$
 declare
@@ -9,55 +9,27 @@ declare
     -- Nothing in the window; records below it that the log start has passed do not count.
     v_empty boolean := p_sp.spso = p_sp.speo;
     v_in_flight bigint := sharequeue_internal.in_flight_span(p_sp, p_at);
-    v_available bigint;
-    v_fetch bigint;
-    v_log_base bigint;
-    v_base bigint;
-    v_from bigint;
-    v_last bigint;
-    v_budget bigint;
-    v_acquired bigint := 0;
+    -- The start of the fetch (R-NF): the first redeliverable offset, else the first one never delivered.
+    v_available bigint := case when p_sp.redeliverable then sharequeue_internal.first_available(v_id, p_at) end;
+    v_fetch bigint := coalesce(v_available, p_sp.speo);
     v_options sharequeue_internal.fetch_options := p_options;
+    v_log_base bigint := v_fetch;
+    v_last bigint := sharequeue_internal.read_end(p_sp, p_settings) - 1;
+    v_budget bigint := least(p_max_records, p_settings.max_record_locks - v_in_flight);
     v_cached record;
-    v_batch record;
-    v_got sharequeue.taken_offsets;
     v_result sharequeue.taken_offsets;
 begin
-    -- The start of the fetch (R-NF): the first redeliverable offset, else the first one never delivered.
-    if p_sp.redeliverable then
-        v_available := sharequeue_internal.next_available(v_id, 0, p_at);
-        if v_available is not null then
-            select min(lower(sharequeue_internal.offsets_of(first_offset, last_offset, offsets))) into v_available
-            from sharequeue.in_flight_batches
-            where share_partition_id = v_id and first_offset = v_available and state = 0
-                and (not_before is null or not_before <= p_at);
-        else
-            update sharequeue.share_partitions set redeliverable = false
-            where share_partition_id = v_id and not exists (
-                select from sharequeue.in_flight_batches where share_partition_id = v_id and state = 0);
-        end if;
-    end if;
-    v_fetch := coalesce(v_available, p_sp.speo);
-    if v_available is null and v_in_flight >= p_settings.max_record_locks and not v_empty then
-        return null;
-    end if;
     -- The records that the fetch read.
-    if p_options.log_firsts is null then
-        v_log_base := v_fetch;
-        v_last := p_read_end - 1;
-    else
-        select array_agg(b.first order by b.first), array_agg(b.last order by b.first)
-        into v_options.log_firsts, v_options.log_lasts
-        from unnest(p_options.log_firsts, p_options.log_lasts) as b (first, last)
-        where b.last >= v_fetch and b.last < p_read_end;
+    if p_options.log_firsts is not null then
+        v_options := sharequeue_internal.log_read(p_options, v_fetch, v_last);
         v_log_base := v_options.log_firsts[1];
         v_last := v_options.log_lasts[array_upper(v_options.log_lasts, 1)];
     end if;
-    if v_last is null or v_last < v_fetch or v_last < p_sp.spso then
+    if v_last is null or v_last < v_fetch or v_last < p_sp.spso
+            or (v_available is null and v_in_flight >= p_settings.max_record_locks and not v_empty) then
         return null;
     end if;
     -- The budget (R-AQ-2).
-    v_budget := least(p_max_records, p_settings.max_record_locks - v_in_flight);
     if v_budget <= 0 then
         if v_fetch >= p_sp.speo then
             return null;
@@ -67,66 +39,123 @@ begin
     end if;
     -- Redeliverable offsets that compaction has removed before the first batch read (R-AQ-3).
     if v_fetch < v_log_base then
-        perform sharequeue_internal.archive_available(v_id, v_fetch, v_log_base - 1);
+        perform sharequeue_internal.archive_gaps(v_id, int8multirange(int8range(v_fetch, v_log_base)));
     end if;
-    -- The first cached batch (R-AQ-4).
-    v_base := v_log_base;
-    select first_offset, last_offset into v_cached from sharequeue.in_flight_batches
-    where share_partition_id = v_id and first_offset <= v_log_base
-    order by share_partition_id desc, first_offset desc limit 1;
-    if not found then
-        v_base := greatest(v_base, p_sp.spso);
-    elsif v_cached.last_offset >= v_log_base then
-        v_base := v_cached.first_offset;
-    end if;
-    v_from := least(v_base, v_log_base);
-    select max(last_offset) into v_cached.last_offset from (
-        select last_offset from sharequeue.in_flight_batches
-        where share_partition_id = v_id and first_offset between v_from and v_last
-        order by share_partition_id desc, first_offset desc limit 1) as f;
+    select * into v_cached from sharequeue_internal.cached_batches(v_id, p_sp.spso, v_log_base, v_last);
     if v_cached.last_offset is not null then
-        v_from := v_from - 1;
-        loop
-            exit when v_acquired >= v_budget;
-            v_from := sharequeue_internal.next_available(v_id, v_from + 1, p_at);
-            exit when v_from is null or v_from > v_last;
-            v_got := sharequeue_internal.take_batch(v_id, v_from, v_log_base, v_last, p_lease_id, p_at,
-                case when p_options.mode = 'record_limit' or p_options.log_firsts is null then v_budget - v_acquired end,
-                v_acquired, p_settings.delivery_count_limit);
-            v_acquired := v_acquired + v_got.records;
-            v_result := sharequeue_internal.joined(v_result, v_got);
-            if v_got.throttled then
-                return sharequeue_internal.without_aborted(v_id, v_result, p_options.aborted, p_lease_id);
-            end if;
-        end loop;
-        v_base := v_cached.last_offset + 1;
+        v_result := sharequeue_internal.take_batches(v_id, v_cached.from_offset, int8range(v_log_base, v_last + 1), p_lease_id,
+            p_at, v_budget, p_options.mode = 'record_limit' or p_options.log_firsts is null, p_settings.delivery_count_limit);
+        v_budget := v_budget - v_result.records;
+        v_cached.base := v_cached.last_offset + 1;
     end if;
-    if v_acquired < v_budget and v_base <= v_last then
-        v_got := sharequeue_internal.take_fresh(
-            p_sp, v_base, v_last, v_budget - v_acquired, p_lease_id, v_options, v_empty);
-        v_result := sharequeue_internal.joined(v_result, v_got);
+    if v_result.throttled is not true and v_budget > 0 and v_cached.base <= v_last then
+        v_result := sharequeue_internal.joined(v_result, sharequeue_internal.take_fresh(
+            p_sp, v_cached.base, v_last, v_budget, p_lease_id, v_options, v_empty));
     end if;
     return sharequeue_internal.without_aborted(v_id, v_result, p_options.aborted, p_lease_id);
 end
 $$;
 
--- Redelivers from one cached batch (R-AQ-6, R-AQ-8): whole if it is uniform and inside the range that was read, offset by
--- offset otherwise, and throttled near the delivery limit (R-TH). p_most is the rest of the budget if that is hard
--- (record_limit, or no log batches known), null if it is soft.
-create or replace function sharequeue_internal.take_batch(
-    p_id bigint, p_first bigint, p_read_first bigint, p_read_last bigint, p_lease_id bigint, p_at timestamptz,
-    p_most bigint, p_before bigint, p_limit integer
+-- Returns the first redeliverable offset; null if there is none now.
+create or replace function sharequeue_internal.first_available(p_id bigint, p_at timestamptz) returns bigint
+language plpgsql volatile as $$
+declare
+    v_available bigint := sharequeue_internal.next_available(p_id, 0, p_at);
+begin
+    if v_available is null then
+        perform sharequeue_internal.clear_redeliverable(p_id);
+        return null;
+    end if;
+    return (select min(lower(sharequeue_internal.offsets_of(first_offset, last_offset, offsets)))
+        from sharequeue.in_flight_batches
+        where share_partition_id = p_id and first_offset = v_available and state = 0
+            and (not_before is null or not_before <= p_at));
+end
+$$;
+
+-- Returns the options with only those log batches that a fetch from p_fetch on has read, up to p_last.
+create or replace function sharequeue_internal.log_read(
+    p_options sharequeue_internal.fetch_options, p_fetch bigint, p_last bigint
+) returns sharequeue_internal.fetch_options
+language plpgsql immutable as $$
+declare
+    v_options sharequeue_internal.fetch_options := p_options;
+begin
+    select array_agg(b.first order by b.first), array_agg(b.last order by b.first)
+    into v_options.log_firsts, v_options.log_lasts
+    from unnest(p_options.log_firsts, p_options.log_lasts) as b (first, last)
+    where b.last >= p_fetch and b.last <= p_last;
+    return v_options;
+end
+$$;
+
+-- Returns where a fetch of [p_log_base, p_last] begins (R-AQ-4): at base, or at the batch in flight that contains the first
+-- offset read. With batches in flight in there, also the offset from which these are looked up, and the last offset of the last.
+create or replace function sharequeue_internal.cached_batches(
+    p_id bigint, p_spso bigint, p_log_base bigint, p_last bigint,
+    out base bigint, out from_offset bigint, out last_offset bigint
+)
+language plpgsql stable as $$
+declare
+    v_before record;
+begin
+    base := p_log_base;
+    select f.first_offset, f.last_offset into v_before from sharequeue.in_flight_batches f
+    where f.share_partition_id = p_id and f.first_offset <= p_log_base
+    order by f.share_partition_id desc, f.first_offset desc limit 1;
+    if not found then
+        base := greatest(base, p_spso);
+    elsif v_before.last_offset >= p_log_base then
+        base := v_before.first_offset;
+    end if;
+    from_offset := least(base, p_log_base);
+    select f.last_offset into last_offset from sharequeue.in_flight_batches f
+    where f.share_partition_id = p_id and f.first_offset between from_offset and p_last
+    order by f.share_partition_id desc, f.first_offset desc limit 1;
+end
+$$;
+
+-- Redelivers from the batches in flight, from p_from on, up to the budget, in which p_hard says that the last batch is cut at
+-- it. Stops after a batch near the delivery limit.
+create or replace function sharequeue_internal.take_batches(
+    p_id bigint, p_from bigint, p_read int8range, p_lease_id bigint, p_at timestamptz, p_budget bigint, p_hard boolean,
+    p_limit integer
 ) returns sharequeue.taken_offsets
 language plpgsql volatile as $$
 declare
-    v_threshold integer := greatest(2, (p_limit + 1) / 2);
-    v_batch record;
-    v_run record;
-    v_cap bigint;
-    v_take bigint;
-    v_stop boolean := false;
+    v_from bigint := p_from - 1;
+    v_acquired bigint := 0;
+    v_throttled boolean := false;
     v_got sharequeue.taken_offsets;
-    v_read int8multirange := int8multirange(int8range(p_read_first, p_read_last + 1));
+    v_result sharequeue.taken_offsets;
+begin
+    while v_acquired < p_budget and not v_throttled loop
+        v_from := sharequeue_internal.next_available(p_id, v_from + 1, p_at);
+        exit when v_from is null or v_from >= upper(p_read);
+        v_got := sharequeue_internal.take_batch(p_id, v_from, p_read, p_lease_id, p_at,
+            case when p_hard then p_budget - v_acquired end, v_acquired, p_limit);
+        v_acquired := v_acquired + v_got.records;
+        v_throttled := v_got.throttled;
+        v_result := sharequeue_internal.joined(v_result, v_got);
+    end loop;
+    v_result.records := v_acquired;
+    v_result.throttled := v_throttled;
+    return v_result;
+end
+$$;
+
+-- Redelivers from one cached batch (R-AQ-6, R-AQ-8): whole if it is uniform and inside the range that was read, offset by
+-- offset otherwise, and throttled near the delivery limit (R-TH). p_most is the rest of the budget if that is hard
+-- (record_limit, or no log batches known), null if it is soft. p_before records have been acquired before.
+create or replace function sharequeue_internal.take_batch(
+    p_id bigint, p_first bigint, p_read int8range, p_lease_id bigint, p_at timestamptz, p_most bigint, p_before bigint,
+    p_limit integer
+) returns sharequeue.taken_offsets
+language plpgsql volatile as $$
+declare
+    v_batch record;
+    v_got sharequeue.taken_offsets;
+    v_read int8multirange := int8multirange(p_read);
 begin
     v_got.records := 0;
     v_got.by_offset := false;
@@ -142,11 +171,11 @@ begin
     if v_batch.highest is null then
         return v_got;
     end if;
-    v_got.throttled := v_batch.highest >= v_threshold;
+    v_got.throttled := v_batch.highest >= sharequeue_internal.throttle_from(p_limit);
     if v_got.throttled and p_before > 0 then
         return v_got;
     end if;
-    if not v_got.throttled and not v_batch.exploded and p_first >= p_read_first and v_batch.last_offset <= p_read_last
+    if not v_got.throttled and not v_batch.exploded and int8range(p_first, v_batch.last_offset + 1) <@ p_read
             and (p_most is null or v_batch.last_offset - p_first + 1 <= p_most) then
         update sharequeue.in_flight_batches
         set state = 1, delivery_count = delivery_count + 1, lease_id = p_lease_id, isolate = null, not_before = null
@@ -156,12 +185,38 @@ begin
         v_got.records := v_batch.last_offset - p_first + 1;
         return v_got;
     end if;
+    v_got := sharequeue_internal.choose_offsets(
+        p_id, p_first, v_batch.last_offset, v_read, p_at, p_most, v_got.throttled, p_limit);
+    perform sharequeue_internal.redeliver(p_id, p_first, v_batch.last_offset, p_lease_id, v_got, p_limit);
+    return v_got;
+end
+$$;
+
+-- Returns the delivery count from which on a batch is throttled (R-TH): half of the limit.
+create or replace function sharequeue_internal.throttle_from(p_limit integer) returns integer
+language sql immutable parallel safe as $$ select greatest(2, (p_limit + 1) / 2) $$;
+
+-- Chooses the offsets to redeliver from one batch, run by run.
+create or replace function sharequeue_internal.choose_offsets(
+    p_id bigint, p_first bigint, p_last bigint, p_read int8multirange, p_at timestamptz, p_most bigint, p_throttled boolean,
+    p_limit integer
+) returns sharequeue.taken_offsets
+language plpgsql stable as $$
+declare
+    v_run record;
+    v_cap bigint;
+    v_take bigint;
+    v_stop boolean := false;
+    v_got sharequeue.taken_offsets;
+begin
+    v_got.records := 0;
     v_got.by_offset := true;
+    v_got.throttled := p_throttled;
     for v_run in
         select f.part, f.delivery_count, lower(r) as first, upper(r) - lower(r) as records,
             sharequeue_internal.next_delivery(f.delivery_count, f.isolate, p_limit) as delivery
         from sharequeue.in_flight_batches f,
-            unnest(v_read * sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets)) as r
+            unnest(p_read * sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets)) as r
         where f.share_partition_id = p_id and f.first_offset = p_first and f.state = 0
             and (f.not_before is null or f.not_before <= p_at)
         order by lower(r)
@@ -172,9 +227,10 @@ begin
             exit when v_got.records > 0;
             v_take := 1;
             v_stop := true;
-        elsif v_got.throttled then
-            if v_cap is null and v_run.delivery_count >= v_threshold then
-                v_cap := greatest(1, (v_batch.last_offset - p_first + 1) >> (v_run.delivery_count - v_threshold + 1));
+        elsif p_throttled then
+            if v_cap is null and v_run.delivery_count >= sharequeue_internal.throttle_from(p_limit) then
+                v_cap := greatest(1, (p_last - p_first + 1) >> (
+                    v_run.delivery_count - sharequeue_internal.throttle_from(p_limit) + 1));
             end if;
             -- It stops when the number acquired equals the cap. If runs of another count have exceeded it
             -- already, it never stops, as on a broker (R-TH-4).
@@ -193,7 +249,6 @@ begin
         v_got.records := v_got.records + v_take;
         exit when v_stop;
     end loop;
-    perform sharequeue_internal.redeliver(p_id, p_first, v_batch.last_offset, p_lease_id, v_got, p_limit);
     return v_got;
 end
 $$;
@@ -327,40 +382,17 @@ end
 $$;
 
 -- Archives records of aborted transactions under read_committed, and removes them from the result (R-IL-3). They count towards
--- the budget, and are not dead letters. SPSO passes them with the next acknowledgement, or with an acquire that finds nothing
--- else (advance_if_due).
+-- the budget.
 create or replace function sharequeue_internal.without_aborted(
     p_id bigint, p_result sharequeue.taken_offsets, p_aborted int8multirange, p_lease_id bigint
 ) returns sharequeue.taken
 language plpgsql volatile as $$
 declare
     v_taken sharequeue.taken;
-    v_part record;
-    v_archived bigint := 0;
 begin
-    if isempty(p_aborted) then
-        select array_agg(b.delivery_count order by b.number),
-            array_agg(int8multirange(int8range(b.first, b.last + 1)) order by b.number)
-        into v_taken.delivery_counts, v_taken.offsets
-        from unnest(p_result.firsts, p_result.lasts, p_result.delivery_counts)
-            with ordinality as b (first, last, delivery_count, number);
-        return v_taken;
+    if not isempty(p_aborted) then
+        perform sharequeue_internal.archive_gaps(p_id, p_aborted, p_lease_id);
     end if;
-    for v_part in
-        select first_offset, last_offset, part, delivery_count,
-            sharequeue_internal.offsets_of(first_offset, last_offset, offsets) * p_aborted as offsets
-        from sharequeue.in_flight_batches
-        where lease_id = p_lease_id and sharequeue_internal.offsets_of(first_offset, last_offset, offsets) && p_aborted
-    loop
-        perform sharequeue_internal.take(p_id, v_part.first_offset, v_part.part, v_part.offsets);
-        perform sharequeue_internal.place(p_id, v_part.first_offset, v_part.last_offset, 4::smallint, v_part.delivery_count,
-            v_part.offsets, null, 'gap');
-        perform sharequeue_internal.count_outcome(p_id, 'gap', v_part.delivery_count, sharequeue.records(v_part.offsets));
-        perform sharequeue_internal.join_terminal(p_id, v_part.first_offset, v_part.first_offset);
-        v_archived := v_archived + sharequeue.records(v_part.offsets);
-    end loop;
-    update sharequeue.share_partitions set delivery_complete_count = delivery_complete_count + v_archived, advance_due = true
-    where share_partition_id = p_id and v_archived > 0;
     select array_agg(b.delivery_count order by b.number, lower(r)),
         array_agg(int8multirange(r) order by b.number, lower(r))
     into v_taken.delivery_counts, v_taken.offsets
@@ -368,33 +400,5 @@ begin
             with ordinality as b (first, last, delivery_count, number),
         unnest(int8multirange(int8range(b.first, b.last + 1)) - p_aborted) as r;
     return v_taken;
-end
-$$;
-
--- Archives redeliverable records that are no longer in this part of the log. They count as complete; SPSO does not move yet.
-create or replace function sharequeue_internal.archive_available(p_id bigint, p_first bigint, p_last bigint) returns bigint
-language plpgsql volatile as $$
-declare
-    v_gone int8multirange := int8multirange(int8range(p_first, p_last + 1));
-    v_part record;
-    v_archived bigint := 0;
-begin
-    for v_part in
-        select first_offset, last_offset, part, delivery_count,
-            sharequeue_internal.offsets_of(first_offset, last_offset, offsets) * v_gone as offsets
-        from sharequeue.in_flight_batches
-        where share_partition_id = p_id and state = 0 and first_offset <= p_last and last_offset >= p_first
-            and sharequeue_internal.offsets_of(first_offset, last_offset, offsets) && v_gone
-    loop
-        perform sharequeue_internal.take(p_id, v_part.first_offset, v_part.part, v_part.offsets);
-        perform sharequeue_internal.place(p_id, v_part.first_offset, v_part.last_offset, 4::smallint, v_part.delivery_count,
-            v_part.offsets, null, 'gap');
-        perform sharequeue_internal.count_outcome(p_id, 'gap', v_part.delivery_count, sharequeue.records(v_part.offsets));
-        perform sharequeue_internal.join_terminal(p_id, v_part.first_offset, v_part.first_offset);
-        v_archived := v_archived + sharequeue.records(v_part.offsets);
-    end loop;
-    update sharequeue.share_partitions set delivery_complete_count = delivery_complete_count + v_archived, advance_due = true
-    where share_partition_id = p_id and v_archived > 0;
-    return v_archived;
 end
 $$;

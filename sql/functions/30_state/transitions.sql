@@ -1,5 +1,5 @@
--- State changes that the operations use. Each expects the share-partition row to be locked by its caller. They have no SET of
--- their own, because they run inside an operation that has it.
+-- State changes that the operations use. Each expects the share-partition row to be locked by its caller. They have no search
+-- path of their own, because they run inside an operation that has it.
 
 -- Returns all offsets of a batch, or the part of it that a row has.
 create or replace function sharequeue_internal.offsets_of(p_first bigint, p_last bigint, p_offsets int8multirange)
@@ -53,6 +53,57 @@ begin
         set offsets = sharequeue_internal.offsets_of(first_offset, last_offset, offsets) - p_offsets
         where share_partition_id = p_share_partition_id and first_offset = p_first and part = p_part;
     end if;
+end
+$$;
+
+-- Puts offsets of one row of a batch into a lease, with a delivery count. A whole batch stays one row.
+create or replace function sharequeue_internal.put_into_lease(
+    p_share_partition_id bigint, p_first bigint, p_last bigint, p_part integer, p_offsets int8multirange,
+    p_delivery_count smallint, p_lease_id bigint
+) returns void
+language plpgsql volatile as $$
+begin
+    update sharequeue.in_flight_batches
+    set state = 1, delivery_count = p_delivery_count, lease_id = p_lease_id, isolate = null, not_before = null
+    where share_partition_id = p_share_partition_id and first_offset = p_first and part = p_part and offsets is null
+        and p_offsets = int8multirange(int8range(p_first, p_last + 1));
+    if not found then
+        perform sharequeue_internal.take(p_share_partition_id, p_first, p_part, p_offsets);
+        perform sharequeue_internal.place(p_share_partition_id, p_first, p_last, 1::smallint, p_delivery_count, p_offsets,
+            p_lease_id);
+    end if;
+end
+$$;
+
+-- Archives offsets that are not records of the log (any more): those of a lease, or redeliverable ones without p_lease_id. They
+-- count as complete, and are not dead letters. SPSO passes them later: with the next acknowledgement, or with an acquire that
+-- finds nothing else (advance_if_due).
+create or replace function sharequeue_internal.archive_gaps(
+    p_share_partition_id bigint, p_offsets int8multirange, p_lease_id bigint default null
+) returns void
+language plpgsql volatile as $$
+declare
+    v_part record;
+    v_archived bigint := 0;
+begin
+    for v_part in
+        select first_offset, last_offset, part, delivery_count,
+            sharequeue_internal.offsets_of(first_offset, last_offset, offsets) * p_offsets as offsets
+        from sharequeue.in_flight_batches
+        where share_partition_id = p_share_partition_id and state = case when p_lease_id is null then 0 else 1 end
+            and lease_id is not distinct from p_lease_id and first_offset < upper(p_offsets)
+            and sharequeue_internal.offsets_of(first_offset, last_offset, offsets) && p_offsets
+    loop
+        perform sharequeue_internal.take(p_share_partition_id, v_part.first_offset, v_part.part, v_part.offsets);
+        perform sharequeue_internal.place(p_share_partition_id, v_part.first_offset, v_part.last_offset, 4::smallint,
+            v_part.delivery_count, v_part.offsets, null, 'gap');
+        perform sharequeue_internal.count_outcome(
+            p_share_partition_id, 'gap', v_part.delivery_count, sharequeue.records(v_part.offsets));
+        perform sharequeue_internal.join_terminal(p_share_partition_id, v_part.first_offset, v_part.first_offset);
+        v_archived := v_archived + sharequeue.records(v_part.offsets);
+    end loop;
+    update sharequeue.share_partitions set delivery_complete_count = delivery_complete_count + v_archived, advance_due = true
+    where share_partition_id = p_share_partition_id and v_archived > 0;
 end
 $$;
 

@@ -17,7 +17,7 @@ join sharequeue.group_settings g on g.group_id = sp.group_id
 left join sharequeue.held_dead_letters k on k.share_partition_id = sp.share_partition_id
 cross join lateral (
     select greatest(0, least(
-        case when g.read_committed then sp.last_stable_offset else sp.log_end end - sp.speo,
+        sharequeue_internal.read_end(sp, g) - sp.speo,
         g.max_record_locks - (sp.speo - case when sp.advance_due then least(coalesce(s.oldest_offset, sp.speo), sp.speo)
             else sp.spso end - s.waiting))) as fresh
 ) as f

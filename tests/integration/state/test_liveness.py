@@ -255,7 +255,7 @@ def test_a_reason_that_is_not_true_is_found(state: State, at: SharePartition) ->
         return [row["not_live"] for row in rows]
 
     def replace(true: str, wrong: str) -> None:
-        function = "cast('sharequeue_internal.leasing_blocked' as regproc)"
+        function = "cast('sharequeue_internal.leasing_stopped' as regproc)"
         [row] = state.database.rows(sa.text(f"select pg_get_functiondef({function}) as written"))
         assert true in row["written"]
         run(state, row["written"].replace(true, wrong))
