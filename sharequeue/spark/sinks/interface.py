@@ -177,7 +177,7 @@ class OpenSink(Protocol):
     def transaction(self, state: State, rows: AcceptedRows) -> AbstractContextManager[State]:
         """Return a context manager for the acknowledgement of a lease, with the state to send it to; by default
         `state`. A sink in the state's database moves the rows in the same transaction, which ends with the block.
-        Raise RecordsRefused (`outcomes/acknowledging.py`) for records that only this shows to be refused.
+        Raise RowsRefused (`outcomes/acknowledging.py`) for records that only this shows to be refused.
 
         If the end of the transaction is not known, it is repeated once: check whether the first one has committed.
         """
