@@ -77,8 +77,7 @@ def make_room(
 
     if not (before := full()):
         return False, WrittenAtEnd()
-    if not state.dead_letters.service_writes_letters():
-        written = write_letters_at_end(settings, state, configs) or WrittenAtEnd()
+    if (written := write_letters_at_end(settings, state, configs)) is not None:
         return full() < before, written
     ends_at = time.monotonic() + SERVICE_SECONDS
     with named_wait(f"the service to write the dead letters of group {configs.group_id}"):
