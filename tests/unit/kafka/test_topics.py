@@ -62,14 +62,8 @@ def test_a_broker_that_is_silent_is_waited_for_once(monkeypatch: pytest.MonkeyPa
     assert silent.questions == 1
 
 
-class DyingBroker:
+class DyingBroker(SilentBroker):
     """A client whose first request is on its way to a broker that dies."""
-
-    def __init__(self) -> None:
-        self.questions = 0
-
-    def poll(self, timeout: float) -> None:
-        """Report nothing."""
 
     def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Future[Any]]:
         """Fail once, as librdkafka does when a connection breaks."""
