@@ -68,7 +68,7 @@ from sharequeue.spark.sinks.delta import DeltaTable
 from sharequeue.spark.sinks.iceberg import IcebergTable
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.spark.sinks.parquet import ParquetByLease
-from sharequeue.spark.sinks.postgres import PostgresTable
+from sharequeue.spark.sinks.postgres.sink import PostgresTable
 
 __all__ = [
     "AcknowledgedRecords",

@@ -27,8 +27,8 @@ from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.acknowledging import acknowledge, to_send
 from sharequeue.spark.outcomes.outcomes import Acknowledgement
 from sharequeue.spark.sinks.interface import AcceptedRows, SinkContext
-from sharequeue.spark.sinks.postgres import PostgresTable
-from sharequeue.spark.sinks.postgres_copy import LEASE, OFFSET
+from sharequeue.spark.sinks.postgres.copy import LEASE, OFFSET
+from sharequeue.spark.sinks.postgres.sink import PostgresTable
 from sharequeue.state import State
 from tests import single
 from tests.chaos.forked_processes import serve

@@ -15,7 +15,7 @@ from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.local.stack import StackInfo
 from sharequeue.spark.sinks.interface import SinkContext
-from sharequeue.spark.sinks.postgres import Step
+from sharequeue.spark.sinks.postgres.sink import Step
 from sharequeue.state import State
 from tests import single
 from tests.chaos.drain_to_postgres import drain, job_of, rejected

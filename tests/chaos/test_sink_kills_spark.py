@@ -14,7 +14,7 @@ from sharequeue.database import Database
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Lease
 from sharequeue.spark.sinks.at_least_once import AtLeastOnce
-from sharequeue.spark.sinks.postgres import PostgresTable
+from sharequeue.spark.sinks.postgres.sink import PostgresTable
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of

@@ -21,7 +21,7 @@ from sharequeue.local.home import Home
 from sharequeue.local.stack import StackInfo
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.sinks.at_least_once import AtLeastOnce
-from sharequeue.spark.sinks.postgres import PostgresTable
+from sharequeue.spark.sinks.postgres.sink import PostgresTable
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic, has_share_bounds, start_service

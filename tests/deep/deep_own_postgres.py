@@ -35,8 +35,8 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.local import postgres
 from sharequeue.local.home import Home
 from sharequeue.local.stack import StackInfo, up
-from sharequeue.spark.sinks.postgres import PostgresTable
-from sharequeue.spark.sinks.postgres_tables import connection_of
+from sharequeue.spark.sinks.postgres.sink import PostgresTable
+from sharequeue.spark.sinks.postgres.tables import connection_of
 from sharequeue.state import State
 from tests import single
 from tests.deep.deep_secured import degraded, serving

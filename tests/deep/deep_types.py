@@ -17,7 +17,7 @@ from sharequeue.spark.handler import HandlerError
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.sinks.interface import Sink, SinkRefused
 from sharequeue.spark.sinks.parquet import ParquetByLease
-from sharequeue.spark.sinks.postgres import PostgresTable
+from sharequeue.spark.sinks.postgres.sink import PostgresTable
 from sharequeue.state import State
 from tests.fixtures.lakes import Lake, LakeOf
 from tests.fixtures.pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of

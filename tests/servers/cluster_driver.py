@@ -34,8 +34,8 @@ from sharequeue.spark.reading import frame, seeking
 from sharequeue.spark.reading.options import SEEK
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sinks.interface import SinkContext
-from sharequeue.spark.sinks.postgres import OpenTable, PostgresTable
-from sharequeue.spark.sinks.postgres_copy import Copier
+from sharequeue.spark.sinks.postgres.copy import Copier
+from sharequeue.spark.sinks.postgres.sink import OpenTable, PostgresTable
 from sharequeue.state import State
 from tests.waiting import PATIENCE_S
 

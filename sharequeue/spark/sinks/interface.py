@@ -6,7 +6,7 @@ which the round sends. There are four ways:
 
 - They stay in the files, and the manifest counts each row once, even if a process is killed at any point
   (`parquet.py`).
-- They go into a table in the transaction of the acknowledgement: exactly once (`postgres.py`).
+- They go into a table in the transaction of the acknowledgement: exactly once (`postgres/`).
 - They are acknowledged first. Then the files are appended to a table, with a number that the table accepts only once:
   exactly once, shortly afterwards (`transfers.py`).
 - They are written before the acknowledgement: at least once. After a crash in between they are written again

@@ -19,7 +19,7 @@ from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.spark.sinks.interface import SinkContext
-from sharequeue.spark.sinks.postgres import PostgresTable
+from sharequeue.spark.sinks.postgres.sink import PostgresTable
 from sharequeue.state import State
 from tests.fixtures.cluster import RECORDS, Cluster, executor_of
 from tests.fixtures.pipelines import Holder, MakeTable, RunJob, all_accepted, job_of

@@ -12,8 +12,8 @@ from pyspark.sql import types
 from sharequeue.database import Database
 from sharequeue.domain.settings import Settings
 from sharequeue.spark.sinks.interface import SinkContext
-from sharequeue.spark.sinks.postgres import PostgresTable
-from sharequeue.spark.sinks.postgres_copy import LEASE, OFFSET
+from sharequeue.spark.sinks.postgres.copy import LEASE, OFFSET
+from sharequeue.spark.sinks.postgres.sink import PostgresTable
 from sharequeue.state import State
 from tests.fixtures.pipelines import MakeTable, all_accepted, job_of
 

@@ -21,7 +21,7 @@ from sharequeue.spark.output.parquet import ColumnChanged, read_parquet
 from sharequeue.spark.output.shared_folder import OutputNotShared, refuse_unshared
 from sharequeue.spark.row_handlers import Release, by_row
 from sharequeue.spark.session import SparkNotReady
-from sharequeue.spark.sinks.postgres_copy import as_csv
+from sharequeue.spark.sinks.postgres.copy import as_csv
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic

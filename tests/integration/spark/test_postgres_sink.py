@@ -21,9 +21,9 @@ from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.spark.output.manifest import NotFiles, read_manifest, read_output
 from sharequeue.spark.sinks.interface import SinkContext, SinkRefused
-from sharequeue.spark.sinks.postgres import OpenTable, PostgresTable, Step
-from sharequeue.spark.sinks.postgres_copy import Copier
-from sharequeue.spark.sinks.postgres_move import StagingLost
+from sharequeue.spark.sinks.postgres.copy import Copier
+from sharequeue.spark.sinks.postgres.move import StagingLost
+from sharequeue.spark.sinks.postgres.sink import OpenTable, PostgresTable, Step
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
 from tests import single

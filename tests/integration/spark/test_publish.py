@@ -25,7 +25,7 @@ from sharequeue.spark.output.compaction import compact, sweep_compactions, write
 from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.pipelines import Pipeline
 from sharequeue.spark.sinks.interface import SinkRefused
-from sharequeue.spark.sinks.postgres import PostgresTable
+from sharequeue.spark.sinks.postgres.sink import PostgresTable
 from sharequeue.state import State
 from tests import single
 from tests.fixtures.deadletters import execute
@@ -311,7 +311,7 @@ def test_rows_of_a_table_are_replaced_in_one_transaction(
     would = case.publish()
     assert (would.hidden_rows, would.added_rows, would.where) == (12, 14, f"table {table}")
 
-    from sharequeue.spark.sinks.postgres_move import StagedRows, StagingLost
+    from sharequeue.spark.sinks.postgres.move import StagedRows, StagingLost
 
     def lost(*given: object) -> None:
         raise StagingLost("gone")

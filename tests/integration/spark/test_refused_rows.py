@@ -17,10 +17,10 @@ from sharequeue.spark.handler import MostFailed
 from sharequeue.spark.job import Summary
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.sinks.interface import SinkContext, SinkRefused
-from sharequeue.spark.sinks.postgres import PostgresTable
-from sharequeue.spark.sinks.postgres_copy import ATTEMPT, OFFSET, row_refusal
-from sharequeue.spark.sinks.postgres_move import Piece, StagedRows
-from sharequeue.spark.sinks.postgres_tables import Target, cursor_of
+from sharequeue.spark.sinks.postgres.copy import ATTEMPT, OFFSET, row_refusal
+from sharequeue.spark.sinks.postgres.move import Piece, StagedRows
+from sharequeue.spark.sinks.postgres.sink import PostgresTable
+from sharequeue.spark.sinks.postgres.tables import Target, cursor_of
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, MakeTable, Produce, RunJob, job_of
 from tests.fixtures.stack import MakeTopic

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sharequeue.database.pool import CONNECTION_DEFAULTS, connection_defaults
-from sharequeue.spark.sinks.postgres_tables import connection_of
+from sharequeue.spark.sinks.postgres.tables import connection_of
 
 URL = "postgresql+psycopg2://u:p@h:5432/d"
 

@@ -15,7 +15,7 @@ from sharequeue.groups import assignments, heartbeats
 from sharequeue.local import postgres
 from sharequeue.service.admission import PAGES_AT_ONCE, POOL_SIZE
 from sharequeue.service.app import create_app
-from sharequeue.spark.sinks.postgres import PostgresTable
+from sharequeue.spark.sinks.postgres.sink import PostgresTable
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "howto" / "capacity.md").read_text()

@@ -21,7 +21,7 @@ from sharequeue.kafka.clients import (
     portable_config,
     spark_options,
 )
-from sharequeue.spark.sinks.postgres_tables import connection_of
+from sharequeue.spark.sinks.postgres.tables import connection_of
 from tests.servers.certificates import Authority
 
 STACK = {

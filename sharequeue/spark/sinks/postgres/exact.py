@@ -16,7 +16,7 @@ from pyspark.sql import Column, types
 from pyspark.sql import functions as fn
 
 from sharequeue.spark.nested_parts import any_part, parts_of
-from sharequeue.spark.sinks.postgres_copy import ATTEMPT, OFFSET
+from sharequeue.spark.sinks.postgres.copy import ATTEMPT, OFFSET
 
 NESTED = (types.ArrayType, types.MapType, types.StructType)
 _WITNESS = "sharequeue_witness_"

@@ -21,7 +21,7 @@ from psycopg2.errors import InsufficientPrivilege, LockNotAvailable
 from sharequeue.database.pool import connection_defaults
 from sharequeue.domain.settings import normalise_database_url
 from sharequeue.spark.sinks.interface import SinkRefused
-from sharequeue.spark.sinks.postgres_definition import Definition, changes, column_part, definition_of
+from sharequeue.spark.sinks.postgres.definition import Definition, changes, column_part, definition_of
 from sharequeue.state import State
 
 DROP_WAIT_MS = 1000

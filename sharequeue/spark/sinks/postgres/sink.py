@@ -1,13 +1,13 @@
 """The sink that writes every accepted record to a Postgres table exactly once.
 
 The rows are moved in the transaction of the acknowledgement, so the table must be in the state's database. Spark's
-executors copy a lease's rows into an unlogged staging table of that lease (`postgres_copy.py`). Then one transaction
+executors copy a lease's rows into an unlogged staging table of that lease (`copy.py`). Then one transaction
 on the driver moves them, `insert into target select … from staging`, and acknowledges in its last statement. Any
 error rolls everything back. No row passes through the driver. The next run removes the staging tables of leases that
 ended without an acknowledgement.
 
-A row that the table refuses is the outcome of its own record: it is found by dividing the copy (`postgres_copy.py`)
-or the insert (`postgres_move.py`). The lease is refused with the reasons, and comes back without it.
+A row that the table refuses is the outcome of its own record: it is found by dividing the copy (`copy.py`)
+or the insert (`move.py`). The lease is refused with the reasons, and comes back without it.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from sharequeue.spark.sinks.interface import (
     SinkStep,
     Stored,
 )
-from sharequeue.spark.sinks.postgres_copy import ATTEMPT, LEASE, OFFSET, RECEIPT, Copier
-from sharequeue.spark.sinks.postgres_definition import are_the_cause
-from sharequeue.spark.sinks.postgres_exact import (
+from sharequeue.spark.sinks.postgres.copy import ATTEMPT, LEASE, OFFSET, RECEIPT, Copier
+from sharequeue.spark.sinks.postgres.definition import are_the_cause
+from sharequeue.spark.sinks.postgres.exact import (
     NESTED,
     Witness,
     changed_rows,
@@ -62,7 +62,7 @@ from sharequeue.spark.sinks.postgres_exact import (
     why_not_held,
     witness,
 )
-from sharequeue.spark.sinks.postgres_move import (
+from sharequeue.spark.sinks.postgres.move import (
     WHOLE,
     Piece,
     RowLeftOut,
@@ -70,7 +70,7 @@ from sharequeue.spark.sinks.postgres_move import (
     StagedTrial,
     StagingLost,
 )
-from sharequeue.spark.sinks.postgres_tables import (
+from sharequeue.spark.sinks.postgres.tables import (
     Target,
     altered,
     connection_of,

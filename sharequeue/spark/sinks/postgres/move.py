@@ -19,8 +19,8 @@ import psycopg2
 from psycopg2 import sql
 
 from sharequeue.domain.offsets import MAX_OFFSET
-from sharequeue.spark.sinks.postgres_copy import ATTEMPT, OFFSET, row_refusal
-from sharequeue.spark.sinks.postgres_tables import Target
+from sharequeue.spark.sinks.postgres.copy import ATTEMPT, OFFSET, row_refusal
+from sharequeue.spark.sinks.postgres.tables import Target
 
 Piece = tuple[int, int]
 """The first and the last offset of an insert."""
