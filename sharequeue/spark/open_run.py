@@ -67,7 +67,7 @@ class OpenRun:
         return [each for each in self.member.assignment if each.topic in self.job.topics]
 
     def left(self) -> tuple[int, bool]:
-        """Return the lag, and whether records that nobody has leased yet wait for this member: as of one moment."""
+        """Return the lag, and whether records that were never leased wait for this member: as of one moment."""
         parts = [
             each
             for each in work_of(self.source.state.database, self.job.group).share_partitions

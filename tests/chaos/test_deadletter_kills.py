@@ -23,7 +23,7 @@ STEPS: tuple[BatchStep, ...] = get_args(BatchStep)
 
 @pytest.fixture(scope="module")
 def two_writers(stack: StackInfo) -> Iterator[tuple[Write, Write]]:
-    """Give two functions that write in a process of its own that dies as told."""
+    """Give two functions that write in a separate process, which dies at the given step."""
     with in_fork(stack.home) as one, in_fork(stack.home) as other:
         yield one, other
 

@@ -1,4 +1,4 @@
-"""The process that a kill test kills: writes a group's dead letters and dies where it is told to.
+"""The process that a kill test kills: writes a group's dead letters and dies at the step that it was given.
 
 `python -m tests.chaos.write_dead_letters GROUP BATCH_RECORDS STEP NTH MANNER DELAY_MS`: at the NTH time that STEP is
 reached (`start` is before anything, `never` is never), after DELAY_MS more, by MANNER: `exit` is `os._exit`, `kill`

@@ -75,7 +75,7 @@ class StagedRows:
 
     def tried(self, cursor: Any, refused: Mapping[int, str]) -> StagedTrial:
         """Return what the table refuses in addition to what is `refused` already. The caller rolls back; until then
-        nobody can alter the table.
+        the table cannot be altered.
         """
         staging = self._staging
         # Not its partitions, which may be thousands. A rollback to a savepoint would release the lock of an insert.
