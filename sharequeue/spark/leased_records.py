@@ -35,6 +35,7 @@ from sharequeue.spark.leasing.group import (
     OpenedGroup,
     a_member,
     opened,
+    refuse_ordered,
     report_losses,
     why_nothing,
     words_of_losses,
@@ -341,6 +342,7 @@ def lease(
 
         at = stack.enter_context(opened(settings, spark, state, group, names))
         configs = GroupConfigs.load(at.state.database, group)
+        refuse_ordered(configs)
         source = TopicSource(at.settings, at.state, at.topics, at.spark, options, headers)
         stack.push(write_letters)
         member, join = stack.enter_context(a_member(at.settings, group, names, membership))

@@ -26,7 +26,13 @@ from sharequeue.spark.handler import call_handler
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget, RecordSizes
 from sharequeue.spark.leasing.crashes import words_of_given_up
-from sharequeue.spark.leasing.group import claim_group, living_topics, report_losses, why_nothing
+from sharequeue.spark.leasing.group import (
+    claim_group,
+    living_topics,
+    refuse_ordered,
+    report_losses,
+    why_nothing,
+)
 from sharequeue.spark.leasing.renewal import LeaseKeeper, LeasingMember
 from sharequeue.spark.open_run import OpenRun
 from sharequeue.spark.output.manifest import refuse_gone
@@ -76,6 +82,7 @@ def run_rounds(
     max_bytes = None if max_bytes is None else whole_number("max_bytes", max_bytes, 0)
     max_seconds = None if max_seconds is None else finite("max_seconds", max_seconds)
     configs = GroupConfigs.load(state.database, job.group)
+    refuse_ordered(configs)
     budget = Budget(max_records, configs.fetch_max_bytes if max_bytes is None else max_bytes)
     living_topics(topics, state, job.group, job.topics)
     claim_group(state, job.group, job.pipeline_name, replaces)
