@@ -21,6 +21,7 @@ from sharequeue.local.stack import StackInfo
 from sharequeue.service.health.servers import DatabaseProbe
 from sharequeue.state import State
 from tests import single
+from tests.alone import run_alone
 from tests.fixtures.stack import MakeCopy
 from tests.servers.transaction_pooler import TransactionPooler
 
@@ -232,21 +233,25 @@ def test_readiness_and_doctor_find_a_database_that_cannot_be_written(
         assert examined().level == OK
 
 
-def test_a_forked_process_has_connections_of_its_own(small: Database) -> None:
+def fork_beside_a_session(url: str) -> None:
+    """Fork while a pool has a session, and use its copy."""
+    with Database(url, pool_size=1) as database:
+        before = database.rows(PID)[0]["pid"]
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            with database:
+                os.write(writing, str(database.rows(PID)[0]["pid"]).encode())
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert int(os.read(reading, 20)) != before
+        with database.transaction() as connection:
+            assert connection.execute(PID).scalar_one() == before
+
+
+def test_a_forked_process_has_connections_of_its_own(private_database: Database) -> None:
     """It works and closes its pool; the session of the process it was forked from goes on."""
-    before = small.rows(PID)[0]["pid"]
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        with small:
-            os.write(writing, str(small.rows(PID)[0]["pid"]).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert int(os.read(reading, 20)) != before
-    with small.transaction() as connection:
-        assert connection.execute(PID).scalar_one() == before
-    os.close(reading)
-    os.close(writing)
+    run_alone(fork_beside_a_session, _url(private_database))
 
 
 def test_notifications_that_another_program_listens_to_are_not_kept(small: Database) -> None:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -363,8 +362,6 @@ def test_ctrl_c_gives_everything_back(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        # As in a terminal: what a shell starts in the background ignores it, and so would its children.
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     try:
         wait_until(lambda: (tmp_path / "at-work").exists() or process.poll() is not None)

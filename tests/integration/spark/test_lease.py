@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -225,37 +224,6 @@ def test_locks_are_kept_and_a_lost_one_stops_the_block(
     with pytest.raises(LockLost, match="no longer held"):
         block()
     given_back(state, group, 20)
-
-
-class Forked(BaseException):
-    """A child's way out of the block."""
-
-
-def test_a_forked_child_gives_nothing_back(
-    group: str,
-    make_topic: MakeTopic,
-    produce: Produce,
-    assigned: Assigned,
-    leasing: Leasing,
-    state: State,
-    tmp_path: Path,
-) -> None:
-    """A child that leaves the block, by whatever way, has no part in its parent's lease."""
-    topic = make_topic(1)
-    produce(topic, 0, ["accept"] * 5)
-    parent = os.getpid()
-    try:
-        with leasing([topic], membership=assigned(topic)) as leased:
-            if (child := os.fork()) == 0:
-                raise Forked
-            assert os.waitpid(child, 0)[1] == 0
-            assert sum(row.records for row in state.figures.leases(group)) == 5
-            by_value(leased.records).write.parquet(f"{tmp_path}/out")
-            assert leased.acknowledge(f"{tmp_path}/out").accepted == 5
-    except BaseException as error:
-        if os.getpid() != parent:
-            os._exit(0 if isinstance(error, Forked) else 1)
-        raise
 
 
 def test_retention_that_overtakes_a_lease_is_counted(
