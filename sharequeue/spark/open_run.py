@@ -18,7 +18,8 @@ from sharequeue.spark.output.lease_files import LeaseFiles
 from sharequeue.spark.progress import ProgressCallback
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import TopicSource
-from sharequeue.spark.sinks.interface import OpenSink, SinkContext
+from sharequeue.spark.sinks.interface import OpenSink
+from sharequeue.spark.sinks.written_columns import WrittenColumns
 
 
 @dataclass(slots=True)
@@ -28,7 +29,6 @@ class OpenRun:
     job: ShareGroupJob
     member: LeasingMember
     source: TopicSource
-    context: SinkContext
     sink: OpenSink
     configs: GroupConfigs
     budget: Budget
@@ -38,6 +38,7 @@ class OpenRun:
     max_rounds: int | None = None
     max_seconds: float | None = None
     lease_files: LeaseFiles = field(init=False)
+    columns: WrittenColumns = field(init=False)
     releases: Releases = field(init=False)
     leaderless: frozenset[TopicPartition] = field(init=False, default=frozenset())
     """The partitions of the topics that had no leader when a round was last leased."""
@@ -52,9 +53,10 @@ class OpenRun:
     reporting: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        spark, settings = self.source.spark, self.source.settings
+        spark, settings, state = self.source.spark, self.source.settings, self.source.state
         files = Files(spark, settings.output)
-        self.lease_files = LeaseFiles(spark, settings, self.source.state, self.job.names, files)
+        self.lease_files = LeaseFiles(spark, settings, state, self.job.names, files)
+        self.columns = WrittenColumns(spark, state, self.job.names)
         self.releases = Releases(self.job.deliveries_per_run)
 
     @property

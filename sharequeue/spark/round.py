@@ -193,7 +193,7 @@ class Round:
         records = self.run.source.records(leases, seek=seek)
         self.records.append(records)
         handled = call_handler(self.run.job.handler, records)
-        self.run.context.columns_fit(handled.schema)
+        self.run.columns.check(handled.schema)
         return self.run.sink.fits(handled)
 
     def _summarise(self, written: WrittenFiles, leases: Sequence[Lease]) -> dict[str, dict[int, str]]:
@@ -235,7 +235,7 @@ class Round:
                 nothing_yet=not self.acknowledged,
             )
         if wanted and written.folders:
-            run.context.columns_fit(columns, keep=True)
+            run.columns.keep(columns)
         return wanted
 
     def _to_acknowledge(

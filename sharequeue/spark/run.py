@@ -97,7 +97,7 @@ def run_rounds(
         # The sink is closed last, when no lease is held.
         with (job.destination or ParquetByLease()).open(context) as sink:
             run = OpenRun(
-                *(job, membership, source, context, sink, configs, budget, RecordSizes(records), progress),
+                *(job, membership, source, sink, configs, budget, RecordSizes(records), progress),
                 max_rounds,
                 max_seconds,
             )
@@ -132,7 +132,7 @@ def _try_empty(run: OpenRun) -> None:
     """Call the handler on no records before anything is leased: an error there would occur on all records."""
     records = no_records(run.source.spark)
     handled = call_handler(run.job.handler, records)
-    run.context.columns_fit(handled.schema)
+    run.columns.check(handled.schema)
     run.sink.fits(handled).collect()
     uncache(records)
 
@@ -160,7 +160,7 @@ def _report(run: OpenRun, rounds: Rounds, ended: bool, seconds: float) -> RunRep
     if ended and new:
         limited = f"records came at the end of the run, and the lag is {lag:,}: the next run continues"
     given_up = words_of_given_up(rounds.isolated.given_up)
-    remarks = (limited, why, given_up, about, run.context.written.remark)
+    remarks = (limited, why, given_up, about, run.columns.remark)
     return RunReport(
         group=job.group,
         rounds=tuple(rounds.reports),

@@ -19,11 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from sharequeue.domain.errors import InvalidRequest
 from sharequeue.domain.offsets import OffsetSet
@@ -32,8 +31,6 @@ from sharequeue.domain.values import Lease
 from sharequeue.spark.handler import KEPT_COLUMNS, RESULT_NAMES, PipelineError
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import SinkNames
-from sharequeue.spark.output.parquet import ColumnChanged
-from sharequeue.spark.output.written_columns import WrittenColumns
 from sharequeue.state import State
 
 AT = ["topic", "partition", "offset"]
@@ -58,23 +55,6 @@ class SinkContext:
     state: State
     spark: SparkSession
     names: SinkNames
-    written: WrittenColumns = field(default_factory=WrittenColumns, compare=False)
-
-    def columns_fit(self, columns: StructType, *, keep: bool = False) -> None:
-        """Raise SinkRefused if files with these columns cannot be read together with those of earlier leases.
-
-        With `keep`, record them as the sink's columns: rows with these columns are about to count.
-        """
-        try:
-            if keep:
-                self.written.keep(self.spark, self.state, self.names, columns)
-            else:
-                self.written.check(self.spark, self.state, self.names, columns)
-        except ColumnChanged as error:
-            raise SinkRefused(
-                f"the files of sink {self.names.sink} could no longer be read as one table: {error}. Give the "
-                "column another name, cast it in the handler, or give the pipeline another sink (`sink=`)."
-            ) from error
 
 
 @dataclass(frozen=True, slots=True)
