@@ -4,12 +4,13 @@ A round requests the log ends from the broker, acquires within the budget, reads
 and writes them, reads the output back, and acknowledges each lease accordingly. The locks are renewed meanwhile
 (`leasing/renewal.py`); a lost lock stops the round before it writes or acknowledges more.
 
-A round is prepared (its first three steps) while the previous one is written, in the run's own thread. It is written
-and finished in a thread of its own (`rounds.py`).
+A round is prepared (its first three steps) while the previous one is written, in the run's own thread. It is written,
+read back and acknowledged in a thread of its own (`rounds.py`).
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -40,6 +41,7 @@ from sharequeue.spark.outcomes.outcomes import (
     read_back,
     refuse_other_partitions,
 )
+from sharequeue.spark.output.damaged import named_leases, reads_what_it_wrote
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import no_files, remove_lease
 from sharequeue.spark.output.lease_files import WrittenFiles
@@ -96,6 +98,12 @@ class Round:
     stopped: bool = False
     """Set by another thread: the round then writes and acknowledges nothing more."""
     seconds: dict[str, float] = field(default_factory=dict)
+    written: threading.Event = field(default_factory=threading.Event)
+    """Set when its Spark jobs have ended, with or without an error."""
+    ended: threading.Event = field(default_factory=threading.Event)
+    """Set when all its work has ended: there is either a report or an error."""
+    report: RoundReport | None = None
+    error: BaseException | None = None
 
     def prepare(self, *, ahead: bool = False) -> bool:
         """Lease and plan; return whether there was anything to lease. A round `ahead` is leased while the previous
@@ -108,28 +116,34 @@ class Round:
         self._plan()
         return True
 
-    def write(self) -> EndedJobs:
-        """Read, handle and write the records with Spark."""
-        topics = {lease.share_partition.topic for lease in self.leases}
-        with self._stage("write"), self.run.source.changed_topics_are_named(topics, self.infos):
-            ended = self.jobs.write(self.planned)
-        self.run.lost_leader |= ended.leaderless
-        return ended
-
-    def finish(self, ended: EndedJobs) -> RoundReport:
-        """Read back the written output, and acknowledge each lease accordingly; return the round's figures.
+    def work(self, previous: Round | None) -> None:
+        """Write, read back and acknowledge, in a thread of its own. A round that has failed, or whose `previous` one
+        has, acknowledges nothing more.
 
         A lease of which the sink refuses records is written again, with these rejected, and comes again.
         """
-        left, written = ended.leases, ended.written
-        while left:
-            summaries = self._summarise(written, left)
-            wanted = self._read_back(written, left)
-            refused = self._acknowledge(written, left, wanted, summaries)
-            left = [lease for lease in left if lease.lease_id in refused]
-            if left:
-                written = self._write_again(written, left, refused)
-        return self._report([*ended.leases, *ended.failed])
+        try:
+            ended = self._write()
+            self.written.set()
+            if previous is not None:
+                previous.ended.wait()
+                if previous.error is not None:
+                    raise Stopped
+            left, written = ended.leases, ended.written
+            while left:
+                with self._intact(written, left):
+                    summaries = self._summarise(written, left)
+                    wanted = self._read_back(written, left)
+                refused = self._acknowledge(written, left, wanted, summaries)
+                left = [lease for lease in left if lease.lease_id in refused]
+                if left:
+                    written = self._write_again(written, left, refused)
+            self.report = self._report([*ended.leases, *ended.failed])
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.ended.set()
+            self.written.set()
 
     def may_be_followed(self) -> bool:
         """Return whether the next round may be leased, planned and written before this one has ended.
@@ -196,11 +210,26 @@ class Round:
         self.run.columns.check(handled.schema)
         return self.run.sink.fits(handled)
 
+    def _write(self) -> EndedJobs:
+        """Read, handle and write the records with Spark."""
+        topics = {lease.share_partition.topic for lease in self.leases}
+        with self._stage("write"), self.run.source.changed_topics_are_named(topics, self.infos):
+            ended = self.jobs.write(self.planned)
+        self.run.lost_leader |= ended.leaderless
+        return ended
+
+    def _intact(self, written: WrittenFiles, leases: Sequence[Lease]) -> AbstractContextManager[None]:
+        """Return a context manager that raises OutputDamaged if the files of these leases were removed or changed,
+        and OutputNotShared if an executor does not find files that the driver finds.
+        """
+        whose = named_leases([lease.lease_id for lease in leases])
+        return reads_what_it_wrote(written.folders, whose, alone=self.run.files.alone)
+
     def _summarise(self, written: WrittenFiles, leases: Sequence[Lease]) -> dict[str, dict[int, str]]:
         """Write partial sums of the accepted rows, from the files, without a second pass over the topic."""
         job, files = self.run.job, self.run.lease_files
         summaries: dict[str, dict[int, str]] = {job.summary_sink(summary): {} for summary in job.summaries}
-        with self._stage("summarise"), files.intact(written, leases):
+        with self._stage("summarise"):
             if not (summaries and written.accepted):
                 return summaries
             schema = self.planned[0].handled.schema  # otherwise a Spark job would infer it from the files
@@ -219,7 +248,7 @@ class Round:
         """
         run, job, files = self.run, self.run.job, self.run.lease_files
         columns = self.planned[0].handled.schema
-        with self._stage("read back"), files.intact(written, leases), files.durable(written):
+        with self._stage("read back"), files.durable(written):
             found = read_back(
                 files.spark, written.folders, delays="not_before" in columns.names, files=run.files
             )
@@ -365,7 +394,7 @@ class Round:
     ) -> WrittenFiles:
         """Write these leases again, with the records rejected that the sink refused."""
         files, columns = self.run.lease_files, self.planned[0].handled.schema
-        with self._stage("write"), files.intact(written, leases):
+        with self._stage("write"), self._intact(written, leases):
             return files.write_without(written, columns, leases, refused)
 
     def _report(self, leases: Sequence[Lease]) -> RoundReport:

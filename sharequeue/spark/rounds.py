@@ -16,7 +16,6 @@ back and acknowledged. So Spark is never idle. At most two rounds are held at an
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -32,7 +31,7 @@ from sharequeue.spark.open_run import OpenRun
 from sharequeue.spark.output.owners import SinkTaken
 from sharequeue.spark.output.reachable import OutputNotReachable
 from sharequeue.spark.report import RoundReport
-from sharequeue.spark.round import Round, Stopped
+from sharequeue.spark.round import Round
 from sharequeue.spark.signals import deferred, forget_interrupted_call
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.spark.spark_jobs import JVM_GONE, Jobs
@@ -56,41 +55,6 @@ NO_RECORDS_FAULT = (
 """After these errors all records get their delivery back, even if tasks had run."""
 
 
-class AtWork:
-    """A round whose records are written, read back and acknowledged by a separate thread."""
-
-    def __init__(self, of: Round, last: AtWork | None) -> None:
-        self.round = of
-        self.written = threading.Event()
-        """Set when its Spark job has ended, with or without an error."""
-        self.ended = threading.Event()
-        """Set when all its work has ended: there is either a report or an error."""
-        self.report: RoundReport | None = None
-        self.error: BaseException | None = None
-        self._last = last
-        # A plain thread would not inherit the tags by which its jobs are cancelled.
-        thread = InheritableThread(
-            target=self._run, session=of.run.source.spark, name=f"round-{of.number}", daemon=True
-        )
-        thread.start()
-
-    def _run(self) -> None:
-        try:
-            ended = self.round.write()
-            self.written.set()
-            if self._last is not None:
-                self._last.ended.wait()
-                if self._last.error is not None:
-                    raise Stopped
-            self.report = self.round.finish(ended)
-        except BaseException as error:
-            self.error = error
-        finally:
-            self._last = None
-            self.ended.set()
-            self.written.set()
-
-
 class Rounds:
     """The rounds of one run, until there is nothing to lease, or no further round may begin."""
 
@@ -106,7 +70,7 @@ class Rounds:
         self._run = run
         self._keeper = keeper
         self._jobs = jobs
-        self._at_work: list[AtWork] = []
+        self._at_work: list[Round] = []
         """The rounds that have not ended, in order: at most two."""
         self._begun: list[Round] = []
         """The rounds that may have DataFrames in Spark's cache."""
@@ -115,7 +79,7 @@ class Rounds:
         """Run the rounds; return whether nothing was left to lease. Raises the error of a round."""
         try:
             while self._in_time() and self._one_more():
-                if self._at_work and not self._at_work[0].round.may_be_followed():
+                if self._at_work and not self._at_work[0].may_be_followed():
                     self._first_ended()
                 elif not self._began():
                     if not self._at_work:
@@ -184,7 +148,15 @@ class Rounds:
                     return True
             # A signal between the start of its thread and its registration would leave a thread that nothing stops.
             with deferred():
-                self._at_work.append(AtWork(following, last))
+                self._at_work.append(following)
+                # A plain thread would not inherit the tags by which its jobs are cancelled.
+                InheritableThread(
+                    target=following.work,
+                    args=(last,),
+                    session=self._run.source.spark,
+                    name=f"round-{number}",
+                    daemon=True,
+                ).start()
         if last is not None:
             self._first_ended()
         return True
@@ -198,11 +170,11 @@ class Rounds:
         if first.error is None:
             assert first.report is not None  # noqa: S101 - one of the two
             self.reports.append(first.report)
-            self._forget(first.round)
+            self._forget(first)
             del self._at_work[0]
             return
         self._cancel(others)
-        self._give_back(first.error, first.round, *(each.round for each in others))
+        self._give_back(first.error, first, *others)
         raise first.error
 
     def _give_back(self, error: BaseException, failed: Round, *others: Round) -> None:
@@ -217,10 +189,10 @@ class Rounds:
             elif each is not failed:
                 self._keeper.give_back(each.leases, cancelled=True)
 
-    def _cancel(self, rounds: Sequence[AtWork]) -> None:
+    def _cancel(self, rounds: Sequence[Round]) -> None:
         """Cancel the work for these rounds and wait for its end; it then acknowledges nothing more."""
         for each in rounds:
-            each.round.stopped = True
+            each.stopped = True
         deadline = time.monotonic() + STOP_SECONDS
         while not all(each.ended.is_set() for each in rounds):
             # Repeated, because a cancellation reaches only running jobs, and another may be about to start.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -22,7 +22,6 @@ from pyspark.sql.types import StructType
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Lease
 from sharequeue.spark.handler import ACCEPT, KEPT_AS_GIVEN, LEASE, REJECT, HandlerError
-from sharequeue.spark.output.damaged import named_leases, reads_what_it_wrote
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import SinkNames, new_folder, remove_lease
 from sharequeue.spark.output.reachable import failed_by_store
@@ -115,13 +114,6 @@ class LeaseFiles:
             flushed = pool.submit(self.files.flush, *written.folders)
             yield
             flushed.result()
-
-    def intact(self, written: WrittenFiles, leases: Sequence[Lease]) -> AbstractContextManager[None]:
-        """Return a context manager that raises OutputDamaged if the files of these leases were removed or changed,
-        and OutputNotShared if an executor does not find files that the driver finds.
-        """
-        whose = named_leases([lease.lease_id for lease in leases])
-        return reads_what_it_wrote(written.folders, whose, alone=self.files.alone)
 
 
 def _rejected(rows: DataFrame, refused: Mapping[int, Mapping[int, str]]) -> DataFrame:
