@@ -326,9 +326,9 @@ class Round:
         wanted: Acknowledgement,
         summaries: Mapping[str, Mapping[int, str]],
     ) -> _LeaseResult:
-        source, at, name = self.run.source, lease.lease_id, self.run.lease_files.names.exceptions
+        at, name = lease.lease_id, self.run.lease_files.names.exceptions
         of_lease = self.seen[at]
-        exceptions = written.exceptions.get(at) or no_files(source.settings, source.state, name, at)
+        exceptions = self._in_files(name, lease, written.exceptions.get(at))
         sums = (
             LeaseOutput(summary, folders[at], of_lease.accepted_rows)
             for summary, folders in summaries.items()
@@ -362,9 +362,15 @@ class Round:
 
     def _placed(self, result: _LeaseResult) -> LeaseAcknowledgement:
         """Let the sink put the accepted rows of a lease; return its acknowledgement with their place."""
-        rows = result.rows
-        output = LeaseOutput(self.run.job.sink, self.run.sink.put(rows), rows.count)
+        rows, sink = result.rows, self.run.job.sink
+        place = self.run.sink.put(rows) or self._in_files(sink, rows.lease, rows.folder)
+        output = LeaseOutput(sink, place, rows.count)
         return to_send(rows.lease, result.acknowledgement, [output, *result.others])
+
+    def _in_files(self, sink: str, lease: Lease, folder: str | None) -> str:
+        """Return the location in the manifest of rows that stay in their folder, or of a lease without any."""
+        source = self.run.source
+        return folder or no_files(source.settings, source.state, sink, lease.lease_id)
 
     def _note(self, result: _LeaseResult, given: LeaseAcknowledgement, reply: Acknowledged) -> None:
         """Note that a lease was acknowledged. Remove its files if its rows are elsewhere now; if the run is killed

@@ -117,7 +117,8 @@ SinkStep = Literal["stage", "transfer"]
 
 
 class OpenSink(Protocol):
-    """A sink in one run. A subclass writes `put`; the other methods have a default that does nothing.
+    """A sink in one run. A subclass writes `put`, unless the files are its output; the other methods have a default
+    that does nothing.
 
     A round calls `stage` for all its leases, then acknowledges each with the place that `put` returns, then calls
     `transfer`.
@@ -147,12 +148,12 @@ class OpenSink(Protocol):
         """Prepare the accepted rows of a round. A lease of which `transaction` has refused records comes again."""
         return
 
-    def put(self, rows: AcceptedRows) -> str:
-        """Put the accepted rows of a lease where they belong, and return that place: their folder, or `ELSEWHERE` and
-        a name (`output/manifest.py`). They count there from the acknowledgement on, all of them or none. If the place
-        is not their folder, the folder is removed then.
+    def put(self, rows: AcceptedRows) -> str | None:
+        """Put the accepted rows of a lease where they belong, and return that place as the manifest has it
+        (`output/manifest.py`); by default None, because they stay in their folder. They count there from the
+        acknowledgement on, all of them or none. If the place is not their folder, the folder is removed then.
         """
-        ...
+        return None
 
     def transaction(self, state: State, rows: AcceptedRows) -> AbstractContextManager[State]:
         """Return a context manager for the acknowledgement of a lease, with the state to send it to; by default

@@ -18,12 +18,11 @@ from sharequeue.domain.settings import Settings
 from sharequeue.domain.settings.addresses import is_uri
 from sharequeue.domain.values import OutputRow
 from sharequeue.spark.output.compaction import CompactionFailed, NewFolder, write_folder
-from sharequeue.spark.output.folders import SinkNames, no_files, sink_root
+from sharequeue.spark.output.folders import SinkNames, sink_root
 from sharequeue.spark.output.manifest import ELSEWHERE, read_counted
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.sinks.interface import (
     AT,
-    AcceptedRows,
     OpenSink,
     Replaced,
     Replacement,
@@ -143,7 +142,7 @@ class ParquetByLease(Sink):
     @contextmanager
     def open(self, context: SinkContext) -> Iterator[OpenSink]:
         """Prepare a run."""
-        yield _OpenFiles(context)
+        yield _OpenFiles()
 
     def stored(self, settings: Settings, names: SinkNames) -> Stored:
         """Return the folder of the sink; the manifest has the files of it that count."""
@@ -191,12 +190,6 @@ class ParquetByLease(Sink):
         return Replaced(sink_root(context.settings, names.sink), hidden, len(touched_folders), summaries)
 
 
-@dataclass(frozen=True, slots=True)
 class _OpenFiles(OpenSink):
-    context: SinkContext
     overlaps = True
     together = True
-
-    def put(self, rows: AcceptedRows) -> str:
-        sink, state = self.context.names.sink, self.context.state
-        return rows.folder or no_files(self.context.settings, state, sink, rows.lease.lease_id)
