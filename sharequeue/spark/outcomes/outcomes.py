@@ -80,13 +80,8 @@ class SeenOutcomes:
     """Offsets by the unknown outcome of their rows, or `null`."""
     partitions: frozenset[tuple[str | None, int | None]] = frozenset()
     """The topics and partitions named in the rows."""
-
-    @property
-    def exceptions(self) -> int:
-        """The number of released or rejected records."""
-        return sum(
-            offsets.count for kind, offsets in self.outcomes.items() if kind is not AcknowledgeType.ACCEPT
-        )
+    exceptions: int = 0
+    """The number of released or rejected records."""
 
 
 UNSEEN = SeenOutcomes({}, 0, EMPTY, 0)
@@ -180,7 +175,10 @@ def _seen_of(lease_id: int, groups: Sequence[OffsetGroup]) -> SeenOutcomes:
     rows = sum(rows for *_, rows in groups)
     outcomes = {kind: OffsetSet.union(some) for kind, some in sets.items()}
     partitions = frozenset((topic, partition) for (_, _, topic, partition, *_), *_ in groups)
-    return SeenOutcomes(outcomes, accepted, seen, rows, times, unknown, partitions)
+    exceptions = sum(
+        offsets.count for kind, offsets in outcomes.items() if kind is not AcknowledgeType.ACCEPT
+    )
+    return SeenOutcomes(outcomes, accepted, seen, rows, times, unknown, partitions, exceptions)
 
 
 def _contradiction(lease_id: int, groups: Sequence[OffsetGroup]) -> HandlerError:
