@@ -1,8 +1,10 @@
-"""Format the bytes of a record's key, value or header for people, and read the number in a header."""
+"""Format the bytes of a record's key, value or header for people, read the number in a header, and hash a key."""
 
 from __future__ import annotations
 
+import hashlib
 from codecs import getincrementaldecoder
+from uuid import UUID
 
 MOST_HEXADECIMAL = 1_024
 """Maximum number of bytes that are formatted in hexadecimal."""
@@ -28,6 +30,11 @@ def text_of(
         first = first[:MOST_HEXADECIMAL]
         text = f"0x{first.hex()}"
     return text if len(first) == (size or len(content)) else f"{text}…"
+
+
+def key_hash(key: bytes) -> UUID:
+    """Return the key hash of a record: the MD5 of its key, as Spark's and Postgres's `md5` compute it."""
+    return UUID(bytes=hashlib.md5(key, usedforsecurity=False).digest())
 
 
 def number_of(text: str | None, most: int) -> int | None:

@@ -1,6 +1,6 @@
 """The bytes of keys, values and headers, formatted for people."""
 
-from sharequeue.domain.record_bytes import MOST_HEXADECIMAL, text_of
+from sharequeue.domain.record_bytes import MOST_HEXADECIMAL, key_hash, text_of
 
 
 def test_bytes_are_text_or_hexadecimal_and_a_cut_is_marked() -> None:
@@ -18,3 +18,9 @@ def test_bytes_are_text_or_hexadecimal_and_a_cut_is_marked() -> None:
         assert text_of(control.encode()) == f"0x{control.encode().hex()}"
     assert text_of(b"\xff" * (MOST_HEXADECIMAL + 1)) == "0x" + "ff" * MOST_HEXADECIMAL + "…"
     assert text_of(b"\xff\x00a", escaped=True) == "\\xff\x00a"
+
+
+def test_the_hash_of_a_key_is_its_md5() -> None:
+    """Written like Spark's and Postgres's `md5`; an empty key is a key."""
+    assert key_hash(b"a").hex == "0cc175b9c0f1b6a831c399e269772661"
+    assert key_hash(b"").hex == "d41d8cd98f00b204e9800998ecf8427e"
