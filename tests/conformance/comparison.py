@@ -16,6 +16,7 @@ from tests.conformance.liveness import Liveness
 from tests.conformance.sql_side import ranges_of
 from tests.conformance.tally import Different
 from tests.oracle import RecordState
+from tests.oracle.order import known_open, unknown_open
 
 
 class Comparison:
@@ -37,7 +38,7 @@ class Comparison:
             if state is None:
                 continue
             until = self.sql.seconds(expires_at) if expires_at else None
-            wait = self.sql.seconds(not_before) if not_before else None
+            wait = self.sql.wait(not_before)
             entry = (
                 state,
                 count,
@@ -58,6 +59,8 @@ class Comparison:
             raise Different(f"initialised in Postgres: {sorted(figures)}, in memory: {there}")
         for at in there:
             self._compare_one(at, figures[at], offsets[at])
+        if self.history.ordered:
+            self._compare_keys()
 
     def _compare_one(
         self, at: SharePartition, figures: tuple[Any, ...], offsets: dict[int, tuple[Any, ...]]
@@ -99,6 +102,35 @@ class Comparison:
             )
         if any(r.not_before is not None for r in found.records.values()):
             self.tally.met["a wait"] += 1
+
+    def _compare_keys(self) -> None:
+        """The keys that are known of open records and of letters that hold them, and whether all are."""
+        known: dict[SharePartition, dict[int, tuple[str | None, bool]]] = {}
+        unknown: dict[SharePartition, bool] = {}
+        for group, topic, partition, some_unknown, offset, key, letter in self.sql.rows(
+            "known_keys", self.history.groups
+        ):
+            at = SharePartition(group, topic, partition)
+            unknown[at] = some_unknown
+            if offset is not None:
+                known.setdefault(at, {})[offset] = key, letter
+        for at in self.history.there():
+            found = self.memory.share_partition(at)
+            expected = {
+                offset: (None if key is None else str(key), offset in found.letters)
+                for offset, key in known_open(found).items()
+            }
+            if expected != known.get(at, {}):
+                raise Different(
+                    f"{at} of {at.group_id}, known keys in memory {expected}, in Postgres {known.get(at, {})};"
+                    f" in memory {drawn(self.memory.describe(at))}; the last calls: {self.history.last}"
+                )
+            if not unknown[at] and unknown_open(found):
+                raise Different(
+                    f"{at} of {at.group_id}: the keys of {unknown_open(found)} are unknown, and Postgres thinks"
+                    f" that all are known; in memory {drawn(self.memory.describe(at))};"
+                    f" the last calls: {self.history.last}"
+                )
 
     def _sql_circuit(self, row: tuple[Any, ...]) -> tuple[Any, ...] | None:
         state, answered, failed, retry_at, reason, probe, probe_records, probe_failed = row

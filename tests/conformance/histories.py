@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 from tests.conformance.comparison import Comparison
 from tests.conformance.history import History
 from tests.conformance.operator_steps import OperatorSteps
+from tests.conformance.order_steps import OrderSteps
 from tests.conformance.sql_side import SqlSide
 from tests.conformance.tally import Tally
 from tests.conformance.two_engines import MemberSteps
@@ -42,13 +43,15 @@ class Machine(RuleBasedStateMachine):
 
     sql: ClassVar[SqlSide]
     tally: ClassVar[Tally]
+    ordered: ClassVar[bool] = False
 
     @initialize(roll=rolls)
     def start(self, roll: int) -> None:
         """Fresh groups on both."""
         self.tally.histories += 1
-        self.history = History(self.sql, roll, self.tally.histories, self.tally)
+        self.history = History(self.sql, roll, self.tally.histories, self.tally, ordered=self.ordered)
         self.comparison = Comparison(self.history)
+        self.order = OrderSteps(self.history)
         self.operators = OperatorSteps(self.history)
         self.members = MemberSteps(self.history, self.operators)
 
@@ -63,10 +66,13 @@ class Machine(RuleBasedStateMachine):
     @rule(roll=rolls)
     def acquire(self, roll: int) -> None:
         self.step("acquire", roll)
+        if self.ordered:
+            with self.finding():
+                self.order.learn()
 
     @rule(roll=rolls)
     def acknowledge(self, roll: int) -> None:
-        self.step("acknowledge", roll)
+        self.step("acknowledge", roll, of=self.order if self.ordered and roll % 4 else None)
 
     @precondition(lambda self: self.history.leases)
     @rule(roll=rolls)
@@ -125,6 +131,17 @@ class Machine(RuleBasedStateMachine):
                 self.sql.end(self.history.groups)
 
 
+class OrderedMachine(Machine):
+    """One history with groups in order by key."""
+
+    ordered = True
+
+    @rule(roll=rolls, what=st.sampled_from(["acknowledge", "acknowledge", "let_keys_go"]))
+    def keep_order(self, roll: int, what: str) -> None:
+        """What only those do who know of order by key."""
+        self.step(what, roll, of=self.order)
+
+
 @dataclass
 class Run:
     """What a run of histories came to."""
@@ -144,13 +161,15 @@ class Run:
         )
 
 
-def run_histories(url: str, number: int, histories: int, before: Run | None = None) -> Run:
+def run_histories(
+    url: str, number: int, histories: int, before: Run | None = None, *, ordered: bool = False
+) -> Run:
     """So many histories from a seed, on a database of their own; ends at the first difference. What they did is added
-    to what those of the run before did, if one is given."""
-    sql, began = SqlSide(url), time.monotonic()
+    to what those of the run before did, if one is given. ``ordered``: with groups in order by key."""
+    sql, began = SqlSide(url, ordered=ordered), time.monotonic()
     tally, earlier = (before.tally, before.seconds) if before else (Tally(), 0.0)
     run = Run(number, tally, 0.0)
-    machine = type("Histories", (Machine,), {"sql": sql, "tally": tally})
+    machine = type("Histories", (OrderedMachine if ordered else Machine,), {"sql": sql, "tally": tally})
     try:
         run_state_machine_as_test(
             seed(number)(machine),

@@ -15,12 +15,13 @@ from uuid import UUID
 
 from sharequeue.domain.errors import ShareError
 from sharequeue.domain.offsets import EMPTY, OffsetSet
-from sharequeue.domain.values import SharePartition
+from sharequeue.domain.values import Acknowledged, SharePartition
 from tests.conformance.drawing import drawn
 from tests.conformance.sql_side import SqlSide, place, ranges_of, refusal
 from tests.conformance.tally import Different, Held, Tally
 from tests.fixtures.stack import LOCK_BOUNDS
 from tests.oracle import AcknowledgementBatch, Acquired, InMemoryShareGroups, LogBatch, RecordState
+from tests.ordered import key_of
 
 MEMBERS = ("m1", "m'2", "m3")
 LIMIT, LOCKS = "share.delivery.count.limit", "share.partition.max.record.locks"
@@ -29,6 +30,14 @@ ISOLATION, DLQ = "share.isolation.level", "errors.deadletterqueue.topic.name"
 REFUND = "sharequeue.cancelled.run.refund.enable"
 BREAKER = "sharequeue.circuit.breaker."
 PERCENT = f"{BREAKER}failure.percent"
+ORDER = "sharequeue.order"
+ORDERS = (
+    (ORDER, ("key", "key", "key", "none")),
+    (f"{ORDER}.on.dead.letter", ("continue", "hold", "hold")),
+    (f"{ORDER}.max.open.keys", ("1", "2", "100000", "100000")),
+)
+"""The configs of order by key, in histories that have it."""
+DID = ("spso", "lag", "accepted", "released", "rejected", "gaps", "exhausted")
 KINDS = (1, 1, 1, 2, 2, 2, 3, 0, 4)
 Where = tuple[str, str | None, int | None]
 """What is paused: group, topic, partition, the last two None for all of them."""
@@ -39,8 +48,9 @@ PLACES = ((0, 0), (0, 1), (1, 0))
 class History:
     """One history so far: what is drawn, what is sent, what both hold."""
 
-    def __init__(self, sql: SqlSide, roll: int, number: int, tally: Tally) -> None:
+    def __init__(self, sql: SqlSide, roll: int, number: int, tally: Tally, *, ordered: bool = False) -> None:
         self.sql, self.tally, self.random = sql, tally, Random(roll)  # noqa: S311
+        self.ordered = ordered
         self.memory = InMemoryShareGroups(sql.start, service_configs=LOCK_BOUNDS)
         self.number, self.requests = number, 0
         self.groups = [f"g{number}", f"g{number}b"]
@@ -78,7 +88,8 @@ class History:
             f"{BREAKER}window.records": pick(("6", "20")),
             f"{BREAKER}probe.records": pick(("1", "3")),
         }
-        return configs | {f"{BREAKER}open.ms": pick(("5000", "20000"))}
+        configs |= {f"{BREAKER}open.ms": pick(("5000", "20000"))}
+        return configs | ({name: pick(values) for name, values in ORDERS} if self.ordered else {})
 
     # Calls on both
 
@@ -108,7 +119,9 @@ class History:
 
     def send(
         self, name: str, memory: Callable[[], object], sql: Callable[[], object], *about: object
-    ) -> None:
+    ) -> object:
+        """A call with a request id, at times repeated; what both return."""
+
         def call() -> Any:
             return self.both(name, memory, sql, *about)
 
@@ -118,6 +131,7 @@ class History:
             if self.random.random() < 0.15 and call() != result:
                 raise Different(f"{name}, repeated at once, has another result than {result}")
             self.sent = [*self.sent[-4:], (call, result)]
+        return result
 
     def acquired(
         self,
@@ -151,6 +165,10 @@ class History:
 
     def at(self) -> SharePartition:
         return self.random.choices(self.names, (7, 2, 2))[0]
+
+    def key_of(self, at: SharePartition) -> Callable[[int], UUID | None]:
+        """The key of each record of a share-partition."""
+        return lambda offset: key_of(self.number, *place(at)[1:], offset)
 
     def wait(self) -> datetime | None:
         """A time for what is released: mostly none, now and then one that has passed."""
@@ -244,6 +262,11 @@ class History:
         runs = [(run.first, run.last, run.delivery_count) for run in got.ranges]
         until, level = self.sql.seconds(got.lease.expires_at), got.lease.isolation_level
         return (until, level, *joined(runs)) if fan_out else (until, level, *runs)
+
+
+def did(result: Acknowledged) -> tuple[int, ...]:
+    """The figures of an acknowledgement."""
+    return tuple(getattr(result, name) for name in DID)
 
 
 def said(call: Callable[[], object]) -> object:

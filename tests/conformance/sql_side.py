@@ -8,6 +8,7 @@ is called is in ``two_engines`` and ``operator_steps``.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -22,6 +23,9 @@ from tests.conformance.reasons import NOT_LIVE
 from tests.fixtures.stack import LOCK_BOUNDS
 
 _RANGE = re.compile(r"\[(\d+),(\d+)\)")
+
+FAR_YEAR = 9999
+"""From this year on a time is none: what waits for a dead letter of its key waits without one."""
 
 _SHORT = {
     # Group, topic, partition, state epoch, member: what every call begins with.
@@ -109,6 +113,30 @@ _PREPARED = {
     "not_live": ("text[]", NOT_LIVE),
     "verify": ("text[]", "select v.violation from unnest($1) as g, sharequeue.verify(g) as v"),
 }
+_ORDERED = {
+    "in_order": (
+        "@name, uuid, uuid, int8multirange, int8multirange, int8multirange, int8multirange, timestamptz,"
+        " int8multirange, jsonb",
+        "select * from sharequeue.acknowledge_many($1, array[$2], array[$3], array[$4], $5, null, array[$6], $7,"
+        " array[$8], array[$9], array[$10], array[$11], '[[]]', array[$12], false, null, array[$13],"
+        " jsonb_build_array($14))",
+    ),
+    "blocked_keys": (
+        "text, uuid",
+        "select key_hashes::text[] as keys, first_offsets, untils from sharequeue.blocked_keys($1, array[$2])",
+    ),
+    "known_keys": (
+        "text[]",
+        'select sp.group_id, sp.topic, sp.partition, sp.keys_unknown, k."offset", k.key_hash::text, k.letter'
+        " from sharequeue.share_partitions sp left join sharequeue.open_key_records k using (share_partition_id)"
+        " where sp.group_id = any ($1)",
+    ),
+    "let_keys_go": (
+        "text, text, integer, int8multirange",
+        "select keys from sharequeue.close_letters($1, $2, $3, $4)",
+    ),
+}
+"""What only those call who know of order by key."""
 
 
 def ranges_of(text: str) -> list[tuple[int, int]]:
@@ -135,7 +163,7 @@ def freeze_clock(cursor: Any) -> datetime:
 class SqlSide:
     """One connection to a database of its own. Rows come back as dictionaries."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, ordered: bool = False) -> None:
         parts = sa.make_url(url)
         self.connection = psycopg2.connect(
             host=parts.host,
@@ -150,7 +178,7 @@ class SqlSide:
         self.cursor.execute("set synchronous_commit = off")
         self.cursor.execute("select sharequeue.set_service_configs(%s)", (json.dumps(LOCK_BOUNDS),))
         self.start = freeze_clock(self.cursor)
-        for name, (types, statement) in _PREPARED.items():
+        for name, (types, statement) in (_PREPARED | (_ORDERED if ordered else {})).items():
             text = f"prepare {name}{f' ({types})' if types else ''} as {statement}"
             for short, long in _SHORT.items():
                 text = text.replace(short, long)
@@ -188,6 +216,12 @@ class SqlSide:
     def seconds(self, moment: datetime) -> float:
         """How long after that moment something is."""
         return (moment - self.start).total_seconds()
+
+    def wait(self, not_before: datetime | None) -> float | None:
+        """How long after it something is not delivered; infinite for what waits for a dead letter of its key."""
+        if not_before is None:
+            return None
+        return math.inf if not_before.year >= FAR_YEAR else self.seconds(not_before)
 
     def begin(self, at: Sequence[SharePartition], configs: dict[str, dict[str, str]]) -> None:
         """Groups with nothing in them but their configurations, at the beginning of time."""

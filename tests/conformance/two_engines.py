@@ -11,17 +11,20 @@ from typing import Any
 
 from sharequeue.domain.errors import InvalidRequest
 from sharequeue.domain.offsets import EMPTY, OffsetSet
-from sharequeue.domain.values import Acknowledged, SharePartition
+from sharequeue.domain.values import SharePartition
 from tests.conformance.history import (
+    DID,
     DLQ,
     ISOLATION,
     LIMIT,
     LOCK_MS,
     LOCKS,
+    ORDERS,
     PERCENT,
     REFUND,
     RENEWAL,
     History,
+    did,
     error,
     said,
 )
@@ -34,7 +37,6 @@ from tests.oracle.acknowledging import validate
 REDELIVERIES: tuple[Redelivery, ...] = ("kafka", "fan_out")
 SET_BACK = 7200.0
 """By how many seconds the clock is set back: more than any lock lasts."""
-DID = ("spso", "lag", "accepted", "released", "rejected", "gaps", "exhausted")
 
 
 class MemberSteps:
@@ -108,7 +110,7 @@ class MemberSteps:
         wait = self.history.wait()
 
         def memory() -> object:
-            return _did(
+            return did(
                 self.memory.acknowledge(
                     at,
                     member,
@@ -152,7 +154,7 @@ class MemberSteps:
 
         def memory() -> object:
             batches = [AcknowledgementBatch.of(*run) for run in runs]
-            return _did(
+            return did(
                 self.memory.acknowledge(
                     at, lease.member, batches, lease=lease.lease, not_before=wait, request_id=request
                 )
@@ -265,6 +267,7 @@ class MemberSteps:
                     (LOCKS, ("8", "20", "60")),
                     (REFUND, ("true", "false")),
                     (PERCENT, ("0", "0", "0", "40")),
+                    *(ORDERS * 3 if self.history.ordered else ()),
                 )
             )
             change = {name: self.random.choice(values)}
@@ -291,10 +294,6 @@ class MemberSteps:
                     self.memory.initialize(gone, "id", self.history.starts[gone], 1)
                     self.sql.rows("initialize", *place(gone), self.history.starts[gone])
                     self.history.observe(gone)
-
-
-def _did(result: Acknowledged) -> tuple[int, ...]:
-    return tuple(getattr(result, name) for name in DID)
 
 
 def _sql_runs(

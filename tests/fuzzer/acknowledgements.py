@@ -10,6 +10,8 @@ from tests.fuzzer.ledger import Books
 from tests.fuzzer.records import (
     ACCEPT,
     GAP,
+    GIVEN_UP,
+    HOLD,
     REJECT,
     RELEASE,
     At,
@@ -19,6 +21,7 @@ from tests.fuzzer.records import (
     offsets_of,
     seconds,
 )
+from tests.ordered import key_of
 
 
 class Acknowledgements(Books):
@@ -51,6 +54,8 @@ class Acknowledgements(Books):
         self.tally[f"leased {min(levels)}"] += 1
         if len(levels) != 1 or stable not in s.committed:
             self._fault(f"leased at {levels}, the config is read_committed: {s.committed}", at)
+        if self.ordered and any(self._surely_held(record) for record in partition.records.values()):
+            self._fault("leased while another lease is open", at)
         left_out = set(offsets_of(a.get("p_leave_out") or "{}"))
         for row in rows:
             expires = seconds(row["expires_at"])
@@ -83,7 +88,7 @@ class Acknowledgements(Books):
                 record.member, record.low, record.high = a["p_member_id"], expires, expires
                 record.granted_in, record.maybe_over = len(self._phase_high) - 1, False
                 record.suspect = False
-                record.fan_out = a["p_redelivery"] == "fan_out"
+                record.fan_out = self.ordered or a["p_redelivery"] == "fan_out"
                 record.not_before, record.granted = 0.0, call.finished
                 self._note(record, f"leased under {token} until {expires:.6f}, {a['p_redelivery']}")
         exact = a["p_redelivery"] == "fan_out" or a.get("p_mode") == "record_limit"
@@ -103,6 +108,40 @@ class Acknowledgements(Books):
             for o in offsets_of(a.get(f"p_{name}") or "{}")
         }
         self._acknowledged(call, asked, call.result[0], call.result[0]["error_code"])
+
+    def _acknowledge_in_order(self, call: Call) -> None:
+        a = call.args
+        names = {GAP: "gap", ACCEPT: "accept", RELEASE: "release", REJECT: "reject", HOLD: "hold"}
+        asked = {o: kind for kind, name in names.items() for o in offsets_of(a[f"p_{name}"])}
+        row = call.result[0]
+        self._acknowledged(call, asked, row, row["error_code"])
+        partition = self.partitions.get(call.share_partition) if call.share_partition else None
+        if partition is not None and not row["error_code"]:
+            partition.reported |= {o for each in json.loads(a["p_keys"]) for o in offsets_of(each["offsets"])}
+
+    def _surely_held(self, record: Record) -> bool:
+        return record.state == "held" and self._high(record) < record.low
+
+    def _in_order(self, at: At, partition: Partition, offset: int) -> None:
+        """An accepted record is the first of its key that is open."""
+        key = key_of(at, offset)
+        if not self.ordered or key is None:
+            return
+        if offset < (last := partition.accepted.get(key, -1)):
+            self._fault(f"{offset} was accepted after {last}, of the same key", at, offset)
+        partition.accepted[key] = max(last, offset)
+        for earlier, record in partition.records.items():
+            if earlier < offset and key_of(at, earlier) == key and self._surely_open(at, earlier, record):
+                self._fault(f"{offset} was accepted before {earlier}, of the same key", at, earlier)
+
+    def _surely_open(self, at: At, offset: int, record: Record) -> bool:
+        if record.state in GIVEN_UP:
+            partition = self.partitions[at]
+            kept = at[0] in self.letters_hold and offset in partition.reported - partition.let_go
+            return record.letter in ("owed", "open") or (record.letter == "closed" and kept)
+        if record.state not in ("avail", "held") or record.maybe_over:
+            return False
+        return record.state == "avail" or not self._may_have_lapsed_out(record)
 
     def _acknowledge_batches(self, call: Call) -> None:
         self._acknowledged(call, self._runs(call), call.result[0], call.result[0]["error_code"])
@@ -159,6 +198,8 @@ class Acknowledgements(Books):
                 did["output"] += kind == ACCEPT
             passed = row["spso"] is not None and offset < row["spso"]
             did["doubtful"] += passed and self._may_have_lapsed_out(record)
+            if kind == ACCEPT:
+                self._in_order(at, partition, offset)
             self._apply(call, record, kind, did)
         self._counts(at, row, did)
         if a.get("p_outputs", "[]") != "[]":
@@ -174,7 +215,10 @@ class Acknowledgements(Books):
 
     def _apply(self, call: Call, record: Record, kind: int, did: Counter[str]) -> None:
         self.left[record.token] -= 1
-        if kind == ACCEPT:
+        if kind == HOLD:
+            record.state, record.token, record.not_before = "avail", "", 0.0
+            record.counts = {max(0, count - 1) for count in record.counts}
+        elif kind == ACCEPT:
             record.state, did["accepted"] = "accepted", did["accepted"] + 1
         elif kind == GAP:
             record.state, did["gaps"] = "gap", did["gaps"] + 1

@@ -30,6 +30,15 @@ create sequence public.fuzz_order;
 create table public.fuzz_calls (call integer primary key, seq bigint not null, result jsonb not null,
     at timestamptz not null);
 """
+CALLS = {
+    "acknowledge_in_order": "sharequeue.acknowledge_many(%(p_group_id)s, array[%(p_topic)s], array[%(p_partition)s],"
+    " array[%(p_state_epoch)s]::integer[], %(p_member_id)s, %(p_member_epoch)s, array[%(p_token)s]::uuid[],"
+    " %(p_request_id)s, array[%(p_accept)s]::int8multirange[], array[%(p_release)s]::int8multirange[],"
+    " array[%(p_reject)s]::int8multirange[], array[%(p_gap)s]::int8multirange[], '[[]]',"
+    " array[%(p_not_before)s]::timestamptz[], p_holds => array[%(p_hold)s]::int8multirange[],"
+    " p_keys => jsonb_build_array(%(p_keys)s::jsonb))"
+}
+"""Operations whose function has another name, or other arguments."""
 READS = ("verify", "verify_journal")
 CUT_OFF = ("57014", "57P01", None)
 """A statement that took too long, a terminated backend, and a connection that is gone before it could say so."""
@@ -42,6 +51,8 @@ class Shared:
     partitions: list[At]
     in_turn: bool = False
     """Whether one call runs at a time, and real time decides nothing."""
+    ordered: bool = False
+    """Whether the groups are in order by key, and the workers obey."""
     calls: dict[int, Call] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     tally: Counter[str] = field(default_factory=Counter)
@@ -148,9 +159,8 @@ class Client:
         """The statement itself."""
         named = {name: value for name, value in call.args.items() if name.startswith("p_")}
         written = ", ".join(f"{name} => %({name})s" for name in named)
-        with_, from_ = (
-            (f"with c as ({source})", "c") if source else ("", f"sharequeue.{call.operation}({written})")
-        )
+        plain = CALLS.get(call.operation, f"sharequeue.{call.operation}({written})")
+        with_, from_ = (f"with c as ({source})", "c") if source else ("", plain)
         with self.connection.cursor() as cursor:
             cursor.execute(  # names of functions only; values go as arguments
                 f"{with_} insert into public.fuzz_calls select {call.number}, nextval('public.fuzz_order'), a,"  # noqa: S608

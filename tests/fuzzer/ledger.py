@@ -24,7 +24,11 @@ KEPT_SECONDS = 3600
 class Books:
     """Records, time and SPSO; workers' calls are in `fuzzer.acknowledgements`, operators' in `fuzzer.operators`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ordered: bool = False) -> None:
+        self.ordered = ordered
+        """Whether the groups are in order by key, from the beginning to the end."""
+        self.letters_hold: set[str] = set()
+        """The groups whose dead letters hold their keys."""
         self.partitions: dict[At, Partition] = {}
         self.settings: dict[str, Settings] = defaultdict(Settings)
         self.faults: list[str] = []

@@ -177,6 +177,12 @@ class Ledger(Acknowledgements):
         lapsed = record.state == "held" and self._may_have_lapsed_out(record)
         return record.maybe_over or lapsed or record.state == "lost"
 
+    def _close_letters(self, call: Call) -> None:
+        at = call.share_partition
+        partition = self.partitions.get(at) if at else None
+        if partition is not None:
+            partition.let_go |= set(offsets_of(call.args["p_offsets"]))
+
     def _close_dead_letters(self, call: Call) -> None:
         at = call.share_partition
         assert at

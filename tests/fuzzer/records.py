@@ -6,10 +6,12 @@ import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 At = tuple[str, str, int]
 _RANGE = re.compile(r"\[(\d+),(\d+)\)")
 GAP, ACCEPT, RELEASE, REJECT = range(4)
+HOLD = 9
 FINISHED = ("accepted", "gap", "lost")
 GIVEN_UP = ("rejected", "exhausted")
 
@@ -101,6 +103,12 @@ class Partition:
     at_phase: int = -1
     records: dict[int, Record] = field(default_factory=dict)
     open_letters: tuple[int, set[int]] | None = None
+    accepted: dict[UUID, int] = field(default_factory=dict)
+    """The last record of each key that was accepted."""
+    reported: set[int] = field(default_factory=set)
+    """The records whose key was reported."""
+    let_go: set[int] = field(default_factory=set)
+    """The letters that hold their key no longer, if they did."""
 
 
 @dataclass

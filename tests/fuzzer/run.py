@@ -25,11 +25,19 @@ class Run:
     """A seed, and what came of it."""
 
     def __init__(
-        self, database: Database, seed: int, *, in_turn: bool = False, clients: int = CLIENTS
+        self,
+        database: Database,
+        seed: int,
+        *,
+        in_turn: bool = False,
+        clients: int = CLIENTS,
+        ordered: bool = False,
     ) -> None:
         url = database.engine.url.render_as_string(hide_password=False)
-        self.seed, self.ledger = seed, Ledger()
-        self.shared = Shared([(g, t, p) for g in GROUPS for t in TOPICS for p in PARTITIONS], in_turn)
+        self.seed, self.ledger = seed, Ledger(ordered=ordered)
+        self.shared = Shared(
+            [(g, t, p) for g in GROUPS for t in TOPICS for p in PARTITIONS], in_turn, ordered
+        )
         self.connection = connect(url)
         self._rows(SETUP + "select 1")
         self.workers = [Worker(url, self.shared, seed * 1000 + n) for n in range(clients)]
@@ -69,6 +77,11 @@ class Run:
         if self.shared.in_turn:
             for group in GROUPS:
                 self._config(group, LOCK_DURATION, str(30_000 * self.shared.second))
+        if self.shared.ordered:
+            for group in GROUPS:
+                self._config(group, "sharequeue.order", "key")
+            self._config(GROUPS[1], "sharequeue.order.on.dead.letter", "hold")
+            self.ledger.letters_hold = {GROUPS[1]}
         # One group begins at each level.
         self._config(GROUPS[1], "share.isolation.level", "read_committed")
         self._settings()
@@ -233,7 +246,11 @@ class Run:
         who = worker.holder(at, "drain", epoch)
         rows = self._plain(worker, "acquire", **who, p_max_records=500, p_redelivery="fan_out")
         lease = worker.keep(at, epoch, "drain", rows)
-        if lease is not None:
+        if lease is not None and self.shared.ordered:
+            self._plain(
+                worker, "acknowledge_in_order", **worker.in_order(lease, dict.fromkeys(lease["offsets"], 1))
+            )
+        elif lease is not None:
             self._plain(
                 worker,
                 "acknowledge_batches",
@@ -245,6 +262,8 @@ class Run:
         opened = self._plain(worker, "open_dead_letters", **worker.named(at), p_max_records=500)
         if opened:
             self._plain(worker, "close_dead_letters", **worker.named(at), p_sequence=opened[0]["sequence"])
+        if self.shared.ordered:
+            self._plain(worker, "close_letters", **worker.named(at), p_offsets="{[0,10000)}")
         return bool(lease) + bool(opened)
 
 

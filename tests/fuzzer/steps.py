@@ -9,10 +9,12 @@ from typing import Any
 from uuid import UUID
 
 from tests.fuzzer.clients import Client
-from tests.fuzzer.records import ACCEPT, GAP, REJECT, RELEASE, At, multirange, offsets_of
+from tests.fuzzer.records import ACCEPT, GAP, HOLD, REJECT, RELEASE, At, multirange, offsets_of
+from tests.ordered import key_of, obey, reported
 
 MEMBERS = ("m0", "m1", "m2", "m3")
 PIPELINES = ("p0", "p1")
+OUTCOMES = {"accept": ACCEPT, "release": RELEASE, "reject": REJECT, "gap": GAP, "hold": HOLD}
 LOCK_DURATION = "share.record.lock.duration.ms"
 CONFIGS = {
     "share.delivery.count.limit": ("2", "3", "5", "7"),
@@ -39,7 +41,7 @@ class Worker(Client):
             (7, self.letters),
             (2, self.force), (1, self.pause), (1.5 * self.configs, self.config), (0.7, self.acl), (2.5, self.forward),
             (0.5, self.reset), (0.3, self.forget), (0.3, self.extend), (1.5, self.look),
-            (1, self.claim), (1, self.losses),
+            (1, self.claim), (1, self.losses), (2 * self.shared.ordered, self.let_keys_go),
         ]  # fmt: skip
         _, step = self.roll.choices(steps, [weight for weight, _ in steps])[0]
         step()
@@ -77,8 +79,23 @@ class Worker(Client):
             return None
         offsets = sorted(o for r in rows for o in offsets_of(r["offsets"]))
         lease = {"at": at, "member": member, "epoch": epoch, "token": rows[0]["token"], "offsets": offsets}
+        if self.shared.ordered and not self.ask_for_blocked_keys(lease):
+            return None
         self.shared.leases.append(lease)
         return lease
+
+    def ask_for_blocked_keys(self, lease: dict[str, Any]) -> bool:
+        """Which keys a lease must hold; return whether it is still there."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(
+                "select key_hashes::text[], first_offsets from sharequeue.blocked_keys(%s, array[%s]::uuid[])",
+                (lease["at"][0], lease["token"]),
+            )
+            rows = cursor.fetchall()
+        for hashes, firsts in rows:
+            lease["blocked"] = {UUID(key): first for key, first in zip(hashes, firsts, strict=True)}
+            lease["before"] = {}
+        return bool(rows)
 
     def some_lease(self) -> dict[str, Any] | None:
         """A lease of anybody's, old ones among them."""
@@ -140,6 +157,9 @@ class Worker(Client):
         lease = self.some_lease()
         if lease is None:
             return
+        if self.shared.ordered:
+            self.acknowledge_in_order(lease)
+            return
         asked, who = self.asked(lease), self.as_holder(lease)
         wait = self.later()
         if self.roll.random() < 0.4:
@@ -165,6 +185,52 @@ class Worker(Client):
             location = f"/output/{folder}/leases={lease['token']}"
             outputs = json.dumps([{"sink": "s", "location": location, "records": accepted}])
         self.send("acknowledge", **who, **sets, **wait, p_outputs=outputs)
+
+    def acknowledge_in_order(self, lease: dict[str, Any]) -> None:
+        """Acknowledge a lease as the rule wants it; at times one who knows nothing of order releases all of it."""
+        asked = self.asked(lease)
+        if self.roll.random() < 0.1:
+            self.send(
+                "acknowledge_batches", **self.as_holder(lease), **self.batches(asked, RELEASE), **self.later()
+            )
+            return
+        kinds = {o: self.roll.choices([ACCEPT, RELEASE, REJECT, GAP], [60, 30, 6, 3])[0] for o in asked}
+        self.send_in_order(lease, dict.fromkeys(asked, ACCEPT) if self.roll.random() < 0.3 else kinds)
+
+    def send_in_order(self, lease: dict[str, Any], kinds: dict[int, int]) -> None:
+        """Send what becomes of these outcomes, and remember what was accepted if it counts."""
+        args = self.in_order(lease, kinds)
+        rows = self.send("acknowledge_in_order", **args)
+        if rows and not rows[0]["error_code"]:
+            lease["before"] |= {
+                o: kind for name, kind in OUTCOMES.items() for o in offsets_of(args[f"p_{name}"])
+            }
+
+    def in_order(self, lease: dict[str, Any], kinds: dict[int, int]) -> dict[str, Any]:
+        """The arguments of an acknowledgement that obeys; at times keys are reported only where they must be."""
+
+        def key(offset: int) -> UUID | None:
+            return key_of(lease["at"], offset)
+
+        sent = obey(kinds, lease["offsets"], key, lease["blocked"], dict(lease["before"]))
+        sent |= {o: kind for o, kind in kinds.items() if o not in lease["offsets"]}
+        careless = self.roll.random() < 0.15
+        told = {o: kind for o, kind in sent.items() if kind == HOLD or not careless}
+        keys = [
+            {"key": None if k is None else str(k), "offsets": multirange(offsets)}
+            for k, offsets in reported(told, key).items()
+        ]
+        sets = {
+            f"p_{name}": multirange([o for o, k in sent.items() if k == kind])
+            for name, kind in OUTCOMES.items()
+        }
+        wait = {"p_not_before": None, **self.later()}
+        return {**self.as_holder(lease), **sets, **wait, "p_keys": json.dumps(keys)}
+
+    def let_keys_go(self) -> None:
+        """Dead letters were redriven or discarded."""
+        first = self.roll.randrange(200)
+        self.send("close_letters", **self.named(self.some()), p_offsets=f"{{[{first},{first + 60})}}")
 
     def later(self) -> dict[str, Any]:
         """When released records may come back, at times."""
@@ -204,6 +270,9 @@ class Worker(Client):
             lease = self.acquire()
             if lease is None:
                 return
+            if self.shared.ordered:
+                self.send_in_order(lease, dict.fromkeys(lease["offsets"], ACCEPT))
+                continue
             self.send(
                 "acknowledge_batches", **self.as_holder(lease), **self.batches(lease["offsets"], ACCEPT)
             )

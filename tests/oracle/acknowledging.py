@@ -6,12 +6,13 @@ for locks that were renewed before the run that failed: these stay renewed (R-AK
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 from sharequeue.domain.errors import InvalidRecordState, InvalidRequest
-from sharequeue.domain.offsets import MAX_OFFSET
+from sharequeue.domain.offsets import EMPTY, MAX_OFFSET, OffsetSet
 from sharequeue.domain.values import Acknowledged, AcknowledgementBatch, AcknowledgeType
+from tests.oracle import order
 from tests.oracle.records import InFlightBatch, Policy, Record, RecordState
 from tests.oracle.share_partition import InMemorySharePartition
 
@@ -66,8 +67,17 @@ class Acknowledgement:
         self.renewals: set[int] = set()
         self.did: dict[str, int] = dict.fromkeys(("accepted", "released", "rejected", "gaps", "exhausted"), 0)
 
-    def apply(self, batches: Sequence[AcknowledgementBatch]) -> Acknowledged:
-        """All runs in order, or none. Raises InvalidRecordState or InvalidRequest by R-AK-6 to R-AK-13."""
+    def apply(
+        self,
+        batches: Sequence[AcknowledgementBatch],
+        holds: OffsetSet = EMPTY,
+        keys: Mapping[UUID | None, OffsetSet] | None = None,
+    ) -> Acknowledged:
+        """All runs in order, or none. Raises InvalidRecordState or InvalidRequest by R-AK-6 to R-AK-13.
+
+        ``holds`` were not given to a handler, because an earlier record of their key is open; ``keys`` are those of
+        all that is not accepted.
+        """
         before: set[int] = set()  # renewed by the runs before the one that fails
         try:
             for batch in batches:
@@ -76,9 +86,15 @@ class Acknowledgement:
         except (InvalidRecordState, InvalidRequest):
             self._renew(before)
             raise
+        held = self._judge_holds(holds)
         self._count_in_circuit()
         for offset, kind in self.outcomes.items():
             self._answer(self.at.records[offset], kind)
+        for offset in held.iter_offsets():
+            order.hold(self.at, offset)
+        if self.policy.order:
+            order.report(self.at, keys or {})
+            order.let_wait(self.at, held)
         self._renew(self.renewals - self.outcomes.keys())
         self._let_go_overtaken(batches)
         self.at.forget_ended_leases()
@@ -109,6 +125,15 @@ class Acknowledgement:
                     self._count("accepted", "accepted", record)
                     self.at.lost_records -= 1
                 self.at.move(record, RecordState.ARCHIVED)
+
+    def _judge_holds(self, holds: OffsetSet) -> OffsetSet:
+        """What is held must be leased like all else; below SPSO it is done with already."""
+        there = OffsetSet.from_offsets([o for o in holds.iter_offsets() if o >= self.at.spso])
+        for offset in there.iter_offsets():
+            if offset not in self.at.records:
+                raise InvalidRecordState(f"offset {offset} is not in flight")
+            self._check(offset, self.at.records[offset])
+        return there
 
     def _judge_run(self, batch: AcknowledgementBatch) -> None:
         if batch.last < self.at.spso:

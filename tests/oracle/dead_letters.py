@@ -6,10 +6,13 @@ makes its records ARCHIVED, after which SPSO may pass them. Writing is left to o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from uuid import UUID
 
 from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.values import DeadLetterBatch, DeadLetterRun
+from tests.oracle import order
 from tests.oracle.records import RecordState
 from tests.oracle.share_partition import InMemorySharePartition
 
@@ -40,20 +43,33 @@ class DeadLetters:
         )
         return DeadLetterBatch(self.at.name, self.sequence, self.at.topic_id, letters)
 
-    def close_batch(self, sequence: int, gaps: OffsetSet = EMPTY) -> int:
+    def close_batch(
+        self,
+        sequence: int,
+        gaps: OffsetSet = EMPTY,
+        *,
+        letters_hold: bool = False,
+        keys: Mapping[UUID | None, OffsetSet] | None = None,
+    ) -> int:
         """ARCHIVING becomes ARCHIVED for the batch of that number; return its records, 0 if it is not open.
 
         ``gaps`` are offsets that turned out to hold no record and were never acknowledged: they end as gaps, not as
-        dead letters.
+        dead letters. Where ``letters_hold``, a letter whose key is known goes on to hold it; ``keys`` are those that
+        the writer has read.
         """
         batch = self.open_batch(0) if self.open and sequence == self.sequence else None
         if batch is None:
             return 0
+        order.report(self.at, keys or {})
         for offset in self.open:
             record = self.at.records[offset]
+            key = record.reported.key_hash if record.reported else None
+            if letters_hold and key is not None and offset not in gaps:
+                self.at.letters[offset] = key
             cause = "gap" if offset in gaps else record.cause or ""
             self.at.move(record, RecordState.ARCHIVED)
             self.at.outcomes[cause, record.delivery_count] += 1
+        order.free(self.at)
         records = len(self.open)
         self.open = ()
         self.at.advance_spso()

@@ -15,9 +15,18 @@ class FanOutAcquisition(Acquisition):
     """An acquire by a batch run. Redelivery stops at the run's budget, fresh records at the window as well."""
 
     def run(self) -> None:
-        """One part of suspects, if the lowest redeliverable record is one; else released records, then fresh."""
+        """What may come again, then fresh records if nothing stands in their way."""
         if self.fetch.max_records <= 0:
             return
+        again, followed = self._choose()
+        self._redeliver(again)
+        if followed:
+            self._take_fresh()
+        self._archive_aborted()
+
+    def _choose(self) -> tuple[list[int], bool]:
+        """One part of suspects, if the lowest redeliverable record is one; else released records, which fresh ones
+        may follow."""
         at = self.at
         now = self.fetch.now
         available = sorted(
@@ -38,11 +47,8 @@ class FanOutAcquisition(Acquisition):
             ]
             if head.delivery_count >= self.policy.delivery_count_limit - 1:
                 part = 1  # its last attempt, also where the limit was lowered since
-            self._redeliver(alike[: min(part, self.fetch.max_records)])
-        else:
-            self._redeliver([o for o in available if at.records[o].part is None][: self.fetch.max_records])
-            self._take_fresh()
-        self._archive_aborted()
+            return alike[: min(part, self.fetch.max_records)], False
+        return [o for o in available if at.records[o].part is None][: self.fetch.max_records], True
 
     def _redeliver(self, offsets: list[int]) -> None:
         for offset in offsets:

@@ -13,7 +13,7 @@ from uuid import UUID
 from sharequeue.domain.errors import InvalidConfig, ShareError
 from sharequeue.domain.values import Acknowledged
 from tests.oracle.dead_letters import DeadLetters
-from tests.oracle.records import Acquired, BreakerPolicy, Policy
+from tests.oracle.records import Acquired, BreakerPolicy, OrderPolicy, Policy
 from tests.oracle.share_partition import InMemorySharePartition
 
 Call = tuple[str, str, UUID | None]
@@ -28,6 +28,9 @@ DEFAULTS = {
     "sharequeue.circuit.breaker.open.ms": "30000",
     "sharequeue.circuit.breaker.probe.records": "10",
     "sharequeue.circuit.breaker.window.records": "100",
+    "sharequeue.order": "none",
+    "sharequeue.order.max.open.keys": "100000",
+    "sharequeue.order.on.dead.letter": "continue",
     "share.auto.offset.reset": "latest",
     "share.delivery.count.limit": "5",
     "share.isolation.level": "read_uncommitted",
@@ -92,7 +95,15 @@ class InMemoryGroup:
             read_committed=self.config("share.isolation.level") == "read_committed",
             refund_cancelled=self.config("sharequeue.cancelled.run.refund.enable").lower() == "true",
             breaker=self._breaker(),
+            order=self._order(),
         )
+
+    def _order(self) -> OrderPolicy | None:
+        order = OrderPolicy(
+            letters_hold=self.config("sharequeue.order.on.dead.letter") == "hold",
+            max_open_keys=self.number("sharequeue.order.max.open.keys", 1),
+        )
+        return order if self.config("sharequeue.order") == "key" else None
 
     def _breaker(self) -> BreakerPolicy | None:
         percent = self.number("sharequeue.circuit.breaker.failure.percent", 0)

@@ -24,10 +24,10 @@ from sharequeue.domain.values import (
     SharePartition,
     Swept,
 )
+from tests.oracle import order
 from tests.oracle.acknowledging import Acknowledgement, validate
 from tests.oracle.acquiring import Acquisition
 from tests.oracle.administration import START
-from tests.oracle.fan_out import FanOutAcquisition
 from tests.oracle.group import Call, Result
 from tests.oracle.operations import Operations
 from tests.oracle.records import (
@@ -106,6 +106,7 @@ class InMemoryShareGroups(Operations):
             raise InvalidRequest(f"a lock lasts {least} to {longest} ms, not {lock_duration_ms}")
         self._settle(found)
         policy = self._policy(at)
+        order.forget_keys(found, policy)
         if log_start is not None and log_start > found.next_fetch_offset(self._seconds):
             found.advance_log_start(log_start)
         most, probe = found.allowed(max_records, policy, self._seconds)
@@ -129,7 +130,7 @@ class InMemoryShareGroups(Operations):
         )
         lock_seconds = None if lock_duration_ms is None else lock_duration_ms / 1000
         lock = policy.lock_seconds if lock_seconds is None else lock_seconds
-        kind = FanOutAcquisition if redelivery == "fan_out" else Acquisition
+        kind = order.acquisition_of(policy, redelivery)
         again = True
         while again:
             self._leases += 1
@@ -137,7 +138,7 @@ class InMemoryShareGroups(Operations):
                 self._leases,
                 UUID(int=self._leases),
                 member_id,
-                redelivery,
+                "fan_out" if policy.order else redelivery,
                 lock_seconds,
                 READ_COMMITTED if policy.read_committed else READ_UNCOMMITTED,
             )
@@ -184,10 +185,13 @@ class InMemoryShareGroups(Operations):
         renew_allowed: bool = True,
         not_before: datetime | None = None,
         request_id: UUID | None = None,
+        holds: OffsetSet = EMPTY,
+        keys: Mapping[UUID | None, OffsetSet] | None = None,
     ) -> Acknowledged:
         """Acknowledge records, all or none of them, but for locks renewed before the run that failed (R-AK).
 
-        What is released is not delivered again ``not_before`` that time, rounded up to seconds.
+        What is released is not delivered again ``not_before`` that time, rounded up to seconds. In an ordered group
+        ``holds`` are records behind an open one of their key, ``keys`` those of all that is not accepted.
         With ``lease`` only what is held under it may be acknowledged, and its state epoch must be the present one.
         Raises InvalidRecordState, InvalidRequest, FencedStateEpoch, UnknownTopicOrPartition, GroupIdNotFound.
         """
@@ -201,7 +205,7 @@ class InMemoryShareGroups(Operations):
         token = lease.token if lease else None
         wait = None if not_before is None else whole_second((not_before - self._start).total_seconds())
         policy, now = self._policy(at), self._seconds
-        result = Acknowledgement(found, member_id, policy, now, token, wait).apply(batches)
+        result = Acknowledgement(found, member_id, policy, now, token, wait).apply(batches, holds, keys)
         if request_id:
             self._results(at)[call] = result
         return result
@@ -277,10 +281,38 @@ class InMemoryShareGroups(Operations):
         self._settle(self._find(at))
         return self._groups[at.group_id].dead_letters[at.topic, at.partition].open_batch(max_records)
 
-    def close_dead_letters(self, at: SharePartition, sequence: int, gaps: OffsetSet = EMPTY) -> int:
-        """The batch of that number was written: its records are ARCHIVED. ``gaps`` held no record (R-DL)."""
+    def close_dead_letters(
+        self,
+        at: SharePartition,
+        sequence: int,
+        gaps: OffsetSet = EMPTY,
+        keys: Mapping[UUID | None, OffsetSet] | None = None,
+    ) -> int:
+        """The batch of that number was written: its records are ARCHIVED. ``gaps`` held no record (R-DL); ``keys``
+        are those of its records, for letters that hold them."""
         self._settle(self._find(at))
-        return self._groups[at.group_id].dead_letters[at.topic, at.partition].close_batch(sequence, gaps)
+        policy = self._policy(at).order
+        letters = self._groups[at.group_id].dead_letters[at.topic, at.partition]
+        holds = policy is not None and policy.letters_hold
+        return letters.close_batch(sequence, gaps, letters_hold=holds, keys=keys if policy else None)
+
+    # Order by key
+
+    def blocked_keys(self, at: SharePartition, lease: Lease) -> dict[UUID, tuple[int, float | None]] | None:
+        """The keys of which a lease must hold records, from which offset on and until when; None if the group is not
+        ordered."""
+        if self._policy(at).order is None or at not in self.share_partitions(at.group_id):
+            return None
+        return order.blocked_keys(self._find(at), lease.token)
+
+    def let_keys_go(self, at: SharePartition, offsets: OffsetSet) -> int:
+        """Dead letters were redriven or discarded: they hold their keys no longer. Return how many did."""
+        found = self._find(at)
+        letters = [offset for offset in found.letters if offset in offsets]
+        for offset in letters:
+            del found.letters[offset]
+        order.free(found)
+        return len(letters)
 
     # Looking
 

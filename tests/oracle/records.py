@@ -39,13 +39,21 @@ class RecordState(IntEnum):
         return self in (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
 
 
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What a worker has said of a record: the hash of its key, None for a record without a key."""
+
+    key_hash: UUID | None
+
+
 @dataclass(slots=True)
 class Record:
     """One offset between SPSO and SPEO.
 
     ``part`` is set on a suspect: how many may share its next lease. ``not_before`` is set on what was released with
-    a time: before that second of the engine's clock it is AVAILABLE and not delivered. ``locked_at`` is when its lock
-    was taken or renewed.
+    a time: before that second of the engine's clock it is AVAILABLE and not delivered; infinite for what waits for a
+    dead letter of its key. ``locked_at`` is when its lock was taken or renewed. ``reported`` is None while nobody has
+    said which key the record has.
     """
 
     state: RecordState = RecordState.AVAILABLE
@@ -56,6 +64,7 @@ class Record:
     cause: str | None = None
     part: int | None = None
     not_before: float | None = None
+    reported: Reported | None = None
 
     def deliverable(self, now: float) -> bool:
         """Whether a fetch may get it now."""
@@ -188,6 +197,14 @@ class BreakerPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class OrderPolicy:
+    """Order by key: whether a dead letter holds its key, and from how many open keys on nothing fresh is leased."""
+
+    letters_hold: bool
+    max_open_keys: int
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """The group's configurations that the rules of a share-partition ask for, as they are now."""
 
@@ -199,6 +216,7 @@ class Policy:
     read_committed: bool
     refund_cancelled: bool
     breaker: BreakerPolicy | None
+    order: OrderPolicy | None = None
 
     @property
     def throttle_threshold(self) -> int:

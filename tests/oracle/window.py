@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
+from uuid import UUID
 
 from sharequeue.domain.values import SharePartition
 from tests.oracle.circuit_breaker import CircuitBreaker
@@ -48,6 +49,8 @@ class InFlightWindow:
         self.replaced_topic_ids: tuple[str, ...] = ()
         self.paused_reason: str | None = None
         self.circuit: CircuitBreaker | None = None
+        self.letters: dict[int, UUID] = {}
+        """Dead letters that were written and hold their key, by offset."""
         self.lost_records = 0
         self.splits = 0
         self.outcomes: Counter[tuple[str, int]] = Counter()
@@ -172,6 +175,8 @@ class InFlightWindow:
         record.part = record.not_before = None
         if state is not ACQUIRED:
             record.lease_id = record.locked_at = record.expires_at = None
+        if state.terminal:
+            record.reported = None
 
     def give_up(self, record: Record, cause: str, policy: Policy) -> None:
         """ARCHIVING where the group has a DLQ, else ARCHIVED (R-ST-4, R-AK-12)."""

@@ -1,0 +1,141 @@
+"""Order by key: a record waits for every earlier record of its key that is open.
+
+Kafka has no such rule. Within a share-partition a record is accepted only when no earlier one of its key is
+AVAILABLE, ACQUIRED or ARCHIVING, or a dead letter that holds its key. Workers see to it: they give back what must
+wait as *held*. Here is what the state does for them. It keeps the keys that were reported to it, leases one lease at
+a time and nothing behind a record whose key nobody has reported, and tells a lease which keys are blocked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from uuid import UUID
+
+from sharequeue.domain.offsets import OffsetSet
+from tests.oracle.acquiring import Acquisition
+from tests.oracle.fan_out import FanOutAcquisition
+from tests.oracle.records import Policy, Record, RecordState, Reported
+from tests.oracle.share_partition import InMemorySharePartition
+
+AVAILABLE, ACQUIRED, ARCHIVING = RecordState.AVAILABLE, RecordState.ACQUIRED, RecordState.ARCHIVING
+OPEN = (AVAILABLE, ACQUIRED, ARCHIVING)
+RECORDS_FOR_A_KEY = 10
+"""How many open records of known keys there may be for each open key that the config allows."""
+
+
+class OrderedAcquisition(FanOutAcquisition):
+    """An acquire from an ordered group: as a batch run's, but nothing behind a record of unknown key."""
+
+    def run(self) -> None:
+        """Nothing while anybody holds anything."""
+        others = self.at.leases.keys() - {self.lease.lease_id}
+        if not others:
+            super().run()
+
+    def _choose(self) -> tuple[list[int], bool]:
+        again, followed = super()._choose()
+        unknown = [offset for offset in unknown_open(self.at) if offset not in again]
+        if unknown:
+            return [offset for offset in again if offset < min(unknown)], False
+        return again, followed and not too_many_open(self.at, self.policy)
+
+
+def acquisition_of(policy: Policy, redelivery: str) -> type[Acquisition]:
+    """By which rules records are chosen."""
+    if policy.order:
+        return OrderedAcquisition
+    return FanOutAcquisition if redelivery == "fan_out" else Acquisition
+
+
+def unknown_open(at: InMemorySharePartition) -> list[int]:
+    """Open records that nobody holds and whose key nobody has reported."""
+    return [o for o, r in at.records.items() if r.state in (AVAILABLE, ARCHIVING) and r.reported is None]
+
+
+def known_open(at: InMemorySharePartition) -> dict[int, UUID | None]:
+    """The open records whose key is known, and the dead letters that hold theirs; None for records without a key."""
+    known = {o: r.reported.key_hash for o, r in at.records.items() if r.state in OPEN and r.reported}
+    return {**at.letters, **known}
+
+
+def too_many_open(at: InMemorySharePartition, policy: Policy) -> bool:
+    """Whether so many keys are open that fresh records wait."""
+    if policy.order is None:
+        return False
+    known, most = known_open(at), policy.order.max_open_keys
+    keys = {key for key in known.values() if key is not None}
+    return len(keys) >= most or len(known) >= RECORDS_FOR_A_KEY * most
+
+
+def holders_of(at: InMemorySharePartition, key: UUID, below: float) -> list[int]:
+    """The open records and letters of a key below an offset, the first of them first."""
+    return sorted(o for o, hashed in known_open(at).items() if hashed == key and o < below)
+
+
+def blocked_keys(at: InMemorySharePartition, token: UUID) -> dict[UUID, tuple[int, float | None]]:
+    """The keys that a lease finds open outside of it, below its last record: from which offset on, and until when."""
+    own = [
+        o for o, r in at.records.items() if r.lease_id is not None and at.leases[r.lease_id].token == token
+    ]
+    blocked: dict[UUID, tuple[int, float | None]] = {}
+    for offset, key in sorted(known_open(at).items()):
+        if key is not None and offset not in own and offset < max(own, default=0):
+            blocked.setdefault(key, (offset, wait_behind(at, offset)))
+    return blocked
+
+
+def wait_behind(at: InMemorySharePartition, first: int) -> float | None:
+    """How long records wait behind the first open one of their key: as long as it does; for a dead letter, until it
+    is written, or no longer holds."""
+    record = at.records.get(first)
+    return (
+        math.inf if first in at.letters or record is None or record.state is ARCHIVING else record.not_before
+    )
+
+
+def hold(at: InMemorySharePartition, offset: int) -> None:
+    """Give its delivery back to a record that no handler got: it comes again with the first of its key."""
+    record = at.records[offset]
+    at.move(record, AVAILABLE)
+    record.delivery_count -= 1
+
+
+def let_wait(at: InMemorySharePartition, offsets: OffsetSet) -> None:
+    """Held records wait as the first open record of their key does."""
+    for offset in offsets.iter_offsets():
+        record = at.records.get(offset)
+        if record is not None and record.reported is not None and record.reported.key_hash is not None:
+            before = holders_of(at, record.reported.key_hash, offset)
+            record.not_before = wait_behind(at, before[0]) if before else None
+
+
+def report(at: InMemorySharePartition, keys: Mapping[UUID | None, OffsetSet]) -> None:
+    """A worker has said which keys records have that are open still."""
+    for key, offsets in keys.items():
+        for offset in offsets.iter_offsets():
+            if offset in at.records and at.records[offset].state in OPEN:
+                at.records[offset].reported = Reported(key)
+
+
+def free(at: InMemorySharePartition) -> None:
+    """What waits for a dead letter of its key goes on if there is none any more."""
+    for offset, record in _waiting_for_letters(at):
+        key = record.reported.key_hash if record.reported else None
+        before = holders_of(at, key, offset) if key is not None else []
+        if not before or wait_behind(at, before[0]) != math.inf:
+            record.not_before = None
+
+
+def forget_keys(at: InMemorySharePartition, policy: Policy) -> None:
+    """The group is not ordered, or letters do not hold any more: what was kept for that is gone."""
+    if policy.order is None:
+        for record in at.records.values():
+            record.reported = None
+    if policy.order is None or not policy.order.letters_hold:
+        at.letters.clear()
+    free(at)
+
+
+def _waiting_for_letters(at: InMemorySharePartition) -> Iterator[tuple[int, Record]]:
+    return ((o, r) for o, r in sorted(at.records.items()) if r.not_before == math.inf)
