@@ -169,6 +169,8 @@ ARGUMENTS: Mapping[str, Argument] = {
     "p_not_befores": Argument([None], meant(each(PASSED.words[1:]), PASSED.why)),
     "p_backoff": EITHER_OF,
     "p_delays": Argument(None, meant(("null",), "no record has a time of its own")),
+    "p_holds": Argument(None, meant(("null", "of empty"), "nothing to hold")),
+    "p_keys": Argument(None, meant(("null", "a list"), "no key is reported")),
     "p_cancelled": EITHER_OF,
     "p_refund": EITHER_OF,
     "p_suspects": Argument([False], meant(("null", "of true"), "none was; either")),
@@ -300,6 +302,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "acknowledge_many": operation(
         *WORKER, request_id=str(UUID(int=11)), outputs='[[{"sink": "s", "location": "l", "records": 3}]]'
     ),
+    "blocked_keys": operation(*WORKER, meant={"p_tokens": meant(("of nobody", "a null in it"), NOBODY)}),
     "release_many": operation(
         *WORKER,
         suspects=[False],

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
 from typing import Any, TypeVar
+from uuid import UUID
 
 import numpy as np
 
 from sharequeue.domain.errors import ShareError
-from sharequeue.domain.offsets import MAX_OFFSET, OffsetSet
+from sharequeue.domain.offsets import EMPTY, MAX_OFFSET, OffsetSet
 from sharequeue.domain.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
 
 A_CALL = 200
@@ -36,6 +37,10 @@ class LeaseAcknowledgement:
     Released records are delivered again at ``not_before``, by the database's clock; without it, ``backoff`` delays
     them by the group's back-off, else they are available at once. ``delays`` gives released offsets their own times,
     100 at most. All times are rounded up to the second.
+
+    In a group that is ordered by key, ``holds`` are given back unprocessed, with their delivery, because an earlier
+    record of their key is open, and ``keys`` has the keys of all released, rejected and held offsets: the MD5 of the
+    key as a UUID, None for records without a key.
     """
 
     lease: Lease
@@ -44,15 +49,21 @@ class LeaseAcknowledgement:
     not_before: datetime | None = None
     backoff: bool = False
     delays: Mapping[datetime, OffsetSet] = field(default_factory=dict)
+    holds: OffsetSet = EMPTY
+    keys: Mapping[UUID | None, OffsetSet] = field(default_factory=dict)
 
     @property
     def range_count(self) -> int:
         """The number of ranges of offsets in all sets."""
-        return sum(chosen.range_count for chosen in self.outcomes.values())
+        return sum(chosen.range_count for chosen in self._sets)
+
+    @property
+    def _sets(self) -> list[OffsetSet]:
+        return [*self.outcomes.values(), self.holds]
 
     def parts(self, most: int) -> Iterator[LeaseAcknowledgement]:
         """Yield the acknowledgement in parts of at most ``most`` ranges, by offset; the first has the outputs."""
-        firsts = np.sort(np.concatenate([chosen.bounds[:, 0] for chosen in self.outcomes.values()]))
+        firsts = np.sort(np.concatenate([chosen.bounds[:, 0] for chosen in self._sets]))
         edges = [0, *(int(first) for first in firsts[most::most]), MAX_OFFSET + 1]
         for first, end in pairwise(edges):
             part = OffsetSet.of((first, end))
@@ -61,7 +72,23 @@ class LeaseAcknowledgement:
                 outcomes={kind: chosen & part for kind, chosen in self.outcomes.items()},
                 outputs=self.outputs if first == 0 else (),
                 delays={at: some for at, chosen in self.delays.items() if (some := chosen & part)},
+                holds=self.holds & part,
+                keys={key: some for key, chosen in self.keys.items() if (some := chosen & part)},
             )
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedKeys:
+    """The keys that a lease of a group ordered by key must hold, each from behind an offset on.
+
+    ``hashes`` has the MD5 of each key as a UUID, and ``first_offsets`` its first open record that is not in the
+    lease: leased records of the key behind it must be held. ``untils`` has the time until which that record waits,
+    None if it does not wait or its time is not known.
+    """
+
+    hashes: Sequence[UUID]
+    first_offsets: Sequence[int]
+    untils: Sequence[datetime | None]
 
 
 @dataclass(frozen=True, slots=True)

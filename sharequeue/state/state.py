@@ -38,6 +38,7 @@ from sharequeue.state.calls import (
     OBSERVED_AT_ONCE,
     RANGES,
     AcquiredLeases,
+    BlockedKeys,
     LeaseAcknowledgement,
     holders_of,
     in_calls,
@@ -211,6 +212,21 @@ class State:
                 refusals[at] = refused
         return AcquiredLeases(tuple(leases), refusals)
 
+    def blocked_keys(self, group_id: str, tokens: Sequence[UUID]) -> dict[UUID, BlockedKeys]:
+        """Return which keys each of these leases must hold; nothing for leases of a group that is not ordered by key.
+
+        A lease of an ordered group without such keys has an entry without keys.
+        """
+        rows = self.database.call(
+            statement("select * from sharequeue.blocked_keys(:group_id, cast(:tokens as uuid[]))"),
+            group_id=group_id,
+            tokens=[str(token) for token in tokens],
+        )
+        return {
+            UUID(str(row["token"])): BlockedKeys(row["key_hashes"], row["first_offsets"], row["untils"])
+            for row in rows
+        }
+
     def renew(self, leases: Sequence[Lease]) -> list[datetime | ShareError]:
         """Renew the locks of what these leases still hold, for a full lock duration from now (KIP-1222).
 
@@ -278,13 +294,19 @@ class State:
             sets.offset_sets(kind.name, [each.outcomes.get(kind, EMPTY) for each in acknowledgements])
             for kind in OUTCOMES
         )
+        holds = "cast(:holds as int8multirange[])"
+        if any(each.holds for each in acknowledgements):
+            holds = sets.offset_sets("holds", [each.holds for each in acknowledgements])
+        else:
+            sets["holds"] = None
         rows = self.database.call(
             statement(
                 "select * from sharequeue.acknowledge_many("  # noqa: S608  (no value is in it)
                 ":group_id, :topics, :partitions, :state_epochs,"
                 " :member_id, cast(:member_epoch as integer), cast(:tokens as uuid[]), cast(:request_id as uuid),"
                 f" {accepts}, {releases}, {rejects}, {gaps}, cast(:outputs as jsonb),"
-                " cast(:not_befores as timestamptz[]), :backoff, cast(:delays as jsonb))"
+                f" cast(:not_befores as timestamptz[]), :backoff, cast(:delays as jsonb), {holds},"
+                " cast(:keys as jsonb))"
             ),
             **holders_of([each.lease for each in acknowledgements]),
             **sets,
@@ -293,6 +315,7 @@ class State:
             not_befores=[each.not_before for each in acknowledgements],
             backoff=acknowledgements[0].backoff,
             delays=_delays_of(acknowledgements),
+            keys=_keys_of(acknowledgements),
         )
         return [error_of_row(row) or acknowledged_of(row) for row in rows]
 
@@ -362,6 +385,21 @@ def _delays_of(acknowledgements: Sequence[LeaseAcknowledgement]) -> str | None:
     return json.dumps(
         [
             [{"offsets": str(offsets), "until": at.isoformat()} for at, offsets in each.delays.items()]
+            for each in acknowledgements
+        ]
+    )
+
+
+def _keys_of(acknowledgements: Sequence[LeaseAcknowledgement]) -> str | None:
+    """Return the reported keys, as JSON; None without any."""
+    if not any(each.keys for each in acknowledgements):
+        return None
+    return json.dumps(
+        [
+            [
+                {"key": None if key is None else str(key), "offsets": str(offsets)}
+                for key, offsets in each.keys.items()
+            ]
             for each in acknowledgements
         ]
     )

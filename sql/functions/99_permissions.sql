@@ -26,7 +26,7 @@ create or replace function sharequeue.apply_permissions() returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
     v_worker constant text[] := array[
-        'acknowledge', 'acknowledge_batches', 'acquire',
+        'acknowledge', 'acknowledge_batches', 'acquire', 'blocked_keys',
         'check_cluster', 'check_identity', 'close_dead_letters', 'hold_dead_letters', 'initialize', 'observe', 'open_dead_letters',
         'claim_group', 'record_report', 'release', 'remove_reports', 'renew', 'report_losses', 'stored_configs', 'sweep', 'topics_redriven_for_others',
         'acknowledge_many', 'acquire_many', 'observe_many', 'release_many', 'renew_many',
@@ -45,7 +45,7 @@ declare
         'assign_share_partitions', 'expire_members', 'heartbeat', 'keep_alive', 'leave_group',
         'raise_group_epoch', 'refresh_group', 'unknown_topics'];
     v_reader constant text[] := array[
-        'known_marks', 'needed_outputs', 'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'sequences_behind', 'sink_owners', 'snapshots',
+        'known_marks', 'needed_outputs', 'replay_batches', 'replay_leases', 'replay_open_keys', 'replay_outcomes', 'replay_share_partition', 'sequences_behind', 'sink_owners', 'snapshots',
         'stored_configs', 'verify', 'verify_journal'];
     v_everybody constant text[] := array['authorized_operations', 'authorized_topic_operations', 'clock', 'identity_found', 'principal', 'schema_version', 'service_writes_letters', 'stored_service_configs'];
     -- The coordinator calls these in its own transactions, on tables that it may read; they need no other rights.

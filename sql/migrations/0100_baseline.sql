@@ -110,7 +110,12 @@ create table sharequeue.group_settings (
     -- A cancelled run gives back the deliveries of what it still holds.
     refund_cancelled boolean not null,
     retry_backoff_ms integer not null,
-    retry_backoff_max_ms integer not null
+    retry_backoff_max_ms integer not null,
+    -- Order by key: a record is accepted only when no earlier record of its key is open.
+    ordered boolean not null,
+    -- A dead letter keeps its key open until it is redriven or discarded.
+    hold_dead_letters boolean not null,
+    max_open_keys bigint not null
 ) with (fillfactor = 70);
 
 create table sharequeue.members (
@@ -269,6 +274,12 @@ create table sharequeue.share_partitions (
     -- Every id that the topic had before offsets were reset to a topic made again, the newest first: observations of them are
     -- ignored, and offsets cannot be reset to them.
     replaced_topic_ids text[],
+    -- Rows of open_key_records, and their different keys. A trigger on that table keeps both.
+    open_key_records bigint not null default 0,
+    open_keys bigint not null default 0,
+    -- A record that is available or archiving may have no row there: nobody has reported its key. Cleared by an acquire
+    -- under order by key that finds none.
+    keys_unknown boolean not null default true,
     constraint share_partitions_name unique (group_id, topic, partition)
 -- Every operation writes the row: half of each page is left for its next versions, so that updates stay HOT.
 ) with (fillfactor = 50);
@@ -341,6 +352,27 @@ create index in_flight_batches_waiting on sharequeue.in_flight_batches (share_pa
 create index in_flight_batches_by_lease on sharequeue.in_flight_batches (lease_id) where lease_id is not null;
 create index in_flight_batches_not_before on sharequeue.in_flight_batches (share_partition_id, not_before)
     where not_before is not null;
+
+-- Open records whose key a worker has reported, in groups that are ordered by key: a row stays while its record is available,
+-- acquired or archiving, and with sharequeue.order.on.dead.letter = hold until its dead letter is redriven or discarded.
+create table sharequeue.open_key_records (
+    share_partition_id bigint not null,
+    "offset" bigint not null,
+    -- The MD5 of the key; null for a record without a key.
+    key_hash uuid,
+    -- When the row was written.
+    since timestamptz not null,
+    -- The record is not delivered before; null: at once. Held records have the time of the first open record of their key.
+    until timestamptz,
+    -- It waits for its dead letter to be written.
+    archiving boolean not null default false,
+    -- Its dead letter is written, and holds the key.
+    letter boolean not null default false,
+    constraint open_key_records_pkey primary key (share_partition_id, "offset")
+) with (fillfactor = 90);
+create index open_key_records_by_key on sharequeue.open_key_records (share_partition_id, key_hash, "offset")
+    where key_hash is not null;
+create index open_key_records_letters on sharequeue.open_key_records (share_partition_id) where letter;
 
 -- Results that are kept for a while, so that a call that is repeated after a lost reply has the same result.
 create table sharequeue.requests (
@@ -705,6 +737,7 @@ create table sharequeue.service_replicas (
 --   batch            a row of in_flight_batches;  batch_gone: none under (first_offset, part) any more
 --   offsets_added    a row of in_flight_batches holds these offsets too;  offsets_taken: no longer
 --   lease            a row of leases;  lease_gone: none under lease_id any more
+--   keys_added       rows of open_key_records with these offsets, one key and one time;  keys_gone: none under these offsets
 --   outcome          so many records more of one bar of delivery_counts (cause is the outcome);  outcome_total: all of it
 --   group_paused     the group was paused, or resumed where paused_reason is null
 --   deleted          the share-partition is gone
@@ -732,6 +765,8 @@ create table sharequeue.journal (
     next_expiry timestamptz,
     records bigint,
     token uuid,
+    key_hash uuid,
+    since timestamptz,
     part integer,
     lock_duration_ms integer,
     member_epoch integer,
@@ -744,6 +779,9 @@ create table sharequeue.journal (
     read_committed boolean,
     redeliverable boolean,
     advance_due boolean,
+    keys_unknown boolean,
+    archiving boolean,
+    letter boolean,
     kind text not null,
     cause text,
     member_id text,
@@ -909,7 +947,9 @@ create type sharequeue.taken_offsets as (
 create type sharequeue.fetched_log as (batch_size bigint, firsts bigint[], lasts bigint[], aborted int8multirange);
 -- One acknowledgement, as sets of offsets by type (R-AK-4).
 create type sharequeue.acknowledgements as (
-    accept int8multirange, release int8multirange, reject int8multirange, gap int8multirange, renew int8multirange
+    accept int8multirange, release int8multirange, reject int8multirange, gap int8multirange, renew int8multirange,
+    -- Given back unprocessed, with their delivery, because an earlier record of their key is open.
+    hold int8multirange
 );
 
 -- The member that calls, and the token of its lease.
@@ -945,11 +985,14 @@ create type sharequeue_internal.release_times as (
 );
 -- Numbers of records of one acknowledgement: by outcome, those that are terminal now, and those accepted at their first delivery.
 create type sharequeue_internal.tally as (
-    accepted bigint, released bigint, rejected bigint, gaps bigint, exhausted bigint, completed bigint, accepted_first bigint
+    accepted bigint, released bigint, rejected bigint, gaps bigint, exhausted bigint, completed bigint, accepted_first bigint,
+    held bigint
 );
 -- The leases that a call acknowledges; the arguments of sharequeue.acknowledge_many.
 create type sharequeue_internal.acknowledge_request as (
     group_id text, topics text[], partitions integer[], state_epochs integer[], member_id text, member_epoch integer, tokens uuid[],
     accepts int8multirange[], releases int8multirange[], rejects int8multirange[], gaps int8multirange[], outputs jsonb,
-    not_befores timestamptz[], backoff boolean, delays jsonb
+    not_befores timestamptz[], backoff boolean, delays jsonb, holds int8multirange[], keys jsonb
 );
+-- Records with one key that a worker has reported, in the form of the elements of p_keys.
+create type sharequeue_internal.key_offsets as (key uuid, offsets int8multirange);

@@ -165,6 +165,29 @@ _GROUP = (
         MAX_INT,
     ),
     ConfigKey(
+        "sharequeue.order",
+        "text",
+        "none",
+        "key: within a partition, a record is accepted only when no earlier record of its key is open. none: records "
+        "are unordered. A change takes effect with the next lease.",
+        choices=("none", "key"),
+    ),
+    ConfigKey(
+        "sharequeue.order.on.dead.letter",
+        "text",
+        "continue",
+        "With order by key: after a dead letter, its key continues, or holds until it is redriven or discarded.",
+        choices=("continue", "hold"),
+    ),
+    ConfigKey(
+        "sharequeue.order.max.open.keys",
+        "int",
+        100_000,
+        "With order by key: no new records are leased from a share-partition with so many open keys.",
+        1,
+        10_000_000,
+    ),
+    ConfigKey(
         "sharequeue.fetch.max.bytes",
         "int",
         0,

@@ -203,6 +203,12 @@ class GroupConfigs:
     """Whether locks may be renewed."""
     fetch_max_bytes = _Typed("sharequeue.fetch.max.bytes", int)
     """Bytes of keys and values that a round of a batch run leases; 0: no bound."""
+    order = _Typed("sharequeue.order", str)
+    """`none`, or `key`: within a share-partition, the records of a key are accepted in offset order."""
+    order_on_dead_letter = _Typed("sharequeue.order.on.dead.letter", str)
+    """`continue`, or `hold`: the key of a dead letter waits until the letter is redriven or discarded."""
+    order_max_open_keys = _Typed("sharequeue.order.max.open.keys", int)
+    """Open keys of a share-partition at which no new records are leased."""
     dead_letter_topic = _Typed("errors.deadletterqueue.topic.name", str)
     """The topic of the group's dead letters; empty: there is none."""
     dead_letter_copy_record = _Typed("errors.deadletterqueue.copy.record.enable", bool)

@@ -47,7 +47,7 @@ language sql volatile set search_path = pg_catalog as $$
     insert into sharequeue.group_settings as s (group_id, delivery_count_limit, lock_duration_ms, min_lock_duration_ms,
         max_lock_duration_ms, max_record_locks, read_committed, renew_enabled, dead_letters, breaker_percent,
         breaker_min_records, breaker_window_records, breaker_probe_records, breaker_open_ms, refund_cancelled,
-        retry_backoff_ms, retry_backoff_max_ms)
+        retry_backoff_ms, retry_backoff_max_ms, ordered, hold_dead_letters, max_open_keys)
     select g.group_id,
         sharequeue_internal.bounded_group_config(g.group_id, 'share.delivery.count.limit')::integer,
         sharequeue_internal.bounded_group_config(g.group_id, 'share.record.lock.duration.ms')::integer,
@@ -64,7 +64,10 @@ language sql volatile set search_path = pg_catalog as $$
         sharequeue_internal.group_config(g.group_id, 'sharequeue.circuit.breaker.open.ms')::integer,
         sharequeue_internal.group_config(g.group_id, 'sharequeue.cancelled.run.refund.enable') = 'true',
         sharequeue_internal.group_config(g.group_id, 'sharequeue.retry.backoff.ms')::integer,
-        sharequeue_internal.group_config(g.group_id, 'sharequeue.retry.backoff.max.ms')::integer
+        sharequeue_internal.group_config(g.group_id, 'sharequeue.retry.backoff.max.ms')::integer,
+        sharequeue_internal.group_config(g.group_id, 'sharequeue.order') = 'key',
+        sharequeue_internal.group_config(g.group_id, 'sharequeue.order.on.dead.letter') = 'hold',
+        sharequeue_internal.group_config(g.group_id, 'sharequeue.order.max.open.keys')::bigint
     from sharequeue.share_groups g where g.group_id = p_group_id
     on conflict on constraint group_settings_pkey do update set
         delivery_count_limit = excluded.delivery_count_limit, lock_duration_ms = excluded.lock_duration_ms,
@@ -75,7 +78,8 @@ language sql volatile set search_path = pg_catalog as $$
         breaker_window_records = excluded.breaker_window_records,
         breaker_probe_records = excluded.breaker_probe_records, breaker_open_ms = excluded.breaker_open_ms,
         refund_cancelled = excluded.refund_cancelled, retry_backoff_ms = excluded.retry_backoff_ms,
-        retry_backoff_max_ms = excluded.retry_backoff_max_ms
+        retry_backoff_max_ms = excluded.retry_backoff_max_ms, ordered = excluded.ordered,
+        hold_dead_letters = excluded.hold_dead_letters, max_open_keys = excluded.max_open_keys
 $$;
 
 -- Requires configs of the service: a text for each name, and a whole number where the state functions read one.

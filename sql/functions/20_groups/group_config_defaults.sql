@@ -26,6 +26,9 @@ language sql immutable parallel safe as $$
         'sharequeue.dead.letter.error.message.enable',
         'sharequeue.dead.letter.topic.enable',
         'sharequeue.fetch.max.bytes',
+        'sharequeue.order',
+        'sharequeue.order.max.open.keys',
+        'sharequeue.order.on.dead.letter',
         'sharequeue.retry.backoff.max.ms',
         'sharequeue.retry.backoff.ms']
 $$;
@@ -58,6 +61,9 @@ language sql immutable parallel safe as $$
         when 'sharequeue.dead.letter.error.message.enable' then 'true'
         when 'sharequeue.dead.letter.topic.enable' then 'false'
         when 'sharequeue.fetch.max.bytes' then '0'
+        when 'sharequeue.order' then 'none'
+        when 'sharequeue.order.max.open.keys' then '100000'
+        when 'sharequeue.order.on.dead.letter' then 'continue'
         when 'sharequeue.retry.backoff.max.ms' then '3600000'
         when 'sharequeue.retry.backoff.ms' then '60000'
     end

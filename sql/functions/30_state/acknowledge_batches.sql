@@ -139,13 +139,13 @@ begin
     if wrong is not null then
         return;
     elsif p_batches.type_counts is null then
-        acknowledgements := row(v_read.accept, v_read.release, v_read.reject, v_read.gap, v_read.renew);
+        acknowledgements := row(v_read.accept, v_read.release, v_read.reject, v_read.gap, v_read.renew, '{}');
     else
         select coalesce(range_agg(int8range(first, past)) filter (where type = 1), '{}') as accept,
             coalesce(range_agg(int8range(first, past)) filter (where type = 2), '{}') as release,
             coalesce(range_agg(int8range(first, past)) filter (where type = 3), '{}') as reject,
             coalesce(range_agg(int8range(first, past)) filter (where type = 0), '{}') as gap,
-            coalesce(range_agg(int8range(first, past)) filter (where type = 4), '{}') as renew
+            coalesce(range_agg(int8range(first, past)) filter (where type = 4), '{}') as renew, '{}'::int8multirange as hold
         into acknowledgements
         from sharequeue_internal.runs(p_batches);
     end if;

@@ -6,9 +6,14 @@
 --     and "until". Times are rounded up to seconds.
 --   reject: given up.
 --   gap: ARCHIVED, never a dead letter.
+--   hold: AVAILABLE, with its delivery given back, because an earlier record of its key is open (order_by_key.sql).
 -- Each lease is acknowledged whole or not at all (R-AK-14). Offsets below SPSO succeed without effect (R-AK-6), except for
 -- records of the lease that retention removed: if they are accepted, they count as accepted and no longer as lost. Records of
 -- the lease that are in no set stay leased.
+--
+-- p_keys has the keys of released, rejected and held records, for groups that are ordered by key: an array with one array for
+-- each lease, of objects with "key", the MD5 of the key as a UUID or null for records without a key, and "offsets". Held records
+-- need them; of the others without a key nothing is known, so that nothing behind them is leased until they are finished.
 --
 -- p_outputs is an array with one array for each lease, of objects with "sink", "location" and "records": the outputs that count
 -- from this commit on. They need a current holder: the lease has that token and has not lapsed, and every offset of the sets is
@@ -17,7 +22,8 @@ create or replace function sharequeue.acknowledge_many(
     p_group_id text, p_topics text[], p_partitions integer[], p_state_epochs integer[], p_member_id text,
     p_member_epoch integer, p_tokens uuid[], p_request_id uuid, p_accepts int8multirange[],
     p_releases int8multirange[], p_rejects int8multirange[], p_gaps int8multirange[], p_outputs jsonb,
-    p_not_befores timestamptz[], p_backoff boolean default false, p_delays jsonb default null
+    p_not_befores timestamptz[], p_backoff boolean default false, p_delays jsonb default null,
+    p_holds int8multirange[] default null, p_keys jsonb default null
 ) returns setof sharequeue.acknowledged_of
 -- One plan for all calls: a custom plan for each call would cost more than its execution. The plan may be made while tables
 -- are small, but even then it reads no table whole.
@@ -25,7 +31,8 @@ language plpgsql volatile
 set search_path = pg_catalog set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
     v_request sharequeue_internal.acknowledge_request := row(p_group_id, p_topics, p_partitions, p_state_epochs, p_member_id,
-        p_member_epoch, p_tokens, p_accepts, p_releases, p_rejects, p_gaps, p_outputs, p_not_befores, p_backoff, p_delays);
+        p_member_epoch, p_tokens, p_accepts, p_releases, p_rejects, p_gaps, p_outputs, p_not_befores, p_backoff, p_delays,
+        p_holds, p_keys);
     v_sps sharequeue.share_partitions[];
     v_settings sharequeue.group_settings;
     v_key uuid;
@@ -37,12 +44,13 @@ declare
     v_rows sharequeue.acknowledged_of[] := '{}';
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue_internal.check_lists(p_outputs, p_delays);
+    perform sharequeue_internal.check_lists(p_outputs, p_delays, p_keys);
     v_sps := sharequeue_internal.lock_share_partitions(p_group_id, p_topics, p_partitions,
         coalesce(cardinality(p_state_epochs), 0), coalesce(cardinality(p_tokens), 0),
         coalesce(cardinality(p_accepts), 0), coalesce(cardinality(p_releases), 0),
         coalesce(cardinality(p_rejects), 0), coalesce(cardinality(p_gaps), 0), jsonb_array_length(p_outputs),
-        coalesce(cardinality(p_not_befores), 0), coalesce(jsonb_array_length(p_delays), cardinality(p_topics)));
+        coalesce(cardinality(p_not_befores), 0), coalesce(jsonb_array_length(p_delays), cardinality(p_topics)),
+        coalesce(cardinality(p_holds), cardinality(p_topics)), coalesce(jsonb_array_length(p_keys), cardinality(p_topics)));
     select * into v_settings from sharequeue.group_settings where group_id = p_group_id;
     v_key := sharequeue_internal.request_key(v_settings, p_group_id, p_topics || p_tokens::text[], p_partitions,
         'acknowledge_many', p_member_id, p_request_id);
@@ -73,7 +81,7 @@ end
 $$;
 
 -- Checks the arguments that are JSON arrays with an array for each lease. What is wrong with an output refuses its lease only.
-create or replace function sharequeue_internal.check_lists(p_outputs jsonb, p_delays jsonb) returns void
+create or replace function sharequeue_internal.check_lists(p_outputs jsonb, p_delays jsonb, p_keys jsonb) returns void
 language plpgsql immutable as $$
 begin
     if p_outputs is null or jsonb_typeof(p_outputs) <> 'array' then
@@ -81,6 +89,9 @@ begin
     elsif p_delays is not null and (jsonb_typeof(p_delays) <> 'array' or exists (
             select from jsonb_path_query(p_delays, 'strict $[*]') as d where jsonb_typeof(d) <> 'array')) then
         raise exception 'p_delays is not valid: expected an array with one array for each lease' using errcode = 'SQ042';
+    elsif p_keys is not null and (jsonb_typeof(p_keys) <> 'array' or exists (
+            select from jsonb_path_query(p_keys, 'strict $[*]') as k where jsonb_typeof(k) <> 'array')) then
+        raise exception 'p_keys is not valid: expected an array with one array for each lease' using errcode = 'SQ042';
     end if;
 end
 $$;
@@ -109,6 +120,7 @@ begin
                 and v_accept = range_merge(v_accept)::int8multirange and p_request.not_befores[v_place] is null
                 and p_request.outputs -> (v_place - 1) = '[]'
                 and (p_request.delays is null or p_request.delays -> (v_place - 1) = '[]')
+                and (p_request.holds is null or p_request.holds[v_place] = '{}') and v_sp.open_key_records = 0
                 and v_sp.spso = lower(v_accept) and v_sp.next_expiry > p_at and not v_sp.advance_due
                 and coalesce(p_request.state_epochs[v_place] = v_sp.state_epoch, true)
                 and not v_sp.share_partition_id = any (v_seen) then
@@ -182,7 +194,9 @@ declare
     v_fault sharequeue_internal.fault := sharequeue_internal.share_partition_fault(p_sp, p_settings, p_request.group_id,
         p_request.topics[p_place], p_request.partitions[p_place], p_request.state_epochs[p_place], 'READ');
     v_acknowledgements sharequeue.acknowledgements := row(p_request.accepts[p_place], p_request.releases[p_place],
-        p_request.rejects[p_place], p_request.gaps[p_place], '{}');
+        p_request.rejects[p_place], p_request.gaps[p_place], '{}', case when p_request.holds is null then '{}'
+            else p_request.holds[p_place] end);
+    v_keys sharequeue_internal.key_offsets[];
     v_outputs jsonb := p_request.outputs -> (p_place - 1);
     v_times sharequeue_internal.release_times;
     v_sp sharequeue.share_partitions := p_sp;
@@ -191,9 +205,11 @@ begin
     if v_fault.error_code = 0 then
         v_times := sharequeue_internal.release_times_of(p_request.not_befores[p_place], p_request.backoff,
             coalesce(p_request.delays -> (p_place - 1), '[]'));
+        v_keys := sharequeue_internal.keys_of(p_request.keys -> (p_place - 1));
         v_fault.error_message := coalesce(sharequeue_internal.acknowledgements_fault(v_acknowledgements),
             sharequeue_internal.outputs_fault(v_outputs), sharequeue_internal.not_before_fault(v_times.not_before),
-            sharequeue_internal.delays_fault((v_acknowledgements).release, v_times));
+            sharequeue_internal.delays_fault((v_acknowledgements).release, v_times),
+            sharequeue_internal.keys_fault(v_acknowledgements, v_keys));
         v_fault.error_code := case when v_fault.error_message is null then 0 else 42 end;
     end if;
     if v_fault.error_code = 0 then
@@ -207,7 +223,8 @@ begin
             select * into v_sp from sharequeue.share_partitions where share_partition_id = p_sp.share_partition_id;
         end if;
         v_one := sharequeue_internal.acknowledge_lease(v_sp, p_settings,
-            row(p_request.member_id, p_request.member_epoch, p_request.tokens[p_place]), v_acknowledgements, v_outputs, v_times, p_at);
+            row(p_request.member_id, p_request.member_epoch, p_request.tokens[p_place]), v_acknowledgements, v_keys, v_outputs,
+            v_times, p_at);
     end if;
     return row(p_request.topics[p_place], p_request.partitions[p_place], p_request.tokens[p_place],
         v_one.*)::sharequeue.acknowledged_of;
@@ -239,7 +256,8 @@ $$;
 -- arguments and the member have been checked.
 create or replace function sharequeue_internal.acknowledge_lease(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_holder sharequeue_internal.holder,
-    p_acknowledgements sharequeue.acknowledgements, p_outputs jsonb, p_times sharequeue_internal.release_times, p_at timestamptz
+    p_acknowledgements sharequeue.acknowledgements, p_keys sharequeue_internal.key_offsets[], p_outputs jsonb,
+    p_times sharequeue_internal.release_times, p_at timestamptz
 ) returns sharequeue.acknowledged
 language plpgsql volatile as $$
 declare
@@ -261,7 +279,7 @@ begin
         select * into v_result.error_code, v_result.error_message, v_lease_id
         from sharequeue_internal.check_outputs(v_sp.share_partition_id, p_holder.member_id, p_holder.token,
             case when v_outside is null and v_from_spso = p_acknowledgements
-                then row('{}', '{}', '{}', '{}', '{}')::sharequeue.acknowledgements else p_acknowledgements end, p_outputs);
+                then row('{}', '{}', '{}', '{}', '{}', '{}')::sharequeue.acknowledgements else p_acknowledgements end, p_outputs);
         if v_result.error_code <> 0 then
             return v_result;
         end if;
@@ -281,7 +299,7 @@ begin
     end if;
     v_from_spso.accept := (p_acknowledgements).accept;
     v_result := sharequeue_internal.apply_acknowledgements(
-        v_sp, p_settings, p_holder, v_from_spso, coalesce(v_held, '{}'), p_times, p_at);
+        v_sp, p_settings, p_holder, v_from_spso, coalesce(v_held, '{}'), p_times, p_at, p_keys);
     if p_outputs <> '[]' then
         insert into sharequeue.lease_outputs (lease_id, sink, group_id, topic, partition, topic_id, location, records,
             acknowledged_at)

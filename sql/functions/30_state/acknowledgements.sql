@@ -129,24 +129,26 @@ declare
     v_reject int8multirange := (p_acknowledgements).reject;
     v_gap int8multirange := (p_acknowledgements).gap;
     v_renew int8multirange := (p_acknowledgements).renew;
+    v_hold int8multirange := (p_acknowledgements).hold;
 begin
-    -- Plain expressions: a query over the five sets costs more than the rest of the function.
-    if v_accept is null or v_release is null or v_reject is null or v_gap is null or v_renew is null then
+    -- Plain expressions: a query over the six sets costs more than the rest of the function.
+    if v_accept is null or v_release is null or v_reject is null or v_gap is null or v_renew is null or v_hold is null then
         return 'a set of offsets is missing: give every set, and {} for an empty one';
     elsif lower_inf(v_accept) or upper_inf(v_accept) or lower_inf(v_release) or upper_inf(v_release)
             or lower_inf(v_reject) or upper_inf(v_reject) or lower_inf(v_gap) or upper_inf(v_gap)
-            or lower_inf(v_renew) or upper_inf(v_renew) or least(lower(v_accept), lower(v_release), lower(v_reject),
-                lower(v_gap), lower(v_renew)) < 0 then
+            or lower_inf(v_renew) or upper_inf(v_renew) or lower_inf(v_hold) or upper_inf(v_hold)
+            or least(lower(v_accept), lower(v_release), lower(v_reject), lower(v_gap), lower(v_renew), lower(v_hold)) < 0 then
         return 'an offset is out of range: expected 0 to 2^63 - 2';
     -- A range takes 21 bytes: smaller sets need not be counted.
     elsif pg_column_size(p_acknowledgements) > 21 * sharequeue_internal.max_runs() and (
             select sum((select count(*) from (select unnest(s)) as ranges))
-            from unnest(array[v_accept, v_release, v_reject, v_gap, v_renew]) as s) > sharequeue_internal.max_runs() then
+            from unnest(array[v_accept, v_release, v_reject, v_gap, v_renew, v_hold]) as s) > sharequeue_internal.max_runs() then
         return format('one call has too many runs of offsets: expected at most %s. Send the acknowledgement in several calls',
             sharequeue_internal.max_runs());
     elsif v_accept && v_release or v_accept && v_reject or v_accept && v_gap or v_accept && v_renew
             or v_release && v_reject or v_release && v_gap or v_release && v_renew or v_reject && v_gap
-            or v_reject && v_renew or v_gap && v_renew then
+            or v_reject && v_renew or v_gap && v_renew
+            or v_hold && v_accept or v_hold && v_release or v_hold && v_reject or v_hold && v_gap or v_hold && v_renew then
         return 'an offset has more than one acknowledgement: the sets of one call must not overlap';
     end if;
     return null;
@@ -159,7 +161,8 @@ returns sharequeue.acknowledgements
 language sql immutable parallel safe as $$
     select row(sharequeue_internal.offsets_from((p_acknowledgements).accept, p_first),
         sharequeue_internal.offsets_from((p_acknowledgements).release, p_first), sharequeue_internal.offsets_from((p_acknowledgements).reject, p_first),
-        sharequeue_internal.offsets_from((p_acknowledgements).gap, p_first), sharequeue_internal.offsets_from((p_acknowledgements).renew, p_first)
+        sharequeue_internal.offsets_from((p_acknowledgements).gap, p_first), sharequeue_internal.offsets_from((p_acknowledgements).renew, p_first),
+        sharequeue_internal.offsets_from((p_acknowledgements).hold, p_first)
     )::sharequeue.acknowledgements
 $$;
 
@@ -168,13 +171,15 @@ $$;
 create or replace function sharequeue_internal.span(p_acknowledgements sharequeue.acknowledgements) returns int8multirange
 language sql immutable parallel safe as $$
     select case when least(lower((p_acknowledgements).accept), lower((p_acknowledgements).release),
-            lower((p_acknowledgements).reject), lower((p_acknowledgements).gap), lower((p_acknowledgements).renew)) is null
+            lower((p_acknowledgements).reject), lower((p_acknowledgements).gap), lower((p_acknowledgements).renew),
+            lower((p_acknowledgements).hold)) is null
         then '{}'::int8multirange
         else int8multirange(int8range(
             least(lower((p_acknowledgements).accept), lower((p_acknowledgements).release), lower((p_acknowledgements).reject),
-                lower((p_acknowledgements).gap), lower((p_acknowledgements).renew)),
+                lower((p_acknowledgements).gap), lower((p_acknowledgements).renew), lower((p_acknowledgements).hold)),
             greatest(upper((p_acknowledgements).accept), upper((p_acknowledgements).release),
-                upper((p_acknowledgements).reject), upper((p_acknowledgements).gap), upper((p_acknowledgements).renew))))
+                upper((p_acknowledgements).reject), upper((p_acknowledgements).gap), upper((p_acknowledgements).renew),
+                upper((p_acknowledgements).hold))))
         end
 $$;
 
@@ -187,5 +192,6 @@ language sql immutable parallel safe as $$
         case when not (p_acknowledgements).release <@ p_offsets then lower((p_acknowledgements).release - p_offsets) end,
         case when not (p_acknowledgements).reject <@ p_offsets then lower((p_acknowledgements).reject - p_offsets) end,
         case when not (p_acknowledgements).gap <@ p_offsets then lower((p_acknowledgements).gap - p_offsets) end,
-        case when not (p_acknowledgements).renew <@ p_offsets then lower((p_acknowledgements).renew - p_offsets) end)
+        case when not (p_acknowledgements).renew <@ p_offsets then lower((p_acknowledgements).renew - p_offsets) end,
+        case when not (p_acknowledgements).hold <@ p_offsets then lower((p_acknowledgements).hold - p_offsets) end)
 $$;

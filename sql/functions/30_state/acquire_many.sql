@@ -94,7 +94,10 @@ declare
     v_sets int8multirange[] := '{}';
     v_fresh sharequeue_internal.new_leases;
 begin
-    if p_options.redelivery = 'fan_out' and p_request.last_attempt and v_call.error_code = 0 then
+    if p_settings.ordered then
+        v_options.redelivery := 'fan_out';
+    end if;
+    if v_options.redelivery = 'fan_out' and p_request.last_attempt and v_call.error_code = 0 then
         select a.p_sps, a.place into v_sps, v_alone
         from sharequeue_internal.last_attempt_first(v_sps, p_settings, p_request, p_at) as a;
     end if;
@@ -124,7 +127,11 @@ begin
             v_sp := sharequeue_internal.settled(v_sp, p_at, v_latest);
         end if;
         continue when v_sp.paused_reason is not null or p_settings.paused_reason is not null;
-        v_usual := v_fresh_only and not v_sp.redeliverable and not v_sp.advance_due;
+        if p_settings.ordered or v_sp.open_key_records > 0 or not v_sp.keys_unknown then
+            v_sp := sharequeue_internal.in_order(v_sp, p_settings, p_at);
+            continue when v_sp.share_partition_id is null;
+        end if;
+        v_usual := v_fresh_only and not v_sp.redeliverable and not v_sp.advance_due and not p_settings.ordered;
         v_got := 0;
         if v_usual then
             -- The leases of all such share-partitions are written together. acquire_under_lock has the rule in full. P4 with 16
@@ -140,7 +147,7 @@ begin
             v_options.leave_out := coalesce(p_request.leave_outs[v_place], '{}');
             for v_row in
                 select * from sharequeue_internal.acquire_parts(v_sp, p_settings, p_holder, v_wanted, v_options,
-                    case when v_alone is null then p_request.parts else 1 end,
+                    case when v_alone is null and not p_settings.ordered then p_request.parts else 1 end,
                     v_alone is not null and v_left = p_request.max_records, p_at)
             loop
                 v_got := v_got + sharequeue.records(v_row.offsets);

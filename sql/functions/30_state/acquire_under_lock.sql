@@ -20,12 +20,12 @@ declare
 begin
     for v_part in 1 .. p_parts loop
         if p_options.redelivery = 'fan_out' then
-            v_options.leave_out := p_options.leave_out;
+            v_options.leave_out := sharequeue_internal.left_out_in_order(v_sp, p_settings, p_options.leave_out, p_at);
             select n.suspects, n.last_attempt into v_suspects, v_last_attempt
             from sharequeue_internal.next_suspects(v_sp, p_settings, p_at, v_options.leave_out) as n;
             if v_last_attempt and not p_last_attempt then
-                v_options.leave_out := v_options.leave_out
-                    + sharequeue_internal.last_attempts(v_sp.share_partition_id, p_settings);
+                v_options.leave_out := sharequeue_internal.left_out_in_order(v_sp, p_settings, p_options.leave_out
+                    + sharequeue_internal.last_attempts(v_sp.share_partition_id, p_settings), p_at);
                 select n.suspects, n.last_attempt into v_suspects, v_last_attempt
                 from sharequeue_internal.next_suspects(v_sp, p_settings, p_at, v_options.leave_out) as n;
             end if;
@@ -66,8 +66,9 @@ begin
     v_lease := sharequeue_internal.new_lease(p_sp, p_settings, p_options, 0, p_at);
     if p_options.redelivery = 'fan_out' then
         v_most := sharequeue_internal.take_fan_out(p_sp, p_settings, v_most, v_lease.lease_id, p_at, p_options.leave_out);
-        v_lease.offsets := sharequeue_internal.fresh_offsets(
-            p_sp, sharequeue_internal.fresh_records(p_sp, p_settings, v_most, p_at));
+        v_lease.offsets := sharequeue_internal.fresh_offsets(p_sp, case when p_settings.ordered
+            then sharequeue_internal.fresh_in_order(p_sp, p_settings, p_options.leave_out, v_most, p_at)
+            else sharequeue_internal.fresh_records(p_sp, p_settings, v_most, p_at) end);
     else
         v_taken := sharequeue_internal.take_kafka(p_sp, p_settings, v_most, v_lease.lease_id, p_at,
             sharequeue_internal.kafka_options(p_options, p_settings, v_most, v_probe));

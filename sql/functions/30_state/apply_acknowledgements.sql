@@ -4,7 +4,8 @@
 -- that they overlap. Below SPSO only accepted records have an effect, and only for a member with a token (let_go_overtaken).
 create or replace function sharequeue_internal.apply_acknowledgements(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_holder sharequeue_internal.holder,
-    p_acknowledgements sharequeue.acknowledgements, p_asked int8multirange, p_times sharequeue_internal.release_times, p_at timestamptz
+    p_acknowledgements sharequeue.acknowledgements, p_asked int8multirange, p_times sharequeue_internal.release_times,
+    p_at timestamptz, p_keys sharequeue_internal.key_offsets[] default '{}'
 ) returns sharequeue.acknowledged
 language plpgsql volatile as $$
 declare
@@ -15,7 +16,7 @@ declare
     v_from bigint;
     v_last bigint := upper(p_asked) - 1;
     v_leases bigint[] := '{}';
-    v_tally sharequeue_internal.tally := row(0, 0, 0, 0, 0, 0, 0);
+    v_tally sharequeue_internal.tally := row(0, 0, 0, 0, 0, 0, 0, 0);
     v_overtaken record;
     v_sp record;
 begin
@@ -53,9 +54,12 @@ begin
     if v_tally.released + v_tally.exhausted > 0 then
         perform sharequeue_internal.count_event(v_id, 'released', v_tally.released + v_tally.exhausted);
     end if;
-    if v_tally.released > 0 then
+    if v_tally.released + v_tally.held > 0 then
         update sharequeue.share_partitions set redeliverable = true
         where share_partition_id = v_id and not redeliverable;
+    end if;
+    if p_sp.open_key_records > 0 or v_tally.held > 0 or not p_sp.keys_unknown or (p_settings.ordered and p_keys <> '{}') then
+        perform sharequeue_internal.keep_order(p_sp, p_settings, v_acknowledgements, p_keys, v_from, v_last, p_at);
     end if;
     perform sharequeue_internal.advance_spso(v_id, v_tally.completed, v_tally.accepted_first);
     select spso, greatest(0, log_end - spso - delivery_complete_count) as lag into v_sp
@@ -82,14 +86,15 @@ declare
     v_records bigint;
 begin
     if p_leases[2] is null and (p_acknowledgements).accept = p_asked and isempty((p_acknowledgements).release)
-            and isempty((p_acknowledgements).reject) and isempty((p_acknowledgements).gap) then
+            and isempty((p_acknowledgements).reject) and isempty((p_acknowledgements).gap)
+            and isempty((p_acknowledgements).hold) then
         update sharequeue.in_flight_batches set state = 2, lease_id = null
         where share_partition_id = p_sp.share_partition_id and first_offset = lower(p_asked) and part = 0 and state = 1
             and offsets is null and lease_id = p_leases[1] and last_offset = upper(p_asked) - 1 and first_offset >= p_sp.spso
         returning delivery_count, last_offset - first_offset + 1 into v_count, v_records;
     end if;
     if v_records > 0 then
-        v_tally := row(v_records, 0, 0, 0, 0, v_records, case when v_count = 1 then v_records else 0 end);
+        v_tally := row(v_records, 0, 0, 0, 0, v_records, case when v_count = 1 then v_records else 0 end, 0);
         if v_count > 1 then
             perform sharequeue_internal.count_outcome(p_sp.share_partition_id, 'accepted', v_count, v_records);
         end if;
@@ -105,7 +110,7 @@ create or replace function sharequeue_internal.acknowledge_counted(
 ) returns sharequeue_internal.tally
 language plpgsql volatile as $$
 declare
-    v_tally sharequeue_internal.tally := row(0, 0, 0, 0, 0, 0, 0);
+    v_tally sharequeue_internal.tally := row(0, 0, 0, 0, 0, 0, 0, 0);
     v_ended record;
 begin
     for v_ended in
@@ -116,6 +121,7 @@ begin
             when v_ended.outcome = 'accepted' then v_tally.accepted := v_tally.accepted + v_ended.records;
             when v_ended.outcome = 'rejected' then v_tally.rejected := v_tally.rejected + v_ended.records;
             when v_ended.outcome = 'gap' then v_tally.gaps := v_tally.gaps + v_ended.records;
+            when v_ended.outcome = 'held' then v_tally.held := v_tally.held + v_ended.records;
             when v_ended.state = 0 then v_tally.released := v_tally.released + v_ended.records;
             else v_tally.exhausted := v_tally.exhausted + v_ended.records;
         end case;
@@ -139,7 +145,7 @@ create or replace function sharequeue_internal.asked_parts(
     p_delayed int8multirange[]
 ) returns table (
     at tid, first_offset bigint, last_offset bigint, delivery_count smallint, offsets int8multirange, accept int8multirange,
-    release int8multirange, reject int8multirange, gap int8multirange, rest int8multirange, whole boolean
+    release int8multirange, reject int8multirange, gap int8multirange, hold int8multirange, rest int8multirange, whole boolean
 )
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -169,17 +175,19 @@ begin
                     union all select 2, unnest((p_acknowledgements).release)
                     union all select 3, unnest((p_acknowledgements).reject)
                     union all select 0, unnest((p_acknowledgements).gap)
+                    union all select 5, unnest((p_acknowledgements).hold)
                 ) as a where cardinality(b.firsts) > 1
             ) as a
         ), slices as (
             -- So each batch is compared only with the runs that overlap it.
-            select 1 as batch, (p_acknowledgements).accept, (p_acknowledgements).release, (p_acknowledgements).reject, (p_acknowledgements).gap
+            select 1 as batch, (p_acknowledgements).accept, (p_acknowledgements).release, (p_acknowledgements).reject,
+                (p_acknowledgements).gap, (p_acknowledgements).hold
             from batches where cardinality(firsts) = 1
             union all
             select batch, coalesce(range_agg(run) filter (where type = 1), '{}'),
                 coalesce(range_agg(run) filter (where type = 2), '{}'),
                 coalesce(range_agg(run) filter (where type = 3), '{}'),
-                coalesce(range_agg(run) filter (where type = 0), '{}')
+                coalesce(range_agg(run) filter (where type = 0), '{}'), coalesce(range_agg(run) filter (where type = 5), '{}')
             from runs group by batch
         ), together as (
             -- Grouped, not joined: a plan made for a few batches would use nested loops.
@@ -191,19 +199,20 @@ begin
                 (array_agg(accept) filter (where part is null))[1] as accept,
                 (array_agg(release) filter (where part is null))[1] as release,
                 (array_agg(reject) filter (where part is null))[1] as reject,
-                (array_agg(gap) filter (where part is null))[1] as gap
+                (array_agg(gap) filter (where part is null))[1] as gap,
+                (array_agg(hold) filter (where part is null))[1] as hold
             from (
                 select batch, at, first_offset, last_offset, part, delivery_count, uniform, offsets, null as accept,
-                    null as release, null as reject, null as gap
+                    null as release, null as reject, null as gap, null as hold
                 from held
                 union all
-                select batch, null, null, null, null, null, null, null, accept, release, reject, gap from slices
+                select batch, null, null, null, null, null, null, null, accept, release, reject, gap, hold from slices
             ) as b
             group by batch having bool_or(part is null)
         )
-        select h.at, t.first_offset, t.last_offset, h.delivery_count, h.offsets, t.accept, t.release, t.reject, t.gap,
-            h.offsets - t.accept - t.release - t.reject - t.gap,
-            h.uniform and (h.offsets <@ t.accept or h.offsets <@ t.reject or h.offsets <@ t.gap
+        select h.at, t.first_offset, t.last_offset, h.delivery_count, h.offsets, t.accept, t.release, t.reject, t.gap, t.hold,
+            h.offsets - t.accept - t.release - t.reject - t.gap - t.hold,
+            h.uniform and (h.offsets <@ t.accept or h.offsets <@ t.reject or h.offsets <@ t.gap or h.offsets <@ t.hold
                 or (h.offsets <@ t.release and (not h.offsets && v_timed or h.offsets <@ any (p_delayed))))
         from together t
         cross join unnest(t.ats, t.delivery_counts, t.uniforms, t.sets) as h (at, delivery_count, uniform, offsets);
@@ -234,7 +243,8 @@ begin
         with parts as materialized (
             select * from sharequeue_internal.asked_parts(p_id, p_leases, p_from, p_last, p_acknowledgements, v_sets)
         ), pieces as materialized (
-            select p.at, p.first_offset, p.last_offset, p.delivery_count, p.whole, a.outcome, a.state, a.cause,
+            select p.at, p.first_offset, p.last_offset, (p.delivery_count - (a.outcome = 'held')::integer)::smallint as delivery_count,
+                p.whole, a.outcome, a.state, a.cause,
                 case when w.until > p_at then w.until end as not_before, w.offsets,
                 (select sum(upper(r) - lower(r)) from (select unnest(w.offsets) as r) as r)::bigint as records
             from parts p
@@ -243,7 +253,8 @@ begin
                 ('exhausted', case when p.delivery_count >= v_limit then v_dead else 0::smallint end,
                     case when p.delivery_count >= v_limit then 'exhausted' end, p.release),
                 ('rejected', v_dead, 'rejected', p.reject),
-                ('gap', 4::smallint, 'gap', p.gap)
+                ('gap', 4::smallint, 'gap', p.gap),
+                ('held', 0::smallint, null, p.hold)
             ) as a (outcome, state, cause, offsets)
             -- Usually the part has all of them, and this check is fast.
             cross join lateral (
@@ -251,7 +262,7 @@ begin
                 offset 0) as x
             cross join lateral (
                 select case when a.state = 0 then x.offsets - v_timed else x.offsets end as offsets,
-                    case when a.state = 0 then greatest((p_times).earliest, coalesce((p_times).not_before,
+                    case when a.outcome = 'held' then (p_times).earliest when a.state = 0 then greatest((p_times).earliest, coalesce((p_times).not_before,
                         case when (p_times).backoff then
                             sharequeue_internal.retry_at(p_settings, p.delivery_count, p_at, v_jitter) end)) end as until
                 union all
@@ -261,7 +272,7 @@ begin
             where not isempty(w.offsets)
         ), whole as (
             update sharequeue.in_flight_batches f
-            set state = p.state, lease_id = null, cause = p.cause, not_before = p.not_before
+            set state = p.state, lease_id = null, cause = p.cause, not_before = p.not_before, delivery_count = p.delivery_count
             from pieces p where p.whole and f.ctid = p.at
         ), gone as (
             delete from sharequeue.in_flight_batches f using parts p

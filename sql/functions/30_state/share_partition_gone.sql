@@ -5,6 +5,7 @@ language plpgsql volatile set search_path = pg_catalog as $$
 begin
     delete from sharequeue.in_flight_batches where share_partition_id = old.share_partition_id;
     delete from sharequeue.leases where share_partition_id = old.share_partition_id;
+    delete from sharequeue.open_key_records where share_partition_id = old.share_partition_id;
     return null;
 end
 $$;

@@ -73,10 +73,10 @@ create or replace function sharequeue.replay_share_partition(
     p_share_partition_id bigint, p_snapshot_id bigint, p_until bigint default null
 ) returns table (spso bigint, speo bigint, delivery_complete_count bigint, accepted_first bigint, lost_records bigint,
     dead_letter_sequence bigint, next_expiry timestamptz, state_epoch integer, redeliverable boolean,
-    advance_due boolean, status text, paused_reason text, topic_id text)
+    advance_due boolean, keys_unknown boolean, status text, paused_reason text, topic_id text)
 language sql stable set search_path = pg_catalog as $$
     select i.spso, i.speo, i.delivery_complete_count, i.accepted_first, i.lost_records, i.dead_letter_sequence,
-        i.next_expiry, i.state_epoch, i.redeliverable, i.advance_due, i.status, i.paused_reason, i.topic_id
+        i.next_expiry, i.state_epoch, i.redeliverable, i.advance_due, i.keys_unknown, i.status, i.paused_reason, i.topic_id
     from (
         select * from sharequeue.journal j
         where j.share_partition_id = p_share_partition_id and j.journal_id >= p_snapshot_id
@@ -84,6 +84,23 @@ language sql stable set search_path = pg_catalog as $$
             and j.kind in ('initialized', 'snapshot', 'share_partition', 'deleted')
         order by j.journal_id desc limit 1
     ) as i where i.kind <> 'deleted'
+$$;
+
+-- Returns the open records whose keys are known.
+create or replace function sharequeue.replay_open_keys(
+    p_share_partition_id bigint, p_snapshot_id bigint, p_until bigint default null
+) returns table ("offset" bigint, key_hash uuid, since timestamptz, until timestamptz, archiving boolean, letter boolean)
+language sql stable set search_path = pg_catalog as $$
+    with last as (
+        select distinct on (o.at_offset) o.at_offset, j.*
+        from sharequeue.journal j
+        cross join lateral (select unnest(j.offsets) as run) as r
+        cross join lateral generate_series(lower(r.run), upper(r.run) - 1) as o (at_offset)
+        where j.share_partition_id = p_share_partition_id and j.journal_id >= p_snapshot_id
+            and (p_until is null or j.journal_id <= p_until) and j.kind in ('keys_added', 'keys_gone')
+        order by o.at_offset, j.journal_id desc
+    )
+    select l.at_offset, l.key_hash, l.since, l.not_before, l.archiving, l.letter from last l where l.kind = 'keys_added'
 $$;
 
 -- Returns the numbers of finished records by outcome and delivery count.

@@ -93,6 +93,61 @@ $$;
 create or replace trigger leases_journal_delete after delete on sharequeue.leases
     referencing old table as changed for each statement execute function sharequeue_internal.journal_leases_gone();
 
+-- Also keeps the numbers of a share-partition's open keys, which share_partitions has.
+create or replace function sharequeue_internal.journal_keys_added() returns trigger
+language plpgsql volatile as $$
+declare
+    v_at timestamptz := sharequeue.clock();
+begin
+    insert into sharequeue.journal (share_partition_id, at, kind, key_hash, since, not_before, archiving, letter, offsets)
+    select share_partition_id, v_at, 'keys_added', key_hash, since, until, archiving, letter,
+        range_agg(int8range("offset", "offset" + 1))
+    from changed group by share_partition_id, key_hash, since, until, archiving, letter;
+    if tg_op = 'INSERT' then
+        update sharequeue.share_partitions sp
+        set open_key_records = sp.open_key_records + n.records, open_keys = sp.open_keys + n.keys
+        from (
+            select c.share_partition_id, sum(c.records)::bigint as records, count(*) filter (where c.key_hash is not null and not exists (
+                select from sharequeue.open_key_records o where o.share_partition_id = c.share_partition_id
+                    and o.key_hash = c.key_hash and not c.offsets @> o."offset")) as keys
+            from (
+                select share_partition_id, key_hash, count(*) as records, range_agg(int8range("offset", "offset" + 1)) as offsets
+                from changed group by share_partition_id, key_hash
+            ) as c group by c.share_partition_id
+        ) as n where sp.share_partition_id = n.share_partition_id;
+    end if;
+    return null;
+end
+$$;
+create or replace trigger open_key_records_journal_insert after insert on sharequeue.open_key_records
+    referencing new table as changed for each statement execute function sharequeue_internal.journal_keys_added();
+create or replace trigger open_key_records_journal after update on sharequeue.open_key_records
+    referencing new table as changed for each statement execute function sharequeue_internal.journal_keys_added();
+
+create or replace function sharequeue_internal.journal_keys_gone() returns trigger
+language plpgsql volatile as $$
+declare
+    v_at timestamptz := sharequeue.clock();
+begin
+    insert into sharequeue.journal (share_partition_id, at, kind, offsets)
+    select share_partition_id, v_at, 'keys_gone', range_agg(int8range("offset", "offset" + 1))
+    from changed group by share_partition_id;
+    update sharequeue.share_partitions sp
+    set open_key_records = sp.open_key_records - n.records, open_keys = sp.open_keys - n.keys
+    from (
+        select c.share_partition_id, sum(c.records)::bigint as records, count(*) filter (where c.key_hash is not null and not exists (
+            select from sharequeue.open_key_records o
+            where o.share_partition_id = c.share_partition_id and o.key_hash = c.key_hash)) as keys
+        from (
+            select share_partition_id, key_hash, count(*) as records from changed group by share_partition_id, key_hash
+        ) as c group by c.share_partition_id
+    ) as n where sp.share_partition_id = n.share_partition_id;
+    return null;
+end
+$$;
+create or replace trigger open_key_records_journal_delete after delete on sharequeue.open_key_records
+    referencing old table as changed for each statement execute function sharequeue_internal.journal_keys_gone();
+
 -- Writes the share-partition's columns as a row of the given kind. Returns its journal_id.
 create or replace function sharequeue_internal.journal_share_partition(
     p_sp sharequeue.share_partitions, p_kind text, p_named boolean
@@ -102,11 +157,11 @@ declare
     v_journal_id bigint;
 begin
     insert into sharequeue.journal (share_partition_id, at, kind, spso, speo, delivery_complete_count, accepted_first,
-        lost_records, dead_letter_sequence, next_expiry, state_epoch, redeliverable, advance_due, status, paused_reason,
-        topic_id, group_id, topic, partition)
+        lost_records, dead_letter_sequence, next_expiry, state_epoch, redeliverable, advance_due, keys_unknown, status,
+        paused_reason, topic_id, group_id, topic, partition)
     values (p_sp.share_partition_id, sharequeue.clock(), p_kind, p_sp.spso, p_sp.speo, p_sp.delivery_complete_count,
         p_sp.accepted_first, p_sp.lost_records, p_sp.dead_letter_sequence, p_sp.next_expiry, p_sp.state_epoch,
-        p_sp.redeliverable, p_sp.advance_due, p_sp.status, p_sp.paused_reason, p_sp.topic_id,
+        p_sp.redeliverable, p_sp.advance_due, p_sp.keys_unknown, p_sp.status, p_sp.paused_reason, p_sp.topic_id,
         case when p_named then p_sp.group_id end, case when p_named then p_sp.topic end,
         case when p_named then p_sp.partition end)
     returning journal_id into v_journal_id;
@@ -138,7 +193,7 @@ create or replace trigger share_partitions_journal after insert or delete on sha
 -- The trigger names columns, which costs an observation nothing; a condition on the row would cost time.
 create or replace trigger share_partitions_journal_update after update of spso, speo, delivery_complete_count,
         accepted_first, lost_records, dead_letter_sequence, next_expiry, state_epoch, redeliverable, advance_due,
-        paused_reason, topic_id
+        keys_unknown, paused_reason, topic_id
     on sharequeue.share_partitions
     for each row execute function sharequeue_internal.journal_share_partition_change();
 create or replace trigger share_partitions_journal_status after update of status on sharequeue.share_partitions

@@ -19,12 +19,12 @@ language sql stable set search_path = pg_catalog as $$
         union all
         select 'share_partitions' where s.journal_id is not null and (
             select row(sp.spso, sp.speo, sp.delivery_complete_count, sp.accepted_first, sp.lost_records,
-                sp.dead_letter_sequence, sp.next_expiry, sp.state_epoch, sp.redeliverable, sp.advance_due, sp.status,
+                sp.dead_letter_sequence, sp.next_expiry, sp.state_epoch, sp.redeliverable, sp.advance_due, sp.keys_unknown, sp.status,
                 sp.paused_reason, sp.topic_id)
             from sharequeue.share_partitions sp where sp.share_partition_id = s.id
         ) is distinct from (
             select row(r.spso, r.speo, r.delivery_complete_count, r.accepted_first, r.lost_records,
-                r.dead_letter_sequence, r.next_expiry, r.state_epoch, r.redeliverable, r.advance_due, r.status,
+                r.dead_letter_sequence, r.next_expiry, r.state_epoch, r.redeliverable, r.advance_due, r.keys_unknown, r.status,
                 r.paused_reason, r.topic_id)
             from sharequeue.replay_share_partition(s.id, s.journal_id) as r)
         union all
@@ -44,6 +44,13 @@ language sql stable set search_path = pg_catalog as $$
                 from sharequeue.leases l where l.share_partition_id = s.id
             ) as l full join sharequeue.replay_leases(s.id, s.journal_id) as r on r.lease_id = l.lease_id
             where l is distinct from r)
+        union all
+        select 'open_key_records' where s.journal_id is not null and exists (
+            select from (
+                select o."offset", o.key_hash, o.since, o.until, o.archiving, o.letter from sharequeue.open_key_records o
+                where o.share_partition_id = s.id
+            ) as o full join sharequeue.replay_open_keys(s.id, s.journal_id) as r on r."offset" = o."offset"
+            where o is distinct from r)
         union all
         select 'delivery_counts' where s.journal_id is not null and exists (
             select from (

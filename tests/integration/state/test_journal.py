@@ -59,20 +59,25 @@ def test_every_column_of_the_state_is_journalled_or_known_not_to_be(private_data
     """A column added to a table of the state must get a place in the journal, or a reason here why it has none."""
     # What the broker said, and whose word of it is out of date.
     observations = {"log_start", "log_end", "last_stable_offset", "observed_at", "replaced_topic_ids"}
+    # Numbers of rows of open_key_records, which are journalled.
+    counted = {"open_keys", "open_key_records"}
     names = {"group_id", "topic", "partition"}
     rows = private_database.rows(
         sa.text(
             "select table_name, column_name from information_schema.columns where table_schema = 'sharequeue'"
-            " and table_name in ('share_partitions', 'in_flight_batches', 'leases', 'journal')"
+            " and table_name in"
+            " ('share_partitions', 'in_flight_batches', 'leases', 'open_key_records', 'journal')"
         )
     )
     columns: dict[str, set[str]] = {}
     for row in rows:
         columns.setdefault(row["table_name"], set()).add(row["column_name"])
-    assert columns["share_partitions"] - columns["journal"] == observations
+    assert columns["share_partitions"] - columns["journal"] == observations | counted
     assert names <= columns["journal"]
     assert columns["in_flight_batches"] <= columns["journal"]
     assert columns["leases"] <= columns["journal"]
+    # In `offsets` and `not_before`.
+    assert columns["open_key_records"] - columns["journal"] == {"offset", "until"}
 
 
 def test_the_journal_has_a_lease_with_holder_and_expiry_and_an_acknowledgement_with_cause_and_not_before(
