@@ -40,9 +40,9 @@ __all__ = [
     "POOL_SIZE",
     "Admission",
     "Caller",
-    "PageThreads",
     "Threads",
     "address",
+    "database_of_pages",
     "delay",
     "throttle_time_ms",
 ]
@@ -158,7 +158,7 @@ class Threads:
     """The threads of one replica, and the callers that wait for one."""
 
     def __init__(self) -> None:
-        self._limiters: dict[bool, anyio.CapacityLimiter] = {}
+        self._limiters: dict[Hashable, anyio.CapacityLimiter] = {}
         self._turns: WeakValueDictionary[Hashable, anyio.Semaphore] = WeakValueDictionary()
 
     async def run(self, work: Callable[[], Result]) -> Result:
@@ -175,10 +175,12 @@ class Threads:
 
     async def run_at_once(self, work: Callable[[], Result]) -> Result:
         """Run a synchronous call in the next free thread, without the limit of its caller."""
-        beats = CALLER.get().beats
-        if beats not in self._limiters:
-            self._limiters[beats] = anyio.CapacityLimiter(POOL_SIZE)
-        return await run_sync(work, limiter=self._limiters[beats], abandon_on_cancel=True)
+        return await self._in_one_of(POOL_SIZE, CALLER.get().beats, work)
+
+    async def run_page(self, work: Callable[[], Result]) -> Result:
+        """Run the synchronous call that makes a page. Raises TimeoutError."""
+        with anyio.fail_after(PAGE_SECONDS):
+            return await self._in_one_of(PAGES_AT_ONCE, "pages", work)
 
     @asynccontextmanager
     async def room_for(self, request: Request) -> AsyncIterator[None]:
@@ -206,6 +208,11 @@ class Threads:
         async with share:
             yield
 
+    async def _in_one_of(self, threads: int, whose: Hashable, work: Callable[[], Result]) -> Result:
+        if whose not in self._limiters:
+            self._limiters[whose] = anyio.CapacityLimiter(threads)
+        return await run_sync(work, limiter=self._limiters[whose], abandon_on_cancel=True)
+
     def _turn(self, of: Hashable, at_once: int = _TURNS) -> anyio.Semaphore:
         turns = self._turns.get(of)
         if turns is None:
@@ -213,25 +220,15 @@ class Threads:
         return turns
 
 
-class PageThreads:
-    """The connections and threads of pages."""
-
-    def __init__(self, settings: Settings) -> None:
-        options = replace(
-            settings.database,
-            pool_size=PAGES_AT_ONCE,
-            statement_timeout_ms=int(STATEMENT_SECONDS * 1000),
-            lock_timeout_ms=1000,
-        )
-        self.database = Database(settings.database_url, options=options)
-        self._limiter: anyio.CapacityLimiter | None = None
-
-    async def run(self, work: Callable[[], Result]) -> Result:
-        """Run the synchronous call that makes a page. Raises TimeoutError."""
-        if self._limiter is None:
-            self._limiter = anyio.CapacityLimiter(PAGES_AT_ONCE)
-        with anyio.fail_after(PAGE_SECONDS):
-            return await run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
+def database_of_pages(settings: Settings) -> Database:
+    """Open the pages' own connections: they never take any from heartbeats."""
+    options = replace(
+        settings.database,
+        pool_size=PAGES_AT_ONCE,
+        statement_timeout_ms=int(STATEMENT_SECONDS * 1000),
+        lock_timeout_ms=1000,
+    )
+    return Database(settings.database_url, options=options)
 
 
 class Admission:

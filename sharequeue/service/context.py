@@ -16,7 +16,7 @@ from sharequeue.domain.errors import ShareError
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.kafka.topics import Topics
-from sharequeue.service.admission import POOL_SIZE, Admission, PageThreads, Threads
+from sharequeue.service.admission import POOL_SIZE, Admission, Threads, database_of_pages
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.health.faults import Faults
 from sharequeue.service.health.servers import DatabaseProbe, ask_broker
@@ -55,7 +55,7 @@ class Service:
         self.database_state = SingleFlight(DatabaseProbe(self.database), "sharequeue-database-probe")
         self.broker_state = SingleFlight(lambda: ask_broker(self.topics), "sharequeue-broker-probe")
         self.threads = Threads()
-        self.pages = PageThreads(settings)
+        self.pages = database_of_pages(settings)
         beats = Database.open(settings, pool_size=POOL_SIZE)
         self.metrics.own.count_statements(beats.engine)
         self.heartbeats = HeartbeatProcessor(beats, configs, self.topics, self.coordinator, self.threads)
@@ -82,7 +82,7 @@ class Service:
 
     def close(self) -> None:
         """Close the connections to the database and the broker."""
-        self.pages.database.close()
+        self.pages.close()
         self.topics.close()
         self.database.close()
         self.heartbeats.database.close()

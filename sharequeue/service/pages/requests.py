@@ -1,6 +1,6 @@
 """Requests for pages, with the caller's rights and a time limit.
 
-A page is made in a thread, with a connection of the pages' own small pool (`PageThreads`), so that pages never take
+A page is made in a thread, with a connection of the pages' own small pool (`admission`), so that pages never take
 connections from heartbeats.
 """
 
@@ -113,11 +113,11 @@ def made_by(handler: Callable[[PageRequest], Response]) -> Handler:
 
     async def page_handler(call: Call) -> Response:
         principal = ANONYMOUS
-        path, threads = call.request.url.path, call.service.pages
+        path, service = call.request.url.path, call.service
         try:
             principal = (await call.principal()).name
-            request = PageRequest(call.service, threads.database, call.request, principal)
-            return await threads.run(lambda: handler(request))
+            request = PageRequest(service, service.pages, call.request, principal)
+            return await service.threads.run_page(lambda: handler(request))
         except ClientDisconnect:
             return Response(status_code=400)  # the client has closed the connection
         except ShareError as error:
