@@ -142,7 +142,7 @@ def test_a_worker_that_is_killed_takes_nothing_along(
 
 
 @pytest.mark.parametrize("worker", [False, True], ids=["driver", "driver and worker"])
-def test_a_driver_that_is_killed_leaves_all_to_the_next(
+def test_the_next_run_processes_the_records_of_a_killed_driver(
     group: str,
     filled: str,
     cluster: Cluster,

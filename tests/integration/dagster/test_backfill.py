@@ -302,7 +302,7 @@ def test_replayed_days_are_published_once_after_a_dry_run(case: Case) -> None:
     assert "There is no replay in" in publish(first="2013-01-09")
 
 
-def test_days_side_by_side_do_not_meet(case: Case) -> None:
+def test_concurrent_replays_have_folders_of_their_own(case: Case) -> None:
     """Two runs at the same time, as a pool with two places allows: each has its own folder. Hours likewise, also the
     one at whose end clocks show what they showed at its beginning."""
     asset, results = case.asset(one_run=False), []

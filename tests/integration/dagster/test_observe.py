@@ -125,7 +125,7 @@ def test_a_check_has_a_new_result_when_it_changes(
     assert verdicts() == {"lag_bounded": True}
 
 
-def test_a_queue_whose_run_died_with_its_machine_stands_still(
+def test_a_run_that_died_with_its_machine_is_ended_and_fails_a_check(
     tick: Tick, private_database: Database, instance: dg.DagsterInstance, at: SharePartition
 ) -> None:
     """The tick that finds it fails the check, with the run, and ends the run; without it, the check passes again."""
@@ -165,7 +165,7 @@ def test_the_reason_of_a_tick_lists_what_it_recorded(
 
 
 @pytest.mark.usefixtures("standing_clock")
-def test_an_idle_queue_whose_broker_is_away_is_not_a_good_one(
+def test_an_idle_queue_without_its_broker_fails_a_check(
     tick: Tick, private_database: Database, at: SharePartition
 ) -> None:
     """The stored lag is 0 and old: the tick has the reason, a check fails, and `accepted` is not kept fresh."""
@@ -385,7 +385,9 @@ def test_before_the_first_run_the_lag_is_what_it_would_find(
     assert State(private_database).figures.describe("g") == []
 
 
-def test_history_is_kept_for_so_long(tick: Tick, private_database: Database, at: SharePartition) -> None:
+def test_history_is_removed_after_its_retention(
+    tick: Tick, private_database: Database, at: SharePartition
+) -> None:
     """What is older goes with the next reports, in bounded parts, from both tables, and of this group alone."""
     state, reports = State(private_database), Reports(private_database)
     other = SharePartition("other", "t", 0)
@@ -493,7 +495,7 @@ def answered(case: GivenUp, defs: dg.Definitions, instance: dg.DagsterInstance) 
     return answer
 
 
-def test_the_asset_of_a_run_keeps_history_too(
+def test_a_run_records_and_removes_history(
     private_database: Database, at: SharePartition, tmp_path: Path
 ) -> None:
     """A run records, and removes what is old, also where nobody observes."""

@@ -226,7 +226,7 @@ def test_real_dead_letters_pass_every_check(
     assert "data_docs_file" not in metadata
 
 
-def test_whatever_is_altered_is_found_where_it_is(
+def test_each_altered_letter_fails_its_own_check(
     letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp, make_topic: MakeTopic
 ) -> None:
     """A copy in which one letter each has another value, key, delivery count, cause, header of the record, or lacks
@@ -285,7 +285,7 @@ def test_whatever_is_altered_is_found_where_it_is(
 
 
 @pytest.mark.deep
-def test_another_batch_header_hides_nothing(
+def test_a_changed_batch_header_hides_no_difference(
     letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp, make_topic: MakeTopic
 ) -> None:
     """What it must be is known from Postgres. The copy is compared all the same."""
@@ -360,7 +360,7 @@ def test_old_letters_pass_after_the_topic_has_grown(
 
 
 @pytest.mark.deep
-def test_what_there_was_no_time_for_is_for_the_next_run(
+def test_letters_left_for_lack_of_time_are_read_by_the_next_run(
     letters: list[DeadLetter],
     run_checks: RunChecks,
     ours: GivenUp,
@@ -411,7 +411,7 @@ def test_a_missing_header_fails_as_an_error(
     assert number(results[HEADERS], "unexpected_records") == 1
 
 
-def test_what_is_lost_or_doubled_stays_found(
+def test_lost_and_doubled_letters_stay_found(
     letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp, make_topic: MakeTopic
 ) -> None:
     """A copy without its first letter and with its last one twice. A later run reads nothing again and still fails;
@@ -470,7 +470,7 @@ def test_a_topic_that_groups_share_is_judged_by_group(
     assert number(results[RECONCILED], "group_records") == len(letters)
 
 
-def test_without_copies_nothing_is_to_be_copied(run_checks: RunChecks, ours: GivenUp) -> None:
+def test_letters_without_copies_need_no_content(run_checks: RunChecks, ours: GivenUp) -> None:
     """Kafka's default: letters have neither key nor value, and that is right. What another program's open transaction
     hides is not read, and named."""
     ours.configure(errors_deadletterqueue_copy_record_enable="false")
@@ -490,7 +490,7 @@ def test_without_copies_nothing_is_to_be_copied(run_checks: RunChecks, ours: Giv
     assert f"1 offset of {ours.dead_letter_topic}-0" in str(hidden)
 
 
-def test_what_retention_removed_is_not_missing(run_checks: RunChecks, ours: GivenUp) -> None:
+def test_letters_that_retention_removed_are_not_missing(run_checks: RunChecks, ours: GivenUp) -> None:
     """Of three batches of each source partition, the topic lost the first, and half of the second; then everything.
     What lies behind that must still be there."""
     for _ in range(3):
@@ -524,7 +524,7 @@ def test_what_retention_removed_is_not_missing(run_checks: RunChecks, ours: Give
     assert number(results[RECONCILED], "expected_records") == 4 * PARTITIONS
 
 
-def test_a_reading_goes_on_where_the_last_one_ended(
+def test_the_checks_continue_where_the_last_run_ended(
     letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp
 ) -> None:
     """A bound on letters leaves the rest for the next run; what came since is read, and nothing twice. A check that

@@ -78,7 +78,7 @@ def ends(case: GivenUp) -> int:
     return sum(log.log_end for log in case.topics.offsets(case.topic).values())
 
 
-def test_a_run_without_a_config_sends_nothing_and_says_what_it_would(case: GivenUp, launch: Launch) -> None:
+def test_a_redrive_without_a_config_is_a_dry_run(case: GivenUp, launch: Launch) -> None:
     """The default is a dry run over all of the group's letters."""
     before = ends(case)
     told = figures(launch())
@@ -88,7 +88,9 @@ def test_a_run_without_a_config_sends_nothing_and_says_what_it_would(case: Given
     assert ends(case) == before
 
 
-def test_a_run_sends_what_is_chosen_once(case: GivenUp, launch: Launch, definitions: dg.Definitions) -> None:
+def test_a_redrive_sends_the_chosen_letters_once(
+    case: GivenUp, launch: Launch, definitions: dg.Definitions
+) -> None:
     """Chosen by source, place and header; a second run finds that it was sent, and sends the rest. The checks on the
     dead letters pass afterwards: a letter that was put back is still the letter of its record."""
     chosen: dict[str, Any] = {
@@ -134,7 +136,7 @@ def test_a_run_sends_what_is_chosen_once(case: GivenUp, launch: Launch, definiti
         ({"target": "nowhere", "execute": True}, "there is no topic 'nowhere' to send to"),
     ],
 )
-def test_what_cannot_be_done_is_said_before_anything_is_sent(
+def test_an_invalid_config_of_a_redrive_sends_nothing(
     case: GivenUp, launch: Launch, config: dict[str, object], says: str
 ) -> None:
     """A config that cannot be meant fails the run with what was expected, and nothing moves."""

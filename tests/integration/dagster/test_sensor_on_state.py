@@ -295,7 +295,7 @@ def test_a_run_is_requested_where_one_would_find_work(case: Case, situation: str
     assert said is None if says is None else says in str(said)
 
 
-def test_a_topic_that_is_not_there_makes_no_run(case: Case, stack: StackInfo, make_topic: MakeTopic) -> None:
+def test_a_missing_topic_requests_no_run(case: Case, stack: StackInfo, make_topic: MakeTopic) -> None:
     """Nor again and again a failed one: a run is requested as soon as the topic is there, or other work is."""
     case.home, missing = stack.home, f"missing-{uuid.uuid4().hex}"
     group = share_group("g", topics=["t", missing])
@@ -328,7 +328,7 @@ def test_one_backlog_has_one_run(case: Case) -> None:
     [{}, share_group("g", topics=["t"], key_prefix=["west", "g"]).run_tags],
     ids=["of theirs", "of ours"],
 )
-def test_another_locations_job_of_the_same_name_does_not_hold_it_up(
+def test_a_job_of_the_same_name_in_another_location_delays_no_run(
     case: Case, tags: Mapping[str, str]
 ) -> None:
     """Neither a failed run of it, nor an active one; also if it is of a queue with the same group id, in another
@@ -460,7 +460,7 @@ def _ended(run: dg.DagsterRun) -> dg.DagsterEvent:
     return dg.DagsterEvent(dg.DagsterEventType.RUN_SUCCESS.value, run.job_name)
 
 
-def test_a_state_that_does_not_answer_is_a_line(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timeout_of_the_database_is_one_line(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """A statement that takes too long is ended, the tick says so, and the next one does not even ask."""
     with case.database.transaction() as connection, monkeypatch.context() as short:
         short.setattr(waiting_work, "STATEMENT_TIMEOUT_MS", 50)
@@ -494,7 +494,7 @@ def test_without_a_server_or_an_address_no_tick_fails(
     assert says in data.skip_message
 
 
-def test_no_sensor_is_on_by_itself() -> None:
+def test_no_sensor_is_on_by_default() -> None:
     """Lag and observation are switched on by who wants them."""
     defs = share_group_defs(GROUP)
     assert {each.name: each.default_status.value for each in defs.sensors or ()} == {

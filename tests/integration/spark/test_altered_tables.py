@@ -118,7 +118,9 @@ def test_an_alteration_that_refuses_no_row_does_not_count(cursor: Any, statement
         ("alter table low alter text set not null", ["NOT NULL of text of partition low is new"]),
     ],
 )
-def test_the_partitions_of_a_table_belong_to_it(cursor: Any, statement: str, words: list[str]) -> None:
+def test_a_removed_or_restricted_partition_is_an_alteration(
+    cursor: Any, statement: str, words: list[str]
+) -> None:
     """A new one refuses nothing; one that is gone, or that refuses more, does."""
     target = find(cursor, f"{SCHEMA}.parts")
     cursor.execute(statement)
@@ -147,7 +149,7 @@ def test_the_partitions_of_a_table_belong_to_it(cursor: Any, statement: str, wor
         ("alter table t enable row level security", "row security is new"),
     ],
 )
-def test_a_right_that_is_gone_is_named(cursor: Any, statement: str, words: str) -> None:
+def test_a_revoked_privilege_is_named(cursor: Any, statement: str, words: str) -> None:
     """Also by a role that may no more than the sink needs."""
     cursor.execute("set local role altered_tables_writer")
     target = find(cursor, f"{SCHEMA}.t")
@@ -167,7 +169,7 @@ def test_a_right_that_is_gone_is_named(cursor: Any, statement: str, words: str) 
         (["constraint other is new (CHECK …)", "trigger any is new (CREATE TRIGGER …)"], True),
     ],
 )
-def test_a_refusal_by_a_constraint_of_before_is_of_the_row(found: list[str], cause: bool) -> None:
+def test_a_refusal_by_an_unchanged_constraint_is_the_fault_of_the_row(found: list[str], cause: bool) -> None:
     """If the table was only restricted further: a trigger could have changed the row. Other refusals may be of it."""
     words = 'CheckViolation: new row for relation "t" violates check constraint "old"'
     assert are_the_cause(found, [words]) is cause

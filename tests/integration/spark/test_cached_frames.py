@@ -27,7 +27,7 @@ def cached(spark: SparkSession) -> set[int]:
 
 
 @pytest.mark.parametrize("failing", [0, 2])
-def test_what_a_handler_cached_is_removed(
+def test_cached_frames_are_removed_even_if_the_handler_raises(
     failing: int,
     group: str,
     make_topic: MakeTopic,
@@ -60,7 +60,7 @@ def test_what_a_handler_cached_is_removed(
 
 
 @pytest.mark.parametrize("stage", ["plan", "read back"])
-def test_what_a_handler_cached_is_removed_when_the_locks_are_lost(
+def test_cached_frames_are_removed_when_a_lock_is_lost(
     stage: str,
     group: str,
     make_topic: MakeTopic,
@@ -92,7 +92,7 @@ def test_what_a_handler_cached_is_removed_when_the_locks_are_lost(
     assert cached(spark) - before == set()
 
 
-def test_what_a_handler_caches_is_gone_after_the_round(
+def test_cached_frames_are_removed_after_each_round(
     job: ShareGroupJob, produce: Produce, assigned: Assigned, run_job: RunJob, spark: SparkSession
 ) -> None:
     """What it has cached of other data stays."""

@@ -47,7 +47,7 @@ def from_five_on(records: DataFrame) -> DataFrame:
 @pytest.mark.parametrize("stage", ["write", "read back"])
 @pytest.mark.parametrize("observed", [False, True])
 @pytest.mark.parametrize("start", [8, pytest.param(20, marks=pytest.mark.deep)])
-def test_a_log_start_that_moves_while_a_run_reads(
+def test_records_removed_during_a_run_are_accepted_or_counted_as_lost(
     stage: str,
     observed: bool,
     start: int,
@@ -85,7 +85,7 @@ def test_a_log_start_that_moves_while_a_run_reads(
     assert state.figures.verify(group) == []
 
 
-def test_what_the_handler_left_out_and_retention_took_is_lost(
+def test_records_without_a_row_that_retention_removed_are_lost(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,
@@ -113,7 +113,7 @@ def test_what_the_handler_left_out_and_retention_took_is_lost(
 
 @pytest.mark.parametrize("stage", ["write", "read back"])
 @pytest.mark.parametrize("again", [False, True])
-def test_a_topic_that_is_deleted_inside_a_round(
+def test_a_topic_deleted_during_a_round_ends_the_run_by_name(
     stage: str,
     again: bool,
     group: str,
@@ -146,7 +146,7 @@ def test_a_topic_that_is_deleted_inside_a_round(
 
 
 @pytest.mark.parametrize("stage", ["write", "read back"])
-def test_a_log_that_is_compacted_while_a_run_reads(
+def test_records_compacted_during_a_run_are_gaps_or_were_accepted(
     stage: str,
     group: str,
     make_topic: MakeTopic,
@@ -173,7 +173,7 @@ def test_a_log_that_is_compacted_while_a_run_reads(
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_topic_that_is_deleted_under_a_lease(
+def test_a_topic_deleted_during_a_lease_refuses_its_acknowledgement(
     again: bool,
     group: str,
     make_topic: MakeTopic,
@@ -207,7 +207,7 @@ def test_a_topic_that_is_deleted_under_a_lease(
     assert (status.available, status.highest_delivery_count) == (20, 0)
 
 
-def test_a_log_start_that_moves_under_a_lease(
+def test_records_removed_during_a_lease_count_if_they_were_written(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,

@@ -46,7 +46,7 @@ def ledger(state: State, group: str) -> pa.Table:
 
 
 @DEEP
-def test_a_task_that_fails_half_way_is_done_again(
+def test_a_failed_task_is_repeated_with_the_same_records(
     group: str, filled: str, cluster: Cluster, state: State
 ) -> None:
     """The first attempt at each task fails once its first batch is written: the second reads and writes the same."""
@@ -59,9 +59,7 @@ def test_a_task_that_fails_half_way_is_done_again(
 
 
 @pytest.mark.deep
-def test_a_task_that_is_done_twice_at_once_counts_once(
-    group: str, filled: str, cluster: Cluster, state: State
-) -> None:
+def test_a_speculative_task_counts_once(group: str, filled: str, cluster: Cluster, state: State) -> None:
     """One of two tasks does not get on: Spark does it a second time beside it, and that output is the output."""
     cluster.begin(group, filled, held=[0])
     report = cluster.end()
@@ -74,9 +72,7 @@ def test_a_task_that_is_done_twice_at_once_counts_once(
 
 
 @DEEP
-def test_an_executor_that_is_killed_takes_nothing_along(
-    group: str, filled: str, cluster: Cluster, state: State
-) -> None:
+def test_a_killed_executor_loses_no_record(group: str, filled: str, cluster: Cluster, state: State) -> None:
     """SIGKILL of an executor half-way through its task: the task is done again on another."""
     signals = cluster.begin(group, filled, held=[0, 1])
     executor_of(signals, 1)
@@ -88,7 +84,7 @@ def test_an_executor_that_is_killed_takes_nothing_along(
 
 
 @DEEP
-def test_a_stage_whose_input_died_is_done_again(
+def test_a_lost_shuffle_is_read_again_from_the_topic(
     group: str, filled: str, cluster: Cluster, state: State
 ) -> None:
     """The handler shuffles, and an executor is killed with its half of the shuffled records: Spark reads those from
@@ -140,7 +136,7 @@ def table(make_table: MakeTable) -> str:
 @pytest.mark.parametrize(
     "what", [pytest.param("fails", marks=DEEP), pytest.param("twice", marks=DEEP), "killed"]
 )
-def test_a_copy_into_postgres_that_is_done_again_counts_once(
+def test_a_repeated_copy_into_postgres_counts_once(
     group: str,
     filled: str,
     cluster: Cluster,
@@ -183,7 +179,7 @@ def test_a_copy_into_postgres_that_is_done_again_counts_once(
 
 
 @pytest.mark.deep
-def test_a_driver_that_is_killed_leaves_all_to_the_next(
+def test_the_next_run_processes_the_records_of_a_killed_driver(
     group: str, filled: str, cluster: Cluster, state: State, run_job: RunJob
 ) -> None:
     """SIGKILL of the driver while its executors write: nobody sees what they wrote, the locks lapse, the next run,

@@ -72,7 +72,7 @@ def folders(settings: Settings, sink: str) -> set[str]:
     return {str(path) for path in found}
 
 
-def test_four_folders_become_one_and_the_old_ones_stay_for_a_grace(
+def test_compacted_folders_stay_for_a_grace_period(
     spark: SparkSession,
     output_settings: Settings,
     state: State,
@@ -124,7 +124,7 @@ def test_large_folders_are_left_alone_and_files_get_their_size(
     "step",
     [pytest.param(step, marks=[pytest.mark.deep] if step == "written" else []) for step in STEPS],
 )
-def test_killed_at_a_step_the_content_is_the_same_and_the_sweep_cleans(
+def test_a_compaction_killed_at_any_step_changes_no_content(
     spark: SparkSession,
     output_settings: Settings,
     state: State,
@@ -178,7 +178,7 @@ KILLED = textwrap.dedent(
 
 @pytest.mark.deep
 @pytest.mark.slow
-def test_sigkill_before_the_manifest_moves(
+def test_a_compaction_killed_before_its_commit_is_swept(
     spark: SparkSession,
     output_settings: Settings,
     state: State,
@@ -194,7 +194,7 @@ def test_sigkill_before_the_manifest_moves(
     assert folders(output_settings, sink) == set(read_manifest(state, group, sink))
 
 
-def test_of_two_compactions_at_once_one_is_refused(
+def test_of_two_concurrent_compactions_one_is_refused(
     spark: SparkSession,
     output_settings: Settings,
     state: State,
@@ -216,7 +216,7 @@ def test_of_two_compactions_at_once_one_is_refused(
     assert content(spark, state, group, sink) == seen
 
 
-def test_one_that_took_longer_than_the_grace_is_given_up(
+def test_a_compaction_longer_than_the_grace_period_is_refused(
     spark: SparkSession,
     output_settings: Settings,
     state: State,
@@ -239,7 +239,7 @@ def test_one_that_took_longer_than_the_grace_is_given_up(
     assert content(spark, state, group, sink) == seen
 
 
-def test_a_reader_never_sees_doubles_or_misses(
+def test_readers_see_each_record_once_during_compactions(
     spark: SparkSession,
     output_settings: Settings,
     state: State,
@@ -273,7 +273,7 @@ def test_a_reader_never_sees_doubles_or_misses(
     assert wrong == []
 
 
-def test_the_command_says_what_it_does(
+def test_the_compact_command_has_a_dry_run(
     monkeypatch: pytest.MonkeyPatch,
     spark: SparkSession,
     output_settings: Settings,

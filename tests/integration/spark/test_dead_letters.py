@@ -148,7 +148,7 @@ def job(
     return Job(case, output_settings.replace(database_url=url), topics, spark)
 
 
-def test_a_run_writes_them_where_no_service_does(job: Job) -> None:
+def test_a_run_writes_dead_letters_if_no_service_does(job: Job) -> None:
     """Beside a service that writes, the run leaves them; when that one is silent for 15 s, the next run writes them,
     each once, also a run that fails; then there is nothing to say."""
     job.produce(6)
@@ -201,7 +201,7 @@ def test_a_run_waits_for_the_service_to_write_what_fills_the_window(
     job.case.assert_each_exactly_once()
 
 
-def test_a_block_writes_them_too(job: Job) -> None:
+def test_a_lease_writes_dead_letters_at_its_end(job: Job) -> None:
     """At the end of `lease`, also of one that failed, and nothing was leased."""
     job.produce(6)
     case = job.case
@@ -224,7 +224,7 @@ def test_a_block_writes_them_too(job: Job) -> None:
     assert (leased.dead_letters.written, job.waiting) == (2, 0)
 
 
-def test_letters_that_are_held_beside_a_service_are_called_held(job: Job) -> None:
+def test_a_run_reports_letters_that_the_service_cannot_write(job: Job) -> None:
     """The topic takes none: nobody writes the letters until somebody acts, and the run says so, also before the
     service has tried; a block of `lease` says it too."""
     job.case.configure(errors_deadletterqueue_topic_name=job.case.topic)
@@ -244,7 +244,7 @@ def test_letters_that_are_held_beside_a_service_are_called_held(job: Job) -> Non
         assert job.run().remark == "on the way to the dead-letter topic: 3 records"
 
 
-def test_records_that_are_given_up_without_a_topic_are_a_remark(job: Job) -> None:
+def test_records_given_up_without_a_dead_letter_topic_are_a_remark(job: Job) -> None:
     """They are among the exceptions, and in no topic; the run says how to change that, and a run without any
     nothing."""
     alter_group_configs(job.case.database, job.case.group, {"errors.deadletterqueue.topic.name": None})
@@ -257,7 +257,7 @@ def test_records_that_are_given_up_without_a_topic_are_a_remark(job: Job) -> Non
     assert job.run().remark is None
 
 
-def test_what_is_left_is_a_warning(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritten_dead_letters_are_a_warning(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic that takes none, a writer that takes too long, one that fails: the run is well, and names what is left;
     the run's own error stays its error."""
     alter_configs(

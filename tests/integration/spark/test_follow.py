@@ -43,7 +43,7 @@ def job(
     return pipeline(group=group, topics=topic, sink=f"sink-{group}")(all_accepted)
 
 
-def test_a_record_is_worked_on_when_it_comes(
+def test_a_follower_processes_a_new_record_on_notification(
     job: Pipeline, produce: Produce, spark: SparkSession, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first run takes what is there; a record that comes later is acknowledged on news from the state, long
@@ -75,7 +75,7 @@ def test_a_record_is_worked_on_when_it_comes(
     assert not state.figures.leases(job.group)
 
 
-def test_a_service_that_is_not_there_yet_is_waited_for(
+def test_a_follower_waits_for_a_service_that_has_not_started(
     job: Pipeline, settings: Settings, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a reboot, when everything starts at once: it ends at its limit, and not with an error."""
@@ -84,7 +84,9 @@ def test_a_service_that_is_not_there_yet_is_waited_for(
     assert job.follow(away, spark=spark, max_seconds=1.0).rounds == 0
 
 
-def test_the_command_follows(job: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_follows_and_refuses_a_dry_run(
+    job: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A line of figures for each run that did something; `--dry-run` beside it is refused."""
     (tmp_path / "followed.py").write_text(
         "from sharequeue.spark import pipeline\nfrom tests.fixtures.pipelines import all_accepted\n\n"

@@ -50,7 +50,7 @@ def unchanged(foreign: SparkSession) -> bool:
     return {name: foreign.conf.get(name) for name in CONF} == CONF
 
 
-def test_a_pipeline_and_a_block_work_in_it(
+def test_a_pipeline_and_a_lease_work_in_a_foreign_session(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,
@@ -109,7 +109,7 @@ def test_a_pipeline_and_a_block_work_in_it(
     assert unchanged(foreign)
 
 
-def test_a_session_that_is_there_is_taken_as_it_is(spark: SparkSession, settings: Settings) -> None:
+def test_an_existing_session_is_used_unchanged(spark: SparkSession, settings: Settings) -> None:
     """Also from a thread, which has no active one: no setting of it is changed."""
     names = ("spark.sql.session.timeZone", "spark.sql.shuffle.partitions", "spark.app.name")
     before = [spark.conf.get(name) for name in names]
@@ -148,7 +148,7 @@ def test_without_the_connector_nothing_is_leased(
     assert (status.highest_delivery_count, status.speo, state.figures.leases(group)) == (0, 0, [])
 
 
-def test_a_path_on_a_cluster_is_refused_unless_it_is_said_to_be_shared(
+def test_a_path_on_a_cluster_is_refused_unless_declared_as_shared(
     spark: SparkSession, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a block acknowledges, too; on one machine, and with a URI, there is nothing to say."""
@@ -190,7 +190,7 @@ def test_a_column_of_another_type_is_named(spark: SparkSession, column: str, val
         ("sharequeue_lease", "1", "a column `sharequeue_lease`, the name"),
     ],
 )
-def test_a_column_that_no_file_can_hold_is_named(
+def test_a_column_that_parquet_cannot_store_is_named(
     spark: SparkSession, name: str, value: str, said: str
 ) -> None:
     """By the handler's contract, and not by Spark in the middle of a write; `error` may be of any type."""
@@ -201,7 +201,7 @@ def test_a_column_that_no_file_can_hold_is_named(
         with_outcomes(result.selectExpr("*", f"{value} as {name}"))
 
 
-def test_a_record_that_python_cannot_have_fails_alone(spark: SparkSession) -> None:
+def test_a_record_that_python_cannot_represent_fails_alone(spark: SparkSession) -> None:
     """Invalid UTF-8 in a text, a lone surrogate in a message, a list as result, a time that is none: each is that
     record's outcome."""
 

@@ -38,7 +38,7 @@ def rows_of(decoded: DataFrame) -> list[Row]:
     return decoded.orderBy("offset").collect()
 
 
-def test_json(spark: SparkSession) -> None:
+def test_a_record_that_is_not_an_object_of_the_schema_is_rejected(spark: SparkSession) -> None:
     """What is no object of the schema is a reject with the reason, also when another column was decoded before; what
     a registry's serializer puts before JSON is passed over."""
     values = (
@@ -157,7 +157,7 @@ def test_a_value_that_no_type_can_hold_is_refused(spark: SparkSession) -> None:
     assert {value: row["value"]["s"] for value, row in zip(read, rest, strict=True)} == read
 
 
-def test_no_number_keeps_the_parser_busy_for_ever(spark: SparkSession) -> None:
+def test_a_number_with_a_huge_exponent_is_refused_before_it_is_parsed(spark: SparkSession) -> None:
     """A decimal with an exponent of four digits, or of more than a thousand characters, is refused before it is
     parsed, wherever it is and however it is written; texts that look like one, and other numbers, are read."""
     refused = (
@@ -204,7 +204,7 @@ def test_a_time_is_cut_to_microseconds(spark: SparkSession) -> None:
     assert [row[0] for row in texts.select("value.at").collect()] == [fine, old, "1700000000"]
 
 
-def test_by_row_passes_over_what_was_not_decoded(spark: SparkSession) -> None:
+def test_by_row_skips_records_that_were_not_decoded(spark: SparkSession) -> None:
     """The function gets decoded values alone, without the outcome; the others keep their error."""
 
     def double(record: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE_S
 @pytest.mark.parametrize(
     ("isolation_level", "accepted", "gaps"), [("read_committed", 20, 13), ("read_uncommitted", 30, 3)]
 )
-def test_what_the_log_does_not_return_is_a_gap(
+def test_offsets_that_the_log_does_not_return_are_gaps(
     group: str,
     make_topic: MakeTopic,
     settings: Settings,
@@ -49,7 +49,7 @@ def test_what_the_log_does_not_return_is_a_gap(
 
 
 @pytest.mark.parametrize("filled", [5, 20])
-def test_a_topic_made_again_meanwhile_is_no_gap(
+def test_offsets_of_a_recreated_topic_are_no_gaps(
     filled: int,
     group: str,
     make_topic: MakeTopic,

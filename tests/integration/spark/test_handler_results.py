@@ -105,7 +105,7 @@ def test_offsets_that_were_not_leased_are_refused(
     _nothing_happened(state, group, 5)
 
 
-def test_a_handler_must_pass_on_which_record_a_row_is(
+def test_a_handler_must_pass_on_the_record_of_each_row(
     group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
 ) -> None:
     topic = make_topic(1)
@@ -129,7 +129,7 @@ def test_a_handler_must_pass_on_which_record_a_row_is(
     ],
     ids=["column", "attribute", "function", "expression"],
 )
-def test_what_spark_cannot_plan_is_an_error_of_the_handler_in_one_line(
+def test_a_handler_that_spark_cannot_plan_is_an_error_in_one_line(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,
@@ -153,7 +153,7 @@ def test_what_spark_cannot_plan_is_an_error_of_the_handler_in_one_line(
 @pytest.mark.parametrize(
     ("lease_id", "told"), [("lease_id + 1000", r"lease_id \d+"), ("null", "lease_id null")]
 )
-def test_rows_under_another_lease_id_are_named(
+def test_rows_with_another_lease_id_are_refused(
     job: ShareGroupJob,
     produce: Produce,
     assigned: Assigned,
@@ -185,7 +185,7 @@ def test_rows_under_another_lease_id_are_named(
     ],
 )
 @pytest.mark.parametrize("delays", [False, True])
-def test_rows_that_say_they_are_of_another_partition_are_named(
+def test_rows_with_another_partition_are_refused(
     job: ShareGroupJob,
     produce: Produce,
     assigned: Assigned,

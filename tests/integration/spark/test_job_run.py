@@ -148,7 +148,7 @@ def test_a_refused_run_does_not_decide_where_its_group_begins(
     assert job.run(progress=False, max_rounds=1).leased == 6
 
 
-def test_a_misspelt_topic_is_said_before_anybody_joins(
+def test_a_missing_topic_is_refused_before_the_member_joins(
     surroundings: Settings, job: Pipeline, database: Database
 ) -> None:
     """No group is made by a run whose topic is not there, and nobody waits for its partitions."""
@@ -379,7 +379,7 @@ def test_ctrl_c_gives_everything_back(
     assert [(lease.suspects, lease.offsets.count) for lease in leased] == [(False, 4), (False, 2)]
 
 
-def test_what_is_wrong_with_a_job_is_one_line(run_command: Callable[..., Result]) -> None:
+def test_an_invalid_job_is_an_error_in_one_line(run_command: Callable[..., Result]) -> None:
     """A module, a job or a form that is not there, and what is no job: said before anything starts."""
     cases = {
         "my_modul:orders": (1, "there is no module my_modul"),

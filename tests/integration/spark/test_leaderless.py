@@ -120,7 +120,7 @@ def test_a_leader_lost_in_a_round_costs_no_delivery(
     assert in_flight(state, group)[1] == (0, 5, before[1][2])
 
 
-def test_what_is_missing_without_a_leader_is_no_gap(
+def test_missing_offsets_of_a_partition_without_a_leader_are_no_gaps(
     group: str, filled: str, brokers: Brokers, assigned: Assigned, run_job: RunJob, state: State
 ) -> None:
     """Whether the log has the records cannot be found out: they are given back, and the others count."""

@@ -47,7 +47,7 @@ def given_back(state: State, group: str, available: int) -> None:
     assert state.figures.verify(group) == []
 
 
-def test_what_was_written_is_what_is_acknowledged(
+def test_a_lease_is_acknowledged_by_its_written_outcomes(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,
@@ -104,7 +104,7 @@ def test_what_was_written_is_what_is_acknowledged(
     assert state.figures.verify(group) == []
 
 
-def test_outcomes_that_need_not_be_what_was_written_are_refused(
+def test_outcomes_that_are_not_read_from_storage_are_refused(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,
@@ -153,7 +153,7 @@ def test_nothing_to_lease_is_an_empty_block(
         assert leased.acknowledge(f"{tmp_path}/out").leased == 0
 
 
-def test_what_a_lease_cannot_be_made_of_is_said_at_once(leasing: Leasing) -> None:
+def test_invalid_arguments_of_a_lease_are_refused_at_once(leasing: Leasing) -> None:
     """Before a session is made or anything is asked for."""
     with pytest.raises(ValueError, match="not an outcome"), leasing(["t"], without_row="ignore"):
         pass

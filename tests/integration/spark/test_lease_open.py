@@ -52,7 +52,7 @@ def keepers() -> Callable[[], list[threading.Thread]]:
     ]
 
 
-def test_open_and_close_are_the_block(
+def test_open_and_close_do_the_same_as_a_block(
     leased: LeasedRecords,
     group: str,
     state: State,

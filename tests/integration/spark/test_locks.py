@@ -290,7 +290,7 @@ KILLED = textwrap.dedent(
 
 
 @pytest.mark.slow
-def test_killed_between_write_and_acknowledgement(
+def test_files_of_a_run_killed_before_its_acknowledgement_do_not_count(
     group: str,
     filled: str,
     aside: Holder,
@@ -322,7 +322,7 @@ def test_killed_between_write_and_acknowledgement(
     assert state.figures.verify(group) == []
 
 
-def test_the_sweep_leaves_what_is_held(
+def test_the_sweep_leaves_the_folders_of_held_leases(
     group: str, filled: str, assigned: Assigned, state: State, spark: SparkSession, output_settings: Settings
 ) -> None:
     """The folder of a write whose lease is still at work is not swept. Without the lease it is, but for what the

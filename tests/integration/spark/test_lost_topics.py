@@ -18,7 +18,7 @@ from tests.fixtures.stack import MakeTopic
 from tests.waiting import wait_until
 
 
-def test_a_topic_made_again(
+def test_a_recreated_topic_is_named_and_others_are_processed(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,
@@ -61,7 +61,7 @@ def test_a_topic_made_again(
     assert "assigned to other members" not in report.remark
 
 
-def test_a_deleted_topic(
+def test_a_deleted_topic_is_named_and_others_are_processed(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,

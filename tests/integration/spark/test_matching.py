@@ -68,7 +68,7 @@ def test_names_are_matched_one_to_one(
         ("other int", "topic string", False, "has no column in common"),
     ],
 )
-def test_what_does_not_match_is_refused(
+def test_columns_that_do_not_match_are_refused(
     spark: SparkSession, table: str, result: str, exact: bool, said: str
 ) -> None:
     """By name, with what is wrong."""

@@ -23,7 +23,7 @@ def another(records: DataFrame) -> DataFrame:
     return all_accepted(records)
 
 
-def test_half_of_the_records_removed_before_a_run(
+def test_records_removed_before_a_run_are_reported_once(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,
@@ -54,7 +54,7 @@ def test_half_of_the_records_removed_before_a_run(
     assert (last.leased, last.lost) == (15, 5)
 
 
-def test_records_removed_during_a_run(
+def test_records_removed_during_a_run_are_counted_once(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,
@@ -77,7 +77,7 @@ def test_records_removed_during_a_run(
     assert (status.accepted, status.lost_records, status.lag) == (50, 50, 0)
 
 
-def test_a_block_reports_losses_too(
+def test_a_lease_reports_lost_records(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,

@@ -14,7 +14,7 @@ from tests import single
 OWN, OTHER = SharePartition("g", "t", 0), SharePartition("g", "t", 1)
 
 
-def test_records_of_others_are_not_said_to_be_released_by_this_run(private_database: Database) -> None:
+def test_records_of_other_members_are_not_reported_as_released(private_database: Database) -> None:
     """A killed run keeps its share-partitions until its session ends: what is left of them, never delivered or given
     back, is not this run's."""
     alter_group_configs(private_database, "g", {"share.auto.offset.reset": "earliest"})
@@ -32,7 +32,7 @@ def test_records_of_others_are_not_said_to_be_released_by_this_run(private_datab
     assert "other members" not in str(why_nothing(state, configs, ["t"], [OWN, OTHER]))
 
 
-def test_a_database_that_is_away_says_nothing_of_dead_letters(private_database: Database) -> None:
+def test_an_unavailable_database_causes_no_warning_of_dead_letters(private_database: Database) -> None:
     """At the end of a block nobody knows whether any wait: the warning does not say that they do."""
     url = private_database.engine.url.set(port=1)
     settings = Settings.load().replace(database_url=url.render_as_string(hide_password=False))

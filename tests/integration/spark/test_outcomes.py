@@ -35,7 +35,7 @@ def rows_of(spark: SparkSession, rows: list[tuple[int, str, int]]) -> DataFrame:
 
 
 @pytest.mark.parametrize("how", ["bitmaps", "sorted", "files"])
-def test_any_rows_are_returned_as_they_are(
+def test_offset_sets_have_the_offsets_of_any_rows(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str
 ) -> None:
     """Random offsets at every edge of a bitmap and far out, shuffled, some twice, outcomes taking turns: as plain
@@ -111,7 +111,7 @@ def two_of(records: DataFrame) -> DataFrame:
     return kept.withColumns({"outcome": fn.lit("accept"), "copy": copies})
 
 
-def test_the_number_of_rows_accepts_nothing(
+def test_a_doubled_row_does_not_count_for_a_missing_one(
     group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
 ) -> None:
     """A handler that leaves out as many records as it doubles: those it left out get what the job says."""

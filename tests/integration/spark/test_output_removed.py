@@ -125,7 +125,7 @@ def test_columns_that_come_and_go_are_named(
         pytest.param(emptied, True, id="by spark-emptied", marks=pytest.mark.deep),
     ],
 )
-def test_what_was_written_is_gone_before_it_is_read_back(
+def test_files_removed_before_the_read_back_end_the_run(
     job: ShareGroupJob,
     holder: Holder,
     run_job: RunJob,
@@ -161,7 +161,7 @@ def test_what_was_written_is_gone_before_it_is_read_back(
     assert (report.accepted, len(report.rounds)) == (RECORDS, 1)
 
 
-def test_it_is_gone_before_a_summary_is_made_of_it(
+def test_files_removed_before_a_summary_end_the_run(
     job: ShareGroupJob, holder: Holder, run_job: RunJob, state: State, sink: Path
 ) -> None:
     """The same where a summary reads it first."""
@@ -177,7 +177,7 @@ def test_it_is_gone_before_a_summary_is_made_of_it(
     assert is_untouched(state, job)
 
 
-def test_a_sink_that_takes_no_file_is_refused_before_anything_is_leased(
+def test_an_unwritable_sink_is_refused_before_anything_is_leased(
     job: ShareGroupJob, holder: Holder, run_job: RunJob, state: State, sink: Path
 ) -> None:
     """A file in the place of its folder."""
@@ -189,7 +189,7 @@ def test_a_sink_that_takes_no_file_is_refused_before_anything_is_leased(
     assert state.figures.leases(job.group) == []
 
 
-def test_a_sink_that_takes_no_file_while_tasks_write_costs_no_delivery(
+def test_a_sink_that_becomes_unwritable_costs_no_delivery(
     job: ShareGroupJob, holder: Holder, run_job: RunJob, state: State, sink: Path
 ) -> None:
     """It is the output's fault, and not the records': however often, they are no suspects, and none is given up."""
@@ -226,7 +226,7 @@ def test_a_folder_with_an_unusual_name_is_local(spark: SparkSession, tmp_path: P
 
 
 @pytest.mark.parametrize("damage", [cut_off, *OTHER_DAMAGE])
-def test_outcomes_of_a_lease_are_gone_before_they_are_acknowledged(
+def test_a_lease_without_its_written_outcomes_is_not_acknowledged(
     job: ShareGroupJob,
     holder: Holder,
     output_settings: Settings,
@@ -249,7 +249,7 @@ def test_outcomes_of_a_lease_are_gone_before_they_are_acknowledged(
 
 
 @pytest.mark.parametrize("damage", [cut_off, *OTHER_DAMAGE])
-def test_a_folder_that_counts_is_gone(
+def test_a_removed_folder_that_counts_is_named_with_its_lease(
     job: ShareGroupJob,
     holder: Holder,
     run_job: RunJob,

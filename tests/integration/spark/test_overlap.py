@@ -136,7 +136,7 @@ def test_the_next_round_is_leased_while_the_last_is_at_work(
     each_once(spark, state, run_job, holder)
 
 
-def test_a_round_that_is_not_begun_in_time_costs_nothing(
+def test_a_round_that_begins_too_late_costs_no_delivery(
     group: str,
     filled: str,
     assigned: Assigned,
@@ -231,7 +231,7 @@ def test_an_error_of_the_last_round_cancels_the_next(
     assert state.figures.describe(group)[0].lag == 0
 
 
-def test_a_handler_that_fails_most_records_costs_neither_round_anything(
+def test_a_handler_that_fails_most_records_costs_neither_round_a_delivery(
     group: str,
     filled: str,
     assigned: Assigned,
@@ -261,7 +261,7 @@ def test_a_handler_that_fails_most_records_costs_neither_round_anything(
         ),
     ],
 )
-def test_two_rounds_end_together(
+def test_a_lost_lock_or_an_interrupt_ends_both_rounds(
     group: str,
     filled: str,
     assigned: Assigned,

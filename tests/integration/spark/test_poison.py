@@ -137,7 +137,7 @@ def one_record_takes_only_itself_along(
         pytest.param(600, within_a_limit, "MemoryError", id="memory", marks=pytest.mark.deep),
     ],
 )
-def test_a_record_that_kills_its_worker_takes_only_itself_along(
+def test_a_record_that_kills_its_worker_fails_alone(
     make_topic: MakeTopic,
     produce: Produce,
     assigned: Assigned,

@@ -132,7 +132,7 @@ def test_every_accepted_row_is_in_the_table_with_its_values(
     assert all(path.name.startswith("sharequeue_lease=-") for path in kept)
 
 
-def test_an_acknowledgement_that_is_refused_takes_the_rows_back(
+def test_a_refused_acknowledgement_rolls_back_the_rows(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,
@@ -286,7 +286,7 @@ def test_a_run_that_ends_early_leaves_no_staging_table(
     assert staging_of(database, table) == []
 
 
-def test_a_copy_that_spark_did_not_count_is_left_behind(
+def test_rows_of_an_attempt_that_spark_did_not_count_are_not_moved(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,
@@ -313,7 +313,7 @@ def test_a_copy_that_spark_did_not_count_is_left_behind(
     assert [row["offset"] for row in rows_of(database, table)] == list(range(30))
 
 
-def test_a_sink_that_cannot_do_it_is_refused_before_anything_is_leased(
+def test_a_missing_or_foreign_table_is_refused_before_anything_is_leased(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,
@@ -397,7 +397,7 @@ def test_a_column_that_the_table_lacks_is_refused_before_anything_is_written(
         ("n bigint generated always as (m * 2) stored, m int", "1L as n", "has n as `generated always`"),
     ],
 )
-def test_what_postgres_would_refuse_later_is_refused_before_it_is_copied(
+def test_incompatible_types_are_refused_before_the_copy(
     group: str,
     make_table: MakeTable,
     state: State,

@@ -169,7 +169,7 @@ def test_published_files_have_each_record_once_with_its_summary(case: Case) -> N
 
 
 @pytest.mark.deep
-def test_a_replay_is_published_into_folders_that_were_brought_together(case: Case) -> None:
+def test_a_replay_is_published_into_compacted_folders(case: Case) -> None:
     """A compacted folder has rows of many leases: those of others stay, and so do their sums."""
     for sink in (case.old.sink, case.old.summary_sink(case.old.summaries[0])):
         assert compact(case.spark, case.settings, case.state, case.old.group, sink)
@@ -229,7 +229,7 @@ def test_a_record_that_was_redriven_is_left_out(
 
 
 @pytest.mark.deep
-def test_what_the_group_has_not_done_yet_is_not_published(
+def test_records_that_the_group_has_not_finished_are_not_published(
     case: Case, produce: Produce, topics: Topics, tmp_path: Path
 ) -> None:
     """It would come again and be there twice; neither is a replay that nobody made, or of another topic."""
@@ -263,7 +263,7 @@ def test_what_the_group_has_not_done_yet_is_not_published(
 
 
 @pytest.mark.deep
-def test_a_compaction_that_was_quicker_leaves_everything_as_it_is(
+def test_a_concurrent_compaction_refuses_the_whole_publication(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The manifest moved meanwhile: the publication is refused as a whole, and can be done again."""

@@ -114,7 +114,7 @@ def test_scattered_offsets_come_with_their_own_count_and_lease(
     )
 
 
-def test_few_offsets_are_looked_up(
+def test_few_offsets_are_read_without_a_join(
     spark: SparkSession, settings: Settings, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a round leases of released records comes without a join; with more of them it is joined."""
@@ -131,7 +131,7 @@ def test_few_offsets_are_looked_up(
 
 
 @pytest.mark.parametrize("offsets", [((0, 100),), ((3, 4), (50, 52), (90, 91))])
-def test_the_next_lease_needs_no_code_of_its_own(
+def test_spark_compiles_a_stage_once_for_all_rounds(
     spark: SparkSession, settings: Settings, filled: str, offsets: tuple[tuple[int, int], ...]
 ) -> None:
     """Spark compiles a stage once for all rounds, whatever lease ids and offsets they have."""
@@ -188,7 +188,7 @@ def test_several_topics_are_kept_apart(
     )
 
 
-def test_more_partitions_than_constants(
+def test_leases_of_many_partitions_come_from_a_join(
     spark: SparkSession, settings: Settings, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beyond a number of partitions their leases come from the join, with the same result."""
@@ -213,7 +213,7 @@ def test_a_record_is_read_completely(spark: SparkSession, settings: Settings, ma
     assert without.columns == leased_records(spark, settings, [lease]).columns
 
 
-def test_nothing_to_read_is_said(spark: SparkSession, settings: Settings) -> None:
+def test_an_empty_list_of_leases_is_refused(spark: SparkSession, settings: Settings) -> None:
     with pytest.raises(ValueError, match="nothing to read"):
         leased_records(spark, settings, [])
 

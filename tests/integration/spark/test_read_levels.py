@@ -89,7 +89,7 @@ def test_a_readers_option_is_refused_before_anything_is_leased(
 
 
 @pytest.mark.rule("R-IL-1")
-def test_a_change_under_the_run_counts_from_its_next_lease_on(
+def test_a_changed_isolation_level_counts_from_the_next_lease_on(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,
@@ -120,7 +120,7 @@ def test_a_change_under_the_run_counts_from_its_next_lease_on(
     ("leased", "after", "accepted", "gaps"),
     [(READ_UNCOMMITTED, READ_COMMITTED, 10, 0), (READ_COMMITTED, READ_UNCOMMITTED, 5, 0)],
 )
-def test_a_change_between_lease_and_read_changes_nothing_of_it(
+def test_a_lease_is_read_at_the_isolation_level_of_its_acquire(
     leased: str,
     after: str,
     accepted: int,
@@ -255,7 +255,7 @@ class _Ahead(State):
 
 
 @pytest.mark.rule("R-IL-2")
-def test_what_is_past_the_last_stable_offset_is_no_gap(
+def test_offsets_past_the_last_stable_offset_are_no_gaps(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,

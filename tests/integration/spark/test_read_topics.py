@@ -58,7 +58,7 @@ def described(records: DataFrame) -> DataFrame:
 
 @pytest.mark.slow
 @pytest.mark.deep
-def test_topics_of_every_kind_in_one_group(
+def test_one_run_processes_topics_of_every_kind(
     group: str,
     make_topic: MakeTopic,
     assigned: Assigned,
@@ -124,7 +124,7 @@ def test_topics_of_every_kind_in_one_group(
     }
 
 
-def test_reader_options_are_the_callers_but_for_what_decides_about_gaps(
+def test_reader_options_do_not_apply_to_the_search_for_gaps(
     spark: SparkSession,
     settings: Settings,
     state: State,

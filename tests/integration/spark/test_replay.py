@@ -134,7 +134,7 @@ def case(
     return Case(job, topic, output_settings, state, topics, spark, database)
 
 
-def test_a_day_is_replayed_from_a_log_in_disorder_and_the_group_stays_as_it_is(case: Case) -> None:
+def test_a_replay_of_a_day_changes_no_figure_of_the_group(case: Case) -> None:
     """Exactly the day's records, wherever they lie; outcomes as figures and files; no figure of the group changes."""
     before = case.figures()
     assert 0 < sum(each.lag for each in before["status"]) < 2 * RECORDS
@@ -168,7 +168,7 @@ def test_a_day_is_replayed_from_a_log_in_disorder_and_the_group_stays_as_it_is(c
     assert not list((Path(root) / "_staging").iterdir())
 
 
-def test_many_windows_are_found_in_one_reading_and_an_empty_one_has_its_folder(case: Case) -> None:
+def test_many_windows_are_replayed_by_one_read_of_the_topic(case: Case) -> None:
     """Days, an overlapping span, and a day without a record."""
     windows = [TimeWindow.of_day(f"2013-01-0{day}") for day in (1, 2, 3, 4)]
     windows.append(TimeWindow(FIRST_DAY, FIRST_DAY + timedelta(days=3), "all"))
@@ -203,7 +203,7 @@ def test_offsets_and_leases_choose_exactly_what_they_name(case: Case) -> None:
         case.replay(since=FIRST_DAY, leases=[1])
 
 
-def test_what_retention_has_removed_is_refused_or_left_out_and_named(case: Case) -> None:
+def test_a_replay_below_the_log_start_is_refused_by_name(case: Case) -> None:
     """Below the log start: the partition and the start; a later time is replayed."""
     delete_before(case.settings, case.topic, 13, partition=1)
     window: dict[str, Any] = {"since": FIRST_DAY, "until": FIRST_DAY + timedelta(days=1)}
@@ -288,7 +288,7 @@ def test_of_two_replays_of_one_day_at_once_the_last_one_is_there(
     assert case.rows(outer.accepted_path) == of_day(0)
 
 
-def test_the_command_replays_and_refuses_what_cannot_be_meant(
+def test_the_replay_command_refuses_invalid_arguments(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A day as JSON; a dry run; a mistake in the words is one line and exit code 2."""

@@ -58,7 +58,7 @@ def handled(spark: SparkSession, on_error: str = "release") -> list[Row]:
     return result.orderBy("offset").collect()
 
 
-def test_what_the_function_raises_is_the_outcome_of_that_record(spark: SparkSession) -> None:
+def test_an_exception_of_the_function_is_the_outcome_of_its_record(spark: SparkSession) -> None:
     """Class and message are the error; a value that does not fit its column, or a name that was not declared, fails
     its record too; a record left out has no row."""
     found = {
@@ -84,7 +84,7 @@ def test_a_time_not_before_goes_with_the_release(spark: SparkSession) -> None:
         Release("later", not_before=NINE.replace(tzinfo=None))
 
 
-def test_what_nobody_named_gets_the_outcome_that_was_asked_for(spark: SparkSession) -> None:
+def test_on_error_decides_about_all_other_exceptions(spark: SparkSession) -> None:
     """`on_error` decides for all but `Reject` and `Release`."""
     outcomes = {row["offset"]: row["outcome"] for row in handled(spark, on_error="reject")}
     assert (outcomes[1], outcomes[2], outcomes[5]) == ("reject", "release", "reject")

@@ -33,7 +33,7 @@ from tests.fixtures.stack import MakeTopic
 Handler = Callable[[DataFrame], DataFrame]
 
 
-def test_every_outcome_ends_where_it_belongs(
+def test_each_outcome_is_in_its_output_and_in_the_state(
     job: ShareGroupJob,
     produce: Produce,
     assigned: Assigned,
@@ -86,7 +86,7 @@ def test_every_outcome_ends_where_it_belongs(
         ({"failed_share": 1.5}, "share of a round"),
     ],
 )
-def test_what_a_job_cannot_be(group: str, changes: dict[str, object], said: str) -> None:
+def test_invalid_settings_of_a_job_are_refused(group: str, changes: dict[str, object], said: str) -> None:
     """A job with a setting that means nothing is refused where it is made."""
     with pytest.raises(ValueError, match=said):
         job_of(group, "t", by_value, **changes)
@@ -116,7 +116,7 @@ def test_partial_sums_count_with_their_lease(
     assert [(row["text"], row["n"]) for row in sums] == [("accept x", 3), ("accept z", 3)]
 
 
-def test_the_budget_bounds_a_round_and_turns_go_round(
+def test_the_budget_bounds_a_round_and_share_partitions_take_turns(
     group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob
 ) -> None:
     """A round leases no more than its budget, and the next one begins with the next share-partition."""
@@ -128,7 +128,7 @@ def test_the_budget_bounds_a_round_and_turns_go_round(
     assert [r.leased for r in report.rounds] == [8, 8, 4]
 
 
-def test_spark_s_jobs_have_the_trace_of_their_run(
+def test_spark_jobs_have_the_trace_of_their_run(
     monkeypatch: pytest.MonkeyPatch,
     spark: SparkSession,
     group: str,

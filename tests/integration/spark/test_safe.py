@@ -238,7 +238,7 @@ def test_records_without_an_outcome_are_an_error_that_names_them(
     assert state.figures.verify(group) == []
 
 
-def test_a_block_that_acknowledges_nothing_says_so(
+def test_a_lease_without_an_acknowledgement_warns(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,
@@ -255,7 +255,7 @@ def test_a_block_that_acknowledges_nothing_says_so(
         assert leased.records.count() == 7
 
 
-def test_nothing_to_lease_says_why(
+def test_a_run_that_leases_nothing_gives_the_reason(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,
@@ -316,7 +316,7 @@ def test_nothing_to_lease_says_why(
     assert f"sharequeue offsets reset --group {late} --topic {topic} --to-earliest --execute" in remark
 
 
-def test_a_handler_that_returns_no_dataframe_says_so(
+def test_a_result_that_is_not_a_dataframe_is_refused(
     group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
 ) -> None:
     """A list, or nothing: what came, what was expected, and nothing was leased."""

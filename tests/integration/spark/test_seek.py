@@ -133,7 +133,7 @@ def test_a_seek_passes_over_records_of_other_groups(
     assert scanned == sought
 
 
-def test_past_the_end_of_the_log_there_is_nothing(
+def test_a_seek_past_the_log_end_returns_nothing(
     spark: SparkSession, settings: Settings, make_topic: MakeTopic, produce: Produce
 ) -> None:
     """As after a topic was made again: what is not there has no row, and silence at the end is an error."""
@@ -147,7 +147,7 @@ def test_past_the_end_of_the_log_there_is_nothing(
         leased_records(spark, settings, [at_the_end], options=options).collect()
 
 
-def test_seeking_is_chosen_where_little_is_wanted_of_much(
+def test_seeking_is_chosen_for_sparse_records(
     spark: SparkSession,
     settings: Settings,
     make_topic: MakeTopic,
@@ -181,7 +181,7 @@ def test_seeking_is_chosen_where_little_is_wanted_of_much(
     assert reads(sparse) == (False, True)
 
 
-def test_log_batches_are_measured(settings: Settings, make_topic: MakeTopic) -> None:
+def test_a_seek_measures_the_records_of_a_batch(settings: Settings, make_topic: MakeTopic) -> None:
     """By what comes with a wanted record; a topic that gives nothing is not sought in."""
     topic = make_topic(1)
     producer = Producer(client_config(settings, linger_ms=5_000) | {"batch.num.messages": 50})
@@ -232,7 +232,7 @@ def test_a_seek_reads_a_header_whose_name_is_not_utf8(settings: Settings, make_t
     ]
 
 
-def test_on_a_cluster_the_rule_must_be_chosen(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_cluster_seeking_must_be_chosen(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Executors may lack confluent-kafka: without a choice, a cluster scans."""
     monkeypatch.setattr(seeking, "batch_records", lambda *_: 1.0)
     segment, wanted = Segment("t", 0, 0, 10**6), {("t", 0): OffsetSet.of((0, 1), (10**6 - 1, 10**6))}
@@ -247,7 +247,7 @@ def test_on_a_cluster_the_rule_must_be_chosen(settings: Settings, monkeypatch: p
 
 
 @pytest.mark.deep
-def test_a_seek_passes_what_was_compacted(
+def test_a_seek_skips_compacted_offsets(
     spark: SparkSession, settings: Settings, make_topic: MakeTopic
 ) -> None:
     """Offsets that compaction took have no record, in batches of which some are left, and in empty ones."""

@@ -188,7 +188,7 @@ def thirds_rejected(records: DataFrame) -> DataFrame:
     return records.select("topic", "partition", "offset", "lease_id", outcome.alias("outcome"))
 
 
-def test_every_sink_has_an_entry() -> None:
+def test_every_exported_sink_has_a_test_of_the_contract() -> None:
     """A sink that is exported and has none would have no test of the contract."""
     assert {*SINKS} == {*registered()}
 

@@ -79,7 +79,7 @@ def test_each_write_of_a_lease_has_a_folder_of_its_own(
     assert set(sweep_outputs(spark, output_settings, state, job)) == both
 
 
-def test_of_two_groups_that_begin_with_one_sink_one_passes(
+def test_of_two_groups_with_one_sink_the_second_is_refused(
     job: ShareGroupJob,
     produce: Produce,
     assigned: Assigned,

@@ -30,7 +30,7 @@ from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, jo
 from tests.fixtures.stack import MakeTopic
 
 
-def test_a_writer_of_the_users_gets_each_lease_and_again_what_was_not_acknowledged(
+def test_a_users_writer_gets_unacknowledged_records_again(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,
@@ -257,7 +257,7 @@ def test_a_column_of_another_type_is_refused_before_anything_is_leased(
     assert found == [(1, None), (2, None), (None, "new"), (None, "again")]
 
 
-def test_columns_bind_when_rows_count(
+def test_columns_are_stored_only_when_their_rows_count(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,

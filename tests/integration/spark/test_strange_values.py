@@ -136,7 +136,7 @@ def test_records_with_timestamps_in_nanoseconds_are_sought(
     assert (report.accepted, report.gaps) == (4, 2)
 
 
-def test_a_timestamp_is_the_one_that_was_written(
+def test_timestamps_before_1582_are_read_as_they_were_written(
     make_topic: MakeTopic, settings: Settings, spark: SparkSession
 ) -> None:
     """Also before 1582, where Spark's connector takes it for a day of another calendar; a seek reads the same."""

@@ -109,7 +109,7 @@ def test_workspace_and_project_name_the_same_location() -> None:
     assert module["location_name"] == project["code_location_name"]
 
 
-def test_the_instance_is_what_dagster_accepts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dagster_accepts_the_instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`dagster.yaml` is valid, keeps its storage where the environment says, and sends no telemetry."""
     # The only function of Dagster that reads a dagster.yaml without opening its storage.
     from dagster._core.instance.config import dagster_instance_config
@@ -123,7 +123,7 @@ def test_the_instance_is_what_dagster_accepts(tmp_path: Path, monkeypatch: pytes
     assert config["concurrency"]["pools"] == {"default_limit": 2, "granularity": "run"}
 
 
-def test_the_group_is_the_pipelines() -> None:
+def test_the_definitions_have_the_names_of_the_pipeline() -> None:
     """The names that definitions repeat, so as not to import Spark, are those of the pipeline."""
     from pipelines.flights.pipeline import flight_delays
 

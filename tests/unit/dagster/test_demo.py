@@ -41,7 +41,7 @@ def logs(*ends: int) -> dict[int, LogOffsets]:
     return {partition: LogOffsets(0, end, end) for partition, end in enumerate(ends)}
 
 
-def test_done_is_when_state_and_broker_agree() -> None:
+def test_the_demo_is_done_when_state_and_broker_agree() -> None:
     """Lag 0 in the state is not enough: the broker may have records the state was not told of."""
     drained = (status(log_end=10, spso=10),)
     assert Position(drained, logs(10)).done
@@ -62,7 +62,7 @@ def test_held_records_are_not_done_and_do_not_wait() -> None:
     assert position.waiting == 0
 
 
-def test_nobody_is_waited_for_when_all_is_done() -> None:
+def test_a_drained_group_waits_for_no_member() -> None:
     """A drained group is not held up by a dead member's session."""
     done = Position((), logs(0))
     result = wait_for_holders(
@@ -71,7 +71,7 @@ def test_nobody_is_waited_for_when_all_is_done() -> None:
     assert result is done
 
 
-def test_waiting_says_who_holds_what_until_nobody_does() -> None:
+def test_waiting_names_the_holders_until_all_locks_are_settled() -> None:
     """Each look that finds holders is told of, and lapsed locks are settled before the next."""
     position = Position((status(log_end=10, lag=10, acquired=10),), logs(10))
     looks = iter([[Holder("run 1a2b", "holds 10 records of flights-0", 0.2)], []])

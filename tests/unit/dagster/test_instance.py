@@ -66,7 +66,7 @@ def test_a_limit_of_the_pool_alone_is_enough(tmp_path: Path) -> None:
         assert missing_settings(instance, "spark") == []
 
 
-def test_a_run_warns_of_it(tmp_path: Path) -> None:
+def test_a_run_warns_of_an_incomplete_instance(tmp_path: Path) -> None:
     """In its own log, before it begins to work."""
     group = share_group("orders")
     asset = accepted_asset(Lineage(group)[ACCEPTED], group, lambda run: dg.MaterializeResult())

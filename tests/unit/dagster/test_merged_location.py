@@ -36,7 +36,7 @@ def location() -> dg.Definitions:
     return dg.Definitions.merge(theirs, share_group_defs(group), share_group_resources())
 
 
-def test_the_executor_is_ours_on_our_jobs_alone(location: dg.Definitions) -> None:
+def test_only_our_jobs_have_our_executor(location: dg.Definitions) -> None:
     """The other jobs, and assets materialized in the UI, keep the location's executor."""
     jobs = location.get_repository_def().get_all_jobs()
     executors = {job.name: job.executor_def.name for job in jobs}
@@ -64,7 +64,7 @@ def test_resources_of_the_usual_names_stay_the_locations(location: dg.Definition
     assert result.output_for_node("report") == "their spark their settings their queue"
 
 
-def test_every_key_of_ours_has_the_prefix() -> None:
+def test_every_resource_key_has_the_prefix() -> None:
     """So none collides with a name that a location may have."""
     given = share_group_resources()
     assert all(key.startswith("sharequeue_") for key in given.resources or {})

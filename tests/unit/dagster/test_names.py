@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from sharequeue.dagster.names import dagster_name, is_dagster_name
 
 
-def test_readable() -> None:
+def test_a_name_keeps_the_words_of_the_group() -> None:
     """A hyphenated group keeps its words."""
     assert dagster_name("flight-delays") == "flight_delays"
 
 
 @given(st.text(min_size=1, max_size=30))
-def test_always_valid_in_dagster(group_id: str) -> None:
+def test_every_group_id_becomes_a_valid_name(group_id: str) -> None:
     """Whatever Kafka accepts as a group id becomes a name that Dagster accepts."""
     assert is_valid_name(dagster_name(group_id))
 
@@ -29,13 +29,13 @@ def test_a_name_that_is_given_is_valid_if_dagster_allows_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("reserved", ["config", "class", "type", "None"])
-def test_reserved_words(reserved: str) -> None:
+def test_a_reserved_word_becomes_a_valid_name(reserved: str) -> None:
     """A group called like a reserved word still has a valid name."""
     assert dagster_name(reserved) == f"{reserved}_"
     assert is_valid_name(dagster_name(reserved))
 
 
-def test_empty_is_refused() -> None:
+def test_an_empty_group_id_is_refused() -> None:
     """The empty group id, which Kafka refuses, has no name."""
     with pytest.raises(ValueError, match="must not be empty"):
         dagster_name("")

@@ -21,7 +21,7 @@ def test_the_library_imports_one_private_name() -> None:
     assert ours == ["from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus"]
 
 
-def test_the_installed_dagster_has_all_of_them() -> None:
+def test_the_installed_dagster_has_all_imported_private_names() -> None:
     for found in private_imports():
         module = importlib.import_module(found.module)
         assert [name for name in found.names if not hasattr(module, name)] == [], found

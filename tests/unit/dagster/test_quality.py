@@ -115,7 +115,7 @@ def test_well_formed_records_pass(validator: Validator) -> None:
     assert failures(validator, *GOOD) == set()
 
 
-def test_missing_headers(validator: Validator) -> None:
+def test_a_missing_header_fails_only_its_check(validator: Validator) -> None:
     """Each of the six headers, and of our two, is missed by the one check when it is absent."""
     names = [*KAFKA_HEADERS, SEQUENCE, BATCH]
     bare = [archived(letter(10 + at, replaced={name: ""})) for at, name in enumerate(names)]
@@ -130,7 +130,7 @@ def test_letters_of_a_deleted_group_need_no_header_of_ours(validator: Validator)
     assert failures(validator, *GOOD, bare) == set()
 
 
-def test_unparseable_headers(validator: Validator) -> None:
+def test_an_unparseable_header_is_named(validator: Validator) -> None:
     """A header that should be a number and is not is named with its problem."""
     names = ["partition", "offset", "delivery.count"]
     broken = [archived(letter(9 + at, replaced={PREFIX + name: "1x"})) for at, name in enumerate(names)]
@@ -140,7 +140,7 @@ def test_unparseable_headers(validator: Validator) -> None:
     ]
 
 
-def test_doubled_record(validator: Validator) -> None:
+def test_a_record_dead_lettered_twice_fails_uniqueness(validator: Validator) -> None:
     """A record that one batch dead-lettered twice fails uniqueness; given up again by a later batch, it does not."""
     assert failures(validator, *GOOD, GOOD[0]) == {"source_coordinates_unique"}
     later = archived(letter(1, replaced={SEQUENCE: "2"}))
@@ -152,7 +152,7 @@ def test_doubled_record(validator: Validator) -> None:
     assert Reconciliation(earlier_run).add(letters) == [*GOOD[:2]]
 
 
-def test_wrong_partition(validator: Validator) -> None:
+def test_a_letter_in_the_wrong_partition_is_found(validator: Validator) -> None:
     """A record in another partition than its source's modulo is found."""
     stray = archived(replace(letter(7), partition=2))
     assert failures(validator, *GOOD, stray) == {"partition_follows_source"}
@@ -166,12 +166,12 @@ def test_a_partition_that_was_right_before_the_topic_grew(validator: Validator) 
     assert failures(validator, *GOOD, stray) == {"partition_follows_source"}
 
 
-def test_another_batch_than_archived(validator: Validator) -> None:
+def test_a_batch_header_other_than_archived_is_found(validator: Validator) -> None:
     """The header is known from Postgres."""
     assert failures(validator, *GOOD, archived(letter(7, replaced={BATCH: "cd"}))) == {"batch_as_archived"}
 
 
-def test_unknown_cause(validator: Validator) -> None:
+def test_an_unknown_cause_is_found(validator: Validator) -> None:
     """A message outside KIP-1191's two is found."""
     assert failures(validator, *GOOD, archived(letter(7, cause="because"))) == {
         "cause_known",
@@ -179,7 +179,7 @@ def test_unknown_cause(validator: Validator) -> None:
     }
 
 
-def test_another_count_or_cause_than_archived(validator: Validator) -> None:
+def test_a_count_or_cause_other_than_archived_is_found(validator: Validator) -> None:
     """What Postgres archived counts, not the limit of today."""
     broken = archived(letter(7, cause=EXHAUSTED, count=4), cause="exhausted", count=5)
     assert failures(validator, *GOOD, broken) == {"delivery_count_as_archived"}
@@ -187,7 +187,7 @@ def test_another_count_or_cause_than_archived(validator: Validator) -> None:
     assert failures(validator, *GOOD, broken) == {"cause_as_archived"}
 
 
-def test_content_other_than_in_the_source(validator: Validator) -> None:
+def test_content_other_than_in_the_source_is_found(validator: Validator) -> None:
     """Key, value and copied headers are each their own check."""
     assert failures(validator, *GOOD, compared=Compared(OTHER, ABSENT, ABSENT)) == {"key_as_source"}
     both = Compared(ABSENT, OTHER, OTHER)
@@ -358,7 +358,7 @@ def test_an_expectation_that_raises_costs_no_other_its_result(tmp_path: Path) ->
     ],
     ids=["twice", "nan", "nested", "no name", "taken"],
 )
-def test_a_suite_that_would_hide_something_is_refused(text: str, says: str, tmp_path: Path) -> None:
+def test_a_suite_with_expectations_that_cannot_fail_is_refused(text: str, says: str, tmp_path: Path) -> None:
     """What JSON would drop, what no value can fail, and names that Dagster would refuse without the suite's path."""
     good = '{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "a"}}'
     path = tmp_path / "suite.json"
@@ -401,7 +401,7 @@ def test_a_suite_stands_beside_its_defs_yaml() -> None:
         assert "dlq_suite.json is not a suite of Great Expectations" in told
 
 
-def test_what_the_checks_keep_is_what_the_next_run_reads() -> None:
+def test_the_next_run_reads_what_the_checks_have_stored() -> None:
     """Findings, positions and counts, with the commands that fit in a check's table."""
     at, asset = SharePartition("g", "flights", 0), dg.AssetKey(DQ)
     lost = LetterFinding("missing", None, None, "flights", 0, 4)
@@ -438,7 +438,7 @@ def test_a_finding_stays_until_the_topic_has_lost_its_letter() -> None:
     assert left(110, 40).findings == [lost]
 
 
-def test_drift_needs_a_minimum() -> None:
+def test_drift_of_a_few_letters_is_not_reported() -> None:
     """Volume by its factor, causes by their share, and nothing of a few letters."""
     bounds = Drift(min_records=100)
 
@@ -456,7 +456,7 @@ def test_drift_needs_a_minimum() -> None:
     ]
 
 
-def test_a_log_end_that_was_overtaken_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_position_past_the_log_end_is_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what stays ahead of its log is called so."""
     ends = iter([0, 0, 2])
 

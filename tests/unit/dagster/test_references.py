@@ -28,13 +28,13 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("text", ["", "jobs", "jobs.orders", ":handle", "jobs.orders:", "a b:c", "jobs:a.b"])
-def test_another_form_is_refused(text: str) -> None:
+def test_an_invalid_reference_is_refused(text: str) -> None:
     with pytest.raises(NoSuchObject, match=r"not of the form MODULE:NAME, such as my_module:orders"):
         Reference.parse(text)
 
 
 @pytest.mark.parametrize("name", ["handle", "later", "spark", "path"])
-def test_what_the_text_binds_is_there(module: Path, name: str) -> None:
+def test_names_that_the_text_binds_are_found(module: Path, name: str) -> None:
     """Assigned, defined or imported names are found, and nothing is run to find them."""
     Reference.parse(f"jobs.orders:{name}").check()
 
@@ -66,7 +66,7 @@ def test_a_syntax_error_of_a_module_is_reported_with_its_line(module: Path, text
         Reference.parse("jobs.orders:handle").check()
 
 
-def test_a_module_that_makes_its_names_is_taken_at_its_word(module: Path) -> None:
+def test_names_of_a_module_with_import_star_are_not_checked(module: Path) -> None:
     """`import *` may bind anything."""
     module.write_text("from os.path import *\n")
     Reference.parse("jobs.orders:join").check()
@@ -80,7 +80,9 @@ def test_loading_gives_the_object_or_says_what_is_missing() -> None:
         Reference.parse("os.nothing:join").load()
 
 
-def test_a_parse_that_python_spoils_is_done_again(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parse_that_fails_by_a_fault_of_python_is_repeated(
+    module: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A fault of Python 3.11, which comes and goes, is no fault of the module's."""
     spoilt, parse = [True], ast.parse
 

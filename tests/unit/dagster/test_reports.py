@@ -43,7 +43,7 @@ def test_delivery_counts_are_summed_over_partitions() -> None:
     assert "![108 at 1, 2 at 5 deliveries" in shown(metadata["histogram"])
 
 
-def test_the_keys_are_the_same_when_nothing_happened() -> None:
+def test_the_keys_of_a_materialization_do_not_depend_on_activity() -> None:
     """Every materialization has the same keys, so that a plot over time has no holes."""
     assert reports.delivery_counts([]).keys() == reports.delivery_counts(COUNTS).keys()
 
@@ -77,7 +77,7 @@ def test_the_report_has_numbers_then_pictures_then_tables() -> None:
     assert not {"int", "NoneType", "MarkdownMetadataValue"} & set(kinds[kinds.index("TableMetadataValue") :])
 
 
-def test_a_thousand_share_partitions_are_no_longer_report() -> None:
+def test_the_report_of_a_thousand_share_partitions_is_bounded() -> None:
     """The table has those that lag most, and SPSO is no number of its own any more."""
     metadata = reports.spso_and_lag(report(1_000, 0), [])
     rows = metadata["share_partitions"].records
@@ -85,7 +85,7 @@ def test_a_thousand_share_partitions_are_no_longer_report() -> None:
     assert not [key for key in metadata if key.startswith("spso_")]
 
 
-def test_days_that_are_over_are_listed() -> None:
+def test_finished_days_are_listed() -> None:
     """What the journal was rolled up to is there after the journal itself is gone."""
     day = Day(date(2026, 11, 20), "flights", 2, 40, 1, 12, 500, 480, 3, 4, 500, 520, 0, 1)
     (row,) = reports.spso_and_lag(report(1, 1), [day])["by_day"].records
@@ -93,7 +93,7 @@ def test_days_that_are_over_are_listed() -> None:
     assert (row.data["leases"], row.data["accepted_first"], row.data["spso"]) == (12, 480, 500)
 
 
-def test_held_dead_letters_say_why() -> None:
+def test_held_dead_letters_are_listed_with_the_reason() -> None:
     """What could not be written is counted and listed with the reason."""
     at = SharePartition("g", "flights", 2)
     report = DeadLetterReport(

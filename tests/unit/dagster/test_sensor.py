@@ -127,7 +127,7 @@ def tick(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, asked_of
     return look
 
 
-def test_the_broker_is_only_asked_for_topics_without_state(tick: Tick, asked_of_broker: list[str]) -> None:
+def test_the_broker_is_only_queried_for_topics_without_state(tick: Tick, asked_of_broker: list[str]) -> None:
     """As the page on automation says; all else is read in Postgres. What a first run would find is lag."""
     for found in (work(part(lag=5, ready_records=5)), work(part())):
         tick(found)
@@ -139,7 +139,7 @@ def test_the_broker_is_only_asked_for_topics_without_state(tick: Tick, asked_of_
     assert set(asked_of_broker) == {"flights"}
 
 
-def test_a_broker_that_the_daemon_cannot_read_holds_no_run_up(tick: Tick) -> None:
+def test_a_broker_that_the_daemon_cannot_reach_delays_no_run(tick: Tick) -> None:
     """A run may have other rights, or another network: it is requested, and what it would find is not in the lag."""
     for found, known in ((work(), 0), (work(part(lag=5, ready_records=5, topic="other")), 5)):
         requested = tick(found, shown=False)
@@ -147,7 +147,7 @@ def test_a_broker_that_the_daemon_cannot_read_holds_no_run_up(tick: Tick) -> Non
         assert json.loads(requested.cursor)["lag_records"] == known
 
 
-def test_work_requests_a_run(tick: Tick) -> None:
+def test_waiting_records_request_one_run(tick: Tick) -> None:
     """One run, tagged with the group's own name, for all share-partitions."""
     answer = tick(work(part(lag=5, ready_records=5), part(lag=7, ready_records=7, partition=1)))
     (request,) = answer.run_requests
@@ -178,7 +178,7 @@ def test_work_requests_a_run(tick: Tick) -> None:
         (work(), None),
     ],
 )
-def test_the_reason_not_to_run_is_said(found: GroupWork, says: str | None) -> None:
+def test_a_tick_without_a_run_has_the_reason(found: GroupWork, says: str | None) -> None:
     """In the words that the sensor's page in the UI shows; None where a run is wanted."""
     reason = nothing_to_do(share_group("orders"), found)
     assert reason is None if says is None else says in str(reason)
@@ -201,7 +201,7 @@ def ended(*statuses: dg.DagsterRunStatus) -> list[Any]:
     ]
 
 
-def test_what_did_not_help_is_not_repeated_at_once(instance: dg.DagsterInstance) -> None:
+def test_a_run_that_changed_nothing_is_followed_by_a_pause(instance: dg.DagsterInstance) -> None:
     """A failed run, a cancelled one, and one that changed nothing are followed by a pause; progress is not."""
     given = LagSensor(pause_after_failure_seconds=300)
     status = dg.DagsterRunStatus
@@ -225,7 +225,7 @@ def test_a_run_that_ended_in_the_future_delays_nothing(instance: dg.DagsterInsta
 
 
 @STRANGE_CURSORS
-def test_a_cursor_that_a_person_has_set_stops_no_sensor(tick: Tick, cursor: str) -> None:
+def test_a_cursor_set_by_hand_stops_no_sensor(tick: Tick, cursor: str) -> None:
     """What is not of ours in it is left out, and the next cursor is ours again."""
     found = work(part(ready_records=5))
     requested = tick(found, set_to=cursor, min_lag=10, max_age_seconds=60)
@@ -286,7 +286,7 @@ def test_a_tick_has_the_reason_of_the_failed_run(instance: dg.DagsterInstance) -
         assert str(reason).endswith(f". The reason: {expected}")
 
 
-def test_a_topic_that_nobody_knows_is_tried_once(
+def test_an_unknown_topic_is_tried_once_an_hour(
     tick: Tick, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first run makes a group's share-partitions; one that found no topic is not repeated at every tick, but
@@ -336,7 +336,7 @@ def test_a_schedule_requests_no_run_beside_an_active_one(tmp_path: Path, no_envi
         assert tick(instance).skip_message == f"run {run.run_id} of orders is started"
 
 
-def test_an_outage_is_a_line_and_pauses_grow(tick: Tick, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_is_one_line_and_its_pauses_grow(tick: Tick, monkeypatch: pytest.MonkeyPatch) -> None:
     """While Postgres is away, nothing is asked before its time; then it is, and all is forgotten when it is back."""
     away, now = OperationalError("select", {}, Exception("no route\nto host")), [1000.0]
     monkeypatch.setattr("time.time", lambda: now[0])

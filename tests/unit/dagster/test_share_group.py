@@ -90,7 +90,7 @@ def test_a_group_topics_and_a_pipeline_are_enough() -> None:
     assert {spec.tags[GROUP_TAG] for spec in found.values()} == {"orders"}
 
 
-def test_two_queues_on_one_topic_stand_side_by_side() -> None:
+def test_two_queues_on_one_topic_do_not_collide() -> None:
     """Nothing of theirs collides, and both depend on the topic's external asset."""
     found = specs(loaded(MINIMAL, {**MINIMAL, "group": "orders-audit"}))
     assert len(found) == 10
@@ -180,7 +180,7 @@ def test_a_project_may_define_its_topics_itself() -> None:
     assert both["orders"].group_name == "kafka"
 
 
-def test_what_is_stored_where_is_known_before_the_first_run() -> None:
+def test_the_storage_of_each_asset_is_known_before_the_first_run() -> None:
     """The reports name their view and its columns; the dead letters name their topic."""
     every = specs(loaded(with_letters("orders", "orders", "dlq")))
     report = every["orders/spso_and_lag"].metadata
@@ -251,7 +251,7 @@ def test_materialize_all_neither_redrives_nor_publishes() -> None:
         assert [node.name for node in defs.resolve_job_def(job).nodes] == [f"orders_{asset}"]
 
 
-def test_groups_that_dagster_could_not_tell_apart_are_refused() -> None:
+def test_groups_with_one_name_in_dagster_are_refused() -> None:
     told = refused({**MINIMAL, "group": "a-b"}, {**MINIMAL, "group": "a.b"})
     assert "the share groups 'a-b' and 'a.b' both get the name 'a_b' in Dagster" in told
     assert re.search(r"set `name` of one of them \(\S+/queue0/defs.yaml:2, \S+/queue1/defs.yaml:2\)", told)
@@ -367,7 +367,7 @@ def test_dg_check_yaml_allows_what_loads(given: dict[str, Any]) -> None:
     assert problems(**given) == {}
 
 
-def test_the_schema_has_the_fields_of_a_component_of_ones_own() -> None:
+def test_the_schema_has_the_fields_of_a_custom_component() -> None:
     class Audited(ShareGroupComponent):
         auditor: str = "nobody"
 
@@ -460,7 +460,7 @@ def test_an_observed_queue_is_stale_after_a_day() -> None:
     assert specs(loaded(MINIMAL))["orders/accepted"].freshness_policy is None
 
 
-def test_a_component_of_ones_own_changes_the_run_and_the_looks() -> None:
+def test_a_custom_component_changes_the_run_and_the_assets() -> None:
     """`execute` and `get_asset_spec` are meant to be overridden."""
 
     class Audited(ShareGroupComponent):
@@ -517,7 +517,7 @@ def test_leases_become_a_short_tag() -> None:
     assert lease_tag_value(range(0, 200, 2)).endswith(",… (100 leases)")
 
 
-def test_names_are_refused_without_a_load_too() -> None:
+def test_python_users_get_the_errors_of_names_that_yaml_users_get() -> None:
     """Python users get the same errors as YAML's."""
     with pytest.raises(ValueError, match="topics must have at least one topic"):
         share_group("orders", topics=[])

@@ -15,7 +15,7 @@ def messages(instance: dg.DagsterInstance, run_id: str) -> list[str]:
     return [entry.message for entry in instance.all_logs(run_id) if entry.message in (AT_WORK, CLOSED)]
 
 
-def test_a_run_gives_signs_from_its_first_step_to_its_last(
+def test_a_run_gives_signs_of_life_from_its_first_step_to_its_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From a thread, also while a step is busy; at its end it says that it has closed the state."""
@@ -40,7 +40,7 @@ def test_a_run_gives_signs_from_its_first_step_to_its_last(
     assert closed == CLOSED
 
 
-def test_a_storage_that_is_away_fails_no_run(tmp_path: Path) -> None:
+def test_an_unavailable_storage_fails_no_run(tmp_path: Path) -> None:
     """Its signs are missing, and nothing else."""
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         run = instance.add_run(dg.DagsterRun("job", status=dg.DagsterRunStatus.STARTED))

@@ -21,7 +21,7 @@ LOST = "Job aborted due to stage failure: Task 0 in stage 1.0 failed: java.io.IO
         ),
     ],
 )
-def test_an_error_of_the_store(text: str, kind: type[Exception]) -> None:
+def test_an_error_of_the_object_store_is_output_not_reachable(text: str, kind: type[Exception]) -> None:
     with (
         pytest.raises(OutputNotReachable, match="its deliveries were given back") as raised,
         failed_by_store("s3a://b"),
@@ -38,7 +38,7 @@ def test_an_error_of_the_store(text: str, kind: type[Exception]) -> None:
         "org.apache.hadoop.hdfs is what a record says",
     ],
 )
-def test_an_error_of_a_handler(text: str) -> None:
+def test_an_error_of_a_handler_stays_as_it_is(text: str) -> None:
     with pytest.raises(RuntimeError) as raised, failed_by_store("s3a://b"):
         raise RuntimeError(text)
     assert str(raised.value) == text
@@ -56,14 +56,14 @@ FOLDER = "/data/orders/leases=8-1-0a"
         "org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a directory: file:/data/orders",
     ],
 )
-def test_an_error_of_a_folder_of_this_machine(text: str) -> None:
+def test_an_error_that_names_the_folder_is_output_not_reachable(text: str) -> None:
     """It names the folder of the write, which nothing else does."""
     with pytest.raises(OutputNotReachable, match="cannot be written to") as raised, failed_by_store(FOLDER):
         raise RuntimeError(text)
     assert type(raised.value) is OutputNotReachable
 
 
-def test_what_a_handler_reads_is_not_the_output() -> None:
+def test_a_missing_file_of_a_handler_is_not_an_error_of_the_output() -> None:
     """A file of its own that is not there, in a task that writes to the folder."""
     text = (
         f"Task failed while writing rows to file:{FOLDER}.\nCaused by: java.io.FileNotFoundException: "

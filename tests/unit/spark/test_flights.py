@@ -28,7 +28,7 @@ def test_keys_are_placed_by_kafkas_own_hash(key: bytes, signed: int) -> None:
     assert murmur2(key) == signed & 0xFFFFFFFF
 
 
-def test_the_year_is_what_the_demo_says_it_is() -> None:
+def test_the_flights_have_the_counts_that_the_demo_names() -> None:
     """336,776 flights: 8,255 cancelled, 1,175 that left and have no arrival delay, 327,346 others."""
     year = flights()
     cancelled = year["dep_time"].isna()
@@ -74,7 +74,7 @@ def test_the_next_year_goes_to_the_same_partitions() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 5000, FLIGHTS, FLIGHTS + 3, 2 * FLIGHTS + 100])
-def test_the_length_is_known_from_where_the_logs_end(count: int) -> None:
+def test_the_number_of_produced_flights_follows_from_the_log_ends(count: int) -> None:
     """Partitions that hold the first n records say n, also past the end of the year."""
     ends = np.bincount(partitions_of(0, count), minlength=PARTITIONS).tolist()
     assert length(ends) == count

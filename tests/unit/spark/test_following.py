@@ -140,7 +140,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return made
 
 
-def test_it_runs_when_there_is_something_and_waits_when_not(world: World) -> None:
+def test_a_follower_runs_only_when_records_wait(world: World) -> None:
     """The first run tries the handler, whatever waits; then a look decides, and no run finds nothing."""
     world.waits = [NOTHING, NOTHING, NOTHING, READY, NOTHING, READY]
     world.runs = [report()]
@@ -176,7 +176,7 @@ def test_a_notification_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(world.ran) == 3
 
 
-def test_what_others_were_assigned_is_not_ours(world: World) -> None:
+def test_records_assigned_to_other_members_start_no_run(world: World) -> None:
     """Records of a share-partition that is not assigned to the member start no run."""
     world.runs = [report()]
     world.waits = [NOTHING, *[replace(READY, partition=1)] * 4]
@@ -185,7 +185,7 @@ def test_what_others_were_assigned_is_not_ours(world: World) -> None:
     assert not world.waits
 
 
-def test_what_a_run_can_do_nothing_about_is_left_for_a_while(world: World) -> None:
+def test_a_run_that_leased_nothing_is_not_repeated_at_once(world: World) -> None:
     """A run that leased nothing is not repeated on the same figures before the next look in its own time."""
     world.waits = [READY] * 30
     world.runs = [report()] * 30
@@ -202,7 +202,7 @@ def test_what_a_run_can_do_nothing_about_is_left_for_a_while(world: World) -> No
         Py4JError("Job aborted due to stage failure"),
     ],
 )
-def test_an_outage_is_waited_out_with_one_line(
+def test_an_outage_and_its_end_are_logged_once(
     world: World, outage: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An outage and its end are each logged once."""
@@ -216,7 +216,7 @@ def test_an_outage_is_waited_out_with_one_line(
     assert said[-1] == "group g: recovered"
 
 
-def test_who_was_forgotten_joins_again(world: World) -> None:
+def test_an_expired_member_joins_again(world: World) -> None:
     """Also when the service is away at first: nothing is leased before it has joined."""
     world.member.lost.set()
     world.member.joins = [CoordinatorNotAvailable("no service"), CoordinatorNotAvailable("no service")]
@@ -225,7 +225,7 @@ def test_who_was_forgotten_joins_again(world: World) -> None:
     assert (world.member.joined, world.looks) == (3, 1)
 
 
-def test_servers_that_are_away_are_waited_for_at_the_start(
+def test_a_follower_waits_for_unavailable_servers_at_its_start(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As after a reboot: nothing is opened twice, a service that comes last is waited for too, and one line says
@@ -252,7 +252,7 @@ def test_servers_that_are_away_are_waited_for_at_the_start(
     assert (len(begun), world.member.joined, len(world.ran)) == (3, 3, 1)
 
 
-def test_a_mistake_ends_it_only_at_the_start(world: World) -> None:
+def test_a_mistake_ends_a_follower_only_at_its_start(world: World) -> None:
     """Later the same error is an outage: the name server may be away."""
     world.follower.mistaken = lambda error: "host" in str(error)
     world.member.joins = [CoordinatorNotAvailable("no such host")]
@@ -273,7 +273,7 @@ def test_a_mistake_ends_it_only_at_the_start(world: World) -> None:
         SparkNotReady("the session has ended"),
     ],
 )
-def test_what_a_person_has_to_mend_ends_it(world: World, error: Exception) -> None:
+def test_an_error_that_needs_an_action_ends_a_follower(world: World, error: Exception) -> None:
     """As it ends a run."""
     world.runs = [error]
     with pytest.raises(type(error)):
@@ -281,7 +281,7 @@ def test_what_a_person_has_to_mend_ends_it(world: World, error: Exception) -> No
     assert len(world.ran) == 1
 
 
-def test_a_topic_that_is_lost_is_said_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_topic_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """And again where it was there in between."""
     lost = {"orders": UnknownTopicId("orders was made again")}
     looks = [{}, lost, lost, {}, lost]

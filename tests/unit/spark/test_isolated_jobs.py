@@ -181,7 +181,7 @@ def test_executors_that_are_lost_for_the_whole_and_its_parts_cost_one_delivery(r
     ]
 
 
-def test_a_record_that_is_alone_ends_a_run_in_which_nothing_has_worked(rounds: Rounds) -> None:
+def test_a_crash_on_a_single_record_ends_a_run_without_a_success(rounds: Rounds) -> None:
     """The handler may be the cause as well. The message says so first, and a few lines of Spark's come last."""
     with pytest.raises(ProcessKilled) as raised:
         rounds.round([leased(1, 1)], [EXITED])
@@ -194,7 +194,7 @@ def test_a_record_that_is_alone_ends_a_run_in_which_nothing_has_worked(rounds: R
     assert [number for number, refund, _ in rounds.kept.given_back if not refund] == [1]
 
 
-def test_a_record_that_is_alone_does_not_end_a_run_that_works(rounds: Rounds) -> None:
+def test_a_crash_on_a_single_record_does_not_end_a_run_with_a_success(rounds: Rounds) -> None:
     """Other records were processed, so it is the cause: it fails until its last delivery, and then it is named."""
     rounds.round([leased(1, 2), leased(2, 2)], [None, EXITED])
     for deliveries in range(2, LIMIT + 1):
@@ -231,7 +231,7 @@ def test_an_exception_of_a_task_ends_the_run_as_it_is(rounds: Rounds) -> None:
     assert rounds.kept.given_back == []
 
 
-def test_without_the_rule_each_round_costs_a_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_failed_share_none_each_failed_round_costs_a_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
     """With `failed_share=None` nothing is given back with a delivery; the run ends all the same."""
     rounds = Rounds(monkeypatch, stop_alike=False)
     rounds.round([leased(1, 10)], [EXITED])
@@ -243,7 +243,7 @@ def test_without_the_rule_each_round_costs_a_delivery(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("records", "deliveries"), [(60_000, 1), (3750, 2), (235, 3), (15, 4), (9, 5), (1, 1)]
 )
-def test_the_number_of_parts_is_that_of_the_state(records: int, deliveries: int) -> None:
+def test_a_warning_names_as_many_parts_as_the_state_makes(records: int, deliveries: int) -> None:
     """As many as the state will make of the lease."""
     size = part_size(records, LIMIT - deliveries) if deliveries < LIMIT else 1
     assert parts_of(leased(1, records, deliveries), LIMIT) == -(-records // size)

@@ -23,7 +23,7 @@ def test_a_missing_method_is_found_in_sparks_error() -> None:
     )
 
 
-def test_a_follower_does_not_wait_until_jars_fit() -> None:
+def test_jars_that_do_not_fit_end_a_follower() -> None:
     """Time does not cure it."""
     assert not _can_wait(JarsDoNotFit("the jars do not fit together"))
     assert not JarsDoNotFit.retriable
@@ -40,6 +40,8 @@ def test_a_follower_does_not_wait_until_jars_fit() -> None:
         ("4.10.0-SNAPSHOT", "4.2.0", True),
     ],
 )
-def test_a_delta_that_cannot_read_its_checkpoints_is_known(delta: str, spark: str, reads: bool) -> None:
+def test_versions_of_delta_that_cannot_read_their_checkpoints_are_known(
+    delta: str, spark: str, reads: bool
+) -> None:
     """By the versions of Delta and Spark."""
     assert reads_checkpoints(delta, spark) is reads

@@ -37,7 +37,7 @@ def test_a_sink_without_a_name_is_named_after_the_users_function(handler: Any, s
     assert pipeline(group="orders", topics=["orders"])(handler).sink == sink
 
 
-def test_one_topic_may_be_a_text() -> None:
+def test_a_single_topic_may_be_a_string() -> None:
     """It is one topic, as for `lease`, and not as many as it has letters; none is refused where the job is made."""
     assert pipeline(group="g", topics="orders")(handled).topics == ("orders",)
     with pytest.raises(ValueError, match="at least one topic"):

@@ -30,7 +30,7 @@ def test_a_file_without_dictionaries_is_read(tmp_path: Path, text: str) -> None:
     }
 
 
-def test_a_file_that_arrow_cannot_read_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_file_that_arrow_cannot_read(tmp_path: Path) -> None:
     """The caller then lets Spark read it."""
     file = tmp_path / "part-0.parquet"
     file.write_bytes(b"PARE" * 10)

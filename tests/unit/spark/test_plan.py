@@ -45,7 +45,7 @@ def test_every_leased_offset_is_read_once_and_in_few_scans(
 
 
 @given(SETS, st.integers(1, 5))
-def test_as_little_as_possible_is_read_in_vain(offsets: OffsetSet, max_scans: int) -> None:
+def test_scans_read_as_few_unleased_offsets_as_possible(offsets: OffsetSet, max_scans: int) -> None:
     """No way of cutting the hull in at most `max_scans` pieces covers the set with fewer offsets."""
     scans = plan_scans({("t", 0): offsets}, max_scans=max_scans, near=0)
     holes = [b[0] - a[1] for a, b in zip(offsets.ranges, offsets.ranges[1:], strict=False)]
@@ -55,7 +55,7 @@ def test_as_little_as_possible_is_read_in_vain(offsets: OffsetSet, max_scans: in
 
 
 @given(SETS, st.integers(1, 5), st.integers(1, 500))
-def test_reading_over_near_holes_costs_no_more_than_they_hold(
+def test_reading_over_near_holes_is_bounded_by_the_scans_it_saves(
     offsets: OffsetSet, max_scans: int, near: int
 ) -> None:
     """What reading over near holes adds is bounded by the cuts it saved, each no longer than `near`."""
@@ -85,11 +85,11 @@ def test_a_scan_becomes_the_options_of_the_connector() -> None:
     }
 
 
-def test_nothing_leased_is_no_scan() -> None:
+def test_an_empty_lease_needs_no_scan() -> None:
     assert plan_scans({}) == ()
     assert plan_scans({("t", 0): EMPTY}) == ()
 
 
-def test_no_scan_at_all_is_refused() -> None:
+def test_a_limit_of_no_scan_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one scan"):
         plan_scans({}, max_scans=0)

@@ -17,14 +17,14 @@ BEGUN = Progress(1, "write", 1000, 0, 2.0, None)
 DONE = Progress(1, "done", 1000, 1000, 2.0, 3500)
 
 
-def test_a_line_says_rate_and_lag() -> None:
+def test_a_line_of_progress_has_rate_and_lag() -> None:
     """Before the first round has ended, there is neither."""
     assert str(BEGUN) == "round 1: write 1,000 records"
     assert str(DONE) == "round 1: 1,000 records done, 500/s, lag 3,500"
     assert str(Progress(2, "acquire", 0, 1000, 4.0, None)) == "round 2: acquire, 1,000 records done, 250/s"
 
 
-def test_a_line_a_round_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_round_writes_a_line_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     """Where there is no terminal; stdout has the results alone. Nothing at all when it is switched off."""
     for wanted in (True, False):
         with shown_progress(wanted) as told:
@@ -38,7 +38,7 @@ def test_a_line_a_round_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> No
     assert heard == [BEGUN]
 
 
-def test_a_line_changes_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_one_line_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends with what was said last."""
 
     class Terminal(io.StringIO):
@@ -77,7 +77,7 @@ class Gone(io.StringIO):
 
 
 @pytest.mark.parametrize("stderr", ["pipe", "terminal", "closed", "none"])
-def test_no_run_fails_because_nobody_looks(
+def test_a_closed_stderr_fails_no_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stderr: str
 ) -> None:
     """A pipe or a terminal that is gone, a stderr that was closed, or none at all; and stdout stays for results."""

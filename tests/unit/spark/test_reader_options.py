@@ -83,7 +83,7 @@ def test_an_invalid_value_is_refused_before_anything_is_leased(
         ReaderOptions.of(given)
 
 
-def test_what_decides_about_gaps_gets_only_options_that_say_how_to_connect() -> None:
+def test_the_search_for_gaps_uses_only_connection_options() -> None:
     """Fetches, tasks and seeks are those of the library."""
     connecting = {
         "kafka.security.protocol": "SSL",

@@ -16,7 +16,7 @@ def settings_of(**given: str) -> Settings:
     return Settings({"registry": {name.replace("_", "."): value for name, value in given.items()}})
 
 
-def test_a_schema_is_asked_for_once_and_one_that_is_not_there_again(registry_server: RegistryServer) -> None:
+def test_a_schema_is_requested_once_and_a_missing_one_each_time(registry_server: RegistryServer) -> None:
     """An id means the same for ever; one that a registry does not have may be registered later. The latest of a
     subject is asked for each time."""
     registry_server.register("orders-value", {"type": "string"}, 7)
@@ -33,7 +33,7 @@ def test_a_schema_is_asked_for_once_and_one_that_is_not_there_again(registry_ser
         registry.latest("lorries-value")
 
 
-def test_what_passes_is_tried_again_and_what_does_not_is_an_error_without_a_password(
+def test_an_outage_of_a_registry_is_retried_and_no_error_has_a_password(
     registry_server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two answers of 503, and another address that does not answer, are passed over."""
@@ -61,7 +61,7 @@ def test_a_404_of_another_server_is_an_error_not_a_missing_schema(
 
 
 @pytest.mark.parametrize("login", ["ada:se:cret", "Bearer secret"])
-def test_the_login_of_the_settings_is_for_their_registry_alone(
+def test_the_login_is_sent_only_to_the_registry_of_the_settings(
     registry_server: RegistryServer, login: str
 ) -> None:
     """With another address it is not sent."""
@@ -78,7 +78,7 @@ def test_the_login_of_the_settings_is_for_their_registry_alone(
         assert Registry(registry_server.url, user_info=login, settings=settings_of()).schema(7) is not None
 
 
-def test_settings_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_settings_of_a_registry_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """No address, a scheme that is none, a setting that there is not."""
     with pytest.raises(SettingMissing, match="set SHAREQUEUE_REGISTRY_URL"):
         Registry(settings=settings_of())

@@ -19,14 +19,14 @@ from sharequeue.spark.replays.selection import (
 )
 
 
-def test_a_day_is_as_long_as_it_is_in_its_time_zone() -> None:
+def test_a_day_has_23_hours_where_clocks_go_forward() -> None:
     """23 hours where clocks go forward; named after itself."""
     day = TimeWindow.of_day("2013-03-31", "Europe/Berlin")
     assert (day.until_ms - day.since_ms, day.name) == (23 * 3_600_000, "2013-03-31")
     assert TimeWindow.of_day("2013-03-31").since_ms == 1_364_688_000_000
 
 
-def test_the_hour_that_comes_twice_is_two_hours() -> None:
+def test_an_hour_that_clocks_repeat_is_two_windows() -> None:
     """Clocks show 02:00 at the beginning and at the end of the first one."""
     zone = ZoneInfo("Europe/Berlin")
     two = datetime(2012, 10, 28, 2, tzinfo=zone)
@@ -35,7 +35,7 @@ def test_the_hour_that_comes_twice_is_two_hours() -> None:
     assert first.until_ms == second.since_ms
 
 
-def test_a_window_has_a_name_of_its_own() -> None:
+def test_each_window_has_its_own_name() -> None:
     begin = datetime(2013, 1, 1, 6, tzinfo=UTC)
     assert TimeWindow(begin, begin + timedelta(hours=1)).name == "20130101T060000Z-20130101T070000Z"
     assert TimeWindow(begin.replace(hour=0), begin.replace(hour=0) + timedelta(days=1)).name == "2013-01-01"
@@ -48,7 +48,7 @@ def test_a_time_between_two_milliseconds_is_rounded_up() -> None:
     assert TimeWindow(begin, begin + timedelta(seconds=1)).since_ms == 1_356_998_400_001
 
 
-def test_offsets_and_leases_are_read() -> None:
+def test_offsets_and_lease_ids_are_parsed() -> None:
     assert parse_offsets(["orders:0:5-9", "orders:0:3", "a.b:2:0"]) == {
         ("orders", 0): OffsetSet.of((3, 4), (5, 10)),
         ("a.b", 2): OffsetSet.of((0, 1)),
@@ -61,29 +61,29 @@ def test_offsets_and_leases_are_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["orders", "orders:0", "orders:0:9-5", "orders:0:-1", ":0:1"])
-def test_other_offsets_are_refused(text: str) -> None:
+def test_invalid_offsets_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected TOPIC:PARTITION:FIRST-LAST"):
         parse_offsets([text])
 
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "0-99999999"])
-def test_other_leases_are_refused(text: str) -> None:
+def test_invalid_lease_ids_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="lease"):
         parse_leases([text])
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "_x", "a/b", "a:b", "x" * 201])
-def test_what_is_no_folder_is_no_name(name: str) -> None:
+def test_the_name_of_a_replay_must_be_a_folder_name(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be the name of a replay"):
         checked_name(name)
 
 
-def test_a_day_is_a_date() -> None:
+def test_a_day_must_be_a_date() -> None:
     with pytest.raises(ValueError, match="is not a day"):
         TimeWindow.of_day("today")
 
 
-def test_a_report_is_what_its_file_says() -> None:
+def test_a_replay_report_is_read_from_its_file() -> None:
     partition = ReplayedPartition("orders", 0, "id", OffsetSet.of((1, 3), (5, 6)))
     report = ReplayReport("g", "s", "n", "at 3 offsets", (partition,), "/out", 2, 4, 0, 1, 0, ("gone",), 6)
     assert ReplayReport.of_plain(report.plain()) == report

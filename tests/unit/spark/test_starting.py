@@ -50,12 +50,12 @@ def settings(host: str) -> Settings:
         OperationalError("select", {}, Exception("connection refused")),
     ],
 )
-def test_a_host_that_nobody_knows_is_a_mistake(error: Exception, host: str, mistake: bool) -> None:
+def test_an_unknown_host_is_a_mistake(error: Exception, host: str, mistake: bool) -> None:
     """A server that does not respond is waited for, and so is a name server."""
     assert is_mistake(error, settings(host)) is mistake
 
 
-def test_what_a_server_refuses_for_good_is_a_mistake() -> None:
+def test_a_permanent_refusal_by_a_server_is_a_mistake() -> None:
     """A login, a parameter, a topic; a server that has no connection left may have one soon."""
     for refusal in (LOGIN, PARAMETER, FULL):
         refused = OperationalError("select", {}, ConnectionRefused("no", refusal))

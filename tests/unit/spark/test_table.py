@@ -16,7 +16,7 @@ def a_round(number: int, **changes: int) -> RoundReport:
     return RoundReport(number=number, lease_ids=(1,), stage_seconds={"write": 2.0}, **figures)
 
 
-def test_numbers_stand_to_the_right() -> None:
+def test_numbers_are_aligned_to_the_right() -> None:
     """Text is aligned; a missing value is a dash, as in the command's tables."""
     shown = Table("title", ("name", "records"), [("a", 1_000_000), ("bcd", None)], ("a remark", None))
     assert shown.text() == "title\nNAME    RECORDS\na     1,000,000\nbcd           -\na remark"
@@ -29,7 +29,7 @@ def test_a_long_table_ends_with_the_last_rows() -> None:
     assert lines[-1] == "(3 rows before these are not shown)"
 
 
-def test_a_run_shows_a_row_a_round() -> None:
+def test_the_table_of_a_run_has_a_row_for_each_round() -> None:
     """What is rare has a column only where there is some; what is to be known stands below."""
     rounds = (a_round(1), a_round(2, lost=7))
     figures: dict[str, Any] = {**total(rounds), "lost": 0}
@@ -54,14 +54,14 @@ def test_a_run_shows_a_row_a_round() -> None:
     assert "LOST" not in str(report.rounds[0])
 
 
-def test_drained_is_said_where_nothing_is_left_at_all() -> None:
+def test_a_drained_run_says_what_other_members_hold() -> None:
     """A run that has nothing more to lease, while other members hold records, says how many."""
     ended = RunReport(group="g", drained=True, seconds=1.0)
     assert str(ended).splitlines()[0].endswith("accepted, drained")
     assert str(replace(ended, lag=3)).splitlines()[0].endswith("accepted, lag 3")
 
 
-def test_a_sweep_is_a_list_that_shows_itself() -> None:
+def test_the_result_of_a_sweep_is_a_list_that_prints_as_a_table() -> None:
     """It is compared and walked over as lists."""
     removed = Removed(["a", "b"], dry_run=True)
     assert removed == ["a", "b"]

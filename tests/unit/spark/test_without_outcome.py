@@ -15,7 +15,7 @@ LEASE: Any = SimpleNamespace(lease_id=1, share_partition="orders-0")
 ONE = OffsetSet.of((7, 8))
 
 
-def test_dropped_is_named_only_where_it_helps() -> None:
+def test_the_error_names_without_row_only_for_records_without_a_row() -> None:
     """It is the outcome of a record without a row; an unknown outcome is corrected in the handler."""
     unknown = SeenOutcomes({}, 0, ONE, 1, unknown={"acept": ONE})
     with pytest.raises(HandlerError, match=r"^1 record \(orders-0 7\) got the outcome 'acept'") as of_unknown:
