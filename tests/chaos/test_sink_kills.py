@@ -102,7 +102,7 @@ def forked(stack: StackInfo) -> Iterator[Forked]:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_killed_at_a_step_of_the_second_lease(filled: Filled, forked: Forked, step: Step) -> None:
+def test_a_run_killed_at_any_step_writes_each_record_once(filled: Filled, forked: Forked, step: Step) -> None:
     """Dead there, the second lease's rows are in the table exactly if its acknowledgement was committed; the next
     run brings the rest, each record once."""
     assert filled.start(forked, step, 2) == -signal.SIGKILL
@@ -115,7 +115,7 @@ def test_killed_at_a_step_of_the_second_lease(filled: Filled, forked: Forked, st
 
 
 @pytest.mark.parametrize("after", [0, pytest.param(3, marks=pytest.mark.deep)])
-def test_a_commit_whose_reply_is_lost_is_not_done_twice(filled: Filled, after: int) -> None:
+def test_a_commit_with_a_lost_reply_is_not_repeated(filled: Filled, after: int) -> None:
     """The connection is cut in the reply to the commit: the transaction is repeated, sees that it was committed, and
     writes nothing more."""
     url = filled.database.engine.url

@@ -80,7 +80,7 @@ def registry(registry_server: RegistryServer) -> Registry:
     return Registry(registry_server.url, settings=Settings({}))
 
 
-def test_several_schemas_in_one_lease(
+def test_records_of_several_schemas_are_decoded_in_one_lease(
     group: str,
     registry: Registry,
     registry_server: RegistryServer,
@@ -118,7 +118,7 @@ def test_several_schemas_in_one_lease(
     assert replayed.records == len(VALUES)
 
 
-def test_in_a_lease_with_a_schema_of_the_readers_own(
+def test_a_lease_is_decoded_by_the_readers_own_schema(
     group: str,
     registry: Registry,
     make_topic: MakeTopic,
@@ -140,9 +140,7 @@ def test_in_a_lease_with_a_schema_of_the_readers_own(
         assert {row[0].partition(" (")[0] for row in keys} == {"key: not in the registry's format"}
 
 
-def test_what_is_null_in_every_field_is_no_failure(
-    spark: SparkSession, registry_server: RegistryServer
-) -> None:
+def test_a_record_of_nulls_is_decoded(spark: SparkSession, registry_server: RegistryServer) -> None:
     """Spark's `from_avro` gives the same for a record of nulls and for bytes that do not decode. Schemas that are no
     records work, too, with a registry and without."""
     note = {"type": "record", "name": "Note", "fields": [{"name": "text", "type": ["null", "string"]}]}
@@ -286,7 +284,7 @@ def test_bytes_after_the_value_are_refused(spark: SparkSession, registry_server:
     assert {row["outcome"] for row in plain} == {"reject"}
 
 
-def test_what_cannot_be_decoded_at_all_is_refused(
+def test_invalid_arguments_of_a_decoder_are_refused(
     spark: SparkSession, registry_server: RegistryServer
 ) -> None:
     """No reader's schema, one that is none, one with types from elsewhere, values that are no registry's."""

@@ -112,7 +112,7 @@ def ends(ui: Webserver, backfill_id: str) -> str:
     return status()
 
 
-def test_three_days_cancelled_resumed_and_executed_again(
+def test_resumed_and_repeated_backfills_equal_a_clean_one(
     demo: tuple[DemoStack, Webserver], told: list[str]
 ) -> None:
     """What a clean backfill made, one that was cancelled and resumed makes too, and one executed again; the

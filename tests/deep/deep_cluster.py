@@ -106,7 +106,7 @@ def test_executors_have_what_the_archive_brings(
 
 
 @pytest.mark.parametrize("fails", [True, False], ids=["fails", "twice"])
-def test_a_task_that_is_done_twice_counts_once(
+def test_a_task_that_runs_twice_counts_once(
     group: str,
     filled: str,
     cluster: Cluster,
@@ -126,7 +126,7 @@ def test_a_task_that_is_done_twice_counts_once(
     assert ledger(state, spark, group) == {(0, 1), (1, 0)}
 
 
-def test_a_worker_that_is_killed_takes_nothing_along(
+def test_a_killed_worker_loses_no_record(
     group: str, filled: str, cluster: Cluster, state: State, spark: SparkSession, own_settings: Settings
 ) -> None:
     """A worker dies with its executor half-way through a task: the other worker does all."""
@@ -233,7 +233,7 @@ def test_executors_seek_what_is_far_apart(
     ]
 
 
-def test_what_the_executors_open_towards_postgres_is_bounded(
+def test_connections_of_executors_to_postgres_are_bounded(
     group: str,
     filled: str,
     stack: StackInfo,

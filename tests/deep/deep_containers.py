@@ -164,7 +164,7 @@ def test_migrate_brings_up_the_schema(containers: Containers) -> None:
         ("dagster", "select", "select from sharequeue.audit_trail"),
     ],
 )
-def test_a_login_may_what_its_process_does_and_no_more(
+def test_a_login_has_only_the_rights_of_its_process(
     containers: Containers, login: str, may: str, may_not: str
 ) -> None:
     """A right that it has, and one that only another process has."""
@@ -202,7 +202,7 @@ def test_each_process_is_logged_in_as_itself(containers: Containers, stack: Stac
     assert {"sharequeue_serve"} <= found <= {"sharequeue_serve", "sharequeue_jobs", "dagster"}
 
 
-def test_who_looks_does_so_as_a_reader(containers: Containers) -> None:
+def test_reports_are_read_by_the_login_of_readers(containers: Containers) -> None:
     """The command of the container `reports` answers. What its login may not do is shown above."""
     containers.start("reports")
     wait_until(lambda: containers.completed("reports-1"), 60, "the groups")
@@ -218,7 +218,7 @@ def test_the_webserver_loads_the_code_location(containers: Containers) -> None:
     assert entry == {"name": "sharequeue", "locationOrLoadError": {"__typename": "RepositoryLocation"}}
 
 
-def test_the_daemon_stays(containers: Containers) -> None:
+def test_the_daemon_runs_without_complaints(containers: Containers) -> None:
     """Its heartbeats were seen, or the stack would not be up; it goes on, and complains about nothing."""
     assert containers.running["dagster-daemon-1"].poll() is None
     assert "Traceback" not in containers.log("dagster-daemon-1")

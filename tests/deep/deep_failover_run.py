@@ -147,7 +147,7 @@ def outcome(process: subprocess.Popen[bytes], log: Path) -> str:
     [("on", 0.0), ("on", 6.0), ("local", 1.0)],
     ids=["at once", "later", "not waited for"],
 )
-def test_a_run_of_a_pipeline(
+def test_a_failover_during_a_run_loses_no_record(
     servers: Servers, tmp_path: Path, told: list[str], setting: str, away_s: float
 ) -> None:
     """The primary dies in the midst of a run's rounds. What the run says is true of itself; after the next run every
@@ -184,7 +184,7 @@ def test_a_run_of_a_pipeline(
     )
 
 
-def test_a_program_that_leases(servers: Servers, tmp_path: Path, told: list[str]) -> None:
+def test_a_failover_during_leases_loses_no_record(servers: Servers, tmp_path: Path, told: list[str]) -> None:
     """A loop of leases in Python, the primary dead in the midst: each record is written at least once, and at the end
     all is acknowledged."""
     name = "leased"
@@ -205,7 +205,7 @@ def test_a_program_that_leases(servers: Servers, tmp_path: Path, told: list[str]
     told.append(f"a program that leases over a failover, away 3 s more: {ended}; {runs} more")
 
 
-def test_a_consumer(servers: Servers, tmp_path: Path, told: list[str]) -> None:
+def test_a_consumer_continues_after_a_failover(servers: Servers, tmp_path: Path, told: list[str]) -> None:
     """It goes on by itself, and is told of no record twice that it is done, by a standby that is waited for."""
     name = "consumed"
     fill(servers.settings, name)

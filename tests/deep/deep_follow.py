@@ -39,7 +39,7 @@ def orders(records):
 
 
 @pytest.mark.slow
-def test_servers_go_and_come_and_it_goes_on(stack_home: Path, tmp_path: Path, told: list[str]) -> None:
+def test_a_follower_continues_after_each_outage(stack_home: Path, tmp_path: Path, told: list[str]) -> None:
     """Each server is killed in turn while it waits, is away for a while, and comes back; a record that is produced
     after that is worked on by the same process. SIGTERM ends it with 143, its member has left, nothing is held."""
     environment = {"SHAREQUEUE_JARS": str(jars_folder())}
@@ -96,7 +96,7 @@ def test_servers_go_and_come_and_it_goes_on(stack_home: Path, tmp_path: Path, to
 
 
 @pytest.mark.slow
-def test_everything_starts_at_once(stack_home: Path, tmp_path: Path) -> None:
+def test_a_follower_waits_for_servers_that_start_later(stack_home: Path, tmp_path: Path) -> None:
     """As after a reboot: it is started while no server is there, waits, and works when they have come."""
     environment = {"SHAREQUEUE_JARS": str(jars_folder())}
     up(stack_home, say, environment=environment)

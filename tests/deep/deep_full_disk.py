@@ -131,7 +131,7 @@ def case(
     return Case(job, assigned(topic), settings.replace(output=disk.folder / "output"), state, topics, spark)
 
 
-def test_full_before_the_run(case: Case, disk: Disk) -> None:
+def test_a_full_disk_refuses_a_run_before_its_lease(case: Case, disk: Disk) -> None:
     """Nothing is leased, for there is no room to mark whose the sink is."""
     disk.fill()
     with pytest.raises(OutputFull, match="full: free some space, and start again"):
@@ -142,7 +142,7 @@ def test_full_before_the_run(case: Case, disk: Disk) -> None:
     assert case.ends_well()
 
 
-def test_full_while_tasks_write(case: Case, disk: Disk) -> None:
+def test_a_disk_that_fills_during_a_write_costs_no_delivery(case: Case, disk: Disk) -> None:
     """Nothing is acknowledged, and the deliveries are given back; also when it was so several times."""
     for _ in range(6):  # more often than a record may be delivered
         with pytest.raises(OutputFull, match="full: free some space, and start again"):
@@ -152,7 +152,7 @@ def test_full_while_tasks_write(case: Case, disk: Disk) -> None:
     assert case.ends_well()
 
 
-def test_a_disk_that_is_full_in_a_lease_block(case: Case, disk: Disk) -> None:
+def test_a_disk_that_fills_during_a_lease_gives_it_back(case: Case, disk: Disk) -> None:
     """`leased.write` says it by the same name, and the block gives all back."""
     job = case.job
     with (
@@ -185,7 +185,7 @@ def test_a_disk_that_is_full_in_a_lease_block(case: Case, disk: Disk) -> None:
     ("number", "kind"),
     [(errno.ENOSPC, OutputFull), (errno.EDQUOT, OutputFull), (errno.EIO, OutputNotReachable)],
 )
-def test_a_disk_that_is_full_at_the_flush(
+def test_nothing_counts_if_the_disk_is_full_at_the_flush(
     case: Case, disk: Disk, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
 ) -> None:
     """Some file systems take what is written and refuse it at fsync: nothing counts then either."""

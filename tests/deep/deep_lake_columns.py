@@ -164,7 +164,7 @@ def test_a_record_beyond_the_limits_of_a_table_is_rejected_and_the_others_go_on(
     assert run_job(job, holder).accepted == 3
 
 
-def test_what_does_not_match_a_table_any_more_waits_with_nothing_removed(
+def test_rows_that_no_longer_fit_their_table_wait_in_files(
     lake: Lake, lake_topic: str, group: str, assigned: Assigned, run_job: RunJob, output_settings: Settings
 ) -> None:
     """A column is renamed after its rows were acknowledged: the next run is refused by name before it leases, and
@@ -200,7 +200,7 @@ def test_what_does_not_match_a_table_any_more_waits_with_nothing_removed(
     assert lake.rows().where("uid = cast(offset as string)").count() == 2 * RECORDS
 
 
-def test_a_table_that_was_altered_after_it_took_a_transfer_holds_up_nobody(
+def test_a_table_altered_after_a_transfer_delays_no_run(
     lake: Lake, lake_topic: str, group: str, assigned: Assigned, run_job: RunJob
 ) -> None:
     """The run ended between the table's commit and the note of it, and a column was renamed then: the number is in

@@ -127,7 +127,7 @@ def gated(rows: DataFrame, gate: Path, asked: Path) -> DataFrame:
     [("delta", "reading"), ("iceberg", "reading"), ("iceberg", "publishing"), ("iceberg", "committing")],
     indirect=["lake"],
 )
-def test_who_wakes_up_late_adds_nothing(
+def test_a_late_process_adds_no_rows(
     lake: Lake,
     lake_topic: str,
     group: str,

@@ -28,7 +28,7 @@ RECORDS = 1_000
 
 
 @pytest.mark.parametrize("seek", ["never", "always"])
-def test_a_broker_that_dies_inside_a_round(
+def test_a_broker_lost_during_a_round_does_not_end_the_run(
     seek: str, private_database: Database, settings: Settings, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The run accepts the records of the other broker, and names the partition. The next one leaves it out at once:
@@ -83,7 +83,7 @@ def test_a_broker_that_dies_inside_a_round(
             assert topics.offsets("t", patience=0) == {0: LogOffsets(0, RECORDS, RECORDS)}
 
 
-def test_a_topic_without_any_leader(tmp_path: Path) -> None:
+def test_a_topic_without_leaders_is_named(tmp_path: Path) -> None:
     """Its offsets are an error that says so, not that no broker answers."""
     jars = jars_folder() / "broker"
     with own_broker(tmp_path / "a", jars) as here, own_broker(tmp_path / "b", jars, beside=here) as dying:

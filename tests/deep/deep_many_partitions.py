@@ -44,7 +44,7 @@ def produce(work: Work, topic: str) -> None:
 
 
 @pytest.mark.timeout(0)
-def test_three_consumers(
+def test_three_consumers_finish_each_record_at_its_second_delivery(
     settings: Settings, database: Database, group: str, topic: str, told: list[str]
 ) -> None:
     """Each record is released once and then accepted or rejected, while the partitions move from one member to three:
@@ -94,7 +94,7 @@ def test_three_consumers(
 
 
 @pytest.mark.timeout(0)
-def test_runs(
+def test_two_runs_finish_each_record_at_its_second_delivery(
     settings: Settings,
     database: Database,
     service: str,

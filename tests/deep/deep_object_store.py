@@ -162,9 +162,7 @@ def test_a_store_is_written_once(case: Case, s3: S3) -> None:
     assert not [key for key in s3.keys(bucket) if key not in files and "/_state/" not in key]
 
 
-def test_what_was_written_and_not_acknowledged_counts_nowhere(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_were_not_acknowledged_do_not_count(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process ends between the write and the acknowledgement: no reader finds anything, the next run brings each
     record once, and the sweep removes what the first one left, and nothing else."""
 
@@ -233,7 +231,9 @@ def test_a_replay_is_published(case: Case) -> None:
     assert found == {"first": len(ACCEPTED) - 16, "second": 20}
 
 
-def test_rows_go_on_into_a_table(case: Case, make_table: MakeTable, database: Database, state: State) -> None:
+def test_rows_in_a_store_are_moved_into_a_table(
+    case: Case, make_table: MakeTable, database: Database, state: State
+) -> None:
     """A sink that is a table takes the rows from the store, and their files go."""
     table = make_table('partition int, "offset" bigint, note text')
     job = replace(case.job, destination=PostgresTable(table), summaries=())
@@ -254,7 +254,7 @@ def test_rows_go_on_into_a_table(case: Case, make_table: MakeTable, database: Da
         ("jars", "sharequeue jars fetch s3a"),
     ],
 )
-def test_what_is_wrong_with_the_store_is_said_before_anything_is_leased(
+def test_an_unusable_store_is_refused_before_anything_is_leased(
     group: str,
     on_s3: str,
     make_topic: MakeTopic,
@@ -301,7 +301,7 @@ def test_what_is_wrong_with_the_store_is_said_before_anything_is_leased(
 
 
 @pytest.mark.parametrize("output", ["hdfs"], indirect=True)
-def test_a_store_that_is_full_is_said_and_no_record_pays(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_store_costs_no_delivery(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """A quota of HDFS: full before the run, and full as soon as tasks write. Both are an error by that name, nothing
     is acknowledged, and with room again each record comes at its first delivery."""
     root = case.files._path(case.settings.output)

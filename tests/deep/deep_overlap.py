@@ -76,7 +76,7 @@ KILLED = textwrap.dedent(
         (3, "acquire"),
     ],
 )
-def test_a_driver_killed_with_two_rounds_in_flight(
+def test_a_driver_killed_with_two_rounds_loses_no_record(
     number: int,
     stage: str,
     group: str,

@@ -51,7 +51,7 @@ def binaries(series: str) -> tuple[str, Path]:
 
 
 @pytest.mark.parametrize("series", SERIES)
-def test_the_state_and_the_sink(series: str, told: list[str]) -> None:
+def test_the_state_and_the_sink_work_on_this_postgres(series: str, told: list[str]) -> None:
     """What passes on the newest Postgres passes on this one."""
     version, programs = binaries(series)
     count = passed(TESTS, SHAREQUEUE_TEST_POSTGRES=str(programs))

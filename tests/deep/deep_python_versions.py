@@ -32,7 +32,7 @@ TESTS = (
 
 
 @pytest.mark.parametrize("version", [each for each in VERSIONS if not sys.version.startswith(f"{each}.")])
-def test_the_project_on_another_python(version: str, tmp_path: Path, told: list[str]) -> None:
+def test_the_project_works_on_another_python(version: str, tmp_path: Path, told: list[str]) -> None:
     """What passes with the environment's Python passes with this one."""
     python = shutil.which(f"python{version}")
     assert python, f"python{version} is not on PATH: install it"

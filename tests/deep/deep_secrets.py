@@ -150,7 +150,7 @@ def serving(marked: Marked, log: Path) -> Iterator[str]:
         marked.look("the log of the service", log.read_text())
 
 
-def test_what_is_printed_of_objects(marked: Marked) -> None:
+def test_no_repr_and_no_error_has_a_secret(marked: Marked) -> None:
     """No repr and no error has a secret: of settings, addresses, clients, the database, the application."""
     settings = marked.settings
     with contextlib.ExitStack() as opened:
@@ -187,7 +187,7 @@ def test_what_is_printed_of_objects(marked: Marked) -> None:
         marked.look("an error of the database", "".join(traceback.format_exception(unreachable.value)))
 
 
-def test_what_commands_and_the_service_say(
+def test_no_output_of_commands_and_service_has_a_secret(
     marked: Marked, tmp_path: Path, caplog: pytest.LogCaptureFixture, private_database: Database
 ) -> None:
     """Commands that work, and that find no database, no broker and no service; the service's log and answers; the
@@ -245,7 +245,7 @@ def test_what_commands_and_the_service_say(
     marked.look("the audit log", json.dumps([row["row"] for row in rows], default=str))
 
 
-def test_what_a_job_and_dagster_keep(
+def test_no_record_of_a_job_or_dagster_has_a_secret(
     marked: Marked,
     make_topic: MakeTopic,
     tmp_path: Path,

@@ -224,7 +224,7 @@ def test_the_main_path(place: Place, kind: str, private_database: Database, spar
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_seek_is_let_in_as_a_scan_is(
+def test_a_seek_logs_in_as_a_scan_does(
     place: Place, kind: str, private_database: Database, spark: SparkSession
 ) -> None:
     """The same way, where Spark's tasks have clients of librdkafka instead of the connector."""
@@ -245,7 +245,7 @@ def test_a_seek_is_let_in_as_a_scan_is(
     ],
     ids=str,
 )
-def test_what_is_wrong_is_said_in_seconds(
+def test_a_refused_login_is_named_in_seconds(
     place: Place,
     kind: str,
     changed: dict[str, str | None],
@@ -359,7 +359,7 @@ def test_poll_raises_a_rejected_login(place: Place, private_database: Database) 
             consumer.commit_sync()
 
 
-def test_tokens_of_a_program(place: Place, private_database: Database) -> None:
+def test_a_callback_for_tokens_serves_all_clients(place: Place, private_database: Database) -> None:
     """A consumer's `oauth_cb` gives tokens to all its clients: the one that reads and the one that asks."""
     settings = place("tokens")
     plain = settings.replace(kafka={}, bootstrap_servers=place.secured.broker.address())

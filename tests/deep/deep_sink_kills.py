@@ -103,7 +103,7 @@ def filled(private_database: Database, settings: Settings, group: str, topic: st
     return Filled(private_database, settings, group, topic, records=6000)
 
 
-def test_ten_random_kills(filled: Filled, stack: StackInfo) -> None:
+def test_ten_random_kills_leave_each_record_once(filled: Filled, stack: StackInfo) -> None:
     """Ten drains, one after the other, each killed at a random moment: in a copy, between two statements, in a
     commit. Each record counts once."""
     killed = 0

@@ -31,7 +31,7 @@ TESTS = (
 
 
 @pytest.mark.parametrize("series", [SERIES[CONNECTOR][0], SERIES[CONNECTOR][-1]])
-def test_the_leased_job_sinks_and_dead_letters(series: str, tmp_path: Path, told: list[str]) -> None:
+def test_jobs_sinks_and_dead_letters_work_on_this_spark(series: str, tmp_path: Path, told: list[str]) -> None:
     """What passes with the environment's Spark passes with this series."""
     folder = tmp_path / "pyspark"
     count = passed(TESTS, PYTHONPATH=with_packages(folder, f"pyspark=={series}.*"))
@@ -40,7 +40,7 @@ def test_the_leased_job_sinks_and_dead_letters(series: str, tmp_path: Path, told
 
 
 @pytest.mark.parametrize("series", sorted({*SERIES["delta"]} & {*SERIES["iceberg"]}))
-def test_lakes_of_any_age(series: str, tmp_path: Path) -> None:
+def test_lakes_of_any_age_work_on_this_spark(series: str, tmp_path: Path) -> None:
     """The jars of a series work with its newest Spark through all that a table does by age."""
     passed(
         ["--deep", "tests/deep/deep_lake_ages.py"],

@@ -85,7 +85,7 @@ def test_a_pipeline_runs_in_the_session_of_the_batch(
     assert state.figures.verify(group) == []
 
 
-def test_a_lease_in_a_stream_of_the_same_topic(
+def test_a_lease_works_in_a_stream_of_its_topic(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,
@@ -119,7 +119,7 @@ def test_a_lease_in_a_stream_of_the_same_topic(
     assert accepted == [20, 10]
 
 
-def test_a_stream_that_is_stopped_in_the_middle(
+def test_a_stopped_stream_leaves_no_suspects(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,

@@ -154,7 +154,7 @@ def test_parquet_keeps_every_type(
 
 
 @pytest.mark.parametrize("partition", [None, "moment", "local", "day", "double", "fraction", "text"])
-def test_a_table_of_a_lakehouse_keeps_what_it_can_have(
+def test_a_lakehouse_table_keeps_every_type_that_it_has(
     lake: Lake,
     topic: str,
     group: str,
@@ -180,7 +180,7 @@ def test_a_table_of_a_lakehouse_keeps_what_it_can_have(
     assert_same(lake.rows(), names, spark)
 
 
-def test_a_postgres_table_keeps_what_it_can_have(
+def test_a_postgres_table_keeps_every_type_that_it_has(
     topic: str,
     group: str,
     assigned: Assigned,
@@ -253,7 +253,7 @@ def test_nanoseconds_of_json_are_cut_to_microseconds(
 @pytest.mark.parametrize(
     ("sink", "name"), [(sink, name) for sink, names in NOT_IN.items() for name in sorted(names - {"nested"})]
 )
-def test_a_type_that_a_sink_cannot_have_is_refused_before_anything_is_leased(
+def test_a_type_that_a_sink_lacks_is_refused_before_anything_is_leased(
     sink: str,
     name: str,
     topic: str,

@@ -66,7 +66,7 @@ def drained(demo_stack: DemoStack, request: pytest.FixtureRequest) -> Drained:
     return Drained(demo_stack, figures, printed, assert_drained(demo_stack))
 
 
-def test_every_flight_is_where_it_belongs(drained: Drained) -> None:
+def test_every_flight_has_one_outcome(drained: Drained) -> None:
     """Accepted, rejected and exhausted flights make up the whole input; none twice, none lost."""
     assert len(drained.fate.accepted) == drained.figures.accepted
     assert len(drained.fate.rejected) == drained.figures.rejected
@@ -153,7 +153,7 @@ def test_a_second_demo_has_nothing_to_do(drained: Drained) -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("drained", [pytest.param(ALL, id="all")], indirect=True)
-def test_new_records_are_done_alone(drained: Drained) -> None:
+def test_a_run_leases_only_new_records(drained: Drained) -> None:
     """After more flights were produced, a run leases just those."""
     with drained.stack.database() as database:
         before = State(database).outputs.counted(GROUP, TOPIC)

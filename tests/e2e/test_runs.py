@@ -97,7 +97,7 @@ def test_a_run_whose_process_is_killed_is_retried(served: Served) -> None:
     assert_drained(demo)
 
 
-def test_runs_of_one_group_side_by_side(served: Served) -> None:
+def test_concurrent_runs_of_one_group_share_its_records(served: Served) -> None:
     """A click on "Materialize" and the job at the same time: each is one process, has the group's tags and does its
     part; a third run waits in the queue. The summary of both fails, and all else is made; what failed is executed
     again."""

@@ -153,7 +153,7 @@ def test_a_pipeline_is_handled_as_in_a_run(queue: Queue, spark: SparkSession) ->
     assert {each.lag for each in queue.state.figures.describe("g")} == {0}
 
 
-def test_a_handler_that_breaks_its_contract(queue: Queue, spark: SparkSession) -> None:
+def test_a_handler_that_breaks_its_contract_gives_its_lease_back(queue: Queue, spark: SparkSession) -> None:
     """A record without a row is an error unless the job says what it gets; what was leased has then been given
     back."""
     queue.produce("t", ["a", "b"])
