@@ -7,7 +7,7 @@ The figures and their columns are those of `sharequeue.domain.figures`, the rema
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
@@ -79,6 +79,20 @@ STATES: tuple[Column, ...] = (
 )
 
 
+KEYS: tuple[Column, ...] = (
+    text("GROUP"),
+    text("TOPIC"),
+    number("PARTITION"),
+    text("KEY-HASH"),
+    number("FIRST-OFFSET"),
+    text("STATE"),
+    number("HELD"),
+    moment("SINCE"),
+    moment("UNTIL", wide=True),
+)
+MOST_KEYS = 1_000
+
+
 @click.command()
 @settings_options
 @answers(
@@ -90,12 +104,15 @@ STATES: tuple[Column, ...] = (
     moment("CREATED-AT", wide=True),
     moment("LAST-WRITTEN-AT", wide=True),
     text("REMARK", wide=True),
-    views={"--members": MEMBERS, "--state": STATES},
+    views={"--members": MEMBERS, "--state": STATES, "--keys": KEYS},
 )
 @groups_option()
 @topic_option
 @click.option("--members", is_flag=True, help="Show the members instead.")
 @click.option("--state", is_flag=True, help="Show one row for each group instead: state, lag, rate.")
+@click.option(
+    "--keys", is_flag=True, help="Show the open keys of groups ordered by key instead, the oldest first."
+)
 def describe(
     settings: Settings,
     output: Output,
@@ -103,6 +120,7 @@ def describe(
     topics: Sequence[str],
     members: bool,
     state: bool,
+    keys: bool,
 ) -> None:
     """Show the share-partitions of groups: start, lag, records in flight, and outcomes.
 
@@ -110,13 +128,16 @@ def describe(
     is not initialised yet. RATE, of --state, is the number of records that ended per second since the first report
     of the last hour.
     """
-    if sum((bool(topics), members, state)) > 1:
-        raise click.UsageError("--topic, --members, --state: give only one of them")
+    if sum((bool(topics), members, state, keys)) > 1:
+        raise click.UsageError("--topic, --members, --state, --keys: give only one of them")
     with Database.open(settings) as database:
         groups, now = named.of(database), State(database).now()
         if members:
             found = [row for group in groups for row in _members(database, group)]
             output.view("--members").rows(found, now=now)
+            return
+        if keys:
+            _show_keys(output, State(database), groups, now)
             return
         statuses = {group: State(database).figures.describe(group) for group in groups}
         watch = TopicWatch.read(database)
@@ -226,6 +247,20 @@ def _state(
         **({} if statuses else {"lag": None}),
         "remark": "; ".join(line.text for line in lines_of(remarks)) or None,
     }
+
+
+def _show_keys(output: Output, state: State, groups: Sequence[str], now: datetime) -> None:
+    """Show the oldest open keys of each group."""
+    rows: list[dict[str, Any]] = []
+    for group in groups:
+        found = state.figures.open_keys(group, MOST_KEYS + 1)
+        rows += [
+            row_of(each, group=group, key_hash=each.key_hash.hex, held=each.held_records)
+            for each in found[:MOST_KEYS]
+        ]
+        if len(found) > MOST_KEYS:
+            output.warn(f"{group} has more open keys than the {MOST_KEYS:,} oldest, which are shown")
+    output.view("--keys").rows(rows, now=now)
 
 
 def _members(database: Database, group: str) -> list[dict[str, Any]]:

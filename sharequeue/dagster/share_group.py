@@ -57,6 +57,9 @@ TOPIC_PREFIX = "kafka"
 STALE_AFTER = "1d"
 """The age at which assets of an observed queue are stale, unless `freshness` has another."""
 
+HELD_LONG = "1d"
+"""How long a key may be open in a group that its yaml orders by key, unless `checks` has another time."""
+
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
@@ -209,7 +212,8 @@ class DeadLetterChecks(dg.Model, dg.Resolvable):
 
 
 class Checks(dg.Model, dg.Resolvable):
-    """Limits whose check fails when they are exceeded; without `max_lag` or `max_age` that check does not exist."""
+    """Limits whose check fails when they are exceeded; without `max_lag`, `max_age` or `max_held` that check does not
+    exist."""
 
     max_lost: NotNegative = Field(
         default=0,
@@ -223,7 +227,12 @@ class Checks(dg.Model, dg.Resolvable):
         default=None, description="The allowed age of the oldest unfinished record, such as `2h`."
     )
 
-    @field_validator("max_age")
+    max_held: str | None = Field(
+        default=None,
+        description="How long a key may be open, such as `6h`; default: `1d` if `configs` order the group by key.",
+    )
+
+    @field_validator("max_age", "max_held")
     @classmethod
     def _is_duration(cls, text: str | None) -> str | None:
         if text is not None:
@@ -378,6 +387,18 @@ class ShareGroup(dg.Model, dg.Resolvable):
         # Dagster also reads the yaml before it has filled in templates.
         if not self.name and "{{" not in self.group:
             self.name = dagster_name(self.group)
+        return self
+
+    @model_validator(mode="after")
+    def _has_limit_of_open_keys(self) -> "ShareGroup":
+        # Dagster also reads the yaml before it has filled in templates.
+        checks = self.checks
+        if (
+            self.configs.get("sharequeue.order") == "key"
+            and isinstance(checks, Checks)
+            and checks.max_held is None
+        ):
+            self.checks = checks.model_copy(update={"max_held": HELD_LONG})
         return self
 
     @property

@@ -182,6 +182,34 @@ def _age(group: ShareGroup, position: Position) -> _StateResult:
     )
 
 
+def _held(group: ShareGroup, position: Position) -> _StateResult:
+    most = group.checks.max_held or ""
+    ages = {
+        status: (position.work.at - status.open_since).total_seconds()
+        for status in position.statuses
+        if status.open_since is not None
+    }
+    late = [status for status, age in ages.items() if age > duration(most).total_seconds()]
+    where = ", ".join(
+        f"{s.share_partition} behind offset {s.open_offset} ({plural(s.held_records, 'held record')})"
+        for s in late
+    )
+    keys, held = sum(s.open_keys for s in ages), sum(s.held_records for s in ages)
+    return _StateResult(
+        f"keys are open for longer than {most}: {where}. `sharequeue groups describe --group {group.group} --keys` "
+        "lists them, and what each waits for"
+        if late
+        else "",
+        f"{plural(keys, 'key')} open, none for longer than {most}" if keys else "no key is open",
+        {
+            "held_records": held,
+            "open_keys": keys,
+            "letter_keys": sum(s.letter_keys for s in ages),
+            "oldest_open_key_seconds": round(max(ages.values(), default=0.0), 3),
+        },
+    )
+
+
 STATE_CHECKS = (
     StateCheck(
         "state_verified",
@@ -212,6 +240,12 @@ STATE_CHECKS = (
         "No share-partition's first unfinished record is older than {max_age}.",
         _age,
         bound="max_age",
+    ),
+    StateCheck(
+        "none_held_long",
+        "No key is open, so that later records of it are held, for longer than {max_held}.",
+        _held,
+        bound="max_held",
     ),
 )
 """The checks, in the order in which they are shown. `docs/reference/checks.md` lists them from here."""

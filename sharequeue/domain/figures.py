@@ -34,6 +34,7 @@ Unit = Literal[
     "seconds",
     "deliveries",
     "leases",
+    "keys",
     "share-partitions",
     "number",
     "time",
@@ -93,9 +94,14 @@ def words_of(kind: type, name: str) -> str:
     return f"{words[0].upper()}{words[1:]}."
 
 
-OBSTACLES = ("window", "transaction", "truncated", "unknown")
+OBSTACLES = ("window", "transaction", "truncated", "ordered", "open_keys", "unknown")
 """The values of `blocked_by` that no count of records, and no other reason, shows."""
 _LAG = "offsets that are not done, those of transaction markers included"
+_HELD = "with order by key: records that wait behind an earlier open record of their key"
+_OPEN_KEYS = (
+    "with order by key: keys with a record that was delivered and is not done, so that later ones wait for it"
+)
+_LETTER_KEYS = "of the open keys, those that wait until a dead letter is redriven or discarded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +195,20 @@ class GroupFigures:
     gap: int = figure("offsets that hold no record")
     leases: int = figure("leases that are held", "leases")
     waiting: int = figure("available records that wait for a later time")
+    held_records: int = figure(
+        _HELD, title="held records", command="HELD", dagster="held_records", listed=True
+    )
+    open_keys: int = figure(_OPEN_KEYS, "keys", "open keys", dagster="open_keys")
+    letter_keys: int = figure(
+        _LETTER_KEYS, "keys", "keys behind dead letters", dagster="letter_keys", wrong=True
+    )
+    open_seconds: float | None = figure(
+        "the age of the oldest open key: since the first of its open records was not accepted",
+        "seconds",
+        "oldest open key waits",
+        default=None,
+        dagster="oldest_open_key_seconds",
+    )
     finished_records: int | None = figure("records that ended in the window of the throughput", default=None)
     window_seconds: float | None = figure("the window of the throughput", "seconds", default=None)
 
@@ -250,6 +270,33 @@ class SharePartitionStatus:
         "of the available records, those that wait for a later time",
         title="wait for a later time",
         command="WAITING",
+    )
+    held_records: int = figure(_HELD, title="held records", command="HELD", listed=True, http="held_records")
+    open_keys: int = figure(_OPEN_KEYS, "keys", "open keys", "OPEN-KEYS", wide=True, http="open_keys")
+    letter_keys: int = figure(
+        _LETTER_KEYS,
+        "keys",
+        "keys behind dead letters",
+        "LETTER-KEYS",
+        wide=True,
+        wrong=True,
+        http="letter_keys",
+    )
+    open_offset: int | None = figure(
+        "the first open record of the key that is open for the longest time",
+        "offset",
+        command="OPEN-OFFSET",
+        default=None,
+        wide=True,
+        http="open_offset",
+    )
+    open_since: datetime | None = figure(
+        "since when that key is open",
+        "time",
+        command="OPEN-SINCE",
+        default=None,
+        wide=True,
+        http="open_since",
     )
     suspects: int = figure(
         "of the available records, those whose last delivery ended without an acknowledgement: one of them may have"
@@ -331,7 +378,8 @@ class SharePartitionStatus:
     )
     blocked_by: str | None = figure(
         "why nothing can be leased although there is lag, in one word: `paused`, `breaker`, `window`, `transaction`,"
-        " `leased`, `waiting`, `dead_letters`, `topic_deleted`, `topic_recreated`, `truncated`",
+        " `leased`, `waiting`, `dead_letters`, `ordered`, `open_keys`, `topic_deleted`, `topic_recreated`,"
+        " `truncated`",
         "text",
         command="BLOCKED-BY",
         default=None,
@@ -389,7 +437,8 @@ class SharePartitionStatus:
     @property
     def obstacle(self) -> str | None:
         """Why nothing can be leased, unless a count of records, or another reason of this row, shows it."""
-        if self.blocked_by not in OBSTACLES:
+        # With a lease, that of another member is the reason, and the acquired records show it.
+        if self.blocked_by not in OBSTACLES or (self.blocked_by == "ordered" and self.acquired):
             return None
         until = (
             f", until {self.blocked_until.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -331,6 +331,24 @@ class ArchivedRun:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenKey:
+    """A key of a group that is ordered by key, with an open record; the view ``open_keys``."""
+
+    topic: str
+    partition: int
+    key_hash: UUID
+    first_offset: int
+    """Its first open record: read it in the topic to see the key."""
+    state: str | None
+    """That of this record: available, waiting, leased, archiving, or dead_letter."""
+    since: datetime
+    until: datetime | None
+    """Until when that record waits."""
+    held_records: int
+    """Records behind it."""
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseRow:
     """A lease: its holder, its records, its start, and the remaining time of its lock; the view ``held_leases``.
 

@@ -48,6 +48,10 @@ _SUSPECTS = (
     "{} are suspects: their last delivery ended without an acknowledgement, perhaps because one of them killed its "
     "process, so they are delivered again in parts"
 )
+_LETTER_KEYS = (
+    "{} dead letters, and their later records are held until each letter is redriven or discarded (`sharequeue dlq "
+    "redrive`, `sharequeue dlq discard`); `sharequeue groups describe --group {} --keys` lists them"
+)
 _NO_SUBSCRIPTION = (
     "no share-partition yet: no member subscribes to a topic. A run or a consumer creates them for its topics; if it "
     "has ended already, its error has the reason, such as a topic that does not exist"
@@ -160,8 +164,19 @@ def remarks_on(status: SharePartitionStatus, watch: TopicWatch) -> list[Remark]:
     """Return the remarks on a share-partition."""
     paused = status.paused_reason and f"paused: {status.paused_reason}"
     suspects = status.suspects and _SUSPECTS.format(plural(status.suspects, "available record"))
-    texts = (status.fault, paused, status.held_reason, status.obstacle, suspects, watch.outdated(status))
+    texts = (
+        *(status.fault, paused, status.held_reason, status.obstacle, suspects),
+        *(_behind_letters(status), watch.outdated(status)),
+    )
     return [Remark(status.group_id, text, status.topic, status.partition) for text in texts if text]
+
+
+def _behind_letters(status: SharePartitionStatus) -> str | None:
+    """Return which keys wait for an operator, and what to do."""
+    if not status.letter_keys:
+        return None
+    wait = "waits for" if status.letter_keys == 1 else "wait for"
+    return _LETTER_KEYS.format(f"{plural(status.letter_keys, 'key')} {wait}", status.group_id)
 
 
 def joined_remarks(remarks: Iterable[Remark]) -> dict[tuple[str | None, int | None], str]:
@@ -211,7 +226,7 @@ _NOTEWORTHY = sa.text(
     f"select {column_list(SharePartitionStatus)} from sharequeue.share_partition_status"  # noqa: S608 - our columns
     " where group_id = any (cast(:groups as text[]))"
     " and (coalesce(paused_reason, fault, held_reason) is not null or observed_at is null"
-    " or blocked_by = any (cast(:obstacles as text[])) or suspects > 0"
+    " or blocked_by = any (cast(:obstacles as text[])) or suspects > 0 or letter_keys > 0"
     " or abs(extract(epoch from sharequeue.clock() - observed_at)) > :late_seconds)"
     " order by group_id, topic, partition limit :most"
 )

@@ -36,7 +36,7 @@ class WaitingWork:
     waiting_records: int
     """Records with a delay; that of the first ends at `waiting_until`."""
     waiting_until: datetime | None
-    held_records: int
+    acquired_records: int
     """Records that a member holds under a lock that has not lapsed."""
     blocked_reason: str | None
     """Why nothing can be leased, in words, if there is lag."""

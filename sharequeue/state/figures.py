@@ -14,7 +14,7 @@ from sharequeue.database import Database
 from sharequeue.domain.errors import UnknownTopicId
 from sharequeue.domain.figures import SharePartitionStatus, column_list
 from sharequeue.domain.offsets import OffsetSet
-from sharequeue.domain.values import DeliveryCount, LeaseRow, SharePartition
+from sharequeue.domain.values import DeliveryCount, LeaseRow, OpenKey, SharePartition
 
 _STATUS = f"select {column_list(SharePartitionStatus)} from sharequeue.share_partition_status"  # noqa: S608
 _ALL = sa.text(
@@ -40,6 +40,10 @@ _LEASES = sa.text(
     "  and x.group_id = chosen.at_group and x.topic = chosen.at_topic and x.partition = chosen.at_partition"
     "  offset 0) as h"
     " order by case when :stuck then h.held_seconds end desc, h.expires_at, h.lease_id"
+)
+_OPEN_KEYS = sa.text(
+    f"select {column_list(OpenKey)} from sharequeue.open_keys where group_id = :group_id"  # noqa: S608
+    " order by since, topic, partition, first_offset limit :most"
 )
 
 
@@ -102,6 +106,11 @@ class Figures:
             _LEASES, group_id=group_id, topic=topic, partition=partition, stuck=stuck, most=most
         )
         return [LeaseRow(**{**row, "offsets": OffsetSet.parse(row["offsets"] or "{}")}) for row in rows]
+
+    def open_keys(self, group_id: str, most: int) -> list[OpenKey]:
+        """Return the open keys of a group that is ordered by key, `most` of them, the oldest first."""
+        rows = self._database.rows(_OPEN_KEYS, group_id=group_id, most=most)
+        return [OpenKey(**row) for row in rows]
 
     def delivery_counts(self, group_id: str) -> list[DeliveryCount]:
         """Return the histogram of delivery counts of all ended records of a group, by outcome."""

@@ -103,11 +103,14 @@ def nothing_to_do(group: ShareGroup, work: GroupWork) -> str | None:
         if each.blocked_reason
         and each.blocked_by not in ("leased", "waiting", "dead_letters")  # counted below
     }
-    if held := sum(each.held_records for each in parts):
-        reasons["held"] = f"members hold {held:,} records"
+    if acquired := sum(each.acquired_records for each in parts):
+        reasons["held"] = f"members hold {acquired:,} records"
     if waiting := sum(each.waiting_records for each in parts):
-        until = min(each.waiting_until for each in parts if each.waiting_until)
-        reasons["time"] = f"{waiting:,} records wait for a later time, the first until {until:%H:%M:%S} UTC"
+        until = min((each.waiting_until for each in parts if each.waiting_until), default=None)
+        first = (
+            "all of them behind a dead letter" if until is None else f"the first until {until:%H:%M:%S} UTC"
+        )
+        reasons["time"] = f"{waiting:,} records wait for a later time, {first}"
     if letters := sum(each.held_letters for each in parts):
         reasons["letters"] = f"{letters:,} dead letters are held (the reason: `sharequeue groups describe`)"
     return "; ".join(reasons.values()) or "the service is writing the remaining records as dead letters"

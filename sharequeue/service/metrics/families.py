@@ -134,6 +134,9 @@ _OF_GROUPS: tuple[Row, ...] = (
         "Least time that the group's oldest unfinished record has waited.",
     ),
     ("lost_records", "lost_records_total", "counter", ""),
+    ("held_records", "held_records", "gauge", ""),
+    ("open_keys", "open_keys", "gauge", ""),
+    ("letter_keys", "letter_keys", "gauge", ""),
     (
         "letters",
         f"{_GROUP_METRICS}_deadletterqueuerecordcount",
@@ -186,6 +189,15 @@ _OF_SHARE_PARTITIONS: tuple[Row, ...] = (
     ("available", "available_records", "gauge", ""),
     ("archiving", "archiving_records", "gauge", ""),
     ("lost_records", "lost_records_total", "counter", "Records that retention removed before they ended."),
+    ("held_records", "held_records", "gauge", ""),
+    ("open_keys", "open_keys", "gauge", ""),
+    ("letter_keys", "letter_keys", "gauge", ""),
+    (
+        "open_seconds",
+        "oldest_open_key_age_seconds",
+        "gauge",
+        "Seconds since the oldest open key is open; no series without an open key.",
+    ),
     (
         "oldest_waits_seconds",
         "oldest_record_age_seconds",

@@ -114,7 +114,9 @@ class SharePartitionAnswer(TypedDict):
     """A share-partition's figures; `remark` has what an operator should know, such as that the lag is out of date.
 
     If there is lag and nothing can be leased, `blocked_by` is the reason in one word; it may change at
-    `blocked_until`, if that is known, and `blocked_offset` is the offset of the blocking record.
+    `blocked_until`, if that is known, and `blocked_offset` is the offset of the blocking record. In a group that is
+    ordered by key, `held_records` wait behind an earlier record of their key, and `open_offset` is that record of the
+    key that is open for the longest time.
     """
 
     topic_name: str
@@ -129,6 +131,11 @@ class SharePartitionAnswer(TypedDict):
     acquired: int
     available: int
     archiving: int
+    held_records: int
+    open_keys: int
+    letter_keys: int
+    open_offset: int | None
+    open_since: str | None
     blocked_by: str | None
     blocked_until: str | None
     blocked_offset: int | None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from starlette.responses import Response
 
 from sharequeue.domain.figures import SharePartitionStatus
-from sharequeue.domain.values import LeaseRow
+from sharequeue.domain.values import LeaseRow, OpenKey
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.descriptions import GroupDescription, describe_group
 from sharequeue.reports import drawing, parts
@@ -21,6 +21,7 @@ from sharequeue.service.pages.requests import PageRequest
 from sharequeue.state import State
 
 _PARTITIONS = 25
+_KEYS = 50
 _LEASES = 50
 _STUCK = 100
 _MEMBERS = 100
@@ -51,6 +52,8 @@ def group(request: PageRequest) -> Response:
         ("Stuck leases", parts.stuck(stuck, sums.stuck_leases)),
         ("Members", _members(describe_group(request.database, group_id))),
     ]
+    if sums.open_keys:
+        sections.insert(1, ("Open keys", _keys(state.figures.open_keys(group_id, _KEYS), sums.open_keys)))
     topic = GroupConfigs.load(request.database, group_id).dead_letter_topic
     links = [
         link("Report: lag, throughput, deliveries, dead letters by day", address("/v1/reports", group_id)),
@@ -114,6 +117,32 @@ def _state(status: SharePartitionStatus) -> Content:
     if words:
         return element("span", ", ".join(words), class_="wrong")
     return f"active: {status.blocked_by}" if status.blocked_by else "active"
+
+
+def _keys(keys: Sequence[OpenKey], count: int) -> Html:
+    """Return a table of the open keys of a group that is ordered by key."""
+    rows: list[Sequence[Content]] = [
+        (
+            f"{key.topic}-{key.partition}",
+            key.first_offset,
+            element("span", "dead letter", class_="wrong") if key.state == "dead_letter" else key.state,
+            key.held_records,
+            short_moment(key.since),
+            None if key.until is None else short_moment(key.until),
+            element("code", key.key_hash.hex),
+        )
+        for key in keys
+    ]
+    columns = (
+        "share-partition",
+        "first open record",
+        "its state",
+        "held records",
+        "since (UTC)",
+        "until (UTC)",
+        "key hash",
+    )
+    return table(columns, rows, caption="Open keys, the oldest first", of=count)
 
 
 def _leases(leases: Sequence[LeaseRow], count: int) -> Html:

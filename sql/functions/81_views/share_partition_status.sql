@@ -32,7 +32,8 @@ select
     coalesce(d.total_dropped, 0) as dropped_letters,
     held.reason as held_reason,
     f.waiting_until, b.blocked_by, b.blocked_reason, b.blocked_until, b.blocked_offset, f.suspects,
-    cut.log_end as truncated_to
+    cut.log_end as truncated_to,
+    coalesce(keys.held_records, 0) as held_records, keys.open_keys, keys.letter_keys, keys.open_offset, keys.open_since
 from sharequeue.share_partitions sp
 join sharequeue.group_settings g using (group_id)
 left join sharequeue.observations seen using (group_id, topic)
@@ -44,7 +45,8 @@ cross join lateral (
         coalesce(sum(n) filter (where state = 1), 0)::bigint as acquired,
         coalesce(sum(n) filter (where state = 3), 0)::bigint as archiving,
         coalesce(sum(n) filter (where state = 0 and not_before > sharequeue.clock()), 0)::bigint as waiting,
-        min(not_before) filter (where state = 0 and not_before > sharequeue.clock()) as waiting_until,
+        min(not_before) filter (where state = 0 and not_before > sharequeue.clock()
+            and not_before < sharequeue_internal.no_time()) as waiting_until,
         coalesce(max(delivery_count) filter (where state in (0, 1, 3)), 0) as highest_delivery_count,
         coalesce(sum(n) filter (where state = 0 and isolate is not null), 0)::bigint as suspects
     from sharequeue.in_flight_batches b,
@@ -93,6 +95,12 @@ left join lateral (
     select total_letters, total_dropped from sharequeue.dead_letter_batches
     where share_partition_id = sp.share_partition_id and written_at is not null order by sequence desc limit 1
 ) as d on true
+cross join lateral (
+    select sum(o.held_records)::bigint as held_records, count(*) as open_keys, count(*) filter (where o.is_letter) as letter_keys,
+        (array_agg(o.first_offset order by o.since, o.first_offset))[1] as open_offset, min(o.since) as open_since
+    from sharequeue_internal.open_keys_of(sp.share_partition_id) as o
+    where sp.open_keys > 0
+) as keys
 left join sharequeue.held_dead_letters k on k.share_partition_id = sp.share_partition_id
 left join sharequeue.circuit_breakers cb on cb.share_partition_id = sp.share_partition_id
 cross join lateral (

@@ -27,7 +27,10 @@ select sp.share_partition_id, sp.group_id, sp.topic, sp.partition, sp.spso, sp.s
         when k.reason is not null and b.archiving > 0 then 'dead_letters_held'
         when cut.share_partition_id is not null
             or (sp.observed_at is not null and sp.log_end < sp.spso + sp.delivery_complete_count) then 'log_truncated'
-        else 'active' end as condition
+        else 'active' end as condition,
+    coalesce(y.held_records, 0)::bigint as held_records, coalesce(y.open_keys, 0)::bigint as open_keys,
+    coalesce(y.letter_keys, 0)::bigint as letter_keys,
+    sharequeue_internal.seconds_since(y.open_since, at.now) as open_seconds
 from (select sharequeue.clock() as now) as at
 cross join sharequeue.share_partitions sp
 join sharequeue.group_settings g using (group_id)
@@ -90,4 +93,9 @@ left join lateral (
         order by y.reported_at limit 1
     ) as n
     where n.log_end > h.oldest_offset
-) as r on h.oldest_offset is not null;
+) as r on h.oldest_offset is not null
+left join lateral (
+    select sum(o.held_records) as held_records, count(*) as open_keys, count(*) filter (where o.is_letter) as letter_keys,
+        min(o.since) as open_since
+    from sharequeue_internal.open_keys_of(sp.share_partition_id) as o
+) as y on sp.open_keys > 0;

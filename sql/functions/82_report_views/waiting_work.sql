@@ -8,7 +8,7 @@ select s.group_id, s.topic, s.partition, s.lag,
     case when s.blocked_by is null then s.available - s.waiting + f.fresh + l.lapsed else 0 end as ready_records,
     case when k.reason is null and not sharequeue.service_writes_letters() then s.archiving else 0 end as unwritten_letters,
     case when k.reason is not null then s.archiving else 0 end as held_letters,
-    s.waiting as waiting_records, s.waiting_until, s.acquired - l.lapsed as held_records, s.blocked_reason,
+    s.waiting as waiting_records, s.waiting_until, s.acquired - l.lapsed as acquired_records, s.blocked_reason,
     s.spso, s.speo, s.log_end, s.delivery_complete_count, s.highest_delivery_count, s.observed_at, d.letters_written_at,
     s.blocked_by, s.blocked_until, s.blocked_offset
 from sharequeue.share_partition_status s

@@ -9,7 +9,7 @@ select f.group_id, f.share_partitions, f.lag, f.in_flight, f.available, f.acquir
     case when f.finished_records > 0 then f.finished_records / f.window_seconds end as throughput,
     case when f.lag = 0 then 0 when f.finished_records > 0 then f.lag * f.window_seconds / f.finished_records end
         as time_to_drain_seconds,
-    f.suspects
+    f.suspects, f.held_records, f.open_keys, f.letter_keys, f.open_seconds
 from (
     select g.group_id, count(s.share_partition_id) as share_partitions, coalesce(sum(s.lag), 0)::bigint as lag,
         coalesce(sum(s.in_flight), 0)::bigint as in_flight, coalesce(sum(s.available), 0)::bigint as available,
@@ -19,6 +19,9 @@ from (
         coalesce(sum(s.lost_records), 0)::bigint as lost_records, coalesce(sum(s.accepted), 0)::bigint as accepted,
         coalesce(sum(s.rejected), 0)::bigint as rejected, coalesce(sum(s.exhausted), 0)::bigint as exhausted,
         coalesce(sum(s.gap), 0)::bigint as gap, coalesce(sum(s.leases), 0)::bigint as leases,
+        coalesce(sum(s.held_records), 0)::bigint as held_records, coalesce(sum(s.open_keys), 0)::bigint as open_keys,
+        coalesce(sum(s.letter_keys), 0)::bigint as letter_keys,
+        extract(epoch from sharequeue.clock() - min(s.open_since))::double precision as open_seconds,
         (select count(l.stuck_reason) from sharequeue.held_leases l where l.group_id = g.group_id) as stuck_leases,
         (select max(o.age_seconds) from sharequeue.oldest_records o where o.group_id = g.group_id)
             as oldest_age_seconds,

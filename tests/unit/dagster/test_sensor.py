@@ -31,7 +31,14 @@ ACCEPTED = dg.AssetKey(["orders", "accepted"])
 def part(**given: Any) -> WaitingWork:
     """One share-partition; what is not given is 0 or None."""
     numbers = ("partition", "lag", "ready_records", "unwritten_letters", "held_letters", "waiting_records")
-    offsets = ("held_records", "spso", "speo", "log_end", "delivery_complete_count", "highest_delivery_count")
+    offsets = (
+        "acquired_records",
+        "spso",
+        "speo",
+        "log_end",
+        "delivery_complete_count",
+        "highest_delivery_count",
+    )
     nothing = ("waiting_until", "blocked_reason", "observed_at", "letters_written_at")
     values = dict.fromkeys((*numbers, *offsets), 0) | dict.fromkeys(nothing) | {"topic": "flights"}
     return WaitingWork(**{**values, **given})
@@ -160,7 +167,7 @@ def test_waiting_records_request_one_run(tick: Tick) -> None:
     ("found", "says"),
     [
         (work(part()), "nothing to do"),
-        (work(part(lag=5, held_records=5)), "members hold 5 records"),
+        (work(part(lag=5, acquired_records=5)), "members hold 5 records"),
         (work(part(lag=5, blocked_reason="paused: a test")), "flights: paused: a test"),
         (work(part(lag=5, held_letters=5)), "5 dead letters are held"),
         (

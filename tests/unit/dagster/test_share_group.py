@@ -411,7 +411,7 @@ def test_the_schema_has_the_fields_of_a_custom_component() -> None:
         ),
         ({"freshness": {"window": "2h"}}, "freshness has no field 'window'. Did you mean "),
         ({"run": {"x": 1}}, "run has no field 'x'. "),
-        ({"checks": {"x": 1}}, "The fields are max_age, max_lag, max_lost."),
+        ({"checks": {"x": 1}}, "The fields are max_age, max_held, max_lag and 1 more."),
         ({"backfill": {"start": "yesterday"}}, "expected a day such as 2013-01-01"),
         ({"backfill": {"start": "2013-W01-1"}}, "expected a day such as 2013-01-01"),
         ({"backfill": {"start": "2013-01-01", "timezone": "Mars"}}, "expected a time zone such as UTC"),
