@@ -32,6 +32,8 @@ The modules, in the order in which a record passes through them:
 - `output/`: the files of a lease, and which of them count (`manifest`).
 - `outcomes/`: the outcome of each record. `outcomes` reads it from the files and finds the offsets without one,
   `acknowledging` sends it.
+- `ordering/`: the order by key of a group that has it. `frames` gives a handler the records whose turn it is, `cut`
+  holds those behind the first one of their key that was not accepted.
 - `sinks/`: where accepted rows go.
 - `replays/`: the handler on records outside the group's leases: on past records, or for a trial.
 

@@ -8,7 +8,7 @@ may import this one; it imports only `signals` and `nested_parts`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -50,6 +50,13 @@ OUTCOMES: Mapping[str, AcknowledgeType] = {
 
 KEPT_COLUMNS = ("topic", "partition", "offset", "lease_id")
 """Columns a handler must pass on unchanged: they identify the record that a row comes from."""
+
+KEY_HASH = "key_hash"
+"""The further column that a handler must pass on if its group orders its records by key: the MD5 hash of the key, as
+32 hexadecimal digits; null for a record without a key.
+"""
+HOLD = "hold"
+"""The outcome of a record that waits for an earlier one of its key. Only `ordering` and `by_row` give it."""
 
 RESULT_NAMES = ("outcome", "error", "not_before")
 """Columns of a handler's result that are for the queue and are not values of a record."""
@@ -101,6 +108,7 @@ _TYPES: Mapping[str, DataType] = {
     "partition": IntegerType(),
     "offset": LongType(),
     "lease_id": LongType(),
+    KEY_HASH: StringType(),
     "outcome": StringType(),
 }
 
@@ -126,7 +134,7 @@ def call_handler(handler: Handler, records: DataFrame) -> DataFrame:
     """
     try:
         with unlogged():
-            return with_outcomes(handler(records))
+            return with_outcomes(handler(records), kept_columns(records))
     except _NOT_PLANNED as error:
         reason = first_line(error).rstrip(";")
         raise HandlerError(f"Spark cannot plan what the handler does: {reason}") from error
@@ -159,13 +167,19 @@ def unlogged() -> Iterator[None]:
             each.removeFilter(nothing)
 
 
-def with_outcomes(handled: DataFrame) -> DataFrame:
+def kept_columns(records: DataFrame) -> tuple[str, ...]:
+    """Return the columns that a handler of these records must pass on."""
+    return (*KEPT_COLUMNS, KEY_HASH) if KEY_HASH in records.columns else KEPT_COLUMNS
+
+
+def with_outcomes(handled: DataFrame, kept: Sequence[str] = KEPT_COLUMNS) -> DataFrame:
     """Return a handler's result with checked columns `outcome` and `error`.
 
     An unknown outcome is kept, null as text: `outcomes.acknowledgements` refuses both. Texts that are not UTF-8 are
     made so, because Python could not read them. A record that would have to wait longer than the state allows is
     rejected, with the reason. Raises HandlerError when the
-    result is not a DataFrame, when `outcome` or a column that identifies the record is missing or of another type,
+    result is not a DataFrame, when `outcome` or a column that identifies the record (`kept`) is missing or of another
+    type,
     when `not_before` is not a timestamp, and for columns that cannot be written to files, or not without a change.
     """
     if not isinstance(handled, DataFrame):
@@ -175,17 +189,19 @@ def with_outcomes(handled: DataFrame) -> DataFrame:
         )
     # Read once: `columns` makes one JVM call for each column.
     columns = handled.schema.names
-    absent = [name for name in (*KEPT_COLUMNS, "outcome") if name not in columns]
+    absent = [name for name in (*kept, "outcome") if name not in columns]
     if absent:
+        ordered = f" ({KEY_HASH} because the group has sharequeue.order=key)" if KEY_HASH in absent else ""
         raise HandlerError(
-            f"the handler's result lacks {', '.join(absent)}: it must pass on {', '.join(KEPT_COLUMNS)} "
-            f"as it got them and add `outcome`, one of {', '.join(OUTCOMES)}"
+            f"the handler's result lacks {', '.join(absent)}: it must pass on {', '.join(kept)} "
+            f"as it got them{ordered} and add `outcome`, one of {', '.join(OUTCOMES)}"
         )
-    for name, wanted in _TYPES.items():
+    for name in (*kept, "outcome"):
+        wanted = _TYPES[name]
         if not isinstance(kind := handled.schema[name].dataType, type(wanted)):
             raise HandlerError(
                 f"the handler's `{name}` is of type {kind.simpleString()}: expected {wanted.simpleString()}; pass on "
-                f"{', '.join(KEPT_COLUMNS)} as they were read, and name the outcome: {', '.join(OUTCOMES)}"
+                f"{', '.join(kept)} as they were read, and name the outcome: {', '.join(OUTCOMES)}"
             )
     if "not_before" in columns:
         kind = handled.schema["not_before"].dataType

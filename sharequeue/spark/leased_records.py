@@ -29,18 +29,19 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.spark.dead_letters import WrittenAtEnd, about_letters, write_letters_at_end
-from sharequeue.spark.handler import HandlerError, check_without_row
+from sharequeue.spark.handler import ACCEPT, HandlerError, check_without_row
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
 from sharequeue.spark.leasing.group import (
     OpenedGroup,
     a_member,
     opened,
-    refuse_ordered,
     report_losses,
     why_nothing,
     words_of_losses,
 )
 from sharequeue.spark.leasing.renewal import LeaseKeeper, LeasingMember, in_turn, release_held
+from sharequeue.spark.ordering.cut import Rows, find_cut, rows_without
+from sharequeue.spark.ordering.frames import KeyOrder
 from sharequeue.spark.outcomes.acknowledging import Sending, to_send
 from sharequeue.spark.outcomes.outcomes import Acknowledgement, acknowledgements
 from sharequeue.spark.outcomes.written_by_program import WrittenOutcomes, write_outcomes, written_outcomes
@@ -75,6 +76,8 @@ class _OpenLease:
     lost: int
     why_nothing: str | None
     sending: Sending
+    order: KeyOrder | None
+    """The order of the records by key, if the group is ordered."""
     wanted: dict[int, Acknowledgement] = field(default_factory=dict)
     """The acknowledgements that were to be sent, by lease id."""
     dead_letters: WrittenAtEnd | None = None
@@ -231,13 +234,15 @@ class LeasedRecords(Shown):
     @property
     def records(self) -> DataFrame:
         """The leased records: `topic, partition, offset, timestamp, timestamp_type, key, value, headers,
-        delivery_count, lease_id`; no rows when nothing was leased.
+        delivery_count, lease_id`; no rows when nothing was leased. If the group is ordered by key, also `key_hash`,
+        and without the records that wait for an earlier one of their key.
 
         Each action reads the topic again, and reads the same records: the leased offsets do not change. Raises
         LockLost.
         """
-        source = self._at_work().source
-        return source.records(self.leases) if self.leases else no_records(source.spark)
+        work = self._at_work()
+        records = work.source.records(self.leases) if self.leases else no_records(work.source.spark)
+        return records if work.order is None else work.order.in_turn(records, self.leases)
 
     def check(self) -> None:
         """Raise LockLost if the lock on these records is lost. Call this before a side effect of your own."""
@@ -263,7 +268,9 @@ class LeasedRecords(Shown):
         release or reject), and `not_before` where a released record must
         wait until a time; without it the group's back-off applies. With `lease_id` the rows of other leases are
         ignored, so that several leases may append to one folder. A record that is in the log and has no row gets the
-        outcome `without_row` of `lease`; an offset the log never had is a gap.
+        outcome `without_row` of `lease`; an offset the log never had is a gap. If the group is ordered by key, the
+        outcomes have `key_hash`, too, and a record behind one of its key that is not accepted waits, without a
+        delivery, whatever its outcome: it is delivered again, and your output may have it twice.
 
         Raises HandlerError for outcomes that are not read from storage, contradict each other, name records that were
         not leased, are unknown, or lack a record if `lease` has no `without_row`; OutputDamaged; LockLost; and what
@@ -279,7 +286,10 @@ class LeasedRecords(Shown):
                 "nothing was written yet: call write() first, or name the folder of the outcomes"
             )
         source = work.source
-        seen = written_outcomes(source, self.leases, written)
+        seen, rows = written_outcomes(source, self.leases, written, ordered=work.order is not None)
+        if work.order is not None:
+            without = rows_without(source, self._left, seen, self._without_row or ACCEPT)
+            seen = find_cut(work.order, self._left, Rows.of(rows) | without).applied(seen)
         wanted = work.wanted
         wanted |= acknowledgements(source, self._left, seen, work.infos, self._without_row)
         acknowledged = work.sending.send([to_send(lease, wanted[lease.lease_id]) for lease in self.leases])
@@ -342,7 +352,6 @@ def lease(
 
         at = stack.enter_context(opened(settings, spark, state, group, names))
         configs = GroupConfigs.load(at.state.database, group)
-        refuse_ordered(configs)
         source = TopicSource(at.settings, at.state, at.topics, at.spark, options, headers)
         stack.push(write_letters)
         member, join = stack.enter_context(a_member(at.settings, group, names, membership))
@@ -362,7 +371,8 @@ def lease(
             if leases:
                 _log.warning("%s", about)
         sending = Sending(keeper, leases)
-        found = _OpenLease(source, keeper, own, observed.infos, tuple(leases), lost, why, sending)
+        order = KeyOrder.of(at.state, leases, configs)
+        found = _OpenLease(source, keeper, own, observed.infos, tuple(leases), lost, why, sending, order)
         return found
 
     return LeasedRecords(group, begin, without_row)

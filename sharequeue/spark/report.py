@@ -40,6 +40,8 @@ class Counts(Shown):
     """Offsets that the log never had."""
     exhausted: int = 0
     """Records released at their last delivery: their deliveries are used up."""
+    held: int = 0
+    """Records that wait for an earlier one of their key: given back without a delivery."""
     without_row: int = 0
     """Records that are in the log and have no row in the outcomes."""
     lost: int = 0
@@ -63,6 +65,7 @@ def counted(done: Sequence[Acknowledged], wanted: Collection[Acknowledgement]) -
     """Return the sums of the state's replies to these acknowledgements, by the names of `Counts`."""
     return {
         **{name: sum(getattr(each, name) for each in done) for name in _OUTCOMES},
+        "held": sum(each.held.count for each in wanted),
         "without_row": sum(each.without_row for each in wanted),
         "lost": sum(each.lost.count for each in wanted),
     }

@@ -30,6 +30,8 @@ from sharequeue.spark.isolated_jobs import EndedJobs, IsolatedJobs, SparkJob, ap
 from sharequeue.spark.leasing.group import refuse_replaced
 from sharequeue.spark.leasing.renewal import LeaseKeeper, in_turn, release_held
 from sharequeue.spark.open_run import OpenRun
+from sharequeue.spark.ordering.cut import Cut, find_cut, rows_of
+from sharequeue.spark.ordering.frames import KeyOrder, Offered
 from sharequeue.spark.outcomes.acknowledging import RowsRefused, acknowledge, acknowledge_all, to_send
 from sharequeue.spark.outcomes.first_failure import find_first_failure
 from sharequeue.spark.outcomes.most_failed import refuse_most_failed
@@ -44,7 +46,7 @@ from sharequeue.spark.outcomes.outcomes import (
 from sharequeue.spark.output.damaged import named_leases, reads_what_it_wrote
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import no_files, remove_lease
-from sharequeue.spark.output.lease_files import WrittenFiles
+from sharequeue.spark.output.lease_files import WrittenFiles, rejected
 from sharequeue.spark.output.owners import refuse_taken
 from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.progress import Progress
@@ -87,6 +89,9 @@ class Round:
     leased: int = 0
     full: bool = False
     """Whether the round leased as much as its budget allows."""
+    order: KeyOrder | None = None
+    """The order of its records by key, if the group is ordered."""
+    cut: Cut | None = None
     records: list[DataFrame] = field(default_factory=list)
     planned: list[SparkJob] = field(default_factory=list)
     seen: dict[int, SeenOutcomes] = field(default_factory=dict)
@@ -131,6 +136,7 @@ class Round:
                     raise Stopped
             left, written = ended.leases, ended.written
             while left:
+                written = self._cut(written, left)
                 with self._intact(written, left):
                     summaries = self._summarise(written, left)
                     wanted = self._read_back(written, left)
@@ -151,10 +157,12 @@ class Round:
         It may not if this round leased all records: the next one would lease new records in small portions. It may
         not with suspects, which may kill the driver and so make the next round's records suspects too. It may not if
         the sink does more than leave the files in place: its writer would run in parallel with the handler. It may
-        not after every `ALONE_EVERY`th round, so that a last attempt, which is alone in its round, gets its turn.
+        not after every `ALONE_EVERY`th round, so that a last attempt, which is alone in its round, gets its turn. It
+        may not in a group that is ordered by key, where a share-partition has one lease at a time.
         """
         return (
             self.full
+            and self.order is None
             and self.run.sink.overlaps
             and self.number % ALONE_EVERY != 0
             and not any(lease.suspects or lease.last_attempt for lease in self.leases)
@@ -192,6 +200,7 @@ class Round:
                 *(budget, share_partitions, run.releases.spent, parts_each(len(share_partitions))),
                 last_attempts=not ahead,
             )
+            self.order = KeyOrder.of(state, self.leases, run.configs)
         self.full = budget.is_used_up(self.leases)
         self.leased = sum(lease.offsets.count for lease in self.leases)
 
@@ -206,9 +215,10 @@ class Round:
         """Return the handler's result for the records of these leases."""
         records = self.run.source.records(leases, seek=seek)
         self.records.append(records)
-        handled = call_handler(self.run.job.handler, records)
+        offered = Offered(records) if self.order is None else self.order.offered(records, leases)
+        handled = call_handler(self.run.job.handler, offered.records)
         self.run.columns.check(handled.schema)
-        return self.run.sink.fits(handled)
+        return offered.with_held(self.run.sink.fits(handled))
 
     def _write(self) -> EndedJobs:
         """Read, handle and write the records with Spark."""
@@ -224,6 +234,21 @@ class Round:
         """
         whose = named_leases([lease.lease_id for lease in leases])
         return reads_what_it_wrote(written.folders, whose, alone=self.run.files.alone)
+
+    def _cut(self, written: WrittenFiles, leases: Sequence[Lease]) -> WrittenFiles:
+        """Hold the records behind the first one of their key that was not accepted, in a group ordered by key."""
+        if self.order is None:
+            return written
+        run, columns = self.run, self.planned[0].handled.schema
+        with self._stage("read back"), self._intact(written, leases), run.source.outages_are_named(leases):
+            rows = rows_of(run.source, leases, written, run.job.without_row)
+            self.cut = find_cut(self.order, leases, rows)
+            some = [lease for lease in leases if lease.lease_id in self.cut.changed]
+            if not some:
+                return written
+            return written.with_rewritten(
+                some, run.lease_files.rewrite(written, columns, some, self.cut.made_in)
+            )
 
     def _summarise(self, written: WrittenFiles, leases: Sequence[Lease]) -> dict[str, dict[int, str]]:
         """Write partial sums of the accepted rows, from the files, without a second pass over the topic."""
@@ -254,6 +279,7 @@ class Round:
             )
             all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in found.values()))
             refuse_other_partitions(leases, found)
+            found = found if self.cut is None else self.cut.applied(found)
             wanted = self._to_acknowledge(leases, found)
             if run.failure is None:
                 run.failure = find_first_failure(files.spark, run.files, written.exceptions.values())
@@ -401,7 +427,7 @@ class Round:
         """Write these leases again, with the records rejected that the sink refused."""
         files, columns = self.run.lease_files, self.planned[0].handled.schema
         with self._stage("write"), self._intact(written, leases):
-            return files.write_without(written, columns, leases, refused)
+            return files.rewrite(written, columns, leases, partial(rejected, refused=refused))
 
     def _report(self, leases: Sequence[Lease]) -> RoundReport:
         run = self.run

@@ -9,7 +9,7 @@ cannot be caught here; the queue's own redelivery isolates it (`sql/functions/30
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -20,7 +20,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as sql
 
 from sharequeue.spark.arrow_types import arrow_schema
-from sharequeue.spark.handler import ACCEPT, KEPT_COLUMNS, OUTCOMES, REJECT, RELEASE, Handler
+from sharequeue.spark.handler import (
+    ACCEPT,
+    HOLD,
+    KEY_HASH,
+    OUTCOMES,
+    REJECT,
+    RELEASE,
+    Handler,
+    kept_columns,
+)
+from sharequeue.spark.ordering.frames import in_key_order
 from sharequeue.spark.row_values import exact_array, python_values
 
 __all__ = ["Reject", "Release", "RowFunction", "by_row"]
@@ -31,6 +41,11 @@ RESULT_COLUMNS = {"outcome": sql.StringType(), "error": sql.StringType(), "not_b
 """The columns that follow the function's own columns in every result."""
 ARROW_RESULT_COLUMNS = (pa.string(), pa.string(), pa.timestamp("us", tz="UTC"))
 """The Arrow types of these columns."""
+
+_Key = tuple[int, str]
+"""A lease id and the hash of a key in it."""
+_HELD: tuple[str, None, None, Mapping[str, Any]] = (HOLD, None, None, {})
+"""The outcome of a record behind one of its key that was not accepted."""
 
 MOST_ERROR_CHARACTERS = 2_000
 """Limit of an error's length: an exception may have the whole record in its message, and a column of such messages
@@ -76,6 +91,11 @@ def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: st
     represent (invalid UTF-8 in a text). A record that already has an outcome other than accept, because its value was
     not decoded (`formats`), keeps its outcome and error, and is not passed to the function.
 
+    If the group orders its records by key, the records of a key are passed in the order of their offsets. Behind one
+    that is not accepted, the function is not called for the later ones of its key: they wait, without a delivery. If
+    its result does not fit the columns, the function may have been called for some later ones: their results do not
+    count.
+
     Raises ValueError when `on_error` is not an outcome. The handler raises it when `columns` names a column that
     every result has.
     """
@@ -83,10 +103,13 @@ def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: st
         raise ValueError(f"on_error={on_error!r} is not an outcome: expected one of {', '.join(OUTCOMES)}")
 
     def handler(records: DataFrame) -> DataFrame:
-        declared = _declared(columns)
-        kept = [records.schema[name] for name in KEPT_COLUMNS]
+        declared = _declared(columns, kept_columns(records))
+        names = kept_columns(records)
+        if KEY_HASH in names:
+            records = in_key_order(records)
+        kept = [records.schema[name] for name in names]
         results = [sql.StructField(name, kind) for name, kind in RESULT_COLUMNS.items()]
-        worker = _Worker(function, arrow_schema(declared), on_error)
+        worker = _Worker(function, arrow_schema(declared), on_error, names)
         return records.mapInArrow(worker, sql.StructType([*kept, *declared.fields, *results]))
 
     # A pipeline without a sink is named after the user's function, not after this one.
@@ -96,14 +119,14 @@ def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: st
     return handler
 
 
-def _declared(columns: str | sql.StructType) -> sql.StructType:
+def _declared(columns: str | sql.StructType, kept: Sequence[str]) -> sql.StructType:
     """Return the function's own columns, all nullable, because they are null in the row of a failed record."""
     given = sql.StructType.fromDDL(columns) if isinstance(columns, str) else columns
     if not isinstance(given, sql.StructType):
         raise ValueError(
             f"{columns!r} does not name columns: expected a DDL string such as 'name string, amount int'"
         )
-    if taken := {*KEPT_COLUMNS, *RESULT_COLUMNS} & set(given.names):
+    if taken := {*kept, *RESULT_COLUMNS} & set(given.names):
         raise ValueError(
             f"{', '.join(sorted(taken))} cannot be declared: every handler's result has them anyway"
         )
@@ -113,32 +136,41 @@ def _declared(columns: str | sql.StructType) -> sql.StructType:
 class _Worker:
     """A function on Arrow batches that runs in the Python workers of Spark's executors."""
 
-    def __init__(self, function: RowFunction, columns: pa.Schema, on_error: str) -> None:
+    def __init__(self, function: RowFunction, columns: pa.Schema, on_error: str, kept: Sequence[str]) -> None:
+        self.kept = list(kept)
         self.function = function
         self.columns = columns
         self.names = frozenset(columns.names)
         self.on_error = on_error
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        stopped: set[_Key] = set()
         for batch in batches:
-            yield self._handled(batch)
+            yield self._handled(batch, stopped)
 
-    def _handled(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _handled(self, batch: pa.RecordBatch, stopped: set[_Key]) -> pa.RecordBatch:
+        """Return the rows for a batch. `stopped` are the keys of which a record was not accepted."""
+        keys = self._keys(batch)
         kept: list[int] = []
         rows: list[Mapping[str, Any]] = []
         outcomes: list[str] = []
         errors: list[str | None] = []
         waits: list[datetime | None] = []
         for row_number, record in enumerate(_records(batch)):
-            outcome, error, wait, row = self._outcome(record)
+            key = keys[row_number]
+            outcome, error, wait, row = _HELD if key in stopped else self._outcome(record)
+            if outcome != ACCEPT and key is not None:
+                stopped.add(key)
             if row is not None:
                 kept.append(row_number)
                 rows.append(row)
                 outcomes.append(outcome)
                 errors.append(error)
                 waits.append(wait)
-        here = batch.select(list(KEPT_COLUMNS)).take(pa.array(kept, pa.int64()))
+        here = batch.select(self.kept).take(pa.array(kept, pa.int64()))
         made = [self._column(field, rows, outcomes, errors) for field in self.columns]
+        if KEY_HASH in self.kept:
+            _hold_behind([keys[row_number] for row_number in kept], outcomes, errors, waits, stopped)
         # A failed row has null in all of the function's columns, even when only one value did not fit.
         failed = pa.array([outcome != ACCEPT for outcome in outcomes], pa.bool_())
         made = [pc.if_else(failed, pa.scalar(None, column.type), column) for column in made]
@@ -147,8 +179,15 @@ class _Worker:
             for values, kind in zip((outcomes, errors, waits), ARROW_RESULT_COLUMNS, strict=True)
         ]
         arrays = [*here.columns, *made, *results]
-        names = [*KEPT_COLUMNS, *self.columns.names, *RESULT_COLUMNS]
+        names = [*self.kept, *self.columns.names, *RESULT_COLUMNS]
         return pa.RecordBatch.from_arrays(arrays, names=names)
+
+    def _keys(self, batch: pa.RecordBatch) -> list[_Key | None]:
+        """Return the key of each record, None if no record waits for it."""
+        if KEY_HASH not in self.kept:
+            return [None] * batch.num_rows
+        pairs = zip(batch["lease_id"].to_pylist(), batch[KEY_HASH].to_pylist(), strict=True)
+        return [None if key is None else (lease_id, key) for lease_id, key in pairs]
 
     def _outcome(
         self, record: dict[str, Any] | Exception
@@ -197,6 +236,25 @@ class _Worker:
                     outcomes[at] = self.on_error
                     errors[at] = f"column {field.name}: {_error_text(error)}"[:MOST_ERROR_CHARACTERS]
             return exact_array(values, field)
+
+
+def _hold_behind(
+    keys: Sequence[_Key | None],
+    outcomes: list[str],
+    errors: list[str | None],
+    waits: list[datetime | None],
+    stopped: set[_Key],
+) -> None:
+    """Hold the rows behind one that was not accepted because its values did not fit its columns."""
+    here: set[_Key] = set()
+    for at, key in enumerate(keys):
+        if key is None:
+            continue
+        if key in here:
+            outcomes[at], errors[at], waits[at], _ = _HELD
+        elif outcomes[at] != ACCEPT:
+            here.add(key)
+    stopped |= here
 
 
 def _records(batch: pa.RecordBatch) -> list[dict[str, Any] | Exception]:

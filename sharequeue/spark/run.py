@@ -29,12 +29,12 @@ from sharequeue.spark.leasing.crashes import words_of_given_up
 from sharequeue.spark.leasing.group import (
     claim_group,
     living_topics,
-    refuse_ordered,
     report_losses,
     why_nothing,
 )
 from sharequeue.spark.leasing.renewal import LeaseKeeper, LeasingMember
 from sharequeue.spark.open_run import OpenRun
+from sharequeue.spark.ordering.frames import hashed, is_ordered
 from sharequeue.spark.output.manifest import refuse_gone
 from sharequeue.spark.output.owners import claim
 from sharequeue.spark.output.reachable import failed_by_store
@@ -82,7 +82,6 @@ def run_rounds(
     max_bytes = None if max_bytes is None else whole_number("max_bytes", max_bytes, 0)
     max_seconds = None if max_seconds is None else finite("max_seconds", max_seconds)
     configs = GroupConfigs.load(state.database, job.group)
-    refuse_ordered(configs)
     budget = Budget(max_records, configs.fetch_max_bytes if max_bytes is None else max_bytes)
     living_topics(topics, state, job.group, job.topics)
     claim_group(state, job.group, job.pipeline_name, replaces)
@@ -131,6 +130,8 @@ def _rounds(run: OpenRun, join: Callable[[], None]) -> tuple[Rounds, bool]:
 def _try_empty(run: OpenRun) -> None:
     """Call the handler on no records before anything is leased: an error there would occur on all records."""
     records = no_records(run.source.spark)
+    if is_ordered(run.configs):
+        records = hashed(records)
     handled = call_handler(run.job.handler, records)
     run.columns.check(handled.schema)
     run.sink.fits(handled).collect()

@@ -234,16 +234,25 @@ def _handle(queue: Queue, job: Pipeline, spark: SparkSession, max_records: int) 
 def _outcomes(
     queue: Queue, job: Pipeline, spark: SparkSession, leases: Sequence[Lease]
 ) -> tuple[list[Row], dict[int, Acknowledgement]]:
-    from sharequeue.spark.handler import call_handler
+    from sharequeue.groups.configs import GroupConfigs
+    from sharequeue.spark.handler import ACCEPT, call_handler
+    from sharequeue.spark.ordering.cut import Rows, find_cut, rows_without
+    from sharequeue.spark.ordering.frames import KeyOrder, Offered
     from sharequeue.spark.outcomes.outcomes import acknowledgements, seen_of
 
     if not leases:
         return [], {}
-    records = _frame(queue, spark, leases, job.headers)
-    handled = call_handler(job.handler, records).cache()
+    lists = _Lists(_frame(queue, spark, leases, job.headers))
+    order = KeyOrder.of(queue.state, leases, GroupConfigs.load(queue.database, job.group))
+    offered = Offered(lists.all) if order is None else order.offered(lists.all, leases)
+    handled = cut_rows = offered.with_held(call_handler(job.handler, offered.records)).cache()
     try:
-        rows = handled.collect()
-        return rows, acknowledgements(_Lists(records), leases, seen_of(handled, leases), {}, job.without_row)
+        seen = seen_of(handled, leases)
+        if order is not None:
+            without = rows_without(lists, leases, seen, job.without_row or ACCEPT)
+            cut = find_cut(order, leases, Rows.of(handled) | without)
+            seen, cut_rows = cut.applied(seen), cut.made_in(handled)
+        return cut_rows.collect(), acknowledgements(lists, leases, seen, {}, job.without_row)
     finally:
         handled.unpersist()
 
@@ -275,7 +284,12 @@ def _frame(queue: Queue, spark: SparkSession, leases: Sequence[Lease], headers: 
 class _Lists:
     """Logs of leased records in lists: nothing is removed from them, and no offset is a gap."""
 
-    records: DataFrame
+    all: DataFrame
+
+    def records(self, leases: Sequence[Lease]) -> DataFrame:
+        wanted = [(lease.lease_id, offset) for lease in leases for offset in lease.offsets.iter_offsets()]
+        some = self.all.sparkSession.createDataFrame(wanted, "lease_id long, offset long")
+        return self.all.join(some, ["lease_id", "offset"], "left_semi")
 
     def log_starts(
         self, missing: Iterable[tuple[Lease, OffsetSet]], infos: Mapping[str, object]
@@ -291,4 +305,4 @@ class _Lists:
     def scanned(
         self, scan: object, isolation_level: str, only_for: str | None = None, *, seek: bool = False
     ) -> DataFrame:
-        return self.records
+        return self.all

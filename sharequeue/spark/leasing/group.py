@@ -19,7 +19,7 @@ from datetime import UTC
 from pyspark.sql import SparkSession
 
 from sharequeue.database import Database
-from sharequeue.domain.errors import InvalidRequest, UnknownTopicId
+from sharequeue.domain.errors import UnknownTopicId
 from sharequeue.domain.figures import SharePartitionStatus
 from sharequeue.domain.names import plural
 from sharequeue.domain.settings import Settings
@@ -96,15 +96,6 @@ def a_member(
 
 class GroupTaken(PipelineError):
     """Another pipeline works on this group; the message has both names. Nothing, or nothing more, was leased."""
-
-
-def refuse_ordered(configs: GroupConfigs) -> None:
-    """Raise InvalidRequest for a group whose records are to be processed in order by key: Spark cannot do it yet."""
-    if getattr(configs, "order", "none") != "none":
-        raise InvalidRequest(
-            f"Group {configs.group_id} has sharequeue.order=key, which Spark does not obey yet: nothing was leased. "
-            "Set sharequeue.order to none, or use a ShareConsumer."
-        )
 
 
 def claim_group(state: State, group: str, pipeline: str, replaces: str | None) -> None:

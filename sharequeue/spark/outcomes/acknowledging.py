@@ -183,4 +183,10 @@ def to_send(
         datetime.fromtimestamp(second, UTC): offsets
         for second, offsets in sorted(rounded(acknowledgement.delays).items())
     }
-    return LeaseAcknowledgement(lease, acknowledgement.outcomes, outputs, backoff=True, delays=delays)
+    return LeaseAcknowledgement(
+        *(lease, acknowledgement.outcomes, outputs),
+        backoff=True,
+        delays=delays,
+        holds=acknowledgement.held,
+        keys=acknowledgement.keys,
+    )

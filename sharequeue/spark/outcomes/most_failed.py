@@ -15,7 +15,7 @@ from pyspark.sql import functions as fn
 
 from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.values import AcknowledgeType, Lease
-from sharequeue.spark.handler import MostFailed
+from sharequeue.spark.handler import HOLD, MostFailed
 from sharequeue.spark.outcomes.outcomes import UNSEEN, SeenOutcomes
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.lease_files import WrittenFiles
@@ -55,6 +55,7 @@ def refuse_most_failed(
 
 def _most_frequent(spark: SparkSession, written: WrittenFiles) -> str:
     failed = spark.read.parquet(*map(literal, written.exceptions.values()))
+    failed = failed.where(fn.col("outcome") != HOLD)
     errors = failed.groupBy("outcome", "error").agg(
         fn.count("*").alias("times"),
         fn.min_by(fn.struct("topic", "partition", "offset"), "offset").alias("at"),

@@ -31,6 +31,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Protocol
+from uuid import UUID
 
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -81,7 +82,11 @@ class SeenOutcomes:
     partitions: frozenset[tuple[str | None, int | None]] = frozenset()
     """The topics and partitions named in the rows."""
     exceptions: int = 0
-    """The number of released or rejected records."""
+    """The number of records with a row that were not accepted."""
+    held: OffsetSet = EMPTY
+    """The records that wait for an earlier one of their key, with a row or without."""
+    keys: Mapping[UUID | None, OffsetSet] = field(default_factory=dict)
+    """All records that were not accepted, by the hash of their key, if the group orders them by key."""
 
 
 UNSEEN = SeenOutcomes({}, 0, EMPTY, 0)
@@ -234,6 +239,10 @@ class Acknowledgement:
     """Offsets removed by retention between lease and read: there is nothing to acknowledge or to redeliver."""
     delays: Mapping[int, OffsetSet] = field(default_factory=dict)
     """Released offsets with a `not_before`, by the second since 1970."""
+    held: OffsetSet = EMPTY
+    """Offsets that wait for an earlier one of their key: they are given back without a delivery."""
+    keys: Mapping[UUID | None, OffsetSet] = field(default_factory=dict)
+    """The offsets that were not accepted, by the hash of their key, if the group orders them by key."""
 
 
 def acknowledgements(
@@ -337,7 +346,7 @@ def _acknowledgement(
         outcomes[kind] = outcomes.get(kind, EMPTY) | present
     if gaps := absent - lost:
         outcomes[AcknowledgeType.GAP] = gaps
-    return Acknowledgement(outcomes, present.count, lost, seen.delays)
+    return Acknowledgement(outcomes, present.count, lost, seen.delays, seen.held, seen.keys)
 
 
 def refuse_without_outcome(

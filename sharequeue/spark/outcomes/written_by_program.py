@@ -19,7 +19,7 @@ from pyspark.sql.types import StringType
 
 from sharequeue.domain.settings.addresses import located
 from sharequeue.domain.values import Lease
-from sharequeue.spark.handler import OUTCOMES, RELEASE, HandlerError, with_outcomes
+from sharequeue.spark.handler import KEY_HASH, OUTCOMES, RELEASE, HandlerError, with_outcomes
 from sharequeue.spark.outcomes.outcomes import SeenOutcomes, refuse_other_partitions, seen_in
 from sharequeue.spark.output.damaged import named_leases, reads_what_it_wrote
 from sharequeue.spark.output.files import Files, literal
@@ -72,21 +72,26 @@ def write_outcomes(
 
 
 def written_outcomes(
-    source: TopicSource, leases: Sequence[Lease], outcomes: WrittenOutcomes | _Outcomes
-) -> dict[int, SeenOutcomes]:
-    """Return these outcomes by lease id, after making them durable.
+    source: TopicSource,
+    leases: Sequence[Lease],
+    outcomes: WrittenOutcomes | _Outcomes,
+    *,
+    ordered: bool = False,
+) -> tuple[dict[int, SeenOutcomes], DataFrame]:
+    """Return these outcomes by lease id, after making them durable, and the rows that have them.
 
-    `outcomes` is a folder of Parquet files, or a DataFrame that reads what was written. Raises HandlerError for
-    outcomes that are not read from storage, lack a column, or belong to partitions that were not leased, and
-    OutputDamaged if the files of `write_outcomes` were removed or changed.
+    The rows of an `ordered` group must have the hash of their key. `outcomes` is a folder of Parquet files, or a
+    DataFrame that reads what was written. Raises HandlerError for outcomes that are not read from storage, lack a
+    column, or belong to partitions that were not leased, and OutputDamaged if the files of `write_outcomes` were
+    removed or changed.
     """
     if isinstance(outcomes, WrittenOutcomes):
         folder, files = outcomes.folder, Files(source.spark, outcomes.folder)
         whose = named_leases([lease.lease_id for lease in leases])
         with reads_what_it_wrote([folder], whose, alone=files.alone):
             all_read_back(folder, outcomes.rows, files.rows(folder))
-            return _seen(source, leases, _durable(source, folder))
-    return _seen(source, leases, _durable(source, outcomes))
+            return _seen(source, leases, _durable(source, folder), ordered)
+    return _seen(source, leases, _durable(source, outcomes), ordered)
 
 
 def _durable(source: TopicSource, outcomes: _Outcomes) -> DataFrame:
@@ -108,11 +113,15 @@ def _durable(source: TopicSource, outcomes: _Outcomes) -> DataFrame:
     return written
 
 
-def _seen(source: TopicSource, leases: Sequence[Lease], written: DataFrame) -> dict[int, SeenOutcomes]:
-    absent = [name for name in _WRITTEN_AS if name not in written.columns]
+def _seen(
+    source: TopicSource, leases: Sequence[Lease], written: DataFrame, ordered: bool
+) -> tuple[dict[int, SeenOutcomes], DataFrame]:
+    expected = {**_WRITTEN_AS, **({KEY_HASH: "string"} if ordered else {})}
+    absent = [name for name in expected if name not in written.columns]
     if absent:
+        key = f", {KEY_HASH} (because the group has sharequeue.order=key)" if ordered else ""
         raise HandlerError(
-            f"the outcomes lack {', '.join(absent)}: expected topic, partition and offset as they were leased, "
+            f"the outcomes lack {', '.join(absent)}: expected topic, partition and offset as they were leased{key}, "
             f"and `outcome`, one of {', '.join(OUTCOMES)}"
         )
     if not isinstance(kind := written.schema["outcome"].dataType, StringType):
@@ -120,7 +129,7 @@ def _seen(source: TopicSource, leases: Sequence[Lease], written: DataFrame) -> d
             f"the outcomes' `outcome` is of type {kind.simpleString()}: expected one of {', '.join(OUTCOMES)}"
         )
     kinds = {
-        **_WRITTEN_AS,
+        **expected,
         **({"not_before": "timestamp_ltz"} if "not_before" in written.columns else {}),
     }
     columns = [fn.col(name).cast(kind).alias(name) for name, kind in kinds.items()]
@@ -130,7 +139,8 @@ def _seen(source: TopicSource, leases: Sequence[Lease], written: DataFrame) -> d
         rows = rows.where(fn.col("lease_id").isin(ours))
     else:
         rows = _with_lease_ids(source.spark, leases, written.select(*columns))
-    seen = seen_in(with_outcomes(_unidentified_marked(rows)))
+    rows = with_outcomes(_unidentified_marked(rows))
+    seen = seen_in(rows)
     if unidentified := seen.pop(_NO_LEASE, None):
         raise HandlerError(
             f"the outcomes have {unidentified.offsets.count} offsets, such as {unidentified.offsets.first}, of "
@@ -138,7 +148,7 @@ def _seen(source: TopicSource, leases: Sequence[Lease], written: DataFrame) -> d
             "read"
         )
     refuse_other_partitions(leases, seen)
-    return seen
+    return seen, rows
 
 
 def _with_lease_ids(spark: SparkSession, leases: Sequence[Lease], rows: DataFrame) -> DataFrame:

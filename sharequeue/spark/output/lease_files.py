@@ -9,7 +9,7 @@ sink starts from these files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,6 +46,16 @@ class WrittenFiles:
         """All folders."""
         return [*self.accepted.values(), *self.exceptions.values()]
 
+    def with_rewritten(self, leases: Sequence[Lease], files: WrittenFiles) -> WrittenFiles:
+        """Return the folders of the round after `files` of some leases took the place of their earlier ones."""
+        ours = {lease.lease_id for lease in leases}
+        accepted, exceptions = (
+            {at: folder for at, folder in by_lease.items() if at not in ours}
+            for by_lease in (self.accepted, self.exceptions)
+        )
+        # The number of rows must be the same: reading them back compares it.
+        return WrittenFiles(accepted | files.accepted, exceptions | files.exceptions, self.rows)
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseFiles:
@@ -73,22 +83,21 @@ class LeaseFiles:
             rows,
         )
 
-    def write_without(
+    def rewrite(
         self,
         before: WrittenFiles,
         columns: StructType,
         leases: Sequence[Lease],
-        refused: Mapping[int, Mapping[int, str]],
+        change: Callable[[DataFrame], DataFrame],
     ) -> WrittenFiles:
-        """Write the rows of these leases again, from their files with these columns, and remove the files: the
-        records that a sink `refused`, by lease id and offset, are rejected with these reasons.
+        """Write the rows of these leases again, from their files with these columns, after a `change` of their
+        outcomes, and remove the files.
         """
         ours = {lease.lease_id for lease in leases}
         folders = [
             at for by_lease in (before.accepted, before.exceptions) for i, at in by_lease.items() if i in ours
         ]
-        rows = self.spark.read.schema(columns).parquet(*map(literal, folders))
-        written = self.write(_rejected(rows, refused), leases)
+        written = self.write(change(self.spark.read.schema(columns).parquet(*map(literal, folders))), leases)
         for folder in folders:
             remove_lease(self.files, folder)
         return written
@@ -116,7 +125,7 @@ class LeaseFiles:
             flushed.result()
 
 
-def _rejected(rows: DataFrame, refused: Mapping[int, Mapping[int, str]]) -> DataFrame:
+def rejected(rows: DataFrame, refused: Mapping[int, Mapping[int, str]]) -> DataFrame:
     """Return the rows, with these records rejected: the reasons by lease id and offset."""
     reasons = [(i, offset, reason) for i, of_lease in refused.items() for offset, reason in of_lease.items()]
     given = rows.sparkSession.createDataFrame(

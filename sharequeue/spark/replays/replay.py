@@ -31,6 +31,7 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.handler import ACCEPT, OUTCOMES, call_handler
 from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.ordering.frames import without_order
 from sharequeue.spark.outcomes.outcomes import (
     read_back,
     refuse_other_partitions,
@@ -152,10 +153,16 @@ def _opened(
     spark: SparkSession,
 ) -> Iterator[_Work]:
     """Yield the resources of a replay. Spark's jobs of the block are cancelled when it ends with an exception."""
-    level = GroupConfigs.load(state.database, job.group).isolation_level
+    configs = GroupConfigs.load(state.database, job.group)
     source = TopicSource(settings, state, topics, spark, ReaderOptions.of(job.reader_options), job.headers)
     refuse_unusable(spark, settings, settings.output)
-    work = _Work(job, source, log_offsets.logs_of(source, job.topics, level), time.monotonic())
+    work = _Work(
+        job,
+        configs,
+        source,
+        log_offsets.logs_of(source, job.topics, configs.isolation_level),
+        time.monotonic(),
+    )
     with cancellable(spark) as jobs:
         try:
             with timestamps_are_named():
@@ -173,6 +180,7 @@ def _opened(
 @dataclass(slots=True)
 class _Work:
     job: ShareGroupJob
+    configs: GroupConfigs
     source: TopicSource
     logs: ReplayedLogs
     began_at: float
@@ -213,7 +221,7 @@ class _Work:
                 files.remove(f"{parent}/{STAGING}/{left}")
         staging = f"{parent}/{STAGING}/{report.name}+{time.time():.0f}-{uuid4().hex}"
         self.unfinished = staging
-        records = self.source.records(leases) if leases else no_records(spark)
+        records = without_order(self.source.records(leases) if leases else no_records(spark), self.configs)
         handled = call_handler(self.job.handler, records)
         rows = _write(files, handled, staging)
         folders = [f"{staging}/{_ACCEPTED}", f"{staging}/{_EXCEPTIONS}"]

@@ -26,6 +26,7 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.spark.handler import ACCEPT, OUTCOMES, call_handler
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.group import living_topics
+from sharequeue.spark.ordering.frames import without_order
 from sharequeue.spark.outcomes.outcomes import seen_of, without_outcome
 from sharequeue.spark.reading.options import ReaderOptions
 from sharequeue.spark.reading.plan import TopicPartition
@@ -91,7 +92,7 @@ def try_on(
     )
     if not leases:
         return Trial(job.group, 0, {}, (), time.monotonic() - began, remark)
-    read = source.records(leases)
+    read = without_order(source.records(leases), configs)
     # Cached, so that every column is computed and each record is handled once.
     handled = call_handler(job.handler, read).cache()
     try:

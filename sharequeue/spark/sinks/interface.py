@@ -28,14 +28,14 @@ from sharequeue.domain.errors import InvalidRequest
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Lease
-from sharequeue.spark.handler import KEPT_COLUMNS, RESULT_NAMES, PipelineError
+from sharequeue.spark.handler import KEPT_COLUMNS, KEY_HASH, RESULT_NAMES, PipelineError
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.state import State
 
 AT = ["topic", "partition", "offset"]
 """The columns that name a record."""
-OPTIONAL = frozenset((*KEPT_COLUMNS, "delivery_count"))
+OPTIONAL = frozenset((*KEPT_COLUMNS, KEY_HASH, "delivery_count"))
 """Columns that every handler passes on. They are written to a table only if it has a column of that name."""
 NEVER = frozenset(RESULT_NAMES)
 """Columns that only the queue reads. They are never written to a table."""

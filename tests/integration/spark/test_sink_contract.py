@@ -220,6 +220,33 @@ def test_each_accepted_record_is_there_once_and_no_other(
     assert sweep_outputs(place.spark, output_settings, place.state, job) == []
 
 
+def third_once_released(records: DataFrame) -> DataFrame:
+    outcome = fn.expr("if(offset = 2 and delivery_count = 1, 'release', 'accept')").alias("outcome")
+    return records.select("topic", "partition", "offset", "lease_id", "key_hash", outcome)
+
+
+@every_sink
+def test_no_record_of_a_key_is_there_before_an_earlier_one(
+    entry: Entry,
+    place: Place,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+) -> None:
+    """In a group that is ordered by key, an accepted record behind one that was released waits, and is not written
+    to the sink before the other one is."""
+    topic = make_topic(1)
+    produce(topic, 0, ["same key"] * RECORDS)
+    holder = assigned(topic, sharequeue_order="key")
+    destination, found = entry.make(place)
+    job = job_of(place.group, topic, third_once_released, destination=destination, failed_share=None)
+    assert run_job(job, holder, max_records=4).held
+    assert found() == {(0, 0): 1, (0, 1): 1}
+    run_job(job, holder)
+    assert found() == {(0, n): 1 for n in range(RECORDS)}
+
+
 @every_sink
 def test_a_lost_lock_leaves_no_record_out(
     entry: Entry,
