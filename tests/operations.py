@@ -302,6 +302,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "acknowledge_many": operation(
         *WORKER, request_id=str(UUID(int=11)), outputs='[[{"sink": "s", "location": "l", "records": 3}]]'
     ),
+    "close_letters": operation(*SERVICE),
+    "letters_held": operation(*SERVICE),
     "blocked_keys": operation(*WORKER, meant={"p_tokens": meant(("of nobody", "a null in it"), NOBODY)}),
     "release_many": operation(
         *WORKER,
@@ -579,6 +581,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "sink_owners": operation(*READER),
     "replay_batches": operation(*READER),
     "replay_leases": operation(*READER),
+    "replay_open_keys": operation(*READER),
     "replay_outcomes": operation(*READER),
     "replay_share_partition": operation(*READER),
     "snapshots": operation(*READER),

@@ -133,3 +133,10 @@ def holders_of(leases: Sequence[Lease]) -> dict[str, Any]:
         "member_epoch": member_epoch,
         "tokens": [str(lease.token) for lease in leases],
     }
+
+
+def keys_to_json(keys: Mapping[UUID | None, OffsetSet]) -> list[dict[str, str | None]]:
+    """Return the keys of records as the SQL functions take them."""
+    return [
+        {"key": None if key is None else str(key), "offsets": str(offsets)} for key, offsets in keys.items()
+    ]

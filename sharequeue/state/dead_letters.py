@@ -7,8 +7,11 @@ them to the topic is in ``sharequeue.deadletters.writer``.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from uuid import UUID
 
 import sqlalchemy as sa
 
@@ -22,7 +25,17 @@ from sharequeue.domain.values import (
     HeldDeadLetters,
     SharePartition,
 )
+from sharequeue.state.calls import keys_to_json
+from sharequeue.state.offset_sets import Parameters
 from sharequeue.state.rows import share_partition_name
+
+
+@dataclass(frozen=True, slots=True)
+class FreedKeys:
+    """How many keys go on after dead letters that held them, and how many records were held."""
+
+    keys: int
+    records: int
 
 
 class DeadLetters:
@@ -105,20 +118,47 @@ class DeadLetters:
             first["is_new"],
         )
 
-    def close(self, at: SharePartition, sequence: int, *, dropped: bool = False) -> int:
+    def close(
+        self,
+        at: SharePartition,
+        sequence: int,
+        *,
+        dropped: bool = False,
+        keys: Mapping[UUID | None, OffsetSet] | None = None,
+    ) -> int:
         """Close a batch that the broker has confirmed: its records become ARCHIVED.
 
-        Return how many, 0 if it was already closed.
+        Return how many, 0 if it was already closed. ``keys`` has the keys of its records, as in an acknowledgement:
+        in a group that is ordered by key and whose dead letters hold their keys, these stay open.
         """
         rows = self._database.call(
             sa.text(
-                "select sharequeue.close_dead_letters(:group_id, :topic, :partition, :sequence, :dropped) as closed"
+                "select sharequeue.close_dead_letters(:group_id, :topic, :partition, :sequence, :dropped,"
+                " cast(:keys as jsonb)) as closed"
             ),
             **share_partition_name(at),
             sequence=sequence,
             dropped=dropped,
+            keys=None if keys is None else json.dumps(keys_to_json(keys)),
         )
         return int(rows[0]["closed"])
+
+    def close_letters(self, at: SharePartition, offsets: OffsetSet, *, execute: bool = True) -> FreedKeys:
+        """Free what the dead letters of these records hold, because they were redriven or discarded.
+
+        Return how many keys go on, and how many records were held. Without ``execute``, nothing is changed.
+        """
+        sets = Parameters()
+        chosen = sets.offset_set("offsets", offsets)
+        function = "close_letters" if execute else "letters_held"
+        rows = self._database.call(
+            sa.text(
+                f"select * from sharequeue.{function}(:group_id, :topic, :partition, {chosen})"  # noqa: S608  (names)
+            ),
+            **share_partition_name(at),
+            **sets,
+        )
+        return FreedKeys(rows[0]["keys"], rows[0]["held_records"])
 
     def hold(self, at: SharePartition, reason: str | None) -> None:
         """Record why the waiting dead letters cannot be written. None removes the reason; so does closing a batch."""

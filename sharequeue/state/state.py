@@ -42,6 +42,7 @@ from sharequeue.state.calls import (
     LeaseAcknowledgement,
     holders_of,
     in_calls,
+    keys_to_json,
     names_of,
 )
 from sharequeue.state.dead_letters import DeadLetters
@@ -394,12 +395,4 @@ def _keys_of(acknowledgements: Sequence[LeaseAcknowledgement]) -> str | None:
     """Return the reported keys, as JSON; None without any."""
     if not any(each.keys for each in acknowledgements):
         return None
-    return json.dumps(
-        [
-            [
-                {"key": None if key is None else str(key), "offsets": str(offsets)}
-                for key, offsets in each.keys.items()
-            ]
-            for each in acknowledgements
-        ]
-    )
+    return json.dumps([keys_to_json(each.keys) for each in acknowledgements])

@@ -40,7 +40,7 @@ declare
         'discard_letters', 'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'make_journal_partitions',
         'note_topics', 'open_redrive', 'plan_redrive', 'principal_of_token', 'raise_state_epochs', 'remove_acls', 'remove_deleted_topics',
         'revoke_tokens', 'roll_up_due_days',
-        'set_service_configs', 'take_snapshot', 'take_snapshots', 'trim_redrive',
+        'set_service_configs', 'close_letters', 'letters_held', 'take_snapshot', 'take_snapshots', 'trim_redrive',
         'end_redrive', 'end_service_lease', 'hear_replica', 'hold_service_lease', 'note_service_work', 'take_service_lease',
         'assign_share_partitions', 'expire_members', 'heartbeat', 'keep_alive', 'leave_group',
         'raise_group_epoch', 'refresh_group', 'unknown_topics'];

@@ -129,13 +129,15 @@ language sql immutable parallel safe as $$
 $$;
 
 -- Returns how many fresh records a lease of up to p_wanted records may have; 0 or less if none. Redelivery is not limited by
--- the window. Numbers of records are compared, not offsets: near 2^63 a sum would overflow.
+-- the window. Numbers of records are compared, not offsets: near 2^63 a sum would overflow. Under order by key, finished records
+-- do not count: one key that waits would block the window for the others.
 create or replace function sharequeue_internal.fresh_records(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_wanted bigint, p_at timestamptz
 ) returns bigint
 language sql stable as $$
     select least(sharequeue_internal.read_end(p_sp, p_settings) - p_sp.speo, p_wanted,
-        p_settings.max_record_locks - sharequeue_internal.in_flight_span(p_sp, p_at))
+        p_settings.max_record_locks - sharequeue_internal.in_flight_span(p_sp, p_at)
+            + case when p_settings.ordered then p_sp.delivery_complete_count else 0 end)
 $$;
 
 -- Returns that many offsets from SPEO on.

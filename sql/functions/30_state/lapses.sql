@@ -118,7 +118,7 @@ begin
         update sharequeue.share_partitions set redeliverable = true
         where share_partition_id = p_share_partition_id and not redeliverable;
     end if;
-    perform sharequeue_internal.lose_keys(p_share_partition_id);
+    perform sharequeue_internal.lose_keys(p_share_partition_id, sharequeue.clock());
 end
 $$;
 

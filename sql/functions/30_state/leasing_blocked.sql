@@ -1,6 +1,6 @@
 -- Returns why nothing can be leased from a share-partition that has lag, and until when (the liveness invariant). Null if records
 -- can be leased, and if there is no lag. blocked_by is one word: topic_deleted, topic_recreated, paused, breaker, window
--- (share.partition.max.record.locks, behind blocked_offset), transaction (the last stable offset), leased, waiting (not before a
+-- (share.partition.max.record.locks, behind blocked_offset), ordered and open_keys (order by key), transaction (the last stable offset), leased, waiting (not before a
 -- time, or back-off), dead_letters, truncated. It is never unknown (verify checks this). Records whose lock has lapsed can be
 -- leased: the next call ends these locks. The texts of the reasons are only in this file and in lost_topic. p_letters is the
 -- reason why dead letters are not written.
@@ -33,10 +33,19 @@ begin
     where b.share_partition_id = p_sp.share_partition_id and b.state in (0, 1, 3);
     -- An acquire that finds nothing moves SPSO past finished records if that is due.
     v_full := p_sp.speo - case when p_sp.advance_due then coalesce(v_window.head, p_sp.speo) else p_sp.spso end
-        - v_window.waiting >= p_settings.max_record_locks;
+        - v_window.waiting - case when p_settings.ordered and not p_sp.advance_due then p_sp.delivery_complete_count else 0 end
+        >= p_settings.max_record_locks;
+    if not p_settings.ordered and p_sp.open_key_records > 0 and sharequeue_internal.any_held(p_sp.share_partition_id, v_at) then
+        -- The next acquire frees them.
+        return;
+    end if;
     if (p_sp.redeliverable and v_window.ready_from < v_read_end) or (v_read_end > p_sp.speo and not v_full)
             or exists (select from sharequeue.leases l
                 where l.share_partition_id = p_sp.share_partition_id and l.expires_at <= v_at) then
+        if p_settings.ordered then
+            select * into blocked_by, blocked_reason, blocked_until, blocked_offset
+            from sharequeue_internal.leasing_out_of_order(p_sp, p_settings, v_at);
+        end if;
         return;
     elsif v_read_end <= p_sp.speo and p_sp.speo < p_sp.log_end then
         select 'transaction', 'an open transaction: records from the last stable offset on cannot be read yet', null, v_read_end
@@ -121,4 +130,58 @@ begin
         end if;
     end if;
 end
+$$;
+
+-- The same for records that could be leased if the group were not ordered by key. Null if they can be leased all the same.
+create or replace function sharequeue_internal.leasing_out_of_order(
+    p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_at timestamptz,
+    out blocked_by text, out blocked_reason text, out blocked_until timestamptz, out blocked_offset bigint
+)
+language plpgsql stable as $$
+declare
+    v_id bigint := p_sp.share_partition_id;
+    v_lease sharequeue.leases;
+    v_left_out int8multirange;
+begin
+    select * into v_lease from sharequeue.leases where share_partition_id = v_id order by share_partition_id, expires_at limit 1;
+    if v_lease.expires_at > p_at then
+        blocked_by := 'ordered';
+        blocked_reason := format('order by key: a lease is open, of %s, and the next one waits until it ends', v_lease.member_id);
+        blocked_until := v_lease.expires_at;
+        select min(lower(sharequeue_internal.offsets_of(first_offset, last_offset, offsets))) into blocked_offset
+        from sharequeue.in_flight_batches where lease_id = v_lease.lease_id;
+        return;
+    end if;
+    v_left_out := sharequeue_internal.left_out_in_order(p_sp, p_settings, '{}', p_at);
+    if v_lease.lease_id is not null or sharequeue_internal.fresh_in_order(p_sp, p_settings, v_left_out, 1, p_at) > 0
+            or sharequeue_internal.next_available(
+                v_id, 0, p_at, sharequeue_internal.left_out(p_sp, p_settings, v_left_out)) is not null then
+        return;
+    elsif not upper_inf(v_left_out) then
+        blocked_by := 'open_keys';
+        blocked_reason := format('order by key: %s keys are open, of %s records: at %s keys, or ten times as many records, no '
+            'new records are leased (sharequeue.order.max.open.keys)', p_sp.open_keys, p_sp.open_key_records, p_settings.max_open_keys);
+        select "offset", nullif(sharequeue_internal.wait_for(o), sharequeue_internal.no_time()) into blocked_offset, blocked_until
+        from sharequeue.open_key_records o where o.share_partition_id = v_id order by o."offset" limit 1;
+        return;
+    end if;
+    blocked_by := 'ordered';
+    blocked_offset := lower(sharequeue_internal.unknown_keys(v_id) - sharequeue_internal.deliverable(v_id, p_at));
+    select f.not_before, format('order by key: the key of offset %s is not known, and the record %s', blocked_offset, case f.state
+        when 3 then 'is being written to the dead-letter topic' else 'waits for a later time' end)
+    into blocked_until, blocked_reason
+    from sharequeue.in_flight_batches f
+    where f.share_partition_id = v_id and f.state in (0, 3)
+        and sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) @> blocked_offset;
+end
+$$;
+
+-- Returns whether a record waits for an earlier one of its key.
+create or replace function sharequeue_internal.any_held(p_id bigint, p_at timestamptz) returns boolean
+language sql stable as $$
+    select exists (
+        select from sharequeue.open_key_records r
+        where r.share_partition_id = p_id and r.until > p_at and exists (
+            select from sharequeue.open_key_records o
+            where o.share_partition_id = p_id and o.key_hash = r.key_hash and o."offset" < r."offset"))
 $$;

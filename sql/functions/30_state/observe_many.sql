@@ -184,6 +184,9 @@ begin
         lost_records = lost_records + v_lost + greatest(0, p_log_start - speo),
         delivery_complete_count = delivery_complete_count - v_passed
     where share_partition_id = v_id;
+    if p_sp.open_key_records > 0 then
+        perform sharequeue_internal.keys_below(v_id, p_log_start, sharequeue.clock());
+    end if;
     perform sharequeue_internal.advance_spso(v_id);
 end
 $$;

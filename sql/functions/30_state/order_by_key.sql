@@ -221,7 +221,7 @@ begin
             select o."offset" from sharequeue.open_key_records o
             where o.share_partition_id = p_id and o.key_hash = g.key_hash and o."offset" > g."offset"
                 and o.until = sharequeue_internal.wait_for(g)) as r
-        where f."offset" > g."offset"
+        where f."offset" >= g."offset"
         group by 1
     loop
         perform sharequeue_internal.set_wait(p_id, v_freed.offsets, v_freed.until);
@@ -229,11 +229,60 @@ begin
 end
 $$;
 
--- After leases that ended without an acknowledgement: nobody has reported the keys of their records. The rows of records that
--- were leased again stay, of those that are exhausted now as archiving, of those that are finished not.
-create or replace function sharequeue_internal.lose_keys(p_id bigint) returns void
+-- After a change that nobody has reported keys with: leases that ended without an acknowledgement, or an operator's act. Rows of
+-- records that are archiving now are marked so, and those of finished ones removed.
+create or replace function sharequeue_internal.lose_keys(p_id bigint, p_at timestamptz) returns void
 language plpgsql volatile set enable_seqscan = off as $$
+declare
+    v_archiving int8multirange;
+    v_open int8multirange;
+    v_finished int8multirange;
+    v_keys uuid[];
 begin
     update sharequeue.share_partitions set keys_unknown = true where share_partition_id = p_id and not keys_unknown;
+    if (select open_key_records = 0 from sharequeue.share_partitions where share_partition_id = p_id) then
+        return;
+    end if;
+    select coalesce(range_agg(o.offsets) filter (where f.state = 3), '{}'), coalesce(range_agg(o.offsets), '{}')
+    into v_archiving, v_open
+    from sharequeue.in_flight_batches f
+    cross join lateral (select sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) as offsets) as o
+    where f.share_partition_id = p_id and f.state in (0, 1, 3);
+    with marked as (
+        update sharequeue.open_key_records set archiving = true, until = null
+        where share_partition_id = p_id and not archiving and not letter and v_archiving @> "offset" returning key_hash
+    )
+    select array_agg(distinct key_hash) into v_keys from marked where key_hash is not null;
+    perform sharequeue_internal.wait_behind(p_id, v_keys, p_at);
+    select coalesce(range_agg(int8range("offset", "offset" + 1)), '{}') into v_finished from sharequeue.open_key_records
+    where share_partition_id = p_id and not letter and not v_open @> "offset";
+    perform sharequeue_internal.finish_open_keys(p_id, v_finished, p_at);
+end
+$$;
+
+-- After the log start has passed records: removes the rows of those that are not archiving.
+create or replace function sharequeue_internal.keys_below(p_id bigint, p_log_start bigint, p_at timestamptz) returns void
+language plpgsql volatile set enable_seqscan = off as $$
+begin
+    perform sharequeue_internal.finish_open_keys(p_id, (
+        select coalesce(range_agg(int8range("offset", "offset" + 1)), '{}') from sharequeue.open_key_records
+        where share_partition_id = p_id and "offset" < p_log_start and not archiving and not letter), p_at);
+end
+$$;
+
+-- After an operator has released records: they do not wait, and neither do those that have waited for them.
+create or replace function sharequeue_internal.stop_waiting(p_id bigint, p_offsets int8multirange, p_at timestamptz) returns void
+language plpgsql volatile set enable_seqscan = off as $$
+declare
+    v_heads sharequeue.open_key_records[];
+begin
+    select array_agg(o) into v_heads from sharequeue.open_key_records o
+    where o.share_partition_id = p_id and o."offset" between lower(p_offsets) and upper(p_offsets) - 1
+        and p_offsets @> o."offset" and o.until > p_at and not o.archiving and not o.letter;
+    if v_heads is not null then
+        update sharequeue.open_key_records o set until = null from unnest(v_heads) as h
+        where o.share_partition_id = p_id and o."offset" = h."offset";
+        perform sharequeue_internal.free_held(p_id, v_heads);
+    end if;
 end
 $$;

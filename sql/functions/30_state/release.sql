@@ -120,6 +120,6 @@ begin
     end loop;
     update sharequeue.share_partitions set redeliverable = true
     where share_partition_id = p_share_partition_id and not redeliverable and held > completed;
-    perform sharequeue_internal.lose_keys(p_share_partition_id);
+    perform sharequeue_internal.lose_keys(p_share_partition_id, sharequeue.clock());
 end
 $$;

@@ -56,9 +56,11 @@ end
 $$;
 
 -- Closes a batch that the broker has confirmed: ARCHIVING becomes ARCHIVED and SPSO may pass. Returns the number of
--- records; 0 if the batch is not open (it was closed before).
+-- records; 0 if the batch is not open (it was closed before). p_keys, only for groups that are ordered by key and whose dead
+-- letters hold their keys, has the keys of the batch's records, as those of one lease in acknowledge_many.
 create or replace function sharequeue.close_dead_letters(
-    p_group_id text, p_topic text, p_partition integer, p_sequence bigint, p_dropped boolean default false
+    p_group_id text, p_topic text, p_partition integer, p_sequence bigint, p_dropped boolean default false,
+    p_keys jsonb default null
 ) returns bigint
 language plpgsql volatile set search_path = pg_catalog set enable_seqscan = off as $$
 declare
@@ -68,6 +70,7 @@ declare
     v_records bigint;
     v_closed bigint := 0;
     v_completed bigint := 0;
+    v_offsets int8multirange := '{}';
     v_before record;
 begin
     perform sharequeue_internal.authorise(p_group_id, 'READ');
@@ -105,7 +108,12 @@ begin
         v_records := sharequeue.records(v_run.offsets);
         perform sharequeue_internal.count_outcome(v_sp.share_partition_id, v_run.cause, v_run.delivery_count, v_records);
         v_closed := v_closed + v_records;
+        v_offsets := v_offsets + v_run.offsets;
     end loop;
+    if v_sp.open_key_records > 0 or p_keys is not null then
+        perform sharequeue_internal.keep_letters(
+            v_sp, v_offsets, sharequeue_internal.keys_of(p_keys), p_dropped, sharequeue.clock());
+    end if;
     -- The last total is stored, so that no query has to read all batches for it.
     select coalesce(max(total_letters), 0) as letters, coalesce(max(total_dropped), 0) as dropped into v_before
     from (

@@ -62,6 +62,10 @@ begin
             and not exists (select from sharequeue.in_flight_batches f where f.lease_id = l.lease_id);
         update sharequeue.share_partitions set redeliverable = true
         where share_partition_id = v_sp.share_partition_id and p_act = 'release';
+        if p_act = 'release' and v_sp.open_key_records > 0 then
+            perform sharequeue_internal.stop_waiting(v_sp.share_partition_id, v_seen, sharequeue.clock());
+        end if;
+        perform sharequeue_internal.lose_keys(v_sp.share_partition_id, sharequeue.clock());
         perform sharequeue_internal.advance_spso(v_sp.share_partition_id, v_completed);
         perform sharequeue_internal.audit('force_' || p_act, p_group_id, v_before,
             jsonb_build_object('topic', p_topic, 'partition', p_partition, 'offsets', p_offsets::text));

@@ -85,6 +85,8 @@ language sql stable set search_path = pg_catalog as $$
         select s.share_partition_id, 'there is lag, nothing can be leased, and the reason is unknown'
         from sharequeue.share_partition_status s join checked using (share_partition_id) where s.blocked_by = 'unknown'
         union all
+        select v.share_partition_id, v.violation from sharequeue_internal.violations_of_order(p_group_id) as v
+        union all
         select p.share_partition_id, 'a record is held under a lease of another share-partition, or one that does not exist' from parts p
         where p.state = 1 and not exists (select from sharequeue.leases l
             where l.lease_id = p.lease_id and l.share_partition_id = p.share_partition_id)
@@ -95,4 +97,45 @@ language sql stable set search_path = pg_catalog as $$
     select null, null, null, format('sequence %s is behind: its next value is %s, and %s is used already. Run '
         '`sharequeue state raise-epochs --execute`, which sets it', b.sequence, b.next, b.used)
     from sharequeue.sequences_behind() as b
+$$;
+
+-- The same for order by key.
+create or replace function sharequeue_internal.violations_of_order(p_group_id text)
+returns table (share_partition_id bigint, violation text)
+language sql stable as $$
+    with checked as (
+        select sp.*, o.offsets as open from sharequeue.share_partitions sp
+        cross join lateral (
+            select coalesce(range_agg(sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets)), '{}') as offsets
+            from sharequeue.in_flight_batches f where f.share_partition_id = sp.share_partition_id and f.state in (0, 1, 3)) as o
+        where (p_group_id is null or sp.group_id = p_group_id) and (sp.open_key_records > 0 or not sp.keys_unknown or exists (
+            select from sharequeue.open_key_records r where r.share_partition_id = sp.share_partition_id))
+    )
+    select c.share_partition_id, 'the key of a record is open, but the record is finished' from checked c
+    where exists (select from sharequeue.open_key_records r
+        where r.share_partition_id = c.share_partition_id and not r.letter and not c.open @> r."offset")
+    union all
+    select c.share_partition_id, 'the numbers of open keys and of their records are wrong' from checked c
+    cross join lateral (
+        select count(*) as records, count(distinct r.key_hash) as keys from sharequeue.open_key_records r
+        where r.share_partition_id = c.share_partition_id) as n
+    where c.open_key_records <> n.records or c.open_keys <> n.keys
+    union all
+    select c.share_partition_id, 'the key of an open record is not known, but the share-partition is not marked so' from checked c
+    where not c.keys_unknown and not isempty(sharequeue_internal.unknown_keys(c.share_partition_id))
+    union all
+    select c.share_partition_id, 'a record waits for a dead letter of its key, but there is none' from checked c
+    where exists (
+        select from sharequeue.open_key_records r
+        where r.share_partition_id = c.share_partition_id and r.until = sharequeue_internal.no_time() and not exists (
+            select from sharequeue.open_key_records o where o.share_partition_id = r.share_partition_id
+                and o.key_hash = r.key_hash and o."offset" < r."offset" and (o.archiving or o.letter)))
+    union all
+    select c.share_partition_id, 'a record waits without a time, but its key is not known' from checked c
+    where exists (
+        select from sharequeue.in_flight_batches f
+        where f.share_partition_id = c.share_partition_id and f.state = 0 and f.not_before = sharequeue_internal.no_time()
+            and not sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) <@ (
+                select coalesce(range_agg(int8range(r."offset", r."offset" + 1)), '{}') from sharequeue.open_key_records r
+                where r.share_partition_id = c.share_partition_id))
 $$;

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from hashlib import md5
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 import sqlalchemy as sa
 
-from sharequeue.domain.errors import ShareError
+from sharequeue.domain.errors import InvalidRequest, ShareError
 from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.values import Acknowledged, AcknowledgeType, Lease, SharePartition
+from sharequeue.groups.configs import alter_group_configs
 from sharequeue.state import State
 from sharequeue.state.calls import LeaseAcknowledgement
+from sharequeue.state.dead_letters import FreedKeys
 from tests import single
 from tests.integration.state.state_calls import in_flight, journal_differs
 from tests.waiting import pass_time
@@ -118,3 +120,332 @@ def test_held_records_come_back_with_the_first_of_their_key(state: State, at: Sh
     acknowledge(state, again, accept=again.offsets)
     assert state.database.rows(sa.text("select * from sharequeue.open_key_records")) == []
     sound(state)
+
+
+def rows(state: State) -> list[tuple[int, bool, bool]]:
+    """Offset, archiving and letter of every open record whose key is known."""
+    found = state.database.rows(
+        sa.text('select "offset", archiving, letter from sharequeue.open_key_records order by 1')
+    )
+    return [(row["offset"], row["archiving"], row["letter"]) for row in found]
+
+
+def blocked(state: State) -> tuple[str | None, int | None]:
+    (row,) = state.database.rows(
+        sa.text("select blocked_by, blocked_offset from sharequeue.share_partition_status")
+    )
+    return row["blocked_by"], row["blocked_offset"]
+
+
+def configure(state: State, **configs: str) -> None:
+    names = {"order": "sharequeue.order", "letters": "sharequeue.order.on.dead.letter"}
+    names |= {"keys": "sharequeue.order.max.open.keys", "locks": "share.partition.max.record.locks"}
+    alter_group_configs(state.database, "g", {names[name]: value for name, value in configs.items()})
+
+
+def close_letters(
+    state: State, at: SharePartition, keys: Mapping[UUID | None, OffsetSet] | None = None
+) -> None:
+    """Write the waiting dead letters."""
+    batch = state.dead_letters.open(at, 1000)
+    assert batch is not None
+    assert state.dead_letters.close(at, batch.sequence, keys=keys) == batch.offsets.count
+
+
+def test_a_rejected_record_holds_its_key_until_its_dead_letter_is_written(
+    state: State, at: SharePartition
+) -> None:
+    """Held records wait without a time while it is archiving, and are available as soon as its batch is closed."""
+    lease = take(state, at, 3)
+    assert lease is not None
+    acknowledge(state, lease, accept=some(1), reject=some(0), hold=some(2), keys={K: some(0, 2)})
+    assert rows(state) == [(0, True, False), (2, False, False)]
+    pass_time(state.database, 86_400)
+    fresh = take(state, at, 3)
+    assert fresh is not None
+    assert fresh.offsets == OffsetSet.of((3, 6))
+    assert list(state.blocked_keys("g", [fresh.token])[fresh.token].untils) == [None]
+    acknowledge(state, fresh, accept=fresh.offsets)
+    sound(state)
+    close_letters(state, at)
+    assert rows(state) == [(2, False, False)]
+    again = take(state, at, 1)
+    assert again is not None
+    assert again.offsets == some(2)
+    sound(state)
+
+
+def test_a_dead_letter_holds_its_key_until_it_is_discarded(state: State, at: SharePartition) -> None:
+    """With hold: also below SPSO, and whether a worker or the writer of letters has reported its key; the dry run
+    says what will be freed; a letter without a known key holds nothing."""
+    configure(state, letters="hold")
+    lease = take(state, at, 4)
+    assert lease is not None
+    acknowledge(state, lease, accept=some(1), reject=some(0), hold=some(2, 3), keys={K: some(0, 2, 3)})
+    close_letters(state, at)
+    assert rows(state) == [(0, False, True), (2, False, False), (3, False, False)]
+    sound(state)
+    fresh = take(state, at, 3)
+    assert fresh is not None
+    held = state.blocked_keys("g", [fresh.token])[fresh.token]
+    assert (list(held.hashes), list(held.first_offsets)) == ([K], [0])
+    acknowledge(state, fresh, reject=fresh.offsets)
+    close_letters(
+        state, at, f'[{{"key": "{L}", "offsets": "{{[4,5)}}"}}, {{"key": null, "offsets": "{{[5,6)}}"}}]'
+    )
+    assert rows(state) == [(0, False, True), (2, False, False), (3, False, False), (4, False, True)]
+    letters, both = state.dead_letters, OffsetSet.of((0, 5))
+    assert letters.close_letters(at, both, execute=False) == FreedKeys(2, 2)
+    assert letters.close_letters(at, some(4), execute=False) == FreedKeys(1, 0)
+    assert letters.close_letters(at, both) == FreedKeys(2, 2)
+    assert letters.close_letters(at, both) == FreedKeys(0, 0)
+    again = take(state, at, 2)
+    assert again is not None
+    assert again.offsets == some(2, 3)
+    sound(state)
+
+
+def test_letters_hold_nothing_once_their_keys_continue(state: State, at: SharePartition) -> None:
+    """The config counts from the next lease on."""
+    configure(state, letters="hold")
+    lease = take(state, at, 2)
+    assert lease is not None
+    acknowledge(state, lease, reject=some(0), hold=some(1), keys={K: some(0, 1)})
+    close_letters(state, at)
+    configure(state, letters="continue")
+    again = take(state, at, 1)
+    assert again is not None
+    assert again.offsets == some(1)
+    sound(state)
+
+
+def test_nothing_is_leased_behind_a_record_whose_key_nobody_reported(
+    state: State, at: SharePartition
+) -> None:
+    """After a release without keys the fresh records wait for it, with its reason; after a lapse the suspects come
+    back first, and alone."""
+    lease = take(state, at, 3)
+    assert lease is not None
+    acknowledge(state, lease, accept=some(0, 2), release=some(1))
+    assert take(state, at) is None
+    assert blocked(state) == ("ordered", 1)
+    pass_time(state.database, 31)
+    lapsing = take(state, at, 2)
+    assert lapsing is not None
+    assert lapsing.offsets == some(1, 3)
+    assert blocked(state) == ("ordered", 1)
+    pass_time(state.database, 31)
+    for _ in range(2):
+        again = take(state, at, 5)
+        assert again is not None
+        assert again.suspects
+        acknowledge(state, again, accept=again.offsets)
+    fresh = take(state, at, 5)
+    assert fresh is not None
+    assert fresh.offsets == OffsetSet.of((4, 9))
+    sound(state)
+
+
+def test_suspects_that_are_exhausted_hold_everything_behind_them_until_written(
+    state: State, at: SharePartition
+) -> None:
+    """A crashed-out record whose key nobody knows: nothing overtakes it before its letter is written."""
+    for number in range(5):
+        lease = take(state, at, 1)
+        assert lease is not None
+        assert lease.offsets == some(0), number
+        pass_time(state.database, 31)
+    assert take(state, at) is None
+    assert blocked(state) == ("ordered", 0)
+    sound(state)
+    close_letters(state, at)
+    assert take(state, at) is not None
+    sound(state)
+
+
+def test_a_known_record_that_is_exhausted_by_a_lapse_still_holds_its_key(
+    state: State, at: SharePartition
+) -> None:
+    """Its row stays as archiving, and the later records of its key wait for its letter."""
+    lease = take(state, at, 2)
+    assert lease is not None
+    acknowledge(state, lease, release=some(0), hold=some(1), keys={K: some(0, 1)}, wait=None)
+    for _ in range(4):
+        assert take(state, at, 1) is not None
+        pass_time(state.database, 31)
+    state.sweep()
+    assert rows(state) == [(0, True, False), (1, False, False)]
+    sound(state)
+    fresh = take(state, at, 1)
+    assert fresh is not None
+    assert fresh.offsets == some(2)
+    acknowledge(state, fresh, accept=fresh.offsets)
+    close_letters(state, at)
+    again = take(state, at, 1)
+    assert again is not None
+    assert again.offsets == some(1)
+    sound(state)
+
+
+def test_order_that_is_switched_off_loses_nothing(state: State, at: SharePartition) -> None:
+    """The next acquire frees held records and forgets the keys; switched on again, nothing is known of them."""
+    lease = take(state, at, 4)
+    assert lease is not None
+    acknowledge(state, lease, accept=some(1), release=some(0), hold=some(2, 3), keys={K: some(0, 2, 3)})
+    configure(state, order="none")
+    assert blocked(state) == (None, None)
+    assert state.blocked_keys("g", [lease.token]) == {}
+    again = take(state, at, 4)
+    assert again is not None
+    assert again.offsets == OffsetSet.of((2, 6))
+    assert rows(state) == []
+    acknowledge(state, again, release=again.offsets, wait=None)
+    configure(state, order="key")
+    released = take(state, at, 1)
+    assert released is None
+    assert blocked(state) == ("ordered", 0)
+    sound(state)
+
+
+def test_no_new_records_are_leased_while_too_many_keys_are_open(state: State, at: SharePartition) -> None:
+    """At the limit of open keys redelivery goes on, and the reason is named."""
+    configure(state, keys="2")
+    lease = take(state, at, 3)
+    assert lease is not None
+    acknowledge(state, lease, accept=some(2), release=some(0, 1), keys={K: some(0), L: some(1)})
+    assert take(state, at) is None
+    assert blocked(state) == ("open_keys", 0)
+    pass_time(state.database, 31)
+    again = take(state, at)
+    assert again is not None
+    assert again.offsets == some(0, 1)
+    acknowledge(state, again, accept=some(0), release=some(1), keys={L: some(1)})
+    assert take(state, at) is not None
+    sound(state)
+
+
+def test_a_key_that_waits_does_not_fill_the_window_of_the_others(state: State, at: SharePartition) -> None:
+    """Finished records behind it do not count."""
+    configure(state, locks="100")
+    lease = take(state, at, 100)
+    assert lease is not None
+    acknowledge(state, lease, accept=OffsetSet.of((1, 100)), release=some(0), keys={K: some(0)})
+    fresh = take(state, at, 1000)
+    assert fresh is not None
+    assert fresh.offsets == OffsetSet.of((100, 200))
+    acknowledge(state, fresh, accept=fresh.offsets)
+    assert blocked(state) == (None, None)
+    sound(state)
+
+
+def test_records_behind_one_that_the_caller_leaves_out_are_left_out_with_it(
+    state: State, at: SharePartition
+) -> None:
+    """A run that has had the first record of a key does not lease the held ones over and over."""
+    lease = take(state, at, 3)
+    assert lease is not None
+    acknowledge(state, lease, accept=some(1), release=some(0), hold=some(2), keys={K: some(0, 2)}, wait=None)
+    fresh = single.acquire(state, at, "m", None, 5, leave_out=some(0))
+    assert fresh is not None
+    assert fresh.offsets == OffsetSet.of((3, 8))
+    sound(state)
+
+
+def test_an_operator_frees_what_waits(state: State, at: SharePartition) -> None:
+    """A forced release of the first record frees the held ones; a forced dead letter holds them until it is
+    written."""
+    lease = take(state, at, 3)
+    assert lease is not None
+    acknowledge(state, lease, accept=some(1), release=some(0), hold=some(2), keys={K: some(0, 2)})
+    state.administration.force_release(at, some(0), execute=True)
+    again = take(state, at, 2)
+    assert again is not None
+    assert again.offsets == some(0, 2)
+    acknowledge(state, again, release=some(0), hold=some(2), keys={K: some(0, 2)})
+    sound(state)
+    state.administration.force_dead_letter(at, some(0), execute=True)
+    pass_time(state.database, 31)
+    assert rows(state) == [(0, True, False), (2, False, False)]
+    sound(state)
+    close_letters(state, at)
+    last = take(state, at, 1)
+    assert last is not None
+    assert last.offsets == some(2)
+    sound(state)
+
+
+def test_what_retention_removes_holds_no_key(state: State, at: SharePartition) -> None:
+    """A log start past the first record of a key frees the records behind it."""
+    lease = take(state, at, 4)
+    assert lease is not None
+    acknowledge(state, lease, accept=some(1), release=some(0), hold=some(2, 3), keys={K: some(0, 2, 3)})
+    single.observe(state, at, "id", 1, 1000, 1000)
+    again = take(state, at, 2)
+    assert again is not None
+    assert again.offsets == some(2, 3)
+    sound(state)
+
+
+def test_a_reset_forgets_all_keys(state: State, at: SharePartition) -> None:
+    """Nothing is in flight afterwards."""
+    lease = take(state, at, 2)
+    assert lease is not None
+    acknowledge(state, lease, release=some(0), hold=some(1), keys={K: some(0, 1)})
+    state.database.rows(sa.text("select sharequeue.alter_offsets('g', 't', 0, 'id', 7)"))
+    assert rows(state) == []
+    sound(state)
+
+
+def test_a_snapshot_has_the_keys(state: State, at: SharePartition) -> None:
+    """A replay from it gives them again."""
+    lease = take(state, at, 3)
+    assert lease is not None
+    acknowledge(state, lease, release=some(0, 2), hold=some(1), keys={K: some(0, 1), None: some(2)})
+    state.database.rows(
+        sa.text("select sharequeue.take_snapshot(share_partition_id) from sharequeue.share_partitions")
+    )
+    sound(state)
+
+
+@pytest.mark.parametrize(
+    ("hold", "keys", "message"),
+    [
+        (some(1), {}, "held offset 1 has no key"),
+        (some(1), {None: some(1)}, "held offset 1 has no key"),
+        (EMPTY, {K: some(0)}, "offset 0 has a key, but is not released, rejected or held"),
+        (some(1), {K: some(1, 2), L: some(2)}, "an offset has two keys"),
+    ],
+)
+def test_keys_that_do_not_fit_are_refused(
+    state: State, at: SharePartition, hold: OffsetSet, keys: Mapping[UUID | None, OffsetSet], message: str
+) -> None:
+    """And nothing is acknowledged; under no order too."""
+    lease = take(state, at, 3)
+    assert lease is not None
+    result = acknowledge(state, lease, accept=some(0), release=some(2), hold=hold, keys=keys)
+    assert isinstance(result, InvalidRequest)
+    assert message in str(result)
+    assert take(state, at) is None
+
+
+def test_without_order_held_records_are_available_at_once(state: State, at: SharePartition) -> None:
+    """Their delivery is given back, and no key is kept."""
+    configure(state, order="none")
+    lease = take(state, at, 2)
+    assert lease is not None
+    acknowledge(state, lease, accept=some(0), hold=some(1), keys={K: some(1)})
+    assert rows(state) == []
+    again = take(state, at, 1)
+    assert again is not None
+    assert (again.offsets, again.deliveries[0].delivery_count) == (some(1), 1)
+    sound(state)
+
+
+def test_a_lost_reply_is_repeated_with_holds(state: State, at: SharePartition) -> None:
+    """The same request id gives the same result, and holds once."""
+    lease = take(state, at, 2)
+    assert lease is not None
+    one = LeaseAcknowledgement(lease, {RELEASE: some(0)}, holds=some(1), keys={K: some(0, 1)})
+    request = uuid4()
+    assert state.acknowledge([one], request_id=request) == state.acknowledge([one], request_id=request)
+    assert [(part[0], part[1]) for part in in_flight(state)] == [(0, 1), (0, 0)]
