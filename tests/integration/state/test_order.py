@@ -190,9 +190,7 @@ def test_a_dead_letter_holds_its_key_until_it_is_discarded(state: State, at: Sha
     held = state.blocked_keys("g", [fresh.token])[fresh.token]
     assert (list(held.hashes), list(held.first_offsets)) == ([K], [0])
     acknowledge(state, fresh, reject=fresh.offsets)
-    close_letters(
-        state, at, f'[{{"key": "{L}", "offsets": "{{[4,5)}}"}}, {{"key": null, "offsets": "{{[5,6)}}"}}]'
-    )
+    close_letters(state, at, {L: some(4), None: some(5)})
     assert rows(state) == [(0, False, True), (2, False, False), (3, False, False), (4, False, True)]
     letters, both = state.dead_letters, OffsetSet.of((0, 5))
     assert letters.close_letters(at, both, execute=False) == FreedKeys(2, 2)
