@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -37,7 +38,7 @@ from tests.fixtures.registry import RegistryServer, framed, text
 from tests.fixtures.stack import MakeTopic
 from tests.servers.command import command_server
 from tests.waiting import PATIENCE_S, running
-from tools.pages import PAGES, ROOT, RUN, SHOWN, Reader, blocks
+from tools.pages import PAGES, ROOT, RUN, SHOWN, Block, Reader, blocks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,6 +121,17 @@ def defined(page: str) -> dict[str, Any]:
         if block.language == "python":
             exec(compile(block.text, str(block), "exec"), names)  # noqa: S102 - our own page
     return names
+
+
+def run_here(block: Block, names: dict[str, Any], environment: Mapping[str, str]) -> None:
+    """Run a block of Python, or the one command of a block, in this process: its session of Spark is there."""
+    if block.language == "python":
+        exec(compile(block.text, str(block), "exec"), names)  # noqa: S102 - our own page
+        return
+    program, *arguments = shlex.split(block.text)
+    assert program == "sharequeue"
+    told = CliRunner().invoke(command, arguments, env=environment)
+    assert told.exit_code == 0, told.output
 
 
 def test_dead_letters_and_the_first_hour(
@@ -301,7 +313,8 @@ def test_sinks(
     single.alter_offsets(state, held[0], info.topic_id, 0)
     single.observe(state, held[0], info.topic_id, 0, 2, 2)
     assert reader.reads("docs/howto/sinks.md")
-    assert reader.reads("docs/howto/compaction.md")
+    (compacted,) = (each for each in blocks("docs/howto/compaction.md") if each.language in RUN)
+    run_here(compacted, {}, reader.environment)
     (rows,) = reader.database.rows(sa.text("select count(*) as n from sales.orders where note = 'done'"))
     assert rows["n"] == 2
 
@@ -390,9 +403,9 @@ def test_replay(
     by_python, by_command, published, produced = (
         block for block in blocks("docs/howto/replay.md") if block.language in RUN
     )
-    reader.run(produced)
-    reader.run(by_python)
-    reader.run(by_command)
+    names: dict[str, Any] = {}
+    for block in (produced, by_python, by_command):
+        run_here(block, names, reader.environment)
     state, info = State(reader.database), topics.describe(["orders"])["orders"]
     assert state.figures.describe("orders") == []
     alter_group_configs(reader.database, "orders", {"share.auto.offset.reset": "earliest"})
@@ -404,7 +417,7 @@ def test_replay(
     )
     report = run_rounds(own, orders, membership=Holder([at]), state=state, topics=topics, spark=spark)
     assert (report.accepted, report.rejected) == (2, 1)
-    reader.run(published)
+    run_here(published, names, reader.environment)
     assert orders.output(own, state=state).count() == 2
 
     def publish(*words: str) -> dict[str, Any]:
