@@ -199,7 +199,7 @@ def test_older_postgresql_does_all_that_18_does(
     assert opened.rows(sa.text("show server_version_num"))[0]["server_version_num"].startswith(str(version))
     assert len(migrate(opened)) == len(migrations())
     assert migrate(opened) == []
-    run = run_histories(opened.engine.url.render_as_string(hide_password=False), version, 8)
+    run = run_histories(opened.engine.url.render_as_string(hide_password=False), version, 3)
     assert run.difference is None, run.told()
     call_every_operation(opened)
 

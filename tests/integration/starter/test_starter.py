@@ -59,6 +59,7 @@ def test_its_own_tests_pass_and_dagster_loads_it(folder: Path) -> None:
     assert {"web_orders_lag", "web_orders_observe"} <= names["sensors"]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "body",
     [
@@ -67,7 +68,6 @@ def test_its_own_tests_pass_and_dagster_loads_it(folder: Path) -> None:
             "    return {'text': bytes(record['value']).decode()}\n"
             "web_orders = pipeline(group='web-orders', topics=['orders'])(by_row(handle, 'text string'))\n",
             id="by row",
-            marks=pytest.mark.deep,
         ),
         pytest.param(
             "@pipeline(group='web-orders', topics=['orders'])\n"
