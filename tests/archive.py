@@ -1,7 +1,8 @@
 """Class-data archives for the JVMs that the tests start: each starts in half of the time.
 
-A run with several workers makes them while these collect their tests, once for each environment. A JVM that finds
-none, or one of another version or class path, starts without it.
+`python -m tests.archive` makes them, once for each environment: a build does that while mypy uses one core, and a run
+with several workers while these collect their tests. A JVM that finds none, or one of another version or class path,
+starts without it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,6 @@ def use() -> None:
 def make(at_the_end: Callable[[Callable[[], None]], None]) -> None:
     """Start making the archives that are not there; `at_the_end` gets what waits for them. Without an archive the
     tests are slower, and that is all."""
-    missing = [name for name, archive in ARCHIVES.items() if not archive.exists()]
     with LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         making = [
@@ -56,7 +56,8 @@ def make(at_the_end: Callable[[Callable[[], None]], None]) -> None:
                 stderr=subprocess.DEVNULL,
                 pass_fds=[lock.fileno()],
             )
-            for name in missing
+            for name, archive in ARCHIVES.items()
+            if not archive.exists()
         ]
     for each in making:
         at_the_end(partial(_end_of, each))
@@ -90,7 +91,8 @@ def _spark(made: Path, folder: Path) -> None:
     with launchers_home() as home:
         if home is not None:
             os.environ["JAVA_HOME"] = str(home)
-        spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+        made_of = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+        spark = made_of.config("spark.sql.shuffle.partitions", "2").getOrCreate()
         numbers = spark.range(1000).withColumn("value", fn.to_json(fn.struct("id")))
         numbers.write.parquet(f"{folder}/parquet")
         numbers.write.json(f"{folder}/json")
@@ -149,8 +151,7 @@ def _broker(made: Path, folder: Path) -> None:
         ports.stop(home, kafka.NAME)
 
 
-if __name__ == "__main__":
-    name = sys.argv[1]
+def _make_one(name: str) -> None:
     # A JVM that writes an archive uses no other one.
     os.environ["JDK_JAVA_OPTIONS"] = FIRST_COMPILER
     # In the environment's folder: a file cannot be renamed into another file system.
@@ -158,3 +159,13 @@ if __name__ == "__main__":
         archive = ARCHIVES[name]
         {"spark": _spark, "broker": _broker}[name](Path(own) / archive.name, Path(own))
         (Path(own) / archive.name).rename(archive)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        _make_one(sys.argv[1])
+    else:
+        waiting: list[Callable[[], None]] = []
+        make(waiting.append)
+        for wait_for_it in waiting:
+            wait_for_it()
