@@ -7,11 +7,13 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import archive
+from tests.spark_workers import SparkInHalf
 
 # What may be given from outside: a shared set of jars, how to fetch them, how many random histories to run, and from
 # which seed, which PgBouncer to try beside our own pooler, which Postgres to run on, how many writers to kill, and
@@ -99,6 +101,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Let a worker start no JVM before there are archives for it."""
     if hasattr(session.config, "workerinput"):
         archive.wait()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Have few sessions of Spark in a run of several workers."""
+    return SparkInHalf(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(trylast=True)
