@@ -43,10 +43,13 @@ def use() -> None:
 
 
 def make(at_the_end: Callable[[Callable[[], None]], None]) -> None:
-    """Start making the archives that are not there; `at_the_end` gets what waits for them. Without an archive the
-    tests are slower, and that is all."""
+    """Start making the archives that are not there, unless somebody is making them; `at_the_end` gets what waits for
+    them. Without an archive the tests are slower, and that is all."""
     with LOCK.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
         making = [
             subprocess.Popen(
                 [sys.executable, "-m", "tests.archive", name],
