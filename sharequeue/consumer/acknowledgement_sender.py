@@ -14,7 +14,7 @@ from math import inf
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from sharequeue.consumer.acknowledgements import Acknowledgements, Result
+from sharequeue.consumer.acknowledgements import Acknowledgements, Result, lose
 from sharequeue.consumer.failures import PATIENCE_S, Failures
 from sharequeue.consumer.handover import Handover
 from sharequeue.consumer.held_leases import HeldLease
@@ -112,4 +112,5 @@ class AcknowledgementSender:
             # An unexpected error is reported and not repeated: else nothing behind it would ever be sent.
             _log.exception("acknowledgements of %s failed", self._member.member_id)
             failure = UnknownServerError(first_line(error))
+        lose(holding for holding, _ in sending.taken)
         return [failure] * len(sending.taken), []

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import inf
 from uuid import UUID, uuid4, uuid5
 
 from sharequeue.consumer.failures import Failures
-from sharequeue.consumer.held_leases import HeldLease, LeaseOutcomes, offset_of
+from sharequeue.consumer.held_leases import HeldLease, LeaseOutcomes
+from sharequeue.consumer.key_order import Keys, offset_of
 from sharequeue.consumer.reader import Key
-from sharequeue.domain.errors import RequestTimedOut, ShareError
+from sharequeue.domain.errors import InvalidRecordState, RequestTimedOut, ShareError
 from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.values import AcknowledgementBatch, AcknowledgeType, Lease, LeaseOutput
 from sharequeue.state import State
@@ -19,6 +20,11 @@ from sharequeue.state.calls import DELAYS, LeaseAcknowledgement, in_calls
 from sharequeue.state.locks import Lock, lock_clock
 
 Result = ShareError | None
+
+_LOST = (
+    "an earlier acknowledgement of the same lease was refused, and its records may still be open: in order by key, "
+    "the records are delivered again"
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -66,8 +72,8 @@ class Acknowledgements:
 
     @property
     def releases(self) -> bool:
-        """Whether any record is released."""
-        return any(AcknowledgeType.RELEASE in each.outcomes for _, each in self.taken)
+        """Whether any record is released or given back."""
+        return any(AcknowledgeType.RELEASE in each.outcomes or each.holds for _, each in self.taken)
 
     def carry_out(
         self, state: State, failures: Failures | None, lock_duration_ms: float = inf
@@ -75,7 +81,8 @@ class Acknowledgements:
         """Send all of it; return the result of each lease, and the leases of records whose locks were renewed.
 
         Errors of records are written to ``failures``, if it is given. A renewed lock is relied on for at most
-        ``lock_duration_ms``, the current lock duration of the group.
+        ``lock_duration_ms``, the current lock duration of the group. Nothing is sent for a lease that is ordered by
+        key and had an acknowledgement refused: the records of that one may still be open.
 
         Raises the errors of the database: then call it again, or give up.
         """
@@ -92,12 +99,16 @@ class Acknowledgements:
                     each.outcomes,
                     () if output is None else (output,),
                     delays={} if now is None else _times(each.delayed, now),
+                    holds=each.holds,
+                    keys=offsets_of_keys(each.keys),
                 ),
             )
             for number, ((holding, each), output) in enumerate(zip(self.taken, self._outputs, strict=True))
-            if each.outcomes
+            if (each.outcomes or each.holds) and not holding.lost
         ]
-        results: list[Result] = [None] * len(self.taken)
+        results: list[Result] = [
+            InvalidRecordState(_LOST) if holding.lost else None for holding, _ in self.taken
+        ]
         for call, part in enumerate(in_calls(acknowledgements)):
             # Each call has its own request id: two calls may have the same member and share-partitions.
             request_id = uuid5(self.request_id, str(call))
@@ -105,23 +116,33 @@ class Acknowledgements:
             for (number, _), result in zip(part, done, strict=True):
                 results[number] = result if isinstance(result, ShareError) else None
         renewed: list[HeldLease] = []
+        renewals_refused: dict[int, ShareError] = {}
         for number, (holding, each) in enumerate(self.taken):
-            if each.renewed:
+            if each.renewed and not holding.lost:
                 try:
                     renewed.append(_renew(state, holding, each, lock_duration_ms))
                 except ShareError as error:
-                    results[number] = results[number] or error
-        return results, renewed
+                    renewals_refused[number] = error
+        # Only now: a repeated call must send the same.
+        lose(holding for (holding, _), error in zip(self.taken, results, strict=True) if error is not None)
+        return [each or renewals_refused.get(number) for number, each in enumerate(results)], renewed
 
     def by_partition(self) -> dict[Key, tuple[OffsetSet, Result]]:
         """Return the acknowledged offsets of each partition and its first error: a timeout without results."""
         found: dict[Key, tuple[OffsetSet, Result]] = {}
         results = self.results or [RequestTimedOut() for _ in self.taken]
         for (holding, each), error in zip(self.taken, results, strict=True):
+            if not (each.outcomes or each.renewed):
+                continue  # the program has not seen the records that were given back
             offsets, before = found.get(holding.key, (EMPTY, None))
             renewed = OffsetSet.from_offsets(map(offset_of, each.renewed))
             found[holding.key] = OffsetSet.union([offsets, renewed, *each.outcomes.values()]), before or error
         return found
+
+
+def offsets_of_keys(keys: Keys) -> dict[UUID | None, OffsetSet]:
+    """Return the offsets of each key as a set."""
+    return {key: OffsetSet.from_offsets(offsets) for key, offsets in keys.items()}
 
 
 def _times(delayed: Mapping[float, Sequence[int]], now: datetime) -> dict[datetime, OffsetSet]:
@@ -152,6 +173,7 @@ def _renew(state: State, holding: HeldLease, taken: LeaseOutcomes, lock_duration
         holding.lease,
         Lock(asked_at, min(lease.lock_duration_ms, lock_duration_ms)),
         EMPTY,
+        holding.order,
         ready=list(taken.renewed),
         seen=True,
         renewed=True,
@@ -168,11 +190,21 @@ def give_back(state: State, waiting: Sequence[HeldLease], in_hand: Sequence[Held
         again = list(map(offset_of, each.ready[each.next :])) if each.renewed else []
         if each.lease.token in tokens and (each.handed or again):
             seen = OffsetSet.from_offsets([*each.handed, *again])
-            polled.append(LeaseAcknowledgement(anyone(each.lease), {AcknowledgeType.RELEASE: seen}))
+            keys = {} if each.order is None else offsets_of_keys(each.order.keys_of(seen.iter_offsets()))
+            polled.append(
+                LeaseAcknowledgement(anyone(each.lease), {AcknowledgeType.RELEASE: seen}, keys=keys)
+            )
     for part in in_calls(polled):
         state.acknowledge(part)
     for some in in_calls([anyone(each.lease) for each in waiting]):
         state.release(some, refund=True)
+
+
+def lose(holdings: Iterable[HeldLease]) -> None:
+    """Have nothing more of these leases acknowledged, where they are ordered by key."""
+    for holding in holdings:
+        if holding.order is not None:
+            holding.order.lost = True
 
 
 def anyone(lease: Lease) -> Lease:

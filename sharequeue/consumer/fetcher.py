@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from uuid import UUID
 
 from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy.exc import SQLAlchemyError
@@ -39,7 +40,7 @@ from sharequeue.domain.errors import (
     first_line,
 )
 from sharequeue.domain.offsets import EMPTY, OffsetSet
-from sharequeue.domain.values import SharePartition
+from sharequeue.domain.values import Lease, SharePartition
 from sharequeue.kafka.clients import logged_in
 from sharequeue.state import State
 from sharequeue.state.calls import in_calls
@@ -178,7 +179,7 @@ class Fetcher:
             return False
         if (handover.demand or handover.asked) and not handover.enough(self._config.max_poll_records):
             return True
-        if handover.queue.records >= handover.ahead_records / 2 or handover.idle_ahead:
+        if handover.queue.buffered >= handover.ahead_records / 2 or handover.idle_ahead:
             return False
         return not handover.queue.at_least(self._config.fetch_max_bytes)
 
@@ -231,7 +232,8 @@ class Fetcher:
             self._handover.fail(wrong)
             self._pause(LONGEST_WAIT_S)
             return False
-        order = self._ends.readable(assignment, self.reader)
+        leased = self._leased_in_order()
+        order = [at for at in self._ends.readable(assignment, self.reader) if key_of(at) not in leased]
         if not order:
             return False
         self._rotation = (self._rotation + 1) % len(order)
@@ -258,12 +260,15 @@ class Fetcher:
                     mean_bytes={at.topic: max(1.0, self.reader.mean_bytes.get(at.topic, 1.0)) for at in part},
                     redelivery="kafka",
                 )
+                blocked = self._blocked_keys(acquired.leases)
             except SQLAlchemyError:
                 self._unanswered = request
                 raise
             for at, error in acquired.refusals.items():
                 self._refused(at, error)
-            holdings = [HeldLease.of(lease, request.asked_at) for lease in acquired.leases]
+            holdings = [
+                HeldLease.of(lease, request.asked_at, blocked.get(lease.token)) for lease in acquired.leases
+            ]
             with self._handover.changed:
                 given_back = request.give_backs != self._give_backs or any(each.lapsed for each in holdings)
                 if not given_back:
@@ -275,6 +280,27 @@ class Fetcher:
             if holdings:
                 return True
         return False
+
+    def _leased_in_order(self) -> set[Key]:
+        """Return the partitions with a lease in order by key that has records left: they have no other lease."""
+        with self._handover.changed:
+            return {
+                each.key
+                for each in self._handover.queue.leases()
+                if each.order is not None and (each.buffered or each.unread) and not each.lapsed
+            }
+
+    def _blocked_keys(self, leases: Sequence[Lease]) -> dict[UUID, dict[UUID, int]]:
+        """Return the blocked keys of each lease in order by key, with the offset behind which each is blocked.
+
+        No other key becomes blocked later: such a lease is the only one of its share-partition.
+        """
+        if not leases:
+            return {}
+        found = self._state.blocked_keys(self._member.group_id, [lease.token for lease in leases])
+        return {
+            token: dict(zip(each.hashes, each.first_offsets, strict=True)) for token, each in found.items()
+        }
 
     def _refused(self, at: SharePartition, error: ShareError) -> None:
         if isinstance(error, UnknownMemberId | FencedMemberEpoch):
@@ -380,6 +406,7 @@ class Fetcher:
                 self._rests.remove(holding)  # only now, so that a failure is tried again
                 with self._handover.changed:
                     holding.gaps = EMPTY  # given back too
+                    holding.forget()
 
     def _wait(self, assignment: Mapping[SharePartition, str]) -> None:
         """Wait until something can be leased, while a poll waits: watch the log's ends and the notifications."""

@@ -16,7 +16,8 @@ from confluent_kafka import Message
 from sharequeue.consumer.acknowledgements import Acknowledgements, Result
 from sharequeue.consumer.configs import ConsumerConfig
 from sharequeue.consumer.errors import WakeupException
-from sharequeue.consumer.held_leases import HeldLease
+from sharequeue.consumer.held_leases import HeldLease, LeaseOutcomes
+from sharequeue.consumer.key_order import LeaseOrder, offset_of
 from sharequeue.consumer.lease_queue import LeaseQueue
 
 FIGURES = (
@@ -69,6 +70,9 @@ class Handover:
             self.answered += 1
             for part, of_part in zip(parts, results, strict=True):
                 part.results = of_part
+                for (holding, some), error in zip(part.taken, of_part, strict=True):
+                    if error is not None and holding.order is not None:
+                        self._refused(holding, holding.order, some)
                 self.outbox.popleft()
                 self._finished.append(part)
                 self.figures["acknowledgements-send-total"] += len(of_part)
@@ -76,6 +80,16 @@ class Handover:
             for holding in renewed:
                 self.queue.put_first(holding)
             self.changed.notify_all()
+
+    def _refused(self, holding: HeldLease, order: LeaseOrder, some: LeaseOutcomes) -> None:
+        """Keep the order by key in a lease with a refused acknowledgement, or with records that are not renewed."""
+        if order.lost:
+            self.queue.forget([each for each in self.queue.leases() if each.order is order])
+            return
+        order.stop(map(offset_of, some.renewed))
+        holds, keys = order.take_holds()
+        if holds:
+            self.outbox.append(Acknowledgements([(holding, LeaseOutcomes({}, holds=holds, keys=keys))]))
 
     def finished(self) -> list[Acknowledgements]:
         """Return the acknowledgements that got their results since the last call."""
@@ -183,6 +197,6 @@ class Handover:
         with self.changed:
             return {
                 **self.figures,
-                "records-waiting": self.queue.records,
+                "records-waiting": self.queue.buffered,
                 "acknowledgements-waiting": len(self.outbox),
             }

@@ -7,13 +7,14 @@ database.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from uuid import UUID, uuid4
 
 from confluent_kafka import KafkaError, Message
 
+from sharequeue.consumer.key_order import Keys, LeaseOrder, offset_of
 from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
 from sharequeue.kafka.damage import is_damage
@@ -36,6 +37,10 @@ class LeaseOutcomes:
     renewed: list[Message] = field(default_factory=list)
     """Records whose locks are renewed."""
     errors: dict[int, str] = field(default_factory=dict)
+    holds: OffsetSet = EMPTY
+    """Records behind an open one of their key: they are given back with their delivery."""
+    keys: Keys = field(default_factory=dict)
+    """The keys of released, rejected and held records, in a group that is ordered by key."""
 
     def add(self, other: LeaseOutcomes) -> None:
         """Add the outcomes that a later call has for other records of the same lease."""
@@ -45,6 +50,9 @@ class LeaseOutcomes:
             self.delayed.setdefault(seconds, []).extend(delayed)
         self.renewed += other.renewed
         self.errors |= other.errors
+        self.holds |= other.holds
+        for key, offsets_of_key in other.keys.items():
+            self.keys.setdefault(key, []).extend(offsets_of_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,8 @@ class HeldLease:
     lease: Lease
     lock: Lock
     unread: OffsetSet
+    order: LeaseOrder | None = None
+    """The order by key, if the group has one. Renewed records share it."""
     gaps: OffsetSet = EMPTY
     """Offsets without a record, to be acknowledged as gaps."""
     ready: list[Message] = field(default_factory=list)
@@ -94,9 +104,11 @@ class HeldLease:
         self.key = self.lease.share_partition.topic, self.lease.share_partition.partition
 
     @classmethod
-    def of(cls, lease: Lease, asked_at: float) -> HeldLease:
-        """Return the holding of a lease that was requested at this time."""
-        return cls(lease, Lock(asked_at, lease.lock_duration_ms), lease.offsets)
+    def of(cls, lease: Lease, asked_at: float, blocked: Mapping[UUID, int] | None = None) -> HeldLease:
+        """Return the holding of a lease that was requested at this time, in order by key if `blocked` is given."""
+        lock = Lock(asked_at, lease.lock_duration_ms)
+        order = None if blocked is None else LeaseOrder(blocked, lock)
+        return cls(lease, lock, lease.offsets, order)
 
     @property
     def lapsed(self) -> bool:
@@ -104,9 +116,24 @@ class HeldLease:
         return self.lock.lapsed
 
     @property
+    def lost(self) -> bool:
+        """Whether nothing of it can be acknowledged any more, because an acknowledgement was refused."""
+        return self.order is not None and self.order.lost
+
+    @property
     def waiting(self) -> int:
-        """Records that were read and not handed out."""
-        return len(self.ready) - self.next
+        """Records that may be handed out now."""
+        return len(self.ready) - self.next + (0 if self._own_order is None else self._own_order.freed)
+
+    @property
+    def buffered(self) -> int:
+        """Records that were read and not handed out, also those that wait behind another one of their key."""
+        return self.waiting + (0 if self._own_order is None else self._own_order.behind)
+
+    @property
+    def _own_order(self) -> LeaseOrder | None:
+        """The order by key, unless these are renewed records, behind which others of the lease wait."""
+        return None if self.renewed else self.order
 
     @property
     def untouched(self) -> bool:
@@ -116,12 +143,13 @@ class HeldLease:
     @property
     def done(self) -> bool:
         """Whether nothing of it is left to be read, handed out or sent."""
-        return not (self.unread or self.gaps or self.handed or self.waiting)
+        return not (self.unread or self.gaps or self.handed or self.buffered)
 
     def add(self, messages: Sequence[Message], passed: OffsetSet) -> None:
         """Add messages that were read; passed offsets without a message are gaps."""
-        self.ready += messages
-        self.waiting_bytes += sum(map(len, messages))
+        before = self.buffered
+        self.ready += messages if self.order is None else self.order.admit(messages)
+        self.waiting_bytes += sum(map(len, messages)) * (self.buffered - before) // max(1, len(messages))
         passed &= self.unread
         if len(messages) < passed.count:
             self.gaps |= passed - OffsetSet.from_offsets(map(offset_of, messages))
@@ -129,7 +157,9 @@ class HeldLease:
 
     def hand_out(self, most: int, *, explicit: bool) -> list[Message]:
         """Return the next records, at most `most`; they wait for their acknowledgement from now on."""
-        waiting = self.waiting
+        before = self.buffered
+        if self._own_order is not None:
+            self._own_order.add_freed(self.ready, self.next)
         messages = self.ready[self.next : self.next + most]
         self.next += len(messages)
         self.seen = True
@@ -143,8 +173,17 @@ class HeldLease:
             self.messages += messages
         if self.next == len(self.ready):
             self.ready, self.next = [], 0
-        self.waiting_bytes = self.waiting_bytes * self.waiting // max(1, waiting)
+        self._scale_bytes(before)
         return messages
+
+    def _scale_bytes(self, before: int) -> None:
+        self.waiting_bytes = self.waiting_bytes * self.buffered // max(1, before)
+
+    def forget(self) -> None:
+        """Forget what is not handed out: nothing of it is handed out or given back any more."""
+        self.ready, self.next, self.unread = [], 0, EMPTY
+        if self._own_order is not None:
+            self._own_order.forget()
 
     def take(self, *, implicit: bool) -> LeaseOutcomes | None:
         """Take out the outcomes to acknowledge now; return None when there are none.
@@ -169,13 +208,23 @@ class HeldLease:
         if self.gaps:
             taken.outcomes[AcknowledgeType.GAP] = self.gaps
             self.gaps = EMPTY
-        if not taken.outcomes and not renewed:
+        if self.order is not None:
+            self._take_order(taken, self.order)
+        if not taken.outcomes and not renewed and not taken.holds:
             return None
         self._take_details(taken)
         self.messages = (
             [each for each in self.messages if offset_of(each) in self.handed] if self.handed else []
         )
         return taken
+
+    def _take_order(self, taken: LeaseOutcomes, order: LeaseOrder) -> None:
+        before = self.buffered
+        order.accept(taken.outcomes.get(AcknowledgeType.ACCEPT, EMPTY))
+        for kind in (AcknowledgeType.RELEASE, AcknowledgeType.REJECT):
+            order.fail(taken.outcomes.get(kind, EMPTY))
+        taken.holds, taken.keys = order.take_holds()
+        self._scale_bytes(before)
 
     def _take_details(self, taken: LeaseOutcomes) -> None:
         released = taken.outcomes.get(AcknowledgeType.RELEASE, EMPTY)
@@ -193,10 +242,6 @@ def _of_error(error: KafkaError) -> AcknowledgeType:
     decoded, and was renewed, as before.
     """
     return AcknowledgeType.REJECT if is_damage(error) else AcknowledgeType.RELEASE
-
-
-offset_of: Callable[[Message], int] = Message.offset  # type: ignore[assignment]
-"""Every message that a consumer returns has an offset."""
 
 
 def with_delivery_counts(messages: Sequence[Message], lease: Lease) -> list[Message]:

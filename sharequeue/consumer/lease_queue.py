@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from confluent_kafka import Message
 
 from sharequeue.consumer.held_leases import HeldLease
-from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.offsets import OffsetSet
 
 _log = logging.getLogger(__name__)
 
@@ -26,8 +26,13 @@ class LeaseQueue:
 
     @property
     def records(self) -> int:
-        """Records that wait for a poll."""
+        """Records that a poll may return now."""
         return sum(each.waiting for each in self._to_poll)
+
+    @property
+    def buffered(self) -> int:
+        """Records that wait for a poll, also those that wait behind another one of their key."""
+        return sum(each.buffered for each in self._to_poll)
 
     def leases(self) -> list[HeldLease]:
         """Return all leases, each once."""
@@ -36,14 +41,14 @@ class LeaseQueue:
     def add(self, holding: HeldLease, messages: list[Message], passed: OffsetSet) -> None:
         """Add the messages that were read of a lease."""
         holding.add(messages, passed)
-        if holding.waiting and holding not in self._to_poll:
+        if holding.buffered and holding not in self._to_poll:
             self._to_poll.append(holding)
         if not holding.unread:
             self.to_read.remove(holding)
 
     @property
     def bytes(self) -> int:
-        """Bytes of the keys and values of these records."""
+        """Bytes of the keys and values of the records that wait for a poll."""
         return sum(each.waiting_bytes for each in self._to_poll)
 
     def at_least(self, size: int) -> bool:
@@ -58,20 +63,26 @@ class LeaseQueue:
         """Return the next records, at most `most`, and their leases; none whose lock may have lapsed."""
         messages: list[Message] = []
         holdings: list[HeldLease] = []
-        while self._to_poll and len(messages) < most:
-            holding = self._to_poll[0]
+        for holding in list(self._to_poll):
+            if len(messages) >= most:
+                break
             if holding.lapsed:
-                topic, partition = holding.key
-                _log.warning(
-                    "the lock of %d records of %s-%d lapsed before a poll", holding.waiting, topic, partition
-                )
+                self._warn_of_lapse(holding)
                 self.forget([holding])
-                continue
-            messages += holding.hand_out(most - len(messages), explicit=explicit)
-            holdings.append(holding)
-            if not holding.waiting:
-                self._to_poll.popleft()
+            elif holding.waiting:
+                messages += holding.hand_out(most - len(messages), explicit=explicit)
+                holdings.append(holding)
+            if not holding.buffered and holding in self._to_poll:
+                self._to_poll.remove(holding)
         return messages, holdings
+
+    @staticmethod
+    def _warn_of_lapse(holding: HeldLease) -> None:
+        if holding.buffered:
+            topic, partition = holding.key
+            _log.warning(
+                "the lock of %d records of %s-%d lapsed before a poll", holding.buffered, topic, partition
+            )
 
     def forget(self, holdings: Iterable[HeldLease]) -> None:
         """Forget these holdings: none of their records is handed out any more."""
@@ -79,4 +90,4 @@ class LeaseQueue:
             for queue in (self._to_poll, self.to_read):
                 if holding in queue:
                     queue.remove(holding)
-            holding.ready, holding.next, holding.unread = [], 0, EMPTY
+            holding.forget()

@@ -127,7 +127,8 @@ class ShareConsumer:
     def poll(self, timeout: float = -1) -> Messages:
         """Return the next records: at most ``max.poll.records``, none if none arrive in ``timeout`` seconds.
 
-        In implicit mode this accepts the records of the last poll. In explicit mode all of them must be acknowledged
+        In a group that is ordered by key, they have different keys, and no earlier record of these keys is open. In
+        implicit mode this accepts the records of the last poll. In explicit mode all of them must be acknowledged
         before. Acknowledgements are sent with the poll. Raises IllegalStateException for records that are not
         acknowledged, and without a subscription. A topic that was deleted or created again is reported once: to
         ``error_cb``, if the config has one, else by KafkaException UNKNOWN_TOPIC_ID. Poll again: other topics

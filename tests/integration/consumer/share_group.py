@@ -57,6 +57,13 @@ class Work:
             producer.produce(topic, value=b"%d" % number, partition=partition)
         assert producer.flush(PATIENCE_S) == 0
 
+    def produce_keys(self, topic: str, *keys: bytes | None) -> None:
+        """Append a record for each of these keys to partition 0; its value is its number."""
+        producer = Producer(client_config(self.settings))
+        for number, key in enumerate(keys):
+            producer.produce(topic, key=key, value=b"%d" % number, partition=0)
+        assert producer.flush(PATIENCE_S) == 0
+
     def status(self) -> list[SharePartitionStatus]:
         """What the state says of the group's share-partitions."""
         return State(self.database).figures.describe(self.group)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from confluent_kafka import Message
 
@@ -73,6 +73,26 @@ def put(consumer: Any, first: int, end: int, topic: str = "t") -> HeldLease:
     shelf.to_read.append(holding)
     shelf.add(holding, messages_of(first, end, topic), holding.unread)
     return holding
+
+
+def put_in_order(
+    consumer: Any,
+    keys: Sequence[bytes | None],
+    blocked: Mapping[UUID, int] | None = None,
+    read: int | None = None,
+) -> HeldLease:
+    """Have records with these keys, from offset 0 on, wait for a poll in order by key; `read` of them are read."""
+    holding = HeldLease.of(lease_of(OffsetSet.of((0, len(keys)))), lock_clock(), blocked or {})
+    consumer._handover.queue.to_read.append(holding)
+    if read != 0:
+        read_on(consumer, holding, keys, 0, read or len(keys))
+    return holding
+
+
+def read_on(consumer: Any, holding: HeldLease, keys: Sequence[bytes | None], first: int, end: int) -> None:
+    """Read these records of a lease."""
+    messages = [Message("t", 0, offset, keys[offset], b"v") for offset in range(first, end)]
+    consumer._handover.queue.add(holding, messages, OffsetSet.of((first, end)))
 
 
 def settle(consumer: Any) -> None:
