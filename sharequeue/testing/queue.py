@@ -15,12 +15,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.domain.errors import GroupIdNotFound
 from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.record_bytes import key_hash
 from sharequeue.domain.values import Acknowledged, Lease, LogSeen, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import ensure_group
@@ -179,7 +181,7 @@ class Queue:
                     for run in batch.letters
                     for offset in run.offsets.iter_offsets()
                 ]
-                self.state.dead_letters.close(at, batch.sequence)
+                self.state.dead_letters.close(at, batch.sequence, keys=_keys_of(batch.offsets, log))
         return sorted(letters, key=lambda letter: (letter.topic, letter.partition, letter.offset))
 
     def advance(self, seconds: float) -> None:
@@ -206,6 +208,15 @@ class Queue:
             self.state.initialize(at, topic_id, 0, 1)
             seen.append(LogSeen(at, topic_id, 0, end, end))
         self.state.observe(seen)
+
+
+def _keys_of(offsets: OffsetSet, log: Sequence[Record]) -> dict[UUID | None, OffsetSet]:
+    """Return these offsets by the hash of their record's key."""
+    found: dict[UUID | None, list[int]] = {}
+    for offset in offsets.iter_offsets():
+        key = log[offset].key
+        found.setdefault(None if key is None else key_hash(key), []).append(offset)
+    return {key: OffsetSet.from_offsets(some) for key, some in found.items()}
 
 
 def _record(given: object) -> Record:

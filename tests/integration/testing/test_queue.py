@@ -128,6 +128,36 @@ def job(**options: object) -> Pipeline:
     return pipeline(group="g", topics=["t"], sink="t", **options)(handler)  # type: ignore[arg-type]
 
 
+def test_a_pipeline_obeys_order_by_key(queue: Queue, spark: SparkSession) -> None:
+    """A key waits behind its first record that is not accepted, without a delivery, until that one's back-off has
+    passed or its dead letter is closed; other keys go on."""
+    order = {"sharequeue.order": "key", "sharequeue.order.on.dead.letter": "hold"}
+    queue.group("g", ["t"], {LIMIT: 2, DLQ: "dlq.t", "share.record.lock.duration.ms": 60_000, **order})
+    values = ("good", "early", "later"), ("good", "bad", "after")
+    queue.produce(
+        "t",
+        [Record(text.encode(), key) for key, some in zip((b"a", b"b"), values, strict=True) for text in some],
+    )
+
+    def handled() -> dict[int, str]:
+        return {row.offset: row.outcome for row in queue.handle(job(), spark).rows}
+
+    assert handled() == {0: "accept", 1: "release", 2: "hold", 3: "accept", 4: "reject", 5: "hold"}
+    assert handled() == {}
+    assert [each.offset for each in queue.write_dead_letters("g")] == [4]
+    assert handled() == {}, "the dead letter holds its key"
+    (held,) = queue.share_partitions("g")
+    assert queue.state.dead_letters.close_letters(held, OffsetSet.of((4, 5))).records == 1
+    assert handled() == {5: "accept"}
+    queue.advance(3600)
+    assert handled() == {1: "release", 2: "hold"}
+    assert [(each.offset, each.cause) for each in queue.write_dead_letters("g")] == [(1, "exhausted")]
+    queue.state.dead_letters.close_letters(held, OffsetSet.of((1, 2)))
+    (last,) = queue.handle(job(), spark).rows
+    assert (last.offset, last.outcome, last.deliveries) == (2, "accept", 1)
+    assert queue.state.figures.verify() == []
+
+
 def test_a_pipeline_is_handled_as_in_a_run(queue: Queue, spark: SparkSession) -> None:
     """The outcomes of the handler become acknowledgements; a released record waits for the back-off of its group, and
     is given up after the last delivery."""
