@@ -171,6 +171,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "p_delays": Argument(None, meant(("null",), "no record has a time of its own")),
     "p_holds": Argument(None, meant(("null", "of empty"), "nothing to hold")),
     "p_keys": Argument(None, meant(("null", "a list"), "no key is reported")),
+    "p_hashes": Argument(None, meant(("null", "of nobody", "a null in it"), "of all keys; or of none")),
     "p_cancelled": EITHER_OF,
     "p_refund": EITHER_OF,
     "p_suspects": Argument([False], meant(("null", "of true"), "none was; either")),

@@ -87,6 +87,9 @@ class Lease:
     worker. Known only for leases from ``State.acquire``."""
     last_attempt: bool = False
     """Whether this is one suspect's last delivery: if it ends without an acknowledgement, the record is archived."""
+    ordered: bool = False
+    """Whether the group was ordered by key when it was leased: its holder asks ``State.blocked_keys``. Known only for
+    leases from ``State.acquire``."""
 
     @property
     def offsets(self) -> OffsetSet:

@@ -86,4 +86,5 @@ def lease_of(
         isolation_level=first["isolation_level"],
         suspects=bool(first.get("suspects")),
         last_attempt=bool(first.get("last_attempt")),
+        ordered=bool(first.get("ordered")),
     )

@@ -913,7 +913,9 @@ create type sharequeue.acknowledged as (
 create type sharequeue.acquired_of as (
     topic text, partition integer, suspects boolean, last_attempt boolean,
     error_code smallint, error_message text, lease_id bigint, token uuid, state_epoch integer,
-    lock_duration_ms integer, expires_at timestamptz, delivery_count smallint, offsets int8multirange, isolation_level text
+    lock_duration_ms integer, expires_at timestamptz, delivery_count smallint, offsets int8multirange, isolation_level text,
+    -- The group was ordered by key when it was leased.
+    ordered boolean
 );
 create type sharequeue.acknowledged_of as (
     topic text, partition integer, token uuid, error_code smallint, error_message text, spso bigint, lag bigint,

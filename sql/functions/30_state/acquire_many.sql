@@ -196,11 +196,11 @@ $$;
 create or replace function sharequeue_internal.acquired_before(p_request_key uuid) returns setof sharequeue.acquired_of
 language sql stable as $$
     select r.topic, r.partition, r.suspects, r.last_attempt, r.error_code, r.error_message, r.lease_id, r.token,
-        r.state_epoch, r.lock_duration_ms, r.expires_at, r.delivery_count, coalesce(r.set, r.offsets), r.isolation_level
+        r.state_epoch, r.lock_duration_ms, r.expires_at, r.delivery_count, coalesce(r.set, r.offsets), r.isolation_level, r.ordered
     from sharequeue.requests q cross join lateral unnest(
         array(select p from jsonb_populate_recordset(null::sharequeue.acquired_of, q.result) as p), q.sets) as r (
         topic, partition, suspects, last_attempt, error_code, error_message, lease_id, token, state_epoch, lock_duration_ms,
-        expires_at, delivery_count, offsets, isolation_level, set)
+        expires_at, delivery_count, offsets, isolation_level, ordered, set)
     where q.request_key = p_request_key
 $$;
 
@@ -233,7 +233,7 @@ create or replace function sharequeue_internal.refused_acquire(
 ) returns sharequeue.acquired_of
 language sql immutable parallel safe as $$
     select row(p_request.topics[p_place], p_request.partitions[p_place], false, false, p_fault.error_code,
-        p_fault.error_message, null, null, null, null, null, null, null, null)::sharequeue.acquired_of
+        p_fault.error_message, null, null, null, null, null, null, null, null, false)::sharequeue.acquired_of
 $$;
 
 -- Returns the error of a call's arguments; error code 0 if there is none.

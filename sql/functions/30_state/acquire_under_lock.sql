@@ -35,7 +35,7 @@ begin
             select * from sharequeue_internal.acquire_under_lock(v_sp, p_settings, p_holder, v_wanted, v_options, p_at)
         loop
             v_got := v_got + sharequeue.records(v_one.offsets);
-            return next row(p_sp.topic, p_sp.partition, v_suspects, v_last_attempt, v_one.*)::sharequeue.acquired_of;
+            return next row(p_sp.topic, p_sp.partition, v_suspects, v_last_attempt, v_one.*, p_settings.ordered)::sharequeue.acquired_of;
         end loop;
         v_wanted := v_wanted - v_got;
         exit when v_got = 0 or v_wanted <= 0 or not v_suspects;
@@ -172,7 +172,7 @@ language sql volatile as $$
         gen_random_uuid(), p_sp.state_epoch, coalesce(p_options.lock_duration_ms, p_settings.lock_duration_ms),
         p_at + coalesce(p_options.lock_duration_ms, p_settings.lock_duration_ms) * interval '1 millisecond', 1::smallint,
         sharequeue_internal.fresh_offsets(p_sp, p_records),
-        sharequeue_internal.isolation_level(p_settings.read_committed))::sharequeue.acquired_of
+        sharequeue_internal.isolation_level(p_settings.read_committed), p_settings.ordered)::sharequeue.acquired_of
 $$;
 
 -- Writes leases, with one batch for the fresh records of each that has some. Nothing else writes a new lease or, except as on a
@@ -190,7 +190,7 @@ begin
     with new as materialized (
         select n.id, n.lease_id, n.token, n.lock_duration_ms, n.expires_at, lower(n.offsets) as first, upper(n.offsets) as past
         from unnest(p_leases.share_partition_ids, p_leases.rows) as n (id, topic, partition, suspects, last_attempt, error_code,
-            error_message, lease_id, token, state_epoch, lock_duration_ms, expires_at, delivery_count, offsets, isolation_level)
+            error_message, lease_id, token, state_epoch, lock_duration_ms, expires_at, delivery_count, offsets, isolation_level, ordered)
     ), batches as (
         insert into sharequeue.in_flight_batches (share_partition_id, first_offset, last_offset, state, delivery_count, lease_id)
         select id, first, past - 1, 1, 1, lease_id from new where first is not null

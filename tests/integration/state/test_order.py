@@ -108,7 +108,10 @@ def test_held_records_come_back_with_the_first_of_their_key(state: State, at: Sh
     fresh = take(state, at)
     assert fresh is not None
     assert fresh.offsets == OffsetSet.of((10, 20))
+    assert fresh.ordered
+    assert state.blocked_keys(at.group_id, [fresh.token], [L])[fresh.token].hashes == []
     blocked = state.blocked_keys(at.group_id, [fresh.token])[fresh.token]
+    assert state.blocked_keys(at.group_id, [fresh.token], [L, K, K])[fresh.token] == blocked
     assert (list(blocked.hashes), list(blocked.first_offsets)) == ([K], [5])
     assert blocked.untils[0] is not None
     acknowledge(state, fresh, accept=OffsetSet.of((11, 20)), hold=some(10), keys={K: some(10)})
