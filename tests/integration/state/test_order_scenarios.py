@@ -1,4 +1,4 @@
-"""What users of key order expect of a queue: keys that are missing, hot or far apart, and a key that is held
+"""What users of key order expect of a queue: keys that are missing, hot, stuck or far apart, and a key that is held
 when another member takes over.
 
 The worker is the shortest that obeys: it leases, asks which keys are blocked, works in the order of the offsets, and
@@ -19,6 +19,7 @@ from sharequeue.domain.errors import ShareError
 from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.record_bytes import key_hash
 from sharequeue.domain.values import AcknowledgeType, SharePartition
+from sharequeue.groups.configs import alter_group_configs
 from sharequeue.state import State
 from sharequeue.state.calls import LeaseAcknowledgement
 from tests import single
@@ -139,6 +140,25 @@ def test_one_hot_key_goes_on_from_failure_to_failure(private_database: Database,
     worker.check()
 
 
+def test_a_key_that_never_succeeds_stops_only_itself(private_database: Database, at: SharePartition) -> None:
+    """Each of its records is exhausted in turn; all other keys are through in the first round."""
+    worker = Worker(private_database, at, lambda offset: b"%d" % (offset % 10))
+    worker.produce(50)
+    stuck = fails(*range(3, 50, 10))
+    assert worker.work(stuck) == [offset for offset in range(50) if offset % 10 != 3]
+    tried = 1
+    while worker.state.figures.describe("g")[0].lag:
+        pass_time(private_database, BACKOFF_S + 1)
+        assert worker.work(stuck) == []
+        batch = worker.state.dead_letters.open(at, 10)
+        if batch is not None:
+            assert sum(each.offsets.count for each in batch.letters) == 1
+            worker.state.dead_letters.close(at, batch.sequence)
+        tried += 1
+        assert tried <= 16
+    worker.check()
+
+
 def test_offsets_of_a_key_far_apart(private_database: Database, at: SharePartition) -> None:
     """The first and the last of a million records have one key: the last one waits for the first, alone."""
     worker = Worker(private_database, at, lambda offset: b"far" if offset in (0, 999_999) else b"%d" % offset)
@@ -175,4 +195,16 @@ def test_a_key_stays_held_when_another_member_takes_over(
     while len(worker.accepted) < 20:
         assert worker.work(fails(), "m3")
     assert [each for each in worker.accepted if each in (0, 5, 8)] == [0, 5, 8]
+    worker.check()
+
+
+def test_other_keys_go_on_past_the_window(private_database: Database, at: SharePartition) -> None:
+    """A record that waits for an hour at the start of a window of 100 stops its own key; a thousand records of others
+    are accepted behind it."""
+    alter_group_configs(private_database, at.group_id, {"share.partition.max.record.locks": 100})
+    worker = Worker(private_database, at, lambda offset: b"%d" % (offset % 10))
+    worker.produce(1_000)
+    while worker.work(fails(*range(0, 1_000, 10))):
+        pass
+    assert len(worker.accepted) == 900
     worker.check()
