@@ -23,7 +23,7 @@ from sharequeue.database.schema_files import SchemaOutdated
 from sharequeue.deadletters.hidden import HiddenRecords, hidden_records
 from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
 from sharequeue.deadletters.redrive.batches import UNHANDLED, HandledLetters, RedriveBatches
-from sharequeue.deadletters.redrive.discard import Discard
+from sharequeue.deadletters.redrive.discard import Discard, Discarded
 from sharequeue.deadletters.redrive.redrive import MAX_REDRIVES, MIN_RATE, Redrive, RedrivePlan, RedriveReport
 from sharequeue.deadletters.redrive.redriven_letters import refused_by_reason
 from sharequeue.deadletters.redrive.selection import (
@@ -44,6 +44,7 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.group_names import all_group_names, require_group
 from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.state import State
+from sharequeue.state.dead_letters import FreedKeys
 
 
 def _offsets(
@@ -265,6 +266,8 @@ def _logs(settings: Settings, topic: str, offsets: Mapping[int, OffsetSet]) -> d
     number("GONE"),
     number("REFUSED"),
     number("DISCARDED"),
+    number("FREED-KEYS"),
+    number("FREED-RECORDS"),
 )
 @_choosing
 @click.option("--to", "target", help="Send to this topic; default: each record's source.")
@@ -343,8 +346,9 @@ def redrive(
             "gone": report.gone,
             "refused": len(report.refused),
             "discarded": plan.discarded,
+            **_freed(report.freed),
         }
-        output.rows([row], ("SENT", "RESUMED", "GONE", "REFUSED", "DISCARDED"))
+        output.rows([row], ("SENT", "RESUMED", "GONE", "REFUSED", "DISCARDED", *_FREED))
         if not report.sent or report.looping:
             _note_held_back(output, plan, report.looping)
         return
@@ -353,6 +357,7 @@ def redrive(
         for name, count in sorted(plan.targets.items())
     ]
     output.rows(rows, ("TARGET", "LETTERS", "OTHER-GROUPS"))
+    _warn_of_freed(output, plan.freed, "the records that are sent come after them, at the end of the log")
     for name, groups in plan.other_groups.items():
         output.warn(f"{', '.join(groups)} will also get what is sent to {name}; see --only-group")
     if plan.by_key:
@@ -360,6 +365,22 @@ def redrive(
             f"{plan.by_key} come from partitions that their target topic does not have: keys choose the partition"
         )
     _note_held_back(output, plan)
+
+
+_FREED = ("FREED-KEYS", "FREED-RECORDS")
+
+
+def _freed(freed: FreedKeys) -> dict[str, int]:
+    return {"freed_keys": freed.keys, "freed_records": freed.records}
+
+
+def _warn_of_freed(output: Output, freed: FreedKeys, then: str) -> None:
+    """Say which keys a dry run would let go on."""
+    if freed:
+        output.warn(
+            f"{plural(freed.keys, 'key')} that these letters hold would go on, with "
+            f"{plural(freed.records, 'held record')}; {then}"
+        )
 
 
 class _Plan(Protocol):
@@ -404,7 +425,14 @@ def _note_held_back(output: Output, plan: RedrivePlan, looping: int = 0) -> None
 
 @dlq.command()
 @settings_options
-@answers(text("SOURCE-TOPIC"), text("CAUSE"), number("LETTERS"), number("DISCARDED"))
+@answers(
+    text("SOURCE-TOPIC"),
+    text("CAUSE"),
+    number("LETTERS"),
+    number("DISCARDED"),
+    number("FREED-KEYS"),
+    number("FREED-RECORDS"),
+)
 @_choosing
 @execute_option
 @click.argument("topic")
@@ -417,7 +445,7 @@ def discard(settings: Settings, output: Output, selection: Selection, execute: b
         try:
             work = Discard(settings, database, topic, selection)
             plan = work.plan()
-            discarded = work.run(plan) if execute else 0
+            done = work.run(plan) if execute else Discarded()
         except RedriveRefused as error:
             raise CommandRefused(error) from error
     for warning in filter(None, (plan.unreadable, *map(str, plan.hidden))):
@@ -428,16 +456,24 @@ def discard(settings: Settings, output: Output, selection: Selection, execute: b
             f"{plural(plan.being_sent, 'dead letter')} of a redrive that has not ended may have been sent, and "
             "cannot be discarded: if its process is gone, do a redrive, which ends it, then discard what is left"
         )
+    if plan.absent_letters:
+        output.warn(
+            f"{plural(plan.absent_letters, 'letter')} that hold keys are not in {topic}: its retention has removed "
+            "them, or they are in an earlier dead-letter topic of the group. Their keys go on, too"
+        )
     if execute:
-        output.rows([{"discarded": discarded}], ("DISCARDED",))
-        if discarded < plan.letters:
-            output.warn(f"{plan.letters - discarded:,} were sent, discarded or taken by a redrive meanwhile")
+        output.rows([{"discarded": done.letters} | _freed(done.freed)], ("DISCARDED", *_FREED))
+        if done.letters < plan.letters:
+            output.warn(
+                f"{plan.letters - done.letters:,} were sent, discarded or taken by a redrive meanwhile"
+            )
     else:
         rows = [
             {"source_topic": source, "cause": cause, "letters": letters}
             for (source, cause), letters in sorted(plan.by_source.items())
         ]
         output.rows(rows, ("SOURCE-TOPIC", "CAUSE", "LETTERS"))
+        _warn_of_freed(output, plan.freed, "they are delivered next")
         if plan.letters:
             output.warn(
                 f"no redrive sends a discarded letter, and this cannot be undone; the letters stay in {topic} until "

@@ -160,6 +160,8 @@ def metadata(
         "discarded_records": plan.discarded,
         "held_by_loop_guard_records": plan.looping,
         "published_records": plan.published,
+        "freed_keys": (report or plan).freed.keys,
+        "freed_records": (report or plan).freed.records,
         "redrive_seconds": round(report.seconds, 3) if report else 0.0,
         "redrive_id": str(report.redrive_id) if report else "",
         "other_groups": sorted({group for groups in plan.other_groups.values() for group in groups}),

@@ -15,6 +15,7 @@ from functools import cached_property
 from itertools import repeat
 from typing import Any
 from urllib.parse import quote
+from uuid import UUID
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -36,6 +37,7 @@ from sharequeue.deadletters.outbox import Fenced, Marker, Record
 from sharequeue.deadletters.topic import CannotWrite, DeadLetterTopic, broker_refusal, unanswered
 from sharequeue.domain.errors import ShareError
 from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.record_bytes import key_hash
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import DeadLetterBatch, SharePartition
 from sharequeue.kafka.headers import Header
@@ -63,7 +65,8 @@ class LetterBatches:
     """The dead letters of one share-partition: an `OutboxSource`.
 
     `originals` reads the source records if the letters are copies. With `messages`, letters have the messages of
-    exceptions. `max_records` limits a batch.
+    exceptions. With `hold_keys`, the state gets the key of each letter, which holds later records of its key.
+    `max_records` limits a batch.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class LetterBatches:
         *,
         copying: bool,
         messages: bool,
+        hold_keys: bool,
         max_records: int,
     ) -> None:
         at = share_partition
@@ -85,6 +89,7 @@ class LetterBatches:
         self._topic = topic
         self._originals = originals
         self._copying = copying
+        self._hold_keys = hold_keys
         self._explanations = Explanations(messages=messages)
         self._max_records = max_records
         self.transactional_id = f"sharequeue.dlq.{at.group_id}.{at.topic}.{at.partition}"
@@ -104,7 +109,8 @@ class LetterBatches:
 
     def close(self, batch: DeadLetterBatch, *, dropped: bool = False) -> int:
         """Close a batch: its records become ARCHIVED."""
-        return self._letters.close(self._at, batch.sequence, dropped=dropped)
+        keys = self._keys_of(batch) if self._hold_keys and not dropped else {}
+        return self._letters.close(self._at, batch.sequence, dropped=dropped, keys=keys)
 
     def marker(self, batch: DeadLetterBatch) -> Marker | None:
         """Return the batch's marker; None if the source partition, for which it is committed, no longer exists."""
@@ -194,6 +200,19 @@ class LetterBatches:
             else:
                 yield letter, MISSING
         self._check_source(batch)
+
+    def _keys_of(self, batch: DeadLetterBatch) -> dict[UUID | None, OffsetSet]:
+        """Return the offsets of each key of a batch; without those whose record can no longer be read.
+
+        They are read when the batch is closed, because an earlier writer may have written it.
+        """
+        found: dict[UUID | None, list[int]] = {}
+        if self._source_topic_id == batch.topic_id:
+            for message in self._read(batch.offsets):
+                if message.error() is None:
+                    key = message.key()
+                    found.setdefault(None if key is None else key_hash(key), []).append(offset_of(message))
+        return {key: OffsetSet.from_offsets(offsets) for key, offsets in found.items()}
 
     def _check_source(self, batch: DeadLetterBatch) -> None:
         """Raise `CannotWrite` if the source was created again while its records were copied: it holds others now."""

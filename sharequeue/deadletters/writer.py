@@ -329,6 +329,7 @@ class DeadLetterWriter:
             originals,
             copying=self.rules.copy_record,
             messages=self.rules.messages,
+            hold_keys=self.rules.hold_keys,
             max_records=self._batch_records,
         )
 

@@ -34,8 +34,19 @@ from sharequeue.state.rows import share_partition_name
 class FreedKeys:
     """How many keys go on after dead letters that held them, and how many records were held."""
 
-    keys: int
-    records: int
+    keys: int = 0
+    records: int = 0
+
+    def __add__(self, other: FreedKeys) -> FreedKeys:
+        """Add what others have freed."""
+        return FreedKeys(self.keys + other.keys, self.records + other.records)
+
+    def __bool__(self) -> bool:
+        """Return whether any key goes on."""
+        return self.keys > 0
+
+
+NOTHING_FREED = FreedKeys()
 
 
 class DeadLetters:

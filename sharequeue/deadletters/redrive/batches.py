@@ -16,9 +16,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.deadletters.redrive.held_keys import HoldingLetters, Sources
 from sharequeue.deadletters.redrive.selection import LetterPosition, Selection
 from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import SharePartition
 from sharequeue.groups.group_names import all_group_names
+from sharequeue.state.dead_letters import NOTHING_FREED, DeadLetters, FreedKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +199,35 @@ class RedriveBatches:
             letters=[str(offsets) for offsets in letters.values()],
         )
         return int(rows[0]["discarded"])
+
+    def holding(self) -> HoldingLetters:
+        """Return the letters that hold their keys, of all dead-letter topics; none of them is looked up yet."""
+        rows = self._database.rows(
+            sa.text(
+                "select group_id, topic, partition, cast(offsets as text) as offsets from sharequeue.holding_letters"
+            )
+        )
+        return HoldingLetters(
+            {
+                SharePartition(row["group_id"], row["topic"], row["partition"]): OffsetSet.parse(
+                    row["offsets"]
+                )
+                for row in rows
+            }
+        )
+
+    def held_behind(self, letters: Sources) -> FreedKeys:
+        """Return what `free_keys` would free; nothing is changed."""
+        return self._freed(letters, execute=False)
+
+    def free_keys(self, letters: Sources) -> FreedKeys:
+        """Let the keys go on that these letters hold; a letter that holds none changes nothing."""
+        return self._freed(letters, execute=True)
+
+    def _freed(self, letters: Sources, *, execute: bool) -> FreedKeys:
+        state = DeadLetters(self._database)
+        found = (state.close_letters(at, offsets, execute=execute) for at, offsets in sorted(letters.items()))
+        return sum(found, NOTHING_FREED)
 
     def open_partitions(self) -> list[int]:
         """Return the partitions with an open batch."""

@@ -13,7 +13,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -24,6 +24,7 @@ from sharequeue.deadletters.hidden import HiddenRecords, hidden_records
 from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.outbox import BatchStep, Outbox
 from sharequeue.deadletters.redrive.batches import UNHANDLED, RedriveBatches, TargetLog
+from sharequeue.deadletters.redrive.held_keys import HoldingLetters
 from sharequeue.deadletters.redrive.originals import sources
 from sharequeue.deadletters.redrive.published_records import PublishedRecords
 from sharequeue.deadletters.redrive.redriven_letters import RedrivenLetters, RefusedLetter
@@ -46,6 +47,7 @@ from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import TopicInfo, Topics
 from sharequeue.kafka.transactions import MarkerGroup, producer_limits
 from sharequeue.state import State
+from sharequeue.state.dead_letters import NOTHING_FREED, FreedKeys
 
 BATCH_RECORDS = 500
 MAX_REDRIVES = 3
@@ -89,6 +91,12 @@ class RedrivePlan:
     """Records that an open transaction hides: they may be letters."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """The dead-letter topic and the targets, with their ids: the plan holds only for these."""
+    holding: HoldingLetters = field(default_factory=HoldingLetters, compare=False)
+    """The letters of the topic that hold their keys."""
+    handled: Mapping[int, OffsetSet] = field(default_factory=dict)
+    """Selected letters that were sent or discarded before: those that still hold their keys let them go on."""
+    freed: FreedKeys = NOTHING_FREED
+    """The keys that go on if the letters are sent, and the held records behind them."""
 
     @property
     def chosen(self) -> dict[int, OffsetSet]:
@@ -129,6 +137,8 @@ class RedriveReport:
     """Letters that were sent from a copy without the record's headers: the record is no longer in its topic."""
     looping: int = 0
     """Letters without a copy whose record was redriven too often, which is only seen when it is read."""
+    freed: FreedKeys = NOTHING_FREED
+    """The keys that go on, and the held records behind them."""
     refused: list[RefusedLetter] = field(default_factory=list)
     """Letters that could not be sent. Another redrive tries them again."""
     seconds: float = 0.0
@@ -200,14 +210,19 @@ class Redrive:
         content = dict[LetterPosition, int]()
         letters = LettersSeen()
         chosen_groups: set[str] = set()
+        holding = self._batches.holding()
+        done = dict[int, list[int]]()
         for letter in letters.of(read_dead_letters(self._settings, self._topic, logs=logs)):
+            holding.note(letter)
             if letter.source_topic is None or not self._selection.takes(letter):
                 continue
             earlier = handled.get(letter.partition, UNHANDLED)
             if letter.offset in earlier.sent:
                 sent_before += 1
+                done.setdefault(letter.partition, []).append(letter.offset)
             elif letter.offset in earlier.discarded:
                 discarded += 1
+                done.setdefault(letter.partition, []).append(letter.offset)
             elif redrive_count(original_headers(letter)) >= self._max_redrives:
                 looping += 1
             elif published.has(letter):
@@ -237,7 +252,8 @@ class Redrive:
         topic_ids = {name: info.topic_id for name, info in there.items() if name in targets}
         topic_ids[self._topic] = self._batches.topic_id
         check_same(self._topics, topic_ids)
-        return RedrivePlan(
+        handled_before = {partition: OffsetSet.from_offsets(offsets) for partition, offsets in done.items()}
+        plan = RedrivePlan(
             tuple(in_order(chosen, self._batch_records, content)),
             targets,
             causes,
@@ -256,7 +272,10 @@ class Redrive:
             letters.unreadable_note(self._topic),
             hidden,
             topic_ids,
+            holding,
+            handled_before,
         )
+        return replace(plan, freed=self._batches.held_behind(holding.of(plan.chosen, handled_before)))
 
     def _gone(self, without_copy: Collection[LetterPosition]) -> set[LetterPosition]:
         """Return the letters whose record is outside its log, or was in a topic that was deleted or created again.
@@ -345,11 +364,14 @@ class Redrive:
         except InvalidRequest as error:
             raise RedriveRefused(str(error)) from error
         report = RedriveReport(redrive_id, gone=plan.gone)
+        # Of letters that were sent or discarded by a process that died before it let their keys go on.
+        report.freed = self._batches.free_keys(plan.holding.of(plan.handled))
         # The open batches of a killed redrive come first, because they were chosen earlier.
         left = [(partition, EMPTY) for partition in self._batches.open_partitions()]
         producer = self._producer({*targets, *(self._batches.open_targets() if left else ())})
         for partition, wanted in groupby((*left, *plan.batches), key=lambda batch: batch[0]):
-            for line in self._partition(partition, [offsets for _, offsets in wanted], report, producer):
+            offsets = [offsets for _, offsets in wanted]
+            for line in self._partition(partition, offsets, report, producer, plan.holding):
                 progress(line)
         return report
 
@@ -364,7 +386,12 @@ class Redrive:
         return producer_limits(configs)
 
     def _partition(
-        self, partition: int, wanted: Iterable[OffsetSet], report: RedriveReport, producer: Mapping[str, Any]
+        self,
+        partition: int,
+        wanted: Iterable[OffsetSet],
+        report: RedriveReport,
+        producer: Mapping[str, Any],
+        holding: HoldingLetters,
     ) -> Iterator[str]:
         with RecordReader(self._settings) as reader:
             letters = RedrivenLetters(
@@ -378,6 +405,7 @@ class Redrive:
                 topics=self._topics,
                 reader=reader,
                 producer=producer,
+                holding=holding,
             )
             try:
                 with MarkerGroup(self._settings, f"sharequeue.redrive.{self._topic}") as markers:
@@ -395,6 +423,7 @@ class Redrive:
                 report.without_headers += letters.without_headers
                 report.looping += letters.looping
                 report.refused += letters.refused_letters
+                report.freed += letters.freed
 
     def _wait(self, sent: int) -> None:
         if self._rate is not None:

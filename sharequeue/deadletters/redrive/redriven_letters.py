@@ -18,6 +18,7 @@ from sharequeue.deadletters.hidden import read_settled
 from sharequeue.deadletters.letters import DeadLetter, record_bytes
 from sharequeue.deadletters.outbox import Marker, Record
 from sharequeue.deadletters.redrive.batches import RedriveBatch, RedriveBatches
+from sharequeue.deadletters.redrive.held_keys import HoldingLetters
 from sharequeue.deadletters.redrive.originals import Originals
 from sharequeue.deadletters.redrive.selection import (
     REDRIVE_BATCH,
@@ -35,6 +36,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import Topics, is_same
 from sharequeue.kafka.transactions import FENCED
+from sharequeue.state.dead_letters import NOTHING_FREED
 
 PARTITION_UA = -1
 """librdkafka's value for a partition that the client chooses."""
@@ -86,6 +88,7 @@ class RedrivenLetters:
         topics: Topics,
         reader: RecordReader,
         producer: Mapping[str, Any],
+        holding: HoldingLetters,
     ) -> None:
         self._settings = settings
         self._batches = batches
@@ -96,6 +99,9 @@ class RedrivenLetters:
         self._topics = topics
         self._reader = reader
         self._originals = Originals(batches, topics, reader)
+        self._holding = holding
+        self.freed = NOTHING_FREED
+        """The keys that go on because their letters were sent."""
         self.gone = 0
         """Letters without a record to send."""
         self.looping = 0
@@ -172,9 +178,12 @@ class RedrivenLetters:
 
     def close(self, batch: RedriveBatch) -> int:
         """Close a batch: its letters were sent, also those that an earlier redrive could not send elsewhere."""
-        for offset in (batch.offsets - OffsetSet.from_offsets(self._left_out)).iter_offsets():
+        sent = batch.offsets - OffsetSet.from_offsets(self._left_out)
+        for offset in sent.iter_offsets():
             self._refused.pop(offset, None)
-        return self._batches.close(batch)
+        closed = self._batches.close(batch)
+        self.freed += self._batches.free_keys(self._holding.of({batch.partition: sent}))
+        return closed
 
     def failure(self, error: KafkaException) -> RedriveRefused:
         """Return the error that ends the redrive, with what to do."""

@@ -42,7 +42,7 @@ def discard(case: GivenUp, selection: Selection) -> Discard:
 
 def discarded(case: GivenUp, selection: Selection) -> int:
     work = discard(case, selection)
-    return work.run(work.plan())
+    return work.run(work.plan()).letters
 
 
 def redrive(case: GivenUp, **given: object) -> Redrive:
@@ -143,7 +143,7 @@ def test_a_running_redrive_leaves_out_what_is_discarded_meanwhile(case: GivenUp)
     def on_step(reached: BatchStep) -> None:
         if reached == "committed" and not counts:
             counts.append(discarded(case, at(1, 3)))
-            counts.append(late.run(plan))
+            counts.append(late.run(plan).letters)
 
     report = execute(redrive(case, batch_records=2, on_step=on_step))
     assert counts == [1, 3]
