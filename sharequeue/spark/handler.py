@@ -53,8 +53,10 @@ KEPT_COLUMNS = ("topic", "partition", "offset", "lease_id")
 
 KEY_HASH = "key_hash"
 """The further column that a handler must pass on if its group orders its records by key: the MD5 hash of the key, as
-32 hexadecimal digits; null for a record without a key.
+32 hexadecimal digits; empty for a record without a key, so that a null is a handler's mistake.
 """
+NO_KEY_HASH = "without key_hash"
+"""The outcome of a row whose `key_hash` is null. It is refused as an unknown one."""
 HOLD = "hold"
 """The outcome of a record that waits for an earlier one of its key. Only `ordering` and `by_row` give it."""
 
@@ -222,6 +224,8 @@ def with_outcomes(handled: DataFrame, kept: Sequence[str] = KEPT_COLUMNS) -> Dat
         error = f"if({never}, concat_ws('; ', {_WHY_TOO_LATE}, {error}), {error})"
         # Python could not read it from the files.
         more["not_before"] = fn.expr(f"if({never}, null, not_before)")
+    if KEY_HASH in kept:
+        outcome = f"if({KEY_HASH} is null, '{NO_KEY_HASH}', {outcome})"
     return handled.withColumns({"outcome": fn.expr(outcome), "error": fn.expr(error), **more})
 
 

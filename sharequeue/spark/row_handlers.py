@@ -187,7 +187,7 @@ class _Worker:
         if KEY_HASH not in self.kept:
             return [None] * batch.num_rows
         pairs = zip(batch["lease_id"].to_pylist(), batch[KEY_HASH].to_pylist(), strict=True)
-        return [None if key is None else (lease_id, key) for lease_id, key in pairs]
+        return [(lease_id, key) if key else None for lease_id, key in pairs]
 
     def _outcome(
         self, record: dict[str, Any] | Exception

@@ -118,7 +118,7 @@ def find_cut(order: KeyOrder, leases: Sequence[Lease], rows: Rows) -> Cut:
     held = {at: OffsetSet.from_offsets(some) for (at,), some in _grouped(waiting, "lease_id")}
     keys: dict[int, dict[UUID | None, OffsetSet]] = {}
     for (at, key), some in _grouped(open_rows, "lease_id", KEY_HASH):
-        keys.setdefault(at, {})[None if key is None else UUID(key)] = OffsetSet.from_offsets(some)
+        keys.setdefault(at, {})[UUID(key) if key else None] = OffsetSet.from_offsets(some)
     return Cut(firsts, frozenset(changed.to_pylist()), held, keys)
 
 
@@ -168,7 +168,7 @@ def rows_without(
 def _firsts(before: pa.Table, open_rows: pa.Table) -> pa.Table:
     """Return the lowest of the offsets that block a key `before` the lease, and of the failed ones in it."""
     failed = pc.is_in(open_rows["outcome"], pa.array([RELEASE, REJECT]))
-    some = open_rows.filter(pc.and_(failed, pc.is_valid(open_rows[KEY_HASH]))).select(
+    some = open_rows.filter(pc.and_(failed, pc.greater(open_rows[KEY_HASH], ""))).select(
         ["lease_id", KEY_HASH, "offset"]
     )
     every = pa.concat_tables([before, some.rename_columns(before.column_names)])

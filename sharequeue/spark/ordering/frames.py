@@ -22,7 +22,7 @@ from sharequeue.spark.handler import HOLD, KEPT_COLUMNS, KEY_HASH
 from sharequeue.state import State
 from sharequeue.state.calls import BlockedKeys
 
-BY_KEY = ("lease_id", f"coalesce({KEY_HASH}, cast(offset as string))")
+BY_KEY = ("lease_id", f"if({KEY_HASH} = '', cast(offset as string), {KEY_HASH})")
 """The expressions by which records are shuffled: those of a key are in one task, those without a key in any."""
 BY_LEASE, KEY, FIRST = ("sharequeue_lease_id", "sharequeue_key", "sharequeue_first")
 """The columns of a table of open keys: the lease, the hash, and the offset for which later records wait."""
@@ -30,15 +30,15 @@ _HELD = "sharequeue_held"
 
 
 def hashed(records: DataFrame) -> DataFrame:
-    """Return the records with the hash of their key, null for a record without a key."""
-    return records.withColumn(KEY_HASH, fn.expr("md5(key)"))
+    """Return the records with the hash of their key, empty for a record without a key."""
+    return records.withColumn(KEY_HASH, fn.expr("coalesce(md5(key), '')"))
 
 
 def without_order(records: DataFrame, configs: GroupConfigs) -> DataFrame:
     """Return records that are not leased, as a handler of the group expects them: `key_hash`, if the group is
-    ordered, is null, because none of them waits for another.
+    ordered, is empty, because none of them waits for another.
     """
-    return records.withColumn(KEY_HASH, fn.expr("cast(null as string)")) if is_ordered(configs) else records
+    return records.withColumn(KEY_HASH, fn.lit("")) if is_ordered(configs) else records
 
 
 def is_ordered(configs: GroupConfigs) -> bool:

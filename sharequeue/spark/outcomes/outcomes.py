@@ -43,7 +43,7 @@ from sharequeue.domain.names import plural
 from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
 from sharequeue.kafka.topics import TopicInfo
-from sharequeue.spark.handler import KEPT_AS_GIVEN, OUTCOMES, HandlerError
+from sharequeue.spark.handler import KEPT_AS_GIVEN, NO_KEY_HASH, OUTCOMES, HandlerError
 from sharequeue.spark.outcomes.offset_sets import OffsetGroup, offset_sets_in, reduce_to_offset_sets
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.reading.plan import Scan, TopicPartition, plan_scans
@@ -358,6 +358,8 @@ def refuse_without_outcome(
     for lease in leases:
         for outcome, offsets in seen.get(lease.lease_id, UNSEEN).unknown.items():
             unknown.setdefault(outcome, []).append((lease, offsets))
+    if where := unknown.pop(NO_KEY_HASH, None):
+        reasons.append(f"{_named(where)} got key_hash null: expected the value that was read")
     for outcome, where in sorted(unknown.items())[:MOST_NAMED]:
         reasons.append(
             f"{_named(where)} got the outcome {outcome!r}, which is not one of {', '.join(OUTCOMES)}"

@@ -19,7 +19,7 @@ from pyspark.sql.types import StringType
 
 from sharequeue.domain.settings.addresses import located
 from sharequeue.domain.values import Lease
-from sharequeue.spark.handler import KEY_HASH, OUTCOMES, RELEASE, HandlerError, with_outcomes
+from sharequeue.spark.handler import KEY_HASH, OUTCOMES, RELEASE, HandlerError, kept_columns, with_outcomes
 from sharequeue.spark.outcomes.outcomes import SeenOutcomes, refuse_other_partitions, seen_in
 from sharequeue.spark.output.damaged import named_leases, reads_what_it_wrote
 from sharequeue.spark.output.files import Files, literal
@@ -139,7 +139,7 @@ def _seen(
         rows = rows.where(fn.col("lease_id").isin(ours))
     else:
         rows = _with_lease_ids(source.spark, leases, written.select(*columns))
-    rows = with_outcomes(_unidentified_marked(rows))
+    rows = with_outcomes(_unidentified_marked(rows), kept_columns(rows))
     seen = seen_in(rows)
     if unidentified := seen.pop(_NO_LEASE, None):
         raise HandlerError(

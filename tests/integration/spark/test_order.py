@@ -201,10 +201,11 @@ def test_blocked_keys_cost_no_second_read(spark: SparkSession) -> None:
     assert {row["offset"] for row in others if row["key_hash"] == key.hex} == set()
 
 
-def test_without_the_key_hash_nothing_is_leased(
+def test_without_the_key_hash_nothing_is_accepted(
     group: str, make_topic: MakeTopic, send: Send, assigned: Assigned, run_job: RunJob, state: State
 ) -> None:
-    """The trial on no records names the column that the handler has to pass on, and why."""
+    """The trial on no records names the column that the handler has to pass on, and why. If it is null in a row, as
+    after an outer join, nothing is acknowledged."""
     topic = make_topic(1)
     send(topic, RECORDS)
     holder = ordered(assigned, topic)
@@ -212,6 +213,10 @@ def test_without_the_key_hash_nothing_is_leased(
     with pytest.raises(HandlerError, match=r"lacks key_hash: .*because the group has sharequeue\.order=key"):
         run_job(job, holder)
     assert state.figures.describe(group)[0].speo == 0
+    lost = fn.expr("nullif(key_hash, md5('a'))")
+    with pytest.raises(HandlerError, match=r"4 records \(.*-0 0-1, 3, 6\) got key_hash null"):
+        run_job(replace(job, handler=lambda records: by_text(records).withColumn("key_hash", lost)), holder)
+    assert state.figures.describe(group)[0].spso == 0
 
 
 def test_what_the_table_refuses_cuts_its_key(
