@@ -140,7 +140,7 @@ def rows_of(
     )
 
 
-class Reader(Protocol):
+class SourceOfRecords(Protocol):
     """Reads the records of leases from their topics (`TopicSource`, or the lists of a test)."""
 
     def records(self, leases: Sequence[Lease]) -> DataFrame:
@@ -149,7 +149,7 @@ class Reader(Protocol):
 
 
 def rows_without(
-    source: Reader, leases: Sequence[Lease], seen: Mapping[int, SeenOutcomes], without_row: str
+    source: SourceOfRecords, leases: Sequence[Lease], seen: Mapping[int, SeenOutcomes], without_row: str
 ) -> Rows:
     """Return rows for the records of these leases that have no outcome: they are read from the topic again."""
     missing = [
