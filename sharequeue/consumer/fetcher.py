@@ -295,11 +295,16 @@ class Fetcher:
 
         No other key becomes blocked later: such a lease is the only one of its share-partition.
         """
-        if not leases:
+        tokens = [lease.token for lease in leases if lease.ordered]
+        if not tokens:
             return {}
-        found = self._state.blocked_keys(self._member.group_id, [lease.token for lease in leases])
+        found = self._state.blocked_keys(self._member.group_id, tokens)
+        # A lease that has ended meanwhile has no row. Its acknowledgements will be refused.
         return {
-            token: dict(zip(each.hashes, each.first_offsets, strict=True)) for token, each in found.items()
+            token: dict(zip(found[token].hashes, found[token].first_offsets, strict=True))
+            if token in found
+            else {}
+            for token in tokens
         }
 
     def _refused(self, at: SharePartition, error: ShareError) -> None:

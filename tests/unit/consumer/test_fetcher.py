@@ -47,9 +47,6 @@ class RecordingState:
         self._check()
         return AcquiredLeases(self.leases, {})
 
-    def blocked_keys(self, *_: Any) -> dict[UUID, Any]:
-        return {}
-
     def release(self, leases: Any, *, refund: bool) -> None:
         self._check()
         self.released += [(lease.token, refund) for lease in leases]

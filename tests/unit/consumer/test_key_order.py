@@ -16,8 +16,9 @@ from sharequeue.consumer.held_leases import LeaseOutcomes
 from sharequeue.domain.errors import CoordinatorNotAvailable, InvalidRecordState
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.record_bytes import key_hash
-from sharequeue.state.calls import LeaseAcknowledgement
-from tests.unit.consumer.stub import consumer_of, put_in_order, read_on
+from sharequeue.domain.values import SharePartition
+from sharequeue.state.calls import AcquiredLeases, LeaseAcknowledgement
+from tests.unit.consumer.stub import consumer_of, holding_of, lease_of, put_in_order, read_on
 
 ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
 REJECT, RENEW = AcknowledgeType.REJECT, AcknowledgeType.RENEW
@@ -266,3 +267,39 @@ def test_what_is_polled_is_given_back_with_its_keys() -> None:
         assert one.outcomes == {RELEASE: OffsetSet.of((0, 1), (2, 3))}
         assert one.keys == {A: OffsetSet.of((0, 1)), None: OffsetSet.of((2, 3))}
         assert released == [holding.lease.token]
+
+
+def test_only_a_lease_in_order_needs_its_blocked_keys() -> None:
+    """A group without order has no further call. Of a share-partition in order no second lease is asked for."""
+    plain, ordered = SharePartition("g", "t", 0), SharePartition("g", "t", 1)
+    asked: list[list[SharePartition]] = []
+    blocked: list[list[UUID]] = []
+    leases = [lease_of(OffsetSet.of((0, 2)))]
+
+    def acquire(part: list[SharePartition], *_: object, **__: object) -> AcquiredLeases:
+        asked.append(list(part))
+        return AcquiredLeases(tuple(leases), {})
+
+    def blocked_keys(_: str, tokens: list[UUID]) -> dict[UUID, Any]:
+        blocked.append(tokens)
+        return {tokens[0]: SimpleNamespace(hashes=[A], first_offsets=[0], untils=[None])}
+
+    with consumer_of() as consumer:
+        fetcher = consumer._fetcher
+        fetcher._state = SimpleNamespace(acquire=acquire, blocked_keys=blocked_keys)
+        fetcher._ends = SimpleNamespace(readable=lambda *_: [plain, ordered], check_cluster=lambda: None)
+        assert fetcher._lease({})
+        assert blocked == []
+        leases[0] = holding_of(0, 2, "t").lease
+        object.__setattr__(leases[0], "ordered", True)
+        object.__setattr__(leases[0], "share_partition", ordered)
+        assert fetcher._lease({})
+        assert blocked == [[leases[0].token]]
+        assert set(asked[-1]) == {plain, ordered}
+        holding = consumer._handover.queue.to_read[-1]
+        messages = [Message("t", 1, offset, b"a") for offset in (0, 1)]
+        consumer._handover.queue.add(holding, messages, OffsetSet.of((0, 2)))
+        assert offsets_of(holding.hand_out(5, explicit=False)) == [0]
+        holding = put_in_order(consumer, [b"a", b"a"])
+        fetcher._lease({})
+        assert asked[-1] == [ordered]

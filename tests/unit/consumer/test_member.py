@@ -154,9 +154,7 @@ def test_what_is_leased_while_the_member_is_lost(consumer: Any) -> None:
         return AcquiredLeases((holding.lease,), {})
 
     fetcher._state = SimpleNamespace(
-        acquire=acquire,
-        blocked_keys=lambda *_: {},
-        release=lambda leases, refund: gave.append((*leases, refund)),
+        acquire=acquire, release=lambda leases, refund: gave.append((*leases, refund))
     )
     fetcher._ends = SimpleNamespace(readable=lambda *_: [AT], check_cluster=lambda: None)
     assert not fetcher._lease({AT: "id"})
