@@ -71,17 +71,16 @@ class KeyOrder:
 
     @classmethod
     def of(cls, state: State, leases: Sequence[Lease], configs: GroupConfigs) -> Self | None:
-        """Return the order of leases, after they were acquired; None if their group is not ordered now. Without a
-        lease, `configs` decides.
+        """Return the order of leases; None if their group was not ordered when they were acquired. Without a lease,
+        `configs` decides.
         """
         if not leases:
             return cls({}) if is_ordered(configs) else None
-        found = state.blocked_keys(configs.group_id, [lease.token for lease in leases])
-        return (
-            cls({lease.lease_id: found[lease.token] for lease in leases if lease.token in found})
-            if found
-            else None
-        )
+        by_token = {lease.token: lease.lease_id for lease in leases if lease.ordered}
+        if not by_token:
+            return None
+        found = state.blocked_keys(configs.group_id, list(by_token))
+        return cls({by_token[token]: blocked for token, blocked in found.items()})
 
     def firsts(self, leases: Sequence[Lease]) -> pa.Table:
         """Return the blocked keys of these leases: `BY_LEASE, KEY, FIRST`."""
