@@ -9,7 +9,7 @@ from uuid import UUID
 
 KEYS = (None, b"", b"a", b"b", b"c")
 """A record without a key, an empty key, and some others."""
-GAP, ACCEPT, HOLD = 0, 1, 9
+GAP, ACCEPT, REJECT, HOLD = 0, 1, 3, 9
 """Kafka's numbers of outcomes, and the outcome of a record that was not given to the handler."""
 
 HASHES = tuple(

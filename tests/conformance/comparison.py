@@ -98,7 +98,8 @@ class Comparison:
                 if records.get(o) != offsets.get(o)
             }
             raise Different(
-                f"{at} of {at.group_id}, in memory and in Postgres: {odd}; the last calls: {self.history.last}"
+                f"{at} of {at.group_id}, in memory and in Postgres: {odd}; {self.history.whole(at)};"
+                f" the last calls: {self.history.last}"
             )
         if any(r.not_before is not None for r in found.records.values()):
             self.tally.met["a wait"] += 1
@@ -107,11 +108,10 @@ class Comparison:
         """The keys that are known of open records and of letters that hold them, and whether all are."""
         known: dict[SharePartition, dict[int, tuple[str | None, bool]]] = {}
         unknown: dict[SharePartition, bool] = {}
-        for group, topic, partition, some_unknown, offset, key, letter in self.sql.rows(
-            "known_keys", self.history.groups
-        ):
-            at = SharePartition(group, topic, partition)
-            unknown[at] = some_unknown
+        counted: dict[SharePartition, tuple[int, int]] = {}
+        for row in self.sql.rows("known_keys", self.history.groups):
+            at, (offset, key, letter) = SharePartition(*row[:3]), row[6:]
+            unknown[at], counted[at] = row[3], row[4:6]
             if offset is not None:
                 known.setdefault(at, {})[offset] = key, letter
         for at in self.history.there():
@@ -125,6 +125,9 @@ class Comparison:
                     f"{at} of {at.group_id}, known keys in memory {expected}, in Postgres {known.get(at, {})};"
                     f" in memory {drawn(self.memory.describe(at))}; the last calls: {self.history.last}"
                 )
+            counts = len(expected), len({key for key, _ in expected.values() if key is not None})
+            if counts != counted[at]:
+                raise Different(f"{at}: {counted[at]} open records and keys are counted, not {counts}")
             if not unknown[at] and unknown_open(found):
                 raise Different(
                     f"{at} of {at.group_id}: the keys of {unknown_open(found)} are unknown, and Postgres thinks"

@@ -104,10 +104,28 @@ class History:
             self.tally.refusals[expected] += 1
         if expected != got:
             states = [f"{at}: {drawn(self.memory.describe(at))}" for at in self.there()]
+            if self.ordered:
+                states = [self.whole(at) for at in self.there()]
             raise Different(
                 f"{call} {about}: in memory {expected}, in Postgres {got}; in memory now: {states}"
             )
         return expected
+
+    def whole(self, at: SharePartition) -> str:
+        """A share-partition, with the keys and waits of its records."""
+        found = self.memory.share_partition(at)
+        records = [
+            (
+                o,
+                r.state.name,
+                r.delivery_count,
+                r.part,
+                r.not_before,
+                r.reported and str(r.reported.key_hash)[:4],
+            )
+            for o, r in found.records.items()
+        ]
+        return f"{at} of {at.group_id} at {self.seconds}: {records} letters {sorted(found.letters)}"
 
     # What a call is made of
 

@@ -7,14 +7,13 @@ key that is open.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.values import SharePartition
 from tests.conformance.history import DID, History, did, error, said
-from tests.conformance.sql_side import place, refusal
+from tests.conformance.sql_side import json_of, place, refusal
 from tests.conformance.tally import Different, Held
 from tests.oracle import AcknowledgementBatch
 from tests.oracle.order import OPEN
@@ -127,10 +126,9 @@ class OrderSteps:
 
         def sql() -> object:
             told = (str(sets[kind]) for kind in (1, 2, 3, 0))
-            named = [{"key": None if k is None else str(k), "offsets": str(o)} for k, o in keys.items()]
             row = self.sql.call(
                 "in_order", *place(at), lease.lease.state_epoch, lease.member, lease.token, str(request), *told, wait,
-                str(sets[HOLD]), json.dumps(named),
+                str(sets[HOLD]), json_of(keys),
             )[0]  # fmt: skip
             return refusal(*error(row)) or tuple(row[name] for name in DID)
 
@@ -166,4 +164,8 @@ class OrderSteps:
         )
 
     def _let_go(self, at: SharePartition, chosen: OffsetSet) -> object:
-        return self.sql.call("let_keys_go", *place(at), str(chosen))[0]["keys"]
+        would = self.sql.rows("letters_held", *place(at), str(chosen))
+        done = self.sql.rows("let_keys_go", *place(at), str(chosen))
+        if done != would:
+            raise Different(f"{done} were let go, and the dry run said {would}")
+        return done[0]

@@ -25,8 +25,15 @@ cross join lateral (
             and p.offsets && int8multirange(int8range(null, readable.past))), false) as again,
         coalesce(bool_or(p.state = 1 and p.whole && c.probe), false) as probed,
         coalesce(min(lower(p.offsets)) filter (where p.state in (0, 1, 3)), sp.speo) as unfinished,
-        coalesce(sum(sharequeue.records(p.offsets)) filter (where p.state = 0 and not p.free), 0) as waiting
-    from (
+        coalesce(sum(sharequeue.records(p.offsets)) filter (where p.state = 0 and not p.free), 0) as waiting,
+        min(lower(p.offsets * int8multirange(int8range(null, readable.past))))
+            filter (where p.state = 0 and p.free) as first,
+        min(lower(p.whole - known.offsets)) filter (where p.state in (0, 3)) as unknown,
+        coalesce(bool_or(p.state = 1), false) as leased,
+        coalesce(sum(sharequeue.records(p.offsets)) filter (where p.state in (0, 1, 3)), 0) as open
+    from (select coalesce(range_agg(int8range(k."offset", k."offset" + 1)), '{}') as offsets
+        from sharequeue.open_key_records k where k.share_partition_id = sp.share_partition_id) as known
+    cross join (
         select f.state, coalesce(f.not_before <= seen.at, true) as free, o.whole,
             o.whole * int8multirange(int8range(sp.spso, null)) as offsets
         from sharequeue.in_flight_batches f
@@ -43,7 +50,12 @@ cross join lateral (
                 or c.retry_at > seen.at + g.breaker_open_ms * interval '1 millisecond')
             or c.state = 'probing' and not w.probed)
         and (w.again or readable.past > sp.speo and g.max_record_locks
-            > sp.speo - case when sp.advance_due then w.unfinished else sp.spso end - w.waiting) as lease
+            > case when g.ordered then w.open else sp.speo - case when sp.advance_due then w.unfinished
+                else sp.spso end end - w.waiting)
+        -- In order by key: one lease at a time, and nothing behind a record of unknown key.
+        and (not g.ordered or not w.leased and case when w.again then coalesce(w.first <= w.unknown, true)
+            else w.unknown is null and sp.open_keys < g.max_open_keys
+                and sp.open_key_records < 10 * g.max_open_keys end) as lease
 ) as can
 where sp.log_end > sp.spso + sp.delivery_complete_count and sp.group_id = any (coalesce($1, array[sp.group_id]))
     -- What a lock that has lapsed comes to is known when it is settled.

@@ -10,14 +10,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, cast
+from uuid import UUID
 
 import psycopg2
 import sqlalchemy as sa
 
 from sharequeue.domain.errors import error_for
+from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.values import SharePartition
 from tests.conformance.reasons import NOT_LIVE
 from tests.fixtures.stack import LOCK_BOUNDS
@@ -114,6 +116,11 @@ _PREPARED = {
     "verify": ("text[]", "select v.violation from unnest($1) as g, sharequeue.verify(g) as v"),
 }
 _ORDERED = {
+    "acquire_parts": (
+        "@name, bigint, integer, uuid, @fetch, int8multirange",
+        "select @acquired from sharequeue.acquire_many($1, array[$2], array[$3], $5, null, $6, $7, $8, $9, $10, null,"
+        " null, array[$15], 3, true, $4, row($11, $12, $13, $14))",
+    ),
     "in_order": (
         "@name, uuid, uuid, int8multirange, int8multirange, int8multirange, int8multirange, timestamptz,"
         " int8multirange, jsonb",
@@ -127,13 +134,22 @@ _ORDERED = {
     ),
     "known_keys": (
         "text[]",
-        'select sp.group_id, sp.topic, sp.partition, sp.keys_unknown, k."offset", k.key_hash::text, k.letter'
+        "select sp.group_id, sp.topic, sp.partition, sp.keys_unknown, sp.open_key_records, sp.open_keys,"
+        ' k."offset", k.key_hash::text, k.letter'
         " from sharequeue.share_partitions sp left join sharequeue.open_key_records k using (share_partition_id)"
         " where sp.group_id = any ($1)",
     ),
+    "close_keyed_letters": (
+        "text, text, integer, bigint, boolean, jsonb",
+        "select sharequeue.close_dead_letters($1, $2, $3, $4, $5, $6) as closed",
+    ),
+    "letters_held": (
+        "text, text, integer, int8multirange",
+        "select keys, held_records from sharequeue.letters_held($1, $2, $3, $4)",
+    ),
     "let_keys_go": (
         "text, text, integer, int8multirange",
-        "select keys from sharequeue.close_letters($1, $2, $3, $4)",
+        "select keys, held_records from sharequeue.close_letters($1, $2, $3, $4)",
     ),
 }
 """What only those call who know of order by key."""
@@ -251,6 +267,11 @@ class SqlSide:
 def place(at: SharePartition) -> tuple[str, str, int]:
     """A share-partition as the functions name it."""
     return at.group_id, at.topic, at.partition
+
+
+def json_of(keys: Mapping[UUID | None, OffsetSet]) -> str:
+    """Reported keys as the functions take them."""
+    return json.dumps([{"key": None if k is None else str(k), "offsets": str(o)} for k, o in keys.items()])
 
 
 def refusal(code: int | None, message: str | None) -> str | None:

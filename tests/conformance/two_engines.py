@@ -11,7 +11,7 @@ from typing import Any
 
 from sharequeue.domain.errors import InvalidRequest
 from sharequeue.domain.offsets import EMPTY, OffsetSet
-from sharequeue.domain.values import SharePartition
+from sharequeue.domain.values import DeadLetterBatch, SharePartition
 from tests.conformance.history import (
     DID,
     DLQ,
@@ -19,6 +19,7 @@ from tests.conformance.history import (
     LIMIT,
     LOCK_MS,
     LOCKS,
+    ORDER,
     ORDERS,
     PERCENT,
     REFUND,
@@ -29,10 +30,11 @@ from tests.conformance.history import (
     said,
 )
 from tests.conformance.operator_steps import OperatorSteps
-from tests.conformance.sql_side import place, ranges_of, refusal
+from tests.conformance.sql_side import json_of, place, ranges_of, refusal
 from tests.conformance.tally import Different
 from tests.oracle import AcknowledgementBatch, Acquired, RecordState, Redelivery
 from tests.oracle.acknowledging import validate
+from tests.ordered import REJECT, reported
 
 REDELIVERIES: tuple[Redelivery, ...] = ("kafka", "fan_out")
 SET_BACK = 7200.0
@@ -57,6 +59,10 @@ class MemberSteps:
         epoch = self.history.epoch(at)
         fan_out = fetch["redelivery"] == "fan_out"
         spared = self._spared(at) if fan_out and self.random.random() < 0.3 else EMPTY
+        # In order by key suspects come one part at a time, though more are asked for.
+        ordered = self.history.ordered and self.memory.config(at.group_id, ORDER) == "key"
+        call = "acquire_parts" if ordered else "acquire"
+        fan_out = fan_out or ordered
         given: list[Acquired] = []
 
         def memory() -> object:
@@ -75,7 +81,7 @@ class MemberSteps:
 
         def sql() -> object:
             asked = (*place(at), epoch, member, most, duration, str(request), *_sql_fetch(fetch), str(spared))
-            return self.history.acquired(at, member, self.sql.call("acquire", *asked), given[-1:], fan_out)
+            return self.history.acquired(at, member, self.sql.call(call, *asked), given[-1:], fan_out)
 
         if at in self.history.there() and self.memory.paused_by_hand(at) is not None:
             self.tally.met["a pause"] += 1
@@ -245,13 +251,33 @@ class MemberSteps:
         rows = self.sql.call("open_letters", *place(at), most)
         got = sorted((r["cause"], r["delivery_count"], ranges_of(r["offsets"])) for r in rows)
         self.history.both("open dead letters", lambda: expected, lambda: got)
-        if batch and self.random.random() < 0.7:
+        if batch and self.history.ordered:
+            self._close_keyed(at, batch, rows[0]["sequence"])
+        elif batch and self.random.random() < 0.7:
             for _ in range(self.random.randint(1, 2)):
                 self.history.both(
                     "close dead letters",
                     lambda: self.memory.close_dead_letters(at, batch.sequence),
                     lambda: self.sql.call("close_letters", *place(at), rows[0]["sequence"])[0]["closed"],
                 )
+
+    def _close_keyed(self, at: SharePartition, batch: DeadLetterBatch, sequence: int) -> None:
+        """The writer has read the records, all or some, and reports their keys; or it has written nothing."""
+        dropped = self.random.random() < 0.1
+        read = {o: REJECT for o in batch.offsets.iter_offsets() if self.random.random() < 0.9}
+        keys = reported(read, self.history.key_of(at)) if self.random.random() < 0.8 else {}
+        sets = {key: OffsetSet.from_offsets(offsets) for key, offsets in keys.items()}
+        self.history.both(
+            "close dead letters",
+            lambda: self.memory.close_dead_letters(at, batch.sequence, keys=sets, dropped=dropped),
+            lambda: self.sql.call("close_keyed_letters", *place(at), sequence, dropped, json_of(sets))[0][
+                "closed"
+            ],
+            at,
+            batch.offsets,
+            sets,
+            dropped,
+        )
 
     def administer(self) -> None:
         """Configurations change; offsets are reset, or forgotten and begun anew."""

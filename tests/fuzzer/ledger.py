@@ -155,6 +155,12 @@ class Books:
             partition.at, partition.at_phase = self.call.at, self.call.phase
         return partition
 
+    def set_back(self, seconds: float) -> None:
+        """The clock was set back: a lock from the future counts as taken now, so it may lapse so much earlier."""
+        for partition in self.partitions.values():
+            for record in partition.records.values():
+                record.low -= seconds if record.state == "held" else 0.0
+
     @staticmethod
     def _window(partition: Partition) -> Iterator[Record]:
         return (r for o, r in partition.records.items() if o >= partition.spso or r.state == "held")
@@ -258,9 +264,9 @@ class Books:
         self._forget(lambda at: at[0] == call.args["p_group_id"])
 
     def _forget(self, which: Callable[[At], bool]) -> None:
+        """Results stay: a call that is repeated later returns its first result (`requests.sql`)."""
         for at in [a for a in self.partitions if which(a)]:
             del self.partitions[at]
-            self.first_results = {k: v for k, v in self.first_results.items() if k[0] != at}
 
     def _observe(self, call: Call) -> None:
         at = call.share_partition

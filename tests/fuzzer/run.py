@@ -99,7 +99,9 @@ class Run:
             phase()
             self._check()
             if first.roll.random() < 0.1:
-                self._pass_time(-first.roll.choice([1, 10, 60]))
+                back = first.roll.choice([1, 10, 60])
+                self._pass_time(-back)
+                self.ledger.set_back(back * self.shared.second)
         if not self.faults():
             self._drain(first)
         for worker in self.workers:

@@ -94,7 +94,7 @@ class Acknowledgement:
             order.hold(self.at, offset)
         if self.policy.order:
             order.report(self.at, keys or {})
-            order.let_wait(self.at, held)
+            order.let_wait(self.at, keys or {}, self.now)
         self._renew(self.renewals - self.outcomes.keys())
         self._let_go_overtaken(batches)
         self.at.forget_ended_leases()

@@ -23,6 +23,7 @@ from sharequeue.domain.errors import (
 )
 from sharequeue.domain.offsets import MAX_OFFSET
 from sharequeue.domain.values import SharePartition, Swept
+from tests.oracle import order
 from tests.oracle.dead_letters import DeadLetters
 from tests.oracle.group import InMemoryGroup
 from tests.oracle.records import Policy, RecordState
@@ -289,7 +290,8 @@ class Administration:
         return self._groups[at.group_id].policy()
 
     def _settle(self, found: InMemorySharePartition) -> Swept:
-        leases, records = found.settle(self._seconds, self._policy(found.name))
+        with order.letters_wait(found, self._seconds):
+            leases, records = found.settle(self._seconds, self._policy(found.name))
         return Swept(leases, records)
 
     def _settle_group(self, group: InMemoryGroup) -> Swept:

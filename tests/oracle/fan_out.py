@@ -7,6 +7,7 @@ How a record becomes a suspect, and how large its part is, ``share_partition`` s
 
 from __future__ import annotations
 
+from sharequeue.domain.offsets import OffsetSet
 from tests.oracle.acquiring import Acquisition, merged
 from tests.oracle.records import LogBatch
 
@@ -24,16 +25,22 @@ class FanOutAcquisition(Acquisition):
             self._take_fresh()
         self._archive_aborted()
 
+    def _left_out(self) -> OffsetSet:
+        return self.fetch.leave_out
+
+    def _occupied(self) -> int:
+        return self.at.occupied(self.fetch.now)
+
     def _choose(self) -> tuple[list[int], bool]:
         """One part of suspects, if the lowest redeliverable record is one; else released records, which fresh ones
         may follow."""
         at = self.at
-        now = self.fetch.now
+        now, left_out = self.fetch.now, self._left_out()
         available = sorted(
             offset
             for offset, record in at.records.items()
             if record.deliverable(now)
-            and offset not in self.fetch.leave_out
+            and offset not in left_out
             # Past the last stable offset a reader would find nothing, and take it for a gap.
             and offset < self.fetch.log_end
         )
@@ -61,7 +68,7 @@ class FanOutAcquisition(Acquisition):
         if self.fetch.log is None:
             self.log = [LogBatch(at.speo, self.fetch.log_end - 1)] if at.speo < self.fetch.log_end else []
         read = [batch for batch in self.log if batch.last >= at.speo]
-        room = self.policy.max_record_locks - at.occupied(self.fetch.now)
+        room = self.policy.max_record_locks - self._occupied()
         self.budget = min(self.fetch.max_records, self.counted + room)
         if read and self.budget > self.counted:
             self._take_new(max(at.speo, read[0].first), read[-1].last)

@@ -116,6 +116,8 @@ class InMemoryShareGroups(Operations):
         if policy.read_committed and found.last_stable_offset is not None:
             end = min(end, found.last_stable_offset)
             log_batches = None if log_batches is None else [b for b in log_batches if b.last < end]
+        if policy.order:  # as a batch run's, which says nothing of the log
+            log_batches, aborted = None, EMPTY
         fetch = Fetch(
             member_id,
             most,
@@ -248,7 +250,9 @@ class InMemoryShareGroups(Operations):
         released = 0
         for found in group.partitions.values():
             self._settle(found)
-            if share_partitions is None or found.name in share_partitions:
+            if share_partitions is not None and found.name not in share_partitions:
+                continue
+            with order.letters_wait(found, self._seconds):
                 released += found.release(
                     member_id, policy, self._seconds, cancelled=cancelled, refund=refund
                 )
@@ -262,7 +266,10 @@ class InMemoryShareGroups(Operations):
         found = self._find(lease.share_partition)
         self._settle(found)
         policy, now = self._policy(found.name), self._seconds
-        return found.release(lease.member_id, policy, now, lease.token, cancelled=cancelled, refund=refund)
+        with order.letters_wait(found, now):
+            return found.release(
+                lease.member_id, policy, now, lease.token, cancelled=cancelled, refund=refund
+            )
 
     def sweep(self) -> Swept:
         """Settle every lapsed lock of every group (R-LT), and let SPSO pass what is finished."""
@@ -287,13 +294,15 @@ class InMemoryShareGroups(Operations):
         sequence: int,
         gaps: OffsetSet = EMPTY,
         keys: Mapping[UUID | None, OffsetSet] | None = None,
+        *,
+        dropped: bool = False,
     ) -> int:
         """The batch of that number was written: its records are ARCHIVED. ``gaps`` held no record (R-DL); ``keys``
-        are those of its records, for letters that hold them."""
+        are those of its records, for letters that hold them. ``dropped`` ones were not written, and hold nothing."""
         self._settle(self._find(at))
         policy = self._policy(at).order
         letters = self._groups[at.group_id].dead_letters[at.topic, at.partition]
-        holds = policy is not None and policy.letters_hold
+        holds = policy is not None and policy.letters_hold and not dropped
         return letters.close_batch(sequence, gaps, letters_hold=holds, keys=keys if policy else None)
 
     # Order by key
@@ -305,14 +314,11 @@ class InMemoryShareGroups(Operations):
             return None
         return order.blocked_keys(self._find(at), lease.token)
 
-    def let_keys_go(self, at: SharePartition, offsets: OffsetSet) -> int:
-        """Dead letters were redriven or discarded: they hold their keys no longer. Return how many did."""
+    def let_keys_go(self, at: SharePartition, offsets: OffsetSet) -> tuple[int, int]:
+        """Dead letters were redriven or discarded: they hold their keys no longer. Return how many keys and how many
+        records behind them that concerns."""
         found = self._find(at)
-        letters = [offset for offset in found.letters if offset in offsets]
-        for offset in letters:
-            del found.letters[offset]
-        order.free(found)
-        return len(letters)
+        return order.let_go(found, {offset for offset in found.letters if offset in offsets})
 
     # Looking
 

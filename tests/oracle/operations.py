@@ -12,6 +12,7 @@ from typing import Literal
 from sharequeue.domain.errors import InvalidRequest, UnknownTopicOrPartition
 from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.values import ForcedRun, SharePartition
+from tests.oracle import order
 from tests.oracle.administration import Administration
 from tests.oracle.records import Policy, Record, RecordState
 from tests.oracle.share_partition import InMemorySharePartition
@@ -85,15 +86,16 @@ class Operations(Administration):
         moved = False
         asked = [o for o in sorted(found.records) if o >= found.spso and o in offsets]
         refused = _never_there(found, offsets, asked)
-        for offset in asked:
-            record = found.records[offset]
-            does, reason = _plan(record, act, policy)
-            holder = None if record.lease_id is None else found.leases[record.lease_id].member_id
-            key = (does, int(record.state), record.delivery_count, holder, reason)
-            plans.setdefault(key, []).append(offset)
-            if execute and does not in ("none", "refuse"):
-                _move(found, record, does, policy)
-                moved = True
+        with order.letters_wait(found, self._seconds):
+            for offset in asked:
+                record = found.records[offset]
+                does, reason = _plan(record, act, policy)
+                holder = None if record.lease_id is None else found.leases[record.lease_id].member_id
+                key = (does, int(record.state), record.delivery_count, holder, reason)
+                plans.setdefault(key, []).append(offset)
+                if execute and does not in ("none", "refuse"):
+                    _move(found, record, does, policy)
+                    moved = True
         if moved:
             found.forget_ended_leases()
             found.advance_spso()
@@ -119,7 +121,8 @@ class Operations(Administration):
         """After a restore: every holder is fenced, what was leased comes again. Return how many share-partitions."""
         everywhere = [each for group in self._groups.values() for each in group.partitions.values()]
         for found in everywhere:
-            found.end_unanswered(list(found.leases), self._policy(found.name), self._seconds)
+            with order.letters_wait(found, self._seconds):
+                found.end_unanswered(list(found.leases), self._policy(found.name), self._seconds)
             found.advance_spso()
             found.state_epoch += 1
         return len(everywhere)

@@ -9,7 +9,8 @@ a time and nothing behind a record whose key nobody has reported, and tells a le
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from uuid import UUID
 
 from sharequeue.domain.offsets import OffsetSet
@@ -32,6 +33,17 @@ class OrderedAcquisition(FanOutAcquisition):
         others = self.at.leases.keys() - {self.lease.lease_id}
         if not others:
             super().run()
+
+    def _left_out(self) -> OffsetSet:
+        """With a record that the caller leaves out, what is known to be behind it: both come together."""
+        known, spared = known_open(self.at), self.fetch.leave_out
+        first = {o for o, r in self.at.records.items() if o in spared and r.deliverable(self.fetch.now)}
+        behind = [o for o, key in known.items() if key and any(known.get(f) == key and f < o for f in first)]
+        return spared | OffsetSet.from_offsets(sorted(behind))
+
+    def _occupied(self) -> int:
+        """Without what is finished: it would count as long as one key keeps SPSO from moving."""
+        return super()._occupied() - self.at.delivery_complete_count
 
     def _choose(self) -> tuple[list[int], bool]:
         again, followed = super()._choose()
@@ -81,7 +93,8 @@ def blocked_keys(at: InMemorySharePartition, token: UUID) -> dict[UUID, tuple[in
     blocked: dict[UUID, tuple[int, float | None]] = {}
     for offset, key in sorted(known_open(at).items()):
         if key is not None and offset not in own and offset < max(own, default=0):
-            blocked.setdefault(key, (offset, wait_behind(at, offset)))
+            wait = wait_behind(at, offset)
+            blocked.setdefault(key, (offset, None if wait == math.inf else wait))
     return blocked
 
 
@@ -101,13 +114,23 @@ def hold(at: InMemorySharePartition, offset: int) -> None:
     record.delivery_count -= 1
 
 
-def let_wait(at: InMemorySharePartition, offsets: OffsetSet) -> None:
-    """Held records wait as the first open record of their key does."""
-    for offset in offsets.iter_offsets():
-        record = at.records.get(offset)
-        if record is not None and record.reported is not None and record.reported.key_hash is not None:
-            before = holders_of(at, record.reported.key_hash, offset)
-            record.not_before = wait_behind(at, before[0]) if before else None
+def let_wait(at: InMemorySharePartition, keys: Collection[UUID | None], now: float) -> None:
+    """What is available of these keys waits as long as the first open record of its key does, or longer by itself."""
+    for offset, key in sorted(known_open(at).items()):
+        before = holders_of(at, key, offset) if key is not None and key in keys else []
+        if before and offset in at.records and at.records[offset].state is AVAILABLE:
+            wait = wait_behind(at, before[0])
+            if wait is not None and wait > max(now, at.records[offset].not_before or now):
+                at.records[offset].not_before = wait
+
+
+@contextmanager
+def letters_wait(at: InMemorySharePartition, now: float) -> Iterator[None]:
+    """What waits for records that become dead letters here, waits until these are written."""
+    before = {o for o, r in at.records.items() if r.state is ARCHIVING}
+    yield
+    new = [r for o, r in at.records.items() if r.state is ARCHIVING and o not in before]
+    let_wait(at, {r.reported.key_hash for r in new if r.reported}, now)
 
 
 def report(at: InMemorySharePartition, keys: Mapping[UUID | None, OffsetSet]) -> None:
@@ -125,6 +148,20 @@ def free(at: InMemorySharePartition) -> None:
         before = holders_of(at, key, offset) if key is not None else []
         if not before or wait_behind(at, before[0]) != math.inf:
             record.not_before = None
+
+
+def let_go(at: InMemorySharePartition, letters: Collection[int]) -> tuple[int, int]:
+    """Letters hold their keys no longer; return how many keys have no letter now, and how many records waited."""
+    keys = {at.letters[offset] for offset in letters}
+    for offset in letters:
+        del at.letters[offset]
+    keys -= set(at.letters.values())
+    waited = sum(
+        r.not_before == math.inf and r.reported is not None and r.reported.key_hash in keys
+        for r in at.records.values()
+    )
+    free(at)
+    return len(keys), waited
 
 
 def forget_keys(at: InMemorySharePartition, policy: Policy) -> None:

@@ -20,3 +20,11 @@ def test_results_under_attack_are_true(private_database: Database, seed: int) ->
     faults = run.in_turn(PHASES)
     assert not faults, f"{len(faults)} faults, {run.told()}\n{faults[0]}"
     assert run.ledger.tally.keys() >= {"leased read_committed", "leased read_uncommitted"}
+
+
+def test_no_record_overtakes_another_of_its_key_under_attack(private_database: Database) -> None:
+    """The same with groups in order by key: workers who obey accept each record as the first open one of its key."""
+    run = Run(private_database, SEEDS[0], in_turn=True, ordered=True)
+    faults = run.in_turn(1)
+    assert not faults, f"{len(faults)} faults, {run.told()}\n{faults[0]}"
+    assert run.ledger.tally.keys() >= {"acknowledge_in_order", "close_letters"}
