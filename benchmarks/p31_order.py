@@ -82,7 +82,7 @@ def release(
 ) -> None:
     """Lease the next records, release the failed ones for an hour, with their keys if there are any, and accept all
     others."""
-    (lease,) = state.acquire([at], "member", None, records, lock_duration_ms=600_000).leases
+    (lease,) = state.acquire([at], "member", None, records, lock_duration_ms=60_000).leases
     assert lease.offsets.count == records
     keys: dict[UUID | None, OffsetSet] = {}
     if key is not None:

@@ -82,7 +82,7 @@ class History:
 class _Replay:
     """The states of a share-partition's offsets, row by row of its journal."""
 
-    def __init__(self, size: int, key_of: KeyOf, failing: frozenset[int]) -> None:
+    def __init__(self, size: int, key_of: KeyOf, failing: frozenset[int], letters_hold: bool) -> None:
         names = {
             key: number for number, key in enumerate({key for key in key_of.values() if key is not None})
         }
@@ -90,6 +90,7 @@ class _Replay:
         for offset, key in key_of.items():
             self.key[offset] = _NOWHERE if key is None else names[key]
         self.keys = len(names)
+        self.letters_hold, self.letters = letters_hold, np.zeros(size, bool)
         self.failing = np.isin(np.arange(size), sorted(failing))
         self.state = np.full(size, _NOWHERE, np.int8)
         self.owner = np.full(size, _NOWHERE)
@@ -168,6 +169,7 @@ class _Replay:
             if states[offset] == _ARCHIVING or self.state[offset] == _ARCHIVED:
                 if self.cause[offset] != "gap":
                     self.history.given_up[offset] = Finish(number, at, None)
+                    self.letters[offset] = self.letters_hold
             else:
                 self.history.accepted[offset] = Finish(number, at, None if lease == _NOWHERE else lease)
         self.history.most_leases = max(self.history.most_leases, len(self.open_leases))
@@ -179,7 +181,7 @@ class _Replay:
         if not waiting.any():
             return
         first = np.full(self.keys + 1, len(self.state))
-        (failed,) = np.nonzero(open_ & self.failing & (self.key >= 0))
+        (failed,) = np.nonzero((open_ | self.letters) & self.failing & (self.key >= 0))
         np.minimum.at(first, self.key[failed], failed)
         offsets = np.arange(len(self.state))
         known = (first[self.key] <= offsets) & (self.key >= 0) | self.failing
@@ -195,12 +197,19 @@ def _stamp(at: object) -> np.datetime64:
 
 
 def history_of(
-    database: Database, group: str, topic: str, partition: int, key_of: KeyOf, failing: frozenset[int]
+    database: Database,
+    group: str,
+    topic: str,
+    partition: int,
+    key_of: KeyOf,
+    failing: frozenset[int],
+    letters_hold: bool = False,
 ) -> History:
-    """Replay the journal of a share-partition. `failing`: the offsets that a handler ever released or rejected."""
+    """Replay the journal of a share-partition. `failing`: the offsets that a handler ever released or rejected;
+    `letters_hold`: their dead letters are a reason to wait, too."""
     rows = database.rows(_ROWS, group=group, topic=topic, partition=partition)
     size = max([*key_of, *(int(row["last_offset"] or 0) for row in rows)], default=0) + 1
-    replay = _Replay(size, key_of, failing)
+    replay = _Replay(size, key_of, failing, letters_hold)
     commit = 0
     for row, following in zip(rows, [*rows[1:], None], strict=True):
         replay.apply(row)

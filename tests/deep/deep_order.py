@@ -26,7 +26,16 @@ from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.state import State
-from tests.deep.ordered_world import LOCK_MS, Order, OrderedWorld, Sizes, ordered_world, orders, until_done
+from tests.deep.ordered_world import (
+    LOCK_MS,
+    Order,
+    OrderedWorld,
+    Sizes,
+    ordered_world,
+    orders,
+    until_done,
+    until_held,
+)
 from tests.ordered_journal import History, history_of
 
 SIZES = tuple(int(each) for each in os.environ.get("SHAREQUEUE_TEST_ORDER", "8000,200,6,8").split(","))
@@ -84,6 +93,7 @@ def histories(
             partition,
             {offset: key for offset, (_, key) in here.items()},
             frozenset(offset for offset, (number, _) in here.items() if number in troubled),
+            world.letters_hold,
         )
         for partition, here in records.items()
     }
@@ -181,8 +191,7 @@ def test_a_dead_letter_holds_its_key_until_an_operator_acts(
     configs = {"sharequeue.order.on.dead.letter": "hold"}
     with ordered_world(stack_home, tmp_path, "held", size, SEED, **configs) as world:
         done = chaos(world, made, size.kills)
-        while world.advance(QUIET_S):
-            pass
+        until_held(world, size.patience_s)
         acted = State(world.database).now()
         held = {
             (letter.source_partition, letter.source_offset)
@@ -194,6 +203,7 @@ def test_a_dead_letter_holds_its_key_until_an_operator_acts(
             world.command("dlq", "redrive", world.letters, "--cause", "rejected", "--execute", "--yes")
             world.advance(QUIET_S)
         until_done(world, size.patience_s)
+        assert held
         assert held_back(world, held, check(world, made, told), acted) == []
         told.append(f"  {dict(done)}; {len(held)} letters held their keys")
 

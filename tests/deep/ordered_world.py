@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sqlalchemy as sa
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -44,6 +45,13 @@ SHORT = {
     "SHAREQUEUE_GROUP_SHARE_HEARTBEAT_INTERVAL_MS": str(HEARTBEAT_MS),
 }
 """Service configs: who was killed is missed after seconds."""
+_BEHIND = sa.text(
+    "select count(*) as records from sharequeue.open_key_records r"
+    " join sharequeue.share_partitions sp using (share_partition_id)"
+    " where sp.group_id = :group and not r.letter and exists ("
+    " select from sharequeue.open_key_records l where l.share_partition_id = r.share_partition_id and l.letter"
+    ' and l.key_hash = r.key_hash and l."offset" < r."offset")'
+)
 NULL_KEYS = 0.02
 """The part of the records that have no key."""
 
@@ -79,8 +87,8 @@ class Order:
 
 
 def orders(sizes: Sizes, seed: int) -> list[Order]:
-    """Make the records: keys with Zipf weights, 1 % that fail once or three times, 0.1 % that are rejected, and one
-    that kills its process."""
+    """Make the records: keys with Zipf weights, 1 % that fail once or three times, 0.1 % that are rejected (two at
+    least), and one that kills its process."""
     draw = np.random.default_rng(seed)
     weights = 1 / np.arange(1, sizes.keys + 1)
     keys = draw.choice(sizes.keys, sizes.records, p=weights / weights.sum())
@@ -93,7 +101,8 @@ def orders(sizes: Sizes, seed: int) -> list[Order]:
     made = []
     for number, key in enumerate(keys.tolist()):
         fails = 0 if chance[number] >= 0.01 or number == killing else 1 if chance[number] < 0.005 else 3
-        rejected = bool(0.01 <= chance[number] < 0.011) and number != killing
+        rejected = bool(0.01 <= chance[number] < 0.011) or number in (sizes.records // 5, sizes.records // 3)
+        rejected, fails = rejected and number != killing, 0 if rejected else fails
         name: bytes | None = b"key-%d" % key
         partition = int(partition_of[key])
         if without[number]:
@@ -115,6 +124,7 @@ class OrderedWorld:
     folder: Path
     given: dict[str, str]
     draw: random.Random
+    letters_hold: bool
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     killed: int = 0
 
@@ -151,6 +161,13 @@ class OrderedWorld:
         except SQLAlchemyError:
             return -1
         return sum(each.lag for each in rows) if rows else -1
+
+    def behind_letters(self) -> bool:
+        """Whether dead letters hold all that is open."""
+        try:
+            return bool(self.lag() == self.database.rows(_BEHIND, group=self.name)[0]["records"])
+        except SQLAlchemyError:
+            return False
 
     def produce(self, made: list[Order]) -> None:
         """Append records, in order."""
@@ -324,7 +341,9 @@ def ordered_world(
                 **configs,
             },
         )
-        made = OrderedWorld(name, settings, database, replica, folder, given, random.Random(seed))  # noqa: S311
+        draw = random.Random(seed)  # noqa: S311
+        letters_hold = configs.get("sharequeue.order.on.dead.letter") == "hold"
+        made = OrderedWorld(name, settings, database, replica, folder, given, draw, letters_hold)
         try:
             yield made
         finally:
@@ -332,6 +351,16 @@ def ordered_world(
                 made.send(worker, signal.SIGCONT)
                 made.send(worker, signal.SIGKILL)
             replica.stop()
+
+
+def until_held(world: OrderedWorld, patience_s: float) -> None:
+    """Wait until dead letters hold all that is open, with everybody at work."""
+
+    def held() -> bool:
+        world.start_all()
+        return world.behind_letters()
+
+    wait_until(held, patience_s, world.logs)
 
 
 def until_done(world: OrderedWorld, patience_s: float) -> None:
