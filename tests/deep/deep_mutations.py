@@ -7,7 +7,7 @@ import pytest
 from sharequeue.database import Database
 from tests.conformance.histories import run_histories
 from tests.deep.checks import failing, marked
-from tests.deep.edits import HISTORY_EDITS, RULE_EDITS, Edit, apply
+from tests.deep.edits import HISTORY_EDITS, ORDER_EDITS, RULE_EDITS, Edit, apply
 
 ORDINARY_STEPS = 20_000
 SEEDS = (1, 2, 3)
@@ -31,6 +31,21 @@ def test_the_random_histories_find_a_rule_that_is_off(
         seconds.append(run.seconds)
     found = " | ".join(f"{step:,}" for step in steps)
     told.append(f"| {edit.name} | `{edit.function}` | {found} | {max(seconds):.1f} |")
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("edit", ORDER_EDITS, ids=lambda edit: edit.name)
+def test_the_ordered_histories_find_a_rule_of_order_that_is_off(
+    private_database: Database, told: list[str], edit: Edit
+) -> None:
+    """Within three ordinary runs."""
+    apply(private_database, edit)
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    run = run_histories(url, SEEDS[0], 1000, ordered=True)
+    assert run.difference is not None, "nothing was found"
+    assert run.tally.found_at is not None
+    assert run.tally.found_at <= 3 * ORDINARY_STEPS
+    told.append(f"| {edit.name} | `{edit.function}` | {run.tally.found_at:,} | {run.seconds:.1f} |")
 
 
 @pytest.mark.timeout(0)

@@ -222,6 +222,82 @@ HISTORY_EDITS = (
 )
 """What the issue names, and what else would be silent: each found by the random histories within one ordinary run."""
 
+ORDER_EDITS = (
+    Edit(
+        "one lease at a time",
+        "in_order",
+        "elsif exists (select from sharequeue.leases where share_partition_id = v_id) then",
+        "elsif false then",
+    ),
+    Edit(
+        "nothing behind a record of unknown key",
+        "left_out_in_order",
+        "if not p_sp.keys_unknown then",
+        "if true then",
+    ),
+    Edit(
+        "what lapses has a key that nobody has reported",
+        "lose_keys",
+        "set keys_unknown = true where",
+        "set keys_unknown = keys_unknown where",
+    ),
+    Edit(
+        "what is released without a key is unknown",
+        "keep_order",
+        "update sharequeue.share_partitions set keys_unknown = true",
+        "update sharequeue.share_partitions set keys_unknown = false",
+    ),
+    Edit(
+        "held records wait for the first of their key",
+        "wait_behind",
+        "where h.wait > p_at group by h.wait",
+        "where false group by h.wait",
+    ),
+    Edit(
+        "what waits for a dead letter is freed",
+        "finish_open_keys",
+        "if v_gone is not null then",
+        "if false then",
+    ),
+    Edit(
+        "a finished record holds its key no longer",
+        "keep_order",
+        "perform sharequeue_internal.finish_open_keys(v_id, v_finished, p_at);",
+        "null;",
+    ),
+    Edit(
+        "a dead letter holds its key",
+        "keep_letters",
+        "if v_settings.ordered and v_settings.hold_dead_letters and not p_dropped then",
+        "if false then",
+    ),
+    Edit(
+        "nothing fresh while too many keys are open",
+        "too_many_keys",
+        "p_sp.open_keys >= p_settings.max_open_keys or",
+        "",
+    ),
+    Edit(
+        "a lease does not block itself",
+        "blocked_behind",
+        'and not p_leased @> o."offset"',
+        "",
+    ),
+    Edit(
+        "off again, nothing is held",
+        "in_order",
+        "perform sharequeue_internal.forget_order(v_id, p_at);",
+        "null;",
+    ),
+    Edit(
+        "the log start takes keys along",
+        "keys_below",
+        'and "offset" < p_log_start and',
+        "and false and",
+    ),
+)
+"""Each rule of order by key: found by the random histories that have it, within three ordinary runs."""
+
 RULE_EDITS = {
     "R-ST": Edit(
         "exhausted records are given up",
