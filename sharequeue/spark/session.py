@@ -189,7 +189,7 @@ def configuration(settings: Settings, app_name: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        # A lease is a few ranges; shuffles have bitmaps of offsets and summaries, never the records.
+        # Shuffles have bitmaps of offsets and summaries; only `ordering` shuffles records, to as many tasks as cores.
         "spark.sql.shuffle.partitions": str(min(8, max(2, cores))),
         # One open file per lease and kind instead of a sort of every record by its lease.
         "spark.sql.maxConcurrentOutputFileWriters": "256",

@@ -48,7 +48,16 @@ def is_ordered(configs: GroupConfigs) -> bool:
 
 def in_key_order(records: DataFrame) -> DataFrame:
     """Return the records with those of a key in one task, by offset."""
-    return records.repartition(*map(fn.expr, BY_KEY)).sortWithinPartitions("lease_id", "offset")
+    return _by_key(records).sortWithinPartitions("lease_id", "offset")
+
+
+def _by_key(records: DataFrame) -> DataFrame:
+    """Shuffle records by key, to a task for each core: a session's number of shuffle tasks is for small results."""
+    session = records.sparkSession
+    tasks = max(
+        session.sparkContext.defaultParallelism, int(str(session.conf.get("spark.sql.shuffle.partitions")))
+    )
+    return records.repartition(tasks, *map(fn.expr, BY_KEY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +107,7 @@ class KeyOrder:
         if not self.firsts(leases).num_rows:
             return Offered(hashed(records))
         marked = self._marked(records, leases)
-        shared = _read_once(marked.repartition(*map(fn.expr, BY_KEY)))
+        shared = _read_once(_by_key(marked))
         names = [*KEPT_COLUMNS, KEY_HASH, f"'{HOLD}' as outcome", "cast(null as string) as error"]
         return Offered(shared.where(f"not {_HELD}").drop(_HELD), shared.where(_HELD).selectExpr(*names))
 
