@@ -167,7 +167,15 @@ class Worker:
             connection.execute(
                 sa.text("insert into sharequeue.share_groups (group_id) values (:group)"), {"group": group}
             )
-        alter_group_configs(database, group, {"share.partition.max.record.locks": ALL_LOCKS, ORDER: order})
+        alter_group_configs(
+            database,
+            group,
+            {
+                "share.partition.max.record.locks": ALL_LOCKS,
+                ORDER: order,
+                "sharequeue.order.max.open.keys": 2 * failed + 1,
+            },
+        )
         self.state.initialize(self.at, "id", 0, 1)
         self.state.observe([LogSeen(self.at, "id", 0, 10**12, 10**12)])
         if failed:
