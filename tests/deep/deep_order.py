@@ -142,7 +142,7 @@ def check(
     confirmed = world.consumed("committed")
     assert max(Counter(confirmed).values(), default=1) == 1, "a consumer accepted a record twice"
     assert not set(confirmed) & written
-    assert world.consumed("together") == [], "a poll returned two records of a key"
+    assert not ordered(0) or world.consumed("together") == [], "a poll returned two records of a key"
     assert written | set(confirmed) <= accepted
     assert accepted - written <= set(world.consumed("handed")), "accepted, but in no output"
     letters = Counter(
