@@ -177,8 +177,8 @@ begin
 end
 $$;
 
--- Removes the rows of records that are finished, and frees what waits for them. p_letters: also those of dead letters, which
--- otherwise stay.
+-- Removes the rows of records that are finished, and frees what waits for them. Those of dead letters that hold their keys stay;
+-- with p_letters, only they are removed.
 create or replace function sharequeue_internal.finish_open_keys(
     p_id bigint, p_offsets int8multirange, p_at timestamptz, p_letters boolean default false
 ) returns void
@@ -192,7 +192,7 @@ begin
     with gone as (
         delete from sharequeue.open_key_records o
         where share_partition_id = p_id and "offset" >= coalesce(lower(p_offsets), 0)
-            and "offset" < coalesce(upper(p_offsets), 9223372036854775807) and p_offsets @> "offset" and (p_letters or not letter)
+            and "offset" < coalesce(upper(p_offsets), 9223372036854775807) and p_offsets @> "offset" and letter = p_letters
         returning o
     )
     select array_agg(g.o) into v_gone from gone g where sharequeue_internal.wait_for(g.o) > p_at;
@@ -229,7 +229,7 @@ begin
 end
 $$;
 
--- After a change that nobody has reported keys with: leases that ended without an acknowledgement, or an operator's act. Rows of
+-- After a change with which no keys were reported: leases that ended without an acknowledgement, or an operator's act. Rows of
 -- records that are archiving now are marked so, and those of finished ones removed.
 create or replace function sharequeue_internal.lose_keys(p_id bigint, p_at timestamptz) returns void
 language plpgsql volatile set enable_seqscan = off as $$

@@ -1,7 +1,7 @@
 -- Dead letters that hold their keys (sharequeue.order.on.dead.letter = hold): from the time at which they are written until they
 -- are redriven or discarded.
 
--- Keeps the open keys after a batch of dead letters was closed. Those of records that nobody has acknowledged are in p_keys. A
+-- Keeps the open keys after a batch of dead letters was closed. p_keys has those of records without an acknowledgement. A
 -- letter that was dropped, or whose key is not known, holds nothing.
 create or replace function sharequeue_internal.keep_letters(
     p_sp sharequeue.share_partitions, p_offsets int8multirange, p_keys sharequeue_internal.key_offsets[], p_dropped boolean,
@@ -62,9 +62,7 @@ begin
     select share_partition_id into v_id from sharequeue.share_partitions
     where group_id = p_group_id and topic = p_topic and partition = p_partition for update;
     return query select * from sharequeue_internal.held_by_letters(v_id, p_offsets);
-    perform sharequeue_internal.finish_open_keys(v_id, (
-        select coalesce(range_agg(int8range("offset", "offset" + 1)), '{}') from sharequeue.open_key_records
-        where share_partition_id = v_id and letter and p_offsets @> "offset"), sharequeue.clock(), true);
+    perform sharequeue_internal.finish_open_keys(v_id, p_offsets, sharequeue.clock(), true);
 end
 $$;
 
