@@ -10,10 +10,10 @@ from uuid import UUID, uuid4, uuid5
 
 from sharequeue.consumer.failures import Failures
 from sharequeue.consumer.held_leases import HeldLease, LeaseOutcomes
-from sharequeue.consumer.key_order import Keys, offset_of
+from sharequeue.consumer.key_order import offset_of
 from sharequeue.consumer.reader import Key
 from sharequeue.domain.errors import InvalidRecordState, RequestTimedOut, ShareError
-from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.offsets import EMPTY, OffsetSet, sets_of
 from sharequeue.domain.values import AcknowledgementBatch, AcknowledgeType, Lease, LeaseOutput
 from sharequeue.state import State
 from sharequeue.state.calls import DELAYS, LeaseAcknowledgement, in_calls
@@ -100,7 +100,7 @@ class Acknowledgements:
                     () if output is None else (output,),
                     delays={} if now is None else _times(each.delayed, now),
                     holds=each.holds,
-                    keys=offsets_of_keys(each.keys),
+                    keys=sets_of(each.keys),
                 ),
             )
             for number, ((holding, each), output) in enumerate(zip(self.taken, self._outputs, strict=True))
@@ -138,11 +138,6 @@ class Acknowledgements:
             renewed = OffsetSet.from_offsets(map(offset_of, each.renewed))
             found[holding.key] = OffsetSet.union([offsets, renewed, *each.outcomes.values()]), before or error
         return found
-
-
-def offsets_of_keys(keys: Keys) -> dict[UUID | None, OffsetSet]:
-    """Return the offsets of each key as a set."""
-    return {key: OffsetSet.from_offsets(offsets) for key, offsets in keys.items()}
 
 
 def _times(delayed: Mapping[float, Sequence[int]], now: datetime) -> dict[datetime, OffsetSet]:
@@ -190,7 +185,7 @@ def give_back(state: State, waiting: Sequence[HeldLease], in_hand: Sequence[Held
         again = list(map(offset_of, each.ready[each.next :])) if each.renewed else []
         if each.lease.token in tokens and (each.handed or again):
             seen = OffsetSet.from_offsets([*each.handed, *again])
-            keys = {} if each.order is None else offsets_of_keys(each.order.keys_of(seen.iter_offsets()))
+            keys = {} if each.order is None else sets_of(each.order.keys_of(seen.iter_offsets()))
             polled.append(
                 LeaseAcknowledgement(anyone(each.lease), {AcknowledgeType.RELEASE: seen}, keys=keys)
             )

@@ -37,7 +37,7 @@ from sharequeue.deadletters.outbox import Fenced, Marker, Record
 from sharequeue.deadletters.topic import CannotWrite, DeadLetterTopic, broker_refusal, unanswered
 from sharequeue.domain.errors import ShareError
 from sharequeue.domain.offsets import OffsetSet
-from sharequeue.domain.record_bytes import key_hash
+from sharequeue.domain.record_bytes import offsets_by_key
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import DeadLetterBatch, SharePartition
 from sharequeue.kafka.headers import Header
@@ -206,13 +206,10 @@ class LetterBatches:
 
         They are read when the batch is closed, because an earlier writer may have written it.
         """
-        found: dict[UUID | None, list[int]] = {}
-        if self._source_topic_id == batch.topic_id:
-            for message in self._read(batch.offsets):
-                if message.error() is None:
-                    key = message.key()
-                    found.setdefault(None if key is None else key_hash(key), []).append(offset_of(message))
-        return {key: OffsetSet.from_offsets(offsets) for key, offsets in found.items()}
+        if self._source_topic_id != batch.topic_id:
+            return {}
+        read = (message for message in self._read(batch.offsets) if message.error() is None)
+        return offsets_by_key((offset_of(message), message.key()) for message in read)
 
     def _check_source(self, batch: DeadLetterBatch) -> None:
         """Raise `CannotWrite` if the source was created again while its records were copied: it holds others now."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
-from typing import Any, Self
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ Range = tuple[int, int]
 """Offsets from the first number up to, but not including, the second."""
 RangeBounds = NDArray[np.int64]
 """Ranges as an array with one row each: first, end."""
+_Of = TypeVar("_Of")
 
 _MULTIRANGE = re.compile(r"^\{(\[\d+,\d+\)(,\[\d+,\d+\))*)?\}$")
 _RANGE = re.compile(r"\[(\d+),(\d+)\)")
@@ -211,6 +212,11 @@ class OffsetSet:
 
 
 EMPTY = OffsetSet()
+
+
+def sets_of(offsets: Mapping[_Of, Iterable[int]]) -> dict[_Of, OffsetSet]:
+    """Return single offsets, in any order, as a set for each key. Raises ValueError if one is not an offset."""
+    return {of: OffsetSet.from_offsets(some) for of, some in offsets.items()}
 
 
 def _merged(ranges: Iterable[Range]) -> Iterator[Range]:

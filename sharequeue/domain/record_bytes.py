@@ -1,10 +1,13 @@
-"""Format the bytes of a record's key, value or header for people, read the number in a header, and hash a key."""
+"""Format the bytes of a record's key, value or header for people, read the number in a header, and hash keys."""
 
 from __future__ import annotations
 
 import hashlib
 from codecs import getincrementaldecoder
+from collections.abc import Iterable
 from uuid import UUID
+
+from sharequeue.domain.offsets import OffsetSet, sets_of
 
 MOST_HEXADECIMAL = 1_024
 """Maximum number of bytes that are formatted in hexadecimal."""
@@ -35,6 +38,14 @@ def text_of(
 def key_hash(key: bytes) -> UUID:
     """Return the key hash of a record: the MD5 of its key, as Spark's and Postgres's `md5` compute it."""
     return UUID(bytes=hashlib.md5(key, usedforsecurity=False).digest())
+
+
+def offsets_by_key(keys: Iterable[tuple[int, bytes | None]]) -> dict[UUID | None, OffsetSet]:
+    """Return the offsets of records, given with their keys, by the hash of their key; None: they have none."""
+    found: dict[UUID | None, list[int]] = {}
+    for offset, key in keys:
+        found.setdefault(None if key is None else key_hash(key), []).append(offset)
+    return sets_of(found)
 
 
 def number_of(text: str | None, most: int) -> int | None:

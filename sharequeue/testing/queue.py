@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.domain.errors import GroupIdNotFound
 from sharequeue.domain.offsets import EMPTY, OffsetSet
-from sharequeue.domain.record_bytes import key_hash
+from sharequeue.domain.record_bytes import offsets_by_key
 from sharequeue.domain.values import Acknowledged, Lease, LogSeen, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import ensure_group
@@ -212,11 +212,7 @@ class Queue:
 
 def _keys_of(offsets: OffsetSet, log: Sequence[Record]) -> dict[UUID | None, OffsetSet]:
     """Return these offsets by the hash of their record's key."""
-    found: dict[UUID | None, list[int]] = {}
-    for offset in offsets.iter_offsets():
-        key = log[offset].key
-        found.setdefault(None if key is None else key_hash(key), []).append(offset)
-    return {key: OffsetSet.from_offsets(some) for key, some in found.items()}
+    return offsets_by_key((offset, log[offset].key) for offset in offsets.iter_offsets())
 
 
 def _record(given: object) -> Record:

@@ -18,7 +18,7 @@ from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.redrive.batches import UNHANDLED, RedriveBatches
 from sharequeue.deadletters.redrive.held_keys import HoldingLetters, Sources
 from sharequeue.deadletters.redrive.selection import LettersSeen, Selection, check_offsets, check_same
-from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.offsets import EMPTY, OffsetSet, sets_of
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics
@@ -129,7 +129,7 @@ class Discard:
         # A letter that cannot be read now is not absent.
         all_read = not hidden and not letters.unreadable
         absent = holding.absent(self._selection, self._groups_writing(holding)) if all_read else {}
-        to_discard, handled_before = _offsets(chosen), _offsets(done)
+        to_discard, handled_before = sets_of(dict(sorted(chosen.items()))), sets_of(done)
         freed = self._batches.held_behind(holding.of(to_discard, handled_before))
         return DiscardPlan(
             to_discard,
@@ -170,7 +170,3 @@ class Discard:
 
     def _check_same(self) -> None:
         check_same(self._topics, {self._topic: self._batches.topic_id})
-
-
-def _offsets(letters: Mapping[int, list[int]]) -> dict[int, OffsetSet]:
-    return {partition: OffsetSet.from_offsets(offsets) for partition, offsets in sorted(letters.items())}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from sharequeue.deadletters.letters import DeadLetter
 from sharequeue.deadletters.redrive.selection import Selection
-from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.offsets import EMPTY, OffsetSet, sets_of
 from sharequeue.domain.values import SharePartition
 
 Sources = Mapping[SharePartition, OffsetSet]
@@ -53,7 +53,7 @@ class HoldingLetters:
     def absent(self, selection: Selection, groups: set[str]) -> Sources:
         """Return the letters of these groups that hold a key and are not in the topic.
 
-        None if the selection has a condition on the letter itself, which nobody can check any more.
+        There are none if the selection has a condition on the letter itself, which can no longer be checked.
         """
         if selection.cause or selection.since or selection.until or selection.header or selection.offsets:
             return {}
@@ -74,4 +74,4 @@ def _by_share_partition(sources: Iterable[tuple[SharePartition, int]]) -> dict[S
     found: dict[SharePartition, list[int]] = {}
     for at, offset in sources:
         found.setdefault(at, []).append(offset)
-    return {at: OffsetSet.from_offsets(offsets) for at, offsets in found.items()}
+    return sets_of(found)

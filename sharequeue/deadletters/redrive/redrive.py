@@ -41,7 +41,7 @@ from sharequeue.deadletters.redrive.selection import (
 )
 from sharequeue.domain.errors import InvalidRequest, ShareError
 from sharequeue.domain.names import finite, is_topic_name, nearest, plural, shown
-from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.offsets import EMPTY, OffsetSet, sets_of
 from sharequeue.domain.settings import Settings
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import TopicInfo, Topics
@@ -252,7 +252,7 @@ class Redrive:
         topic_ids = {name: info.topic_id for name, info in there.items() if name in targets}
         topic_ids[self._topic] = self._batches.topic_id
         check_same(self._topics, topic_ids)
-        handled_before = {partition: OffsetSet.from_offsets(offsets) for partition, offsets in done.items()}
+        handled_before = sets_of(done)
         plan = RedrivePlan(
             tuple(in_order(chosen, self._batch_records, content)),
             targets,

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 import sqlalchemy as sa
 
 from sharequeue.deadletters.letters import DeadLetter
-from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.offsets import OffsetSet, sets_of
 from sharequeue.domain.settings import Settings
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import Topics, is_same
@@ -55,4 +55,4 @@ def find_redriven_records(
             if is_same(topics.describe({topic}), topic, row["topic_id"]):
                 for place, offset in named:
                     found.setdefault(place, []).append(offset)
-    return {place: OffsetSet.from_offsets(some) for place, some in found.items()}
+    return sets_of(found)
