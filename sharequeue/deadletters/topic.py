@@ -88,7 +88,7 @@ class DeadLetterRules:
             copy_record=configs.dead_letter_copy_record,
             drop=configs.dead_letter_drop_enable,
             messages=configs.dead_letter_error_message_enable,
-            hold_keys=configs.order == "key" and configs.order_on_dead_letter == "hold",
+            hold_keys=configs.ordered and configs.order_on_dead_letter == "hold",
             opted_in=bool(configs.values.get(OPT_IN, False)),
             prefix=configs.service.dead_letter_prefix,
             auto_create=configs.service.dead_letter_auto_create,

@@ -34,7 +34,7 @@ from sharequeue.spark.leasing.group import (
 )
 from sharequeue.spark.leasing.renewal import LeaseKeeper, LeasingMember
 from sharequeue.spark.open_run import OpenRun
-from sharequeue.spark.ordering.frames import hashed, is_ordered
+from sharequeue.spark.ordering.frames import hashed
 from sharequeue.spark.output.manifest import refuse_gone
 from sharequeue.spark.output.owners import claim
 from sharequeue.spark.output.reachable import failed_by_store
@@ -130,7 +130,7 @@ def _rounds(run: OpenRun, join: Callable[[], None]) -> tuple[Rounds, bool]:
 def _try_empty(run: OpenRun) -> None:
     """Call the handler on no records before anything is leased: an error there would occur on all records."""
     records = no_records(run.source.spark)
-    if is_ordered(run.configs):
+    if run.configs.ordered:
         records = hashed(records)
     handled = call_handler(run.job.handler, records)
     run.columns.check(handled.schema)

@@ -209,6 +209,12 @@ class GroupConfigs:
     """`continue`, or `hold`: the key of a dead letter waits until the letter is redriven or discarded."""
     order_max_open_keys = _Typed("sharequeue.order.max.open.keys", int)
     """Open keys of a share-partition at which no new records are leased."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the group orders its records by key."""
+        return self.order == "key"
+
     dead_letter_topic = _Typed("errors.deadletterqueue.topic.name", str)
     """The topic of the group's dead letters; empty: there is none."""
     dead_letter_copy_record = _Typed("errors.deadletterqueue.copy.record.enable", bool)

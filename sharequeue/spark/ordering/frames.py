@@ -38,12 +38,7 @@ def without_order(records: DataFrame, configs: GroupConfigs) -> DataFrame:
     """Return records that are not leased, as a handler of the group expects them: `key_hash`, if the group is
     ordered, is empty, because none of them waits for another.
     """
-    return records.withColumn(KEY_HASH, fn.lit("")) if is_ordered(configs) else records
-
-
-def is_ordered(configs: GroupConfigs) -> bool:
-    """Return whether the group orders its records by key."""
-    return configs.order == "key"
+    return records.withColumn(KEY_HASH, fn.lit("")) if configs.ordered else records
 
 
 def in_key_order(records: DataFrame) -> DataFrame:
@@ -84,7 +79,7 @@ class KeyOrder:
         `configs` decides.
         """
         if not leases:
-            return cls({}) if is_ordered(configs) else None
+            return cls({}) if configs.ordered else None
         by_token = {lease.token: lease.lease_id for lease in leases if lease.ordered}
         if not by_token:
             return None
@@ -104,20 +99,26 @@ class KeyOrder:
 
     def offered(self, records: DataFrame, leases: Sequence[Lease]) -> Offered:
         """Return the records of these leases that a handler gets."""
-        if not self.firsts(leases).num_rows:
+        firsts = self.firsts(leases)
+        if not firsts.num_rows:
             return Offered(hashed(records))
-        marked = self._marked(records, leases)
-        shared = _read_once(_by_key(marked))
+        shared = _read_once(_by_key(_marked(records, firsts)))
         names = [*KEPT_COLUMNS, KEY_HASH, f"'{HOLD}' as outcome", "cast(null as string) as error"]
-        return Offered(shared.where(f"not {_HELD}").drop(_HELD), shared.where(_HELD).selectExpr(*names))
+        return Offered(_in_turn(shared), shared.where(_HELD).selectExpr(*names))
 
     def in_turn(self, records: DataFrame, leases: Sequence[Lease]) -> DataFrame:
         """Return the records of these leases that wait for none outside them."""
-        return self._marked(records, leases).where(f"not {_HELD}").drop(_HELD)
+        firsts = self.firsts(leases)
+        return _in_turn(_marked(records, firsts)) if firsts.num_rows else hashed(records)
 
-    def _marked(self, records: DataFrame, leases: Sequence[Lease]) -> DataFrame:
-        waits = fn.expr(f"coalesce(offset > {FIRST}, false)")
-        return with_firsts(hashed(records), self.firsts(leases)).withColumn(_HELD, waits).drop(FIRST)
+
+def _marked(records: DataFrame, firsts: pa.Table) -> DataFrame:
+    waits = fn.expr(f"coalesce(offset > {FIRST}, false)")
+    return with_firsts(hashed(records), firsts).withColumn(_HELD, waits).drop(FIRST)
+
+
+def _in_turn(marked: DataFrame) -> DataFrame:
+    return marked.where(f"not {_HELD}").drop(_HELD)
 
 
 def with_firsts(rows: DataFrame, firsts: pa.Table) -> DataFrame:
