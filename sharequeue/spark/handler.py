@@ -179,10 +179,9 @@ def with_outcomes(handled: DataFrame, kept: Sequence[str] = KEPT_COLUMNS) -> Dat
 
     An unknown outcome is kept, null as text: `outcomes.acknowledgements` refuses both. Texts that are not UTF-8 are
     made so, because Python could not read them. A record that would have to wait longer than the state allows is
-    rejected, with the reason. Raises HandlerError when the
-    result is not a DataFrame, when `outcome` or a column that identifies the record (`kept`) is missing or of another
-    type,
-    when `not_before` is not a timestamp, and for columns that cannot be written to files, or not without a change.
+    rejected, with the reason. Raises HandlerError when the result is not a DataFrame, when `outcome` or a column that
+    identifies the record (`kept`) is missing or of another type, when `not_before` is not a timestamp, and for
+    columns that cannot be written to files, or not without a change.
     """
     if not isinstance(handled, DataFrame):
         raise HandlerError(

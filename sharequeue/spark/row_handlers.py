@@ -103,8 +103,8 @@ def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: st
         raise ValueError(f"on_error={on_error!r} is not an outcome: expected one of {', '.join(OUTCOMES)}")
 
     def handler(records: DataFrame) -> DataFrame:
-        declared = _declared(columns, kept_columns(records))
         names = kept_columns(records)
+        declared = _declared(columns, names)
         if KEY_HASH in names:
             records = in_key_order(records)
         kept = [records.schema[name] for name in names]
