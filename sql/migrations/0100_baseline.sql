@@ -277,7 +277,7 @@ create table sharequeue.share_partitions (
     -- Rows of open_key_records, and their different keys. A trigger on that table keeps both.
     open_key_records bigint not null default 0,
     open_keys bigint not null default 0,
-    -- A record that is available or archiving may have no row there: nobody has reported its key. Cleared by an acquire
+    -- A record that is available or archiving may have no row there: its key was not reported. Cleared by an acquire
     -- under order by key that finds none.
     keys_unknown boolean not null default true,
     constraint share_partitions_name unique (group_id, topic, partition)

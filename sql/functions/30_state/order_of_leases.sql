@@ -1,5 +1,5 @@
 -- Leasing under order by key (order_by_key.sql). A share-partition has one open lease. Nothing is leased at or above the lowest
--- open record whose key nobody has reported, unless the lease takes this record too: so what lapses or is given back without
+-- open record whose key was not reported, unless the lease takes this record too: so what lapses or is given back without
 -- keys is safe.
 
 -- Returns a locked share-partition as it is to be leased from; null if nothing may be leased under order by key, because a lease
