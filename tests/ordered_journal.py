@@ -19,7 +19,8 @@ from sharequeue.domain.offsets import OffsetSet
 
 _ROWS = sa.text(
     "select j.journal_id, cast(cast(j.xmin as text) as bigint) as transaction, j.at, j.kind, j.first_offset,"
-    " j.last_offset, j.part, j.state, j.lease_id, j.not_before, j.cause, cast(j.offsets as text) as offsets, j.spso"
+    " j.last_offset, j.part, j.state, j.lease_id, j.not_before, j.cause, cast(j.offsets as text) as offsets, j.spso,"
+    " j.speo, j.key_hash"
     " from sharequeue.journal j join sharequeue.share_partitions sp using (share_partition_id)"
     " where sp.group_id = :group and sp.topic = :topic and sp.partition = :partition order by j.journal_id"
 )
@@ -34,16 +35,19 @@ KeyOf = Mapping[int, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """How a record was finished: the number of the commit, its time, and the lease of an accepted one."""
+    """How a record was finished: the number of the commit, its transaction and time, and the lease of an accepted
+    one."""
 
     commit: int
+    transaction: int
     at: datetime
     lease_id: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """An offset that was available, but not before a time, although no earlier record of its key had failed."""
+    """An offset that was available, but not before a time, although no earlier record of its key had failed, or for
+    longer than that one, or than its own back-off."""
 
     at: datetime
     offset: int
@@ -60,6 +64,8 @@ class History:
     most_leases: int = 0
     """The most leases that were open at once."""
     waits: list[Wait] = field(default_factory=list)
+    fresh: list[tuple[datetime, int]] = field(default_factory=list)
+    """When offsets were leased for the first time, and how many keys were open then."""
 
     def overtaken(
         self, key_of: KeyOf, ordered: Callable[[int], bool] = lambda lease_id: True
@@ -82,7 +88,9 @@ class History:
 class _Replay:
     """The states of a share-partition's offsets, row by row of its journal."""
 
-    def __init__(self, size: int, key_of: KeyOf, failing: frozenset[int], letters_hold: bool) -> None:
+    def __init__(
+        self, size: int, key_of: KeyOf, failing: frozenset[int], letters_hold: bool, back_off: timedelta
+    ) -> None:
         names = {
             key: number for number, key in enumerate({key for key in key_of.values() if key is not None})
         }
@@ -91,6 +99,7 @@ class _Replay:
             self.key[offset] = _NOWHERE if key is None else names[key]
         self.keys = len(names)
         self.letters_hold, self.letters = letters_hold, np.zeros(size, bool)
+        self.back_off = np.timedelta64(back_off, "us")
         self.failing = np.isin(np.arange(size), sorted(failing))
         self.state = np.full(size, _NOWHERE, np.int8)
         self.owner = np.full(size, _NOWHERE)
@@ -99,7 +108,9 @@ class _Replay:
         self.cause = np.full(size, None, object)
         self.owners: dict[tuple[int, int], int] = {}
         self.open_leases: set[int] = set()
-        self.spso = 0
+        self.spso = self.speo = self.speo_before = 0
+        self.reported: dict[int, object] = {}
+        self.keys_before, self.is_fresh = 0, False
         self.history = History()
         self._before = (self.is_open(), self.state.copy(), self.lease.copy())
 
@@ -113,15 +124,21 @@ class _Replay:
         """Apply one row."""
         kind = row["kind"]
         if kind in ("initialized", "snapshot", "share_partition"):
-            self.spso = row["spso"]
+            self.spso, self.speo = row["spso"], row["speo"]
             if kind == "snapshot":
                 self.state[:], self.owner[:] = _NOWHERE, _NOWHERE
                 self.open_leases.clear()
+                self.reported.clear()
         elif kind == "lease":
             self.history.leases += row["lease_id"] not in self.open_leases
             self.open_leases.add(row["lease_id"])
         elif kind == "lease_gone":
             self.open_leases.discard(row["lease_id"])
+        elif kind in ("keys_added", "keys_gone"):
+            for offset in OffsetSet.parse(str(row["offsets"])).iter_offsets():
+                self.reported.pop(offset, None)
+                if kind == "keys_added" and row["key_hash"] is not None:
+                    self.reported[offset] = row["key_hash"]
         elif kind in ("batch", "batch_gone", "offsets_added", "offsets_taken"):
             self._batch(row)
 
@@ -152,12 +169,13 @@ class _Replay:
             if values is not None:
                 self.lease[some], self.until[some], self.cause[some] = values
             return
+        self.is_fresh |= row["state"] == _ACQUIRED and row["last_offset"] >= self.speo_before
         self.state[some], self.owner[some] = row["state"], owner
         self.lease[some] = _NOWHERE if row["lease_id"] is None else row["lease_id"]
         self.until[some] = _stamp(row["not_before"])
         self.cause[some] = row["cause"]
 
-    def commit(self, number: int, at: datetime) -> None:
+    def commit(self, number: int, transaction: int, at: datetime) -> None:
         """Note what the rows since the last commit have finished, and who waits."""
         now = self.is_open()
         before, states, leases = self._before
@@ -168,24 +186,40 @@ class _Replay:
             lease = int(leases[offset])
             if states[offset] == _ARCHIVING or self.state[offset] == _ARCHIVED:
                 if self.cause[offset] != "gap":
-                    self.history.given_up[offset] = Finish(number, at, None)
+                    self.history.given_up[offset] = Finish(number, transaction, at, None)
                     self.letters[offset] = self.letters_hold
             else:
-                self.history.accepted[offset] = Finish(number, at, None if lease == _NOWHERE else lease)
+                by = None if lease == _NOWHERE else lease
+                self.history.accepted[offset] = Finish(number, transaction, at, by)
         self.history.most_leases = max(self.history.most_leases, len(self.open_leases))
+        if self.is_fresh:
+            self.history.fresh.append((at, self.keys_before))
+        self.keys_before, self.is_fresh = len(set(self.reported.values())), False
+        self.speo_before = self.speo
         self._wait(now, at)
         self._before = (now, self.state.copy(), self.lease.copy())
 
     def _wait(self, open_: np.ndarray, at: datetime) -> None:
+        """Note who waits. A reason is a failed record of the key at or below an offset: for its own time, which is no
+        longer than a back-off, or without one while it becomes a dead letter or is one that holds."""
         waiting = (self.state == _AVAILABLE) & open_ & (self.until > _stamp(at))
         if not waiting.any():
             return
-        first = np.full(self.keys + 1, len(self.state))
-        (failed,) = np.nonzero((open_ | self.letters) & self.failing & (self.key >= 0))
-        np.minimum.at(first, self.key[failed], failed)
         offsets = np.arange(len(self.state))
-        known = (first[self.key] <= offsets) & (self.key >= 0) | self.failing
-        for offset in np.nonzero(waiting & ~known)[0].tolist():
+        first = np.full(self.keys + 1, len(self.state))
+        endless = first.copy()
+        longest = np.zeros(self.keys + 1, "datetime64[us]")
+        failed = (open_ | self.letters) & self.failing & (self.key >= 0)
+        ends = failed & ((self.state == _ARCHIVING) | (self.letters & ~open_))
+        np.minimum.at(first, self.key[failed], offsets[failed])
+        np.minimum.at(endless, self.key[ends], offsets[ends])
+        np.maximum.at(longest, self.key[failed], self.until[failed])
+        has_key = self.key >= 0
+        known = (first[self.key] <= offsets) & has_key | self.failing
+        in_time = self.until <= _stamp(at) + self.back_off
+        as_its_head = self.failing | (self.until <= longest[self.key])
+        behind = (endless[self.key] < offsets) & has_key
+        for offset in np.nonzero(waiting & ~(known & (behind | in_time & as_its_head)))[0].tolist():
             self.history.waits.append(Wait(at, offset, self.until[offset].item()))
 
 
@@ -204,16 +238,17 @@ def history_of(
     key_of: KeyOf,
     failing: frozenset[int],
     letters_hold: bool = False,
+    back_off: timedelta = timedelta(hours=1),
 ) -> History:
     """Replay the journal of a share-partition. `failing`: the offsets that a handler ever released or rejected;
-    `letters_hold`: their dead letters are a reason to wait, too."""
+    `letters_hold`: their dead letters are a reason to wait, too; `back_off`: the longest of a failed record."""
     rows = database.rows(_ROWS, group=group, topic=topic, partition=partition)
     size = max([*key_of, *(int(row["last_offset"] or 0) for row in rows)], default=0) + 1
-    replay = _Replay(size, key_of, failing, letters_hold)
+    replay = _Replay(size, key_of, failing, letters_hold, back_off)
     commit = 0
     for row, following in zip(rows, [*rows[1:], None], strict=True):
         replay.apply(row)
         if following is None or following["transaction"] != row["transaction"]:
             commit += 1
-            replay.commit(commit, row["at"])
+            replay.commit(commit, row["transaction"], row["at"])
     return replay.history

@@ -1,33 +1,32 @@
-"""A ledger of ordered keys under kills: two runs and a consumer on one group, drivers, Postgres and the broker killed
-at random.
+"""A ledger of ordered keys under kills: two runs and a consumer on one group; drivers, the consumer, Postgres, the
+broker and the service killed in random order, and processes paused past their locks.
 
-For each key the accepted offsets ascend in the order of their commits: in the outputs by their leases, and in the
-journal. Nothing is lost, nothing is doubled, and no record waits but behind one of its own key.
-`SHAREQUEUE_TEST_ORDER` is `records,keys,partitions,kills`; `100000,1000,6,40` is the whole form, the default takes
-minutes.
+For each key the accepted offsets ascend in the order of their commits: in the outputs by their leases or by the
+commits of a table, and in the journal. Nothing is lost, nothing is doubled, and no record waits but behind one of its
+own key, for that one's back-off. `SHAREQUEUE_TEST_ORDER` is `records,keys,partitions,kills`: `100000,1000,6,40` is
+the whole form, the default takes minutes.
 """
 
 from __future__ import annotations
 
 import os
 import random
-import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
 from sharequeue.deadletters.letters import read_dead_letters
-from sharequeue.groups.configs import alter_group_configs
-from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.state import State
+from tests.deep.ordered_operator import Operator
+from tests.deep.ordered_outputs import Kind, Row, doubled
 from tests.deep.ordered_world import (
     LOCK_MS,
+    WAIT_MS,
     Order,
     OrderedWorld,
     Sizes,
@@ -41,30 +40,35 @@ from tests.ordered_journal import History, history_of
 SIZES = tuple(int(each) for each in os.environ.get("SHAREQUEUE_TEST_ORDER", "8000,200,6,8").split(","))
 SEED = int(os.environ.get("SHAREQUEUE_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 QUIET_S = 3 * LOCK_MS / 1000
+Place = tuple[int, int]
+"""A partition and an offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What an operator has done, where it changes what must hold."""
+
+    ordered: Callable[[int], bool] = lambda lease_id: True
+    """Whether a lease was acquired under `key`."""
+    always: bool = True
+    """Whether all were."""
+    holding: list[tuple[datetime, datetime]] = field(default_factory=list)
+    """When dead letters held their keys, until somebody acted."""
+    few_keys: list[tuple[datetime, datetime, int]] = field(default_factory=list)
+    """When at most so many keys could be open."""
+    redone: Mapping[int, int] = field(default_factory=dict)
+    """Partitions that began again, and the last lease before that."""
+    published: frozenset[Place] = frozenset()
+    """Records whose rows come from a replay."""
 
 
 def sizes() -> Sizes:
     """Return the sizes of this run."""
-    records, keys, partitions, kills = SIZES
-    return Sizes(records, keys, partitions, kills, 600 + records / 20)
-
-
-def output_rows(world: OrderedWorld) -> list[tuple[int, int, int, int]]:
-    """Return partition, lease, offset and number of each row that counts, by partition and lease."""
-    found = []
-    for folder in read_manifest(State(world.database), world.name, world.name):
-        for file in Path(folder.removeprefix("file://")).rglob("*.parquet"):
-            lease = int(file.parent.name.partition("=")[2])
-            table = pq.ParquetFile(file).read(["partition", "offset", "number"])
-            columns = (table.column(name).to_pylist() for name in ("partition", "offset", "number"))
-            found += [
-                (partition, lease, offset, number) for partition, offset, number in zip(*columns, strict=True)
-            ]
-    return sorted(found)
+    return Sizes(*SIZES)
 
 
 def chaos(
-    world: OrderedWorld, made: list[Order], kills: int, each: Callable[[], None] = lambda: None
+    world: OrderedWorld, made: list[Order], kills: int, each: Callable[[], object] = lambda: None
 ) -> Counter[str]:
     """Produce the records slice by slice, and kill or stop somebody after each; `each` is called before."""
     done: Counter[str] = Counter()
@@ -73,15 +77,19 @@ def chaos(
         world.produce(made[step * a_slice : (step + 1) * a_slice])
         world.advance(30)
         if step < kills:
-            each()
+            acted = each()
             what = world.disturb()
             done[what] += 1
+            what = f"{acted}, {what}" if acted else what
             print(f"{step}: {what}, {world.finished():,} finished, {world.lag():,} open", flush=True)
     return done
 
 
 def histories(
-    world: OrderedWorld, made: list[Order], records: dict[int, dict[int, tuple[int, bytes | None]]]
+    world: OrderedWorld,
+    made: list[Order],
+    records: dict[int, dict[int, tuple[int, bytes | None]]],
+    story: Story,
 ) -> dict[int, History]:
     """Replay the journal of each share-partition."""
     troubled = {each.number for each in made if each.fails or each.rejected or each.kills}
@@ -93,91 +101,161 @@ def histories(
             partition,
             {offset: key for offset, (_, key) in here.items()},
             frozenset(offset for offset, (number, _) in here.items() if number in troubled),
-            world.letters_hold,
+            world.letters_hold or bool(story.holding),
+            timedelta(milliseconds=WAIT_MS),
         )
         for partition, here in records.items()
     }
 
 
 def check(
-    world: OrderedWorld,
-    made: list[Order],
-    told: list[str],
-    ordered: Callable[[int], bool] = lambda lease_id: True,
+    world: OrderedWorld, made: list[Order], told: list[str], story: Story | None = None
 ) -> dict[int, History]:
-    """Hold the outputs, the consumer's ledger and the dead letters to the journal, and the journal to the rule, where
-    leases are `ordered`."""
+    """Hold the outputs, the consumer's ledger and the dead letters to the journal, and the journal to the rule."""
+    story = story or Story()
     records = world.records()
-    replayed = histories(world, made, records)
-    numbers = Counter(number for here in records.values() for number, _ in here.values())
-    assert set(numbers) == {each.number for each in made}
+    replayed = histories(world, made, records, story)
+    numbers = {number for here in records.values() for number, _ in here.values()}
+    assert numbers == {each.number for each in made}
     for partition, history in replayed.items():
         key_of = {offset: key for offset, (_, key) in records[partition].items()}
-        assert history.overtaken(key_of, ordered) == [], f"partition {partition}"
+        assert history.overtaken(key_of, story.ordered) == [], f"partition {partition}"
         assert history.waits == [], f"partition {partition}"
-        assert history.most_leases == 1 or not ordered(0), f"partition {partition}"
+        assert history.most_leases == 1 or not story.always, f"partition {partition}"
         finished = history.accepted.keys() | history.given_up.keys()
         assert set(key_of) <= finished, (
             f"partition {partition}: {sorted(set(key_of) - finished)[:9]} are lost"
         )
         assert not history.accepted.keys() & history.given_up.keys()
-    rows = output_rows(world)
-    assert max(Counter((partition, offset) for partition, _, offset, _ in rows).values(), default=1) == 1
-    last: dict[tuple[int, bytes], int] = defaultdict(lambda: -1)
-    for partition, lease, offset, number in rows:
-        _, key = records[partition][offset]
-        assert records[partition][offset][0] == number
-        assert replayed[partition].accepted[offset].lease_id in (None, lease)
-        if key is not None:
-            in_order = last[partition, key] < offset or not ordered(0)
-            assert in_order, f"{key!r}: {offset} after {last[partition, key]}"
-            last[partition, key] = offset
-    written = {(partition, offset) for partition, _, offset, _ in rows}
-    accepted = {
-        (partition, offset)
-        for partition, history in replayed.items()
-        for offset in history.accepted
-        if offset in records[partition]
-    }
-    confirmed = world.consumed("committed")
-    assert max(Counter(confirmed).values(), default=1) == 1, "a consumer accepted a record twice"
-    assert not set(confirmed) & written
-    assert not ordered(0) or world.consumed("together") == [], "a poll returned two records of a key"
-    assert written | set(confirmed) <= accepted
-    assert accepted - written <= set(world.consumed("handed")), "accepted, but in no output"
-    letters = Counter(
-        (letter.source_partition, letter.source_offset)
-        for letter in read_dead_letters(world.settings, world.letters)
-    )
-    given_up = {
-        (partition, offset)
-        for partition, history in replayed.items()
-        for offset in history.given_up
-        if offset in records[partition]
-    }
-    assert letters == dict.fromkeys(given_up, 1)
+        too_many = [
+            (at, keys)
+            for at, keys in history.fresh
+            for since, until, most in story.few_keys
+            if since < at < until and keys >= most
+        ]
+        assert too_many == [], f"partition {partition}: leased with too many open keys"
+    assert held_back(records, replayed, story) == []
+    rows = check_rows(world, records, replayed, story)
+    check_finished(world, rows, records, replayed, story)
     assert State(world.database).figures.verify() == []
     left = sa.text("select count(*) as rows from sharequeue.open_key_records")
     assert world.database.rows(left)[0]["rows"] == 0
+    given_up = sum(len(each.given_up.keys() & records[at].keys()) for at, each in replayed.items())
     told.append(
-        f"order by key, seed {SEED}: {len(numbers):,} records, {len(written):,} accepted by runs and"
-        f" {len(accepted - written):,} by consumers, {len(given_up):,} dead letters,"
+        f"order by key, {world.output.kind}, seed {SEED}: {len(numbers):,} records, {len(rows):,} rows of runs,"
+        f" {len(world.consumed('committed')):,} accepted by consumers, {given_up:,} dead letters,"
         f" {sum(each.leases for each in replayed.values()):,} leases; {world.killed} kills and pauses"
     )
     return replayed
 
 
+def check_rows(
+    world: OrderedWorld,
+    records: dict[int, dict[int, tuple[int, bytes | None]]],
+    replayed: dict[int, History],
+    story: Story,
+) -> list[Row]:
+    """Each row is there once, of the lease that the journal names, and not before an earlier row of its key; return
+    all rows."""
+    rows = world.output.rows(replayed)
+    again = [row for row in rows if row.lease_id > story.redone.get(row.partition, 0)]
+    before = [row for row in rows if 0 < row.lease_id <= story.redone.get(row.partition, 0)]
+    replaced = [row for row in rows if row.lease_id < 0]
+    assert {(row.partition, row.offset) for row in replaced} <= story.published
+    assert not {(row.partition, row.offset) for row in again} & story.published
+    for some in (again, before, replaced):
+        assert doubled(some) == []
+        last: dict[tuple[int, bytes], int] = defaultdict(lambda: -1)
+        for row in some:
+            assert records[row.partition][row.offset] == (row.number, row.key)
+            if some is again:
+                assert replayed[row.partition].accepted[row.offset].lease_id in (None, row.lease_id)
+            if row.key is not None and story.always and some is not replaced:
+                before_it = last[row.partition, row.key]
+                assert before_it < row.offset, f"{row.key!r}: {row} after {before_it}"
+                last[row.partition, row.key] = row.offset
+    if story.always:
+        assert world.output.seen_too_early(rows) == []
+    return rows
+
+
+def check_finished(
+    world: OrderedWorld,
+    rows: list[Row],
+    records: dict[int, dict[int, tuple[int, bytes | None]]],
+    replayed: dict[int, History],
+    story: Story,
+) -> None:
+    """Each accepted record is in the output or was accepted by a consumer, each other one is one dead letter."""
+
+    def of_records(places: Callable[[History], Mapping[int, object]]) -> set[Place]:
+        return {
+            (partition, offset)
+            for partition, history in replayed.items()
+            for offset in places(history)
+            if offset in records[partition]
+        }
+
+    def once(places: set[Place]) -> set[Place]:
+        return {at for at in places if at[0] not in story.redone and at not in story.published}
+
+    written = {(row.partition, row.offset) for row in rows}
+    now = {(row.partition, row.offset) for row in rows if row.lease_id > story.redone.get(row.partition, 0)}
+    accepted, given_up = of_records(lambda each: each.accepted), of_records(lambda each: each.given_up)
+    confirmed = world.consumed("committed")
+    assert {at for at, times in Counter(confirmed).items() if times > 1} <= {
+        at for at in confirmed if at[0] in story.redone
+    }, "a consumer accepted a record twice"
+    assert not once(set(confirmed)) & written
+    assert not story.always or world.consumed("together") == [], "a poll returned two records of a key"
+    assert written | set(confirmed) <= accepted
+    assert accepted - now - story.published <= set(world.consumed("handed")), "accepted, but in no output"
+    letters = Counter(
+        (letter.source_partition, letter.source_offset)
+        for letter in read_dead_letters(world.settings, world.letters)
+    )
+    assert set(letters) == given_up
+    assert {at for at, times in letters.items() if times > 1} <= {
+        at for at in given_up if at[0] in story.redone
+    }
+
+
+def held_back(
+    records: dict[int, dict[int, tuple[int, bytes | None]]], replayed: dict[int, History], story: Story
+) -> list[tuple[int, int, int]]:
+    """Return what was accepted behind a dead letter of its key while dead letters held their keys."""
+    found = []
+    for partition, history in replayed.items():
+        for since, until in story.holding:
+            firsts: dict[bytes, tuple[int, datetime]] = {}
+            for offset, (_, key) in sorted(records[partition].items()):
+                if key is None:
+                    continue
+                letter = history.given_up.get(offset)
+                if letter is not None and since < letter.at < until:
+                    firsts.setdefault(key, (offset, letter.at))
+                accepted = history.accepted.get(offset)
+                if accepted is not None and key in firsts and firsts[key][1] < accepted.at < until:
+                    found.append((partition, firsts[key][0], offset))
+    return found
+
+
 @pytest.mark.timeout(0)
-def test_no_record_overtakes_another_of_its_key(stack_home: Path, tmp_path: Path, told: list[str]) -> None:
-    """Two runs and a consumer are killed and stopped at random, and so are Postgres and the broker. Each record is
-    accepted once or becomes one dead letter; within a key none is accepted while an earlier one is open."""
+@pytest.mark.parametrize("kind", ["files", "postgres", "delta"])
+def test_no_record_overtakes_another_of_its_key(
+    stack_home: Path, tmp_path: Path, told: list[str], kind: Kind
+) -> None:
+    """Two runs and a consumer are killed and stopped at random, and so are Postgres, the broker and the service. Each
+    record is accepted once or becomes one dead letter; within a key none is accepted, and none appears in the output,
+    while an earlier one is open."""
     print(f"SHAREQUEUE_TEST_SEED={SEED}")
     size, made = sizes(), orders(sizes(), SEED)
-    with ordered_world(stack_home, tmp_path, "ordered", size, SEED) as world:
+    with ordered_world(stack_home, tmp_path, "ordered", size, SEED, kind) as world:
         done = chaos(world, made, size.kills)
-        until_done(world, size.patience_s)
+        until_done(world)
+        world.output.stop()
         check(world, made, told)
-        told.append(f"  {dict(done)}")
+        told.append(f"  {dict(done)}; a reader looked {world.output.times:,} times")
 
 
 @pytest.mark.timeout(0)
@@ -189,50 +267,21 @@ def test_a_dead_letter_holds_its_key_until_an_operator_acts(
     print(f"SHAREQUEUE_TEST_SEED={SEED}")
     size, made = sizes(), orders(sizes(), SEED)
     configs = {"sharequeue.order.on.dead.letter": "hold"}
-    with ordered_world(stack_home, tmp_path, "held", size, SEED, **configs) as world:
+    with ordered_world(stack_home, tmp_path, "held", size, SEED, configs=configs) as world:
+        began = State(world.database).now()
         done = chaos(world, made, size.kills)
-        until_held(world, size.patience_s)
+        until_held(world)
         acted = State(world.database).now()
-        held = {
-            (letter.source_partition, letter.source_offset)
-            for letter in read_dead_letters(world.settings, world.letters)
-        }
+        held = list(read_dead_letters(world.settings, world.letters))
+        assert held
         world.repaired.touch()
         while world.lag() != 0:
             world.command("dlq", "discard", world.letters, "--cause", "exhausted", "--execute", "--yes")
             world.command("dlq", "redrive", world.letters, "--cause", "rejected", "--execute", "--yes")
             world.advance(QUIET_S)
-        until_done(world, size.patience_s)
-        assert held
-        assert held_back(world, held, check(world, made, told), acted) == []
+        until_done(world)
+        check(world, made, told, Story(holding=[(began, acted)]))
         told.append(f"  {dict(done)}; {len(held)} letters held their keys")
-
-
-@dataclass
-class Switches:
-    """Switches the order on and off, and knows under which a lease was acquired: leases have ascending numbers."""
-
-    world: OrderedWorld
-    on: list[tuple[int, int]] = field(default_factory=list)
-    since: int | None = 0
-
-    def __call__(self) -> None:
-        """Switch it."""
-        before = self._last_lease()
-        value = "none" if self.since is not None else "key"
-        alter_group_configs(self.world.database, self.world.name, {"sharequeue.order": value})
-        if self.since is not None:
-            self.on.append((self.since, before))
-        self.since = None if self.since is not None else self._last_lease()
-
-    def ordered(self, lease_id: int) -> bool:
-        """Return whether a lease was acquired under `key`."""
-        more = [] if self.since is None else [(self.since, sys.maxsize)]
-        return any(first < lease_id <= last for first, last in [*self.on, *more])
-
-    def _last_lease(self) -> int:
-        query = sa.text("select last_value from sharequeue.leases_lease_id_seq")
-        return int(self.world.database.rows(query)[0]["last_value"])
 
 
 @pytest.mark.timeout(0)
@@ -244,27 +293,41 @@ def test_the_order_is_switched_off_and_on_while_they_work(
     print(f"SHAREQUEUE_TEST_SEED={SEED}")
     size, made = sizes(), orders(sizes(), SEED)
     with ordered_world(stack_home, tmp_path, "switched", size, SEED) as world:
-        switches = Switches(world)
-        done = chaos(world, made, size.kills, switches)
-        until_done(world, size.patience_s)
-        check(world, made, told, switches.ordered)
+        operator = Operator(world, made)
+        done = chaos(world, made, size.kills, operator.switch)
+        until_done(world)
+        check(world, made, told, Story(ordered=operator.ordered, always=False))
         told.append(f"  {dict(done)}, order switched {size.kills} times")
 
 
-def held_back(
-    world: OrderedWorld,
-    held: set[tuple[int | None, int | None]],
-    replayed: dict[int, History],
-    acted: datetime,
-) -> list[tuple[int, int]]:
-    """Return what was accepted behind a dead letter of its key before an operator acted."""
-    records, found = world.records(), []
-    for partition, history in replayed.items():
-        firsts: dict[bytes, int] = {}
-        for offset, (_, key) in sorted(records[partition].items()):
-            if key is not None and (partition, offset) in held:
-                firsts.setdefault(key, offset)
-            before = offset in history.accepted and history.accepted[offset].at < acted
-            if key is not None and before and offset > firsts.get(key, offset):
-                found.append((partition, offset))
-    return found
+@pytest.mark.timeout(0)
+def test_an_operator_changes_everything_while_they_work(
+    stack_home: Path, tmp_path: Path, told: list[str]
+) -> None:
+    """Between the kills an operator lets dead letters hold their keys and go on, lowers the number of open keys and
+    raises it, sends dead letters to another topic, discards some, replays and publishes, and resets a partition to
+    its beginning. The order holds all the time, and each of these does what its page says."""
+    print(f"SHAREQUEUE_TEST_SEED={SEED}")
+    size, made = sizes(), orders(sizes(), SEED)
+    with ordered_world(stack_home, tmp_path, "operated", size, SEED) as world:
+        operator = Operator(world, made)
+        done = chaos(world, made, size.kills, operator.act)
+        operator.finish()
+        until_done(world)
+        story = Story(
+            holding=operator.holding,
+            few_keys=operator.few_keys,
+            redone=operator.redone,
+            published=operator.published,
+        )
+        replayed = check(world, made, told, story)
+        few = sum(
+            since < at < until
+            for history in replayed.values()
+            for at, _ in history.fresh
+            for since, until, _ in operator.few_keys
+        )
+        told.append(
+            f"  {dict(done)}; operator: {dict(operator.done)}; {operator.check_redriven()} letters sent to another"
+            f" topic, {operator.check_published()} rows published, {few} leases of new records with few open keys"
+        )

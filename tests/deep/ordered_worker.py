@@ -3,7 +3,8 @@
 `python -m tests.deep.ordered_worker <config> <topic> <ledger> <repaired>` is the consumer; it writes a line for the
 records that it is handed and for those that a commit has confirmed. A record says itself what becomes of it: how
 often it fails, whether it is rejected, whether it kills its process. What is rejected is accepted once the file
-`repaired` is there.
+`repaired` is there. The environment names the group, and a table as `postgres:<name>` or `delta:<path>` where rows do
+not stay in files.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sharequeue.spark import Reject, Release, by_row, pipeline
+from sharequeue.spark import DeltaTable, PostgresTable, Reject, Release, by_row, pipeline
 
 NAME = os.environ.get("ORDERED_NAME", "ordered")
+_KIND, _, _TABLE = os.environ.get("ORDERED_TABLE", "").partition(":")
 REPAIRED = Path(os.environ.get("ORDERED_REPAIRED", "repaired"))
 
 
@@ -44,9 +46,13 @@ def row(record: dict[str, Any]) -> dict[str, Any]:
     return {"number": json.loads(value)["number"], "of_key": None if key is None else bytes(key)}
 
 
-work = pipeline(group=NAME, topics=[NAME], sink=NAME, deliveries_per_run=20)(
-    by_row(row, "number int, of_key binary")
-)
+work = pipeline(
+    group=NAME,
+    topics=[NAME],
+    sink=NAME,
+    deliveries_per_run=20,
+    destination={"postgres": PostgresTable, "delta": DeltaTable}[_KIND](_TABLE) if _KIND else None,
+)(by_row(row, "number int, of_key binary"))
 
 
 def consume(config: dict[str, Any], topic: str, ledger_path: str) -> None:

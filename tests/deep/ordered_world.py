@@ -1,5 +1,5 @@
 """The world of the ledger of ordered keys: servers that can be killed, two runs and a consumer that are killed and
-started again, and what was produced."""
+started again, where they write, and what was produced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,9 +32,9 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.local.stack import status, up
 from sharequeue.state import State
+from tests.deep.ordered_outputs import Kind, Output
 from tests.deep.servers import Replica, of_code, sharequeue
 from tests.fixtures.stack import REPOSITORY, jars_folder, say
-from tests.waiting import wait_until
 
 LOCK_MS, SESSION_MS, HEARTBEAT_MS = 5_000, 8_000, 1_000
 SHORT = {
@@ -45,6 +45,14 @@ SHORT = {
     "SHAREQUEUE_GROUP_SHARE_HEARTBEAT_INTERVAL_MS": str(HEARTBEAT_MS),
 }
 """Service configs: who was killed is missed after seconds."""
+BACK_OFF_MS = 1_000
+"""The longest of a failed record, as it is configured."""
+WAIT_MS = 1.2 * BACK_OFF_MS + 1_000
+"""The longest wait: a back-off may be longer by a fifth, and ends at a whole second."""
+QUIET_S = 900.0
+"""So long nothing may be finished, while everybody works: a start of Spark on a busy machine takes a minute."""
+WORKERS = ("first run", "second run", "consumer")
+DISTURBANCES = (*WORKERS, "pause first run", "pause consumer", "postgres", "kafka", "service")
 _BEHIND = sa.text(
     "select count(*) as records from sharequeue.open_key_records r"
     " join sharequeue.share_partitions sp using (share_partition_id)"
@@ -64,8 +72,6 @@ class Sizes:
     keys: int
     partitions: int
     kills: int
-    patience_s: float
-    """For the end, after the last kill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +130,10 @@ class OrderedWorld:
     folder: Path
     given: dict[str, str]
     draw: random.Random
+    output: Output
     letters_hold: bool
+    deck: list[str] = field(default_factory=list)
+    """What will be disturbed next, the last first: each kind once, in random order, then again."""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     killed: int = 0
 
@@ -208,8 +217,15 @@ class OrderedWorld:
 
     def start_all(self) -> None:
         """Start whoever has ended."""
-        for worker in ("first run", "second run", "consumer"):
+        for worker in WORKERS:
             self.start(worker)
+
+    def stop_all(self) -> None:
+        """Ask everybody to end, and wait for it: their members leave the group."""
+        for worker in WORKERS:
+            self.processes[worker].terminate()
+        for worker in WORKERS:
+            self.processes[worker].wait(QUIET_S)
 
     def send(self, worker: str, number: signal.Signals) -> None:
         """Send a signal to a worker and its children."""
@@ -230,11 +246,16 @@ class OrderedWorld:
 
     def disturb(self) -> str:
         """Kill or stop somebody; return what was done."""
-        what = self.draw.choice(
-            ["first run", "second run", "consumer", "pause first run", "pause consumer", "postgres", "kafka"]
-        )
+        self.deck = self.deck or self.draw.sample(DISTURBANCES, len(DISTURBANCES))
+        what = self.deck.pop()
         if what in ("postgres", "kafka"):
             self.kill_server(what)
+        elif what == "service":
+            assert self.replica.process is not None
+            self.replica.process.kill()
+            self.replica.process.wait(30)
+            time.sleep(self.draw.uniform(0, 3))
+            self.replica.start()
         elif what.startswith("pause "):
             worker = what.removeprefix("pause ")
             self.send(worker, signal.SIGSTOP)
@@ -256,8 +277,21 @@ class OrderedWorld:
             time.sleep(0.3)
         return False
 
-    def records(self) -> dict[int, dict[int, tuple[int, bytes | None]]]:
-        """Read the topic: for each partition the number and the key of each offset that has a record."""
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition, with everybody at work, as long as something is finished now and then."""
+        before, since = -2, time.monotonic()
+        while not condition():
+            self.start_all()
+            now = self.finished()
+            if now != before:
+                before, since = now, time.monotonic()
+            assert time.monotonic() - since < QUIET_S, self.logs()
+            time.sleep(0.3)
+
+    def records(self, topic: str = "") -> dict[int, dict[int, tuple[int, bytes | None]]]:
+        """Read a topic, by default the group's: for each partition the number and the key of each offset that has a
+        record."""
+        topic = topic or self.name
         consumer = Consumer(
             client_config(self.settings)
             | {
@@ -267,11 +301,11 @@ class OrderedWorld:
             }
         )
         found: dict[int, dict[int, tuple[int, bytes | None]]] = {}
-        for each in self.status():
-            at = TopicPartition(self.name, each.partition, 0)
+        for partition in consumer.list_topics(topic, 60).topics[topic].partitions:
+            at = TopicPartition(topic, partition, 0)
             _, end = consumer.get_watermark_offsets(at, timeout=60)
             consumer.assign([at])
-            here = found.setdefault(each.partition, {})
+            here = found.setdefault(partition, {})
             while consumer.position([at])[0].offset < end:
                 for message in consumer.consume(1_000, 1.0):
                     assert message.error() is None, message.error()
@@ -302,9 +336,15 @@ class OrderedWorld:
 
 @contextmanager
 def ordered_world(
-    home: Path, folder: Path, name: str, sizes: Sizes, seed: int, **configs: str
+    home: Path,
+    folder: Path,
+    name: str,
+    sizes: Sizes,
+    seed: int,
+    kind: Kind = "files",
+    configs: Mapping[str, str] | None = None,
 ) -> Iterator[OrderedWorld]:
-    """Give servers, a service, the topic and its group, whose keys are in order."""
+    """Give servers, a service, the topic and its group, whose keys are in order, and an output of one kind."""
     up(home, say, service=False, environment={"SHAREQUEUE_JARS": str(jars_folder())})
     settings = Settings.load(home)
     given = {
@@ -332,42 +372,35 @@ def ordered_world(
                 "sharequeue.order": "key",
                 "share.auto.offset.reset": "earliest",
                 "share.record.lock.duration.ms": str(LOCK_MS),
-                "share.delivery.count.limit": "10",
+                "share.delivery.count.limit": "6",
                 "share.partition.max.record.locks": "2000000",
                 "sharequeue.retry.backoff.ms": "300",
-                "sharequeue.retry.backoff.max.ms": "1000",
+                "sharequeue.retry.backoff.max.ms": str(BACK_OFF_MS),
                 "errors.deadletterqueue.topic.name": f"dlq.{name}",
                 "errors.deadletterqueue.copy.record.enable": "true",
-                **configs,
+                **(configs or {}),
             },
         )
         draw = random.Random(seed)  # noqa: S311
-        letters_hold = configs.get("sharequeue.order.on.dead.letter") == "hold"
-        made = OrderedWorld(name, settings, database, replica, folder, given, draw, letters_hold)
+        letters_hold = (configs or {}).get("sharequeue.order.on.dead.letter") == "hold"
+        output = Output(kind, name, database, folder)
+        given |= output.prepare(settings)
+        made = OrderedWorld(name, settings, database, replica, folder, given, draw, output, letters_hold)
         try:
             yield made
         finally:
+            output.stop()
             for worker in made.processes:
                 made.send(worker, signal.SIGCONT)
                 made.send(worker, signal.SIGKILL)
             replica.stop()
 
 
-def until_held(world: OrderedWorld, patience_s: float) -> None:
+def until_held(world: OrderedWorld) -> None:
     """Wait until dead letters hold all that is open, with everybody at work."""
-
-    def held() -> bool:
-        world.start_all()
-        return world.behind_letters()
-
-    wait_until(held, patience_s, world.logs)
+    world.until(world.behind_letters)
 
 
-def until_done(world: OrderedWorld, patience_s: float) -> None:
-    """Wait until nothing is open, with everybody at work."""
-
-    def done() -> bool:
-        world.start_all()
-        return world.lag() == 0
-
-    wait_until(done, patience_s, world.logs)
+def until_done(world: OrderedWorld) -> None:
+    """Wait until nothing is open and all rows are in their table, with everybody at work."""
+    world.until(lambda: world.lag() == 0 and world.output.pending() == 0)
