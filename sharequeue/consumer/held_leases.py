@@ -220,6 +220,7 @@ class HeldLease:
 
     def _take_order(self, taken: LeaseOutcomes, order: LeaseOrder) -> None:
         before = self.buffered
+        order.hold_late()
         order.accept(taken.outcomes.get(AcknowledgeType.ACCEPT, EMPTY))
         for kind in (AcknowledgeType.RELEASE, AcknowledgeType.REJECT):
             order.fail(taken.outcomes.get(kind, EMPTY))

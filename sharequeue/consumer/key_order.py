@@ -5,6 +5,10 @@ it. When it is accepted, the next one is out. When it is released or rejected, a
 back in the same acknowledgement, with their delivery. So a program never has two records of a key in hand, and no
 acknowledgement of it can break the order.
 
+What waits behind is locked, too. A program may be slow, and polls in time for each record, but not for all records of
+a key one after the other. So once half of the lock is over, all that waits is held: it loses no delivery by a lapse,
+and comes again with the next lease.
+
 Its methods do not lock: the caller holds the lock of the ``handover``.
 """
 
@@ -43,7 +47,7 @@ class LeaseOrder:
         self._behind: dict[bytes, deque[Message]] = {}
         self._freed: list[Message] = []
         self._stopped: set[bytes] = set()
-        """Keys with a record that was released or rejected."""
+        """Keys of which nothing more is handed out: a record was released or rejected, or it was too late for all."""
         self._is_unknown_out = False
         """Whether a record with a key that this client cannot read is open: it may be any key."""
         self._held: list[int] = []
@@ -133,10 +137,19 @@ class LeaseOrder:
             key = self._keys.pop(offset, None)
             if key is None:
                 continue
-            self._stopped.add(key)
-            for message in self._behind.pop(key, ()):
-                self._hold(offset_of(message), key)
-                self.behind -= 1
+            self._stop_key(key)
+
+    def hold_late(self) -> None:
+        """Hold what waits, and what is read later of these keys, if the lock has not long to live."""
+        if self._lock.half_over:
+            for key in list(self._behind):
+                self._stop_key(key)
+
+    def _stop_key(self, key: bytes) -> None:
+        self._stopped.add(key)
+        for message in self._behind.pop(key, ()):
+            self._hold(offset_of(message), key)
+            self.behind -= 1
 
     def take_holds(self) -> tuple[OffsetSet, Keys]:
         """Take out the records to give back now, and the keys to report with the acknowledgement.

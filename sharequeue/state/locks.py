@@ -57,6 +57,11 @@ class Lock:
         return lock_clock() >= self.deadline
 
     @property
+    def half_over(self) -> bool:
+        """Whether less than half of its time is left."""
+        return lock_clock() >= self.since + self.duration_ms / 2000
+
+    @property
     def renewal_due(self) -> float:
         """When it is to be renewed, by `lock_clock`."""
         return self.since + self.duration_ms / 1000 / RENEWALS_PER_LOCK

@@ -236,6 +236,25 @@ def test_acknowledgements_of_one_lease_that_are_sent_together() -> None:
         assert (together.holds, together.keys) == (OffsetSet.of((2, 3)), {A: [1, 2]})
 
 
+def test_what_waits_is_given_back_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that takes long over each record of a key works through as many as its lock allows. The others, also
+    those that are read later, are given back with their delivery before it lapses; what a poll may return stays."""
+    with consumer_of(max_poll_records=2) as consumer:
+        keys = [b"a", b"a", b"b", b"b", b"a", b"c", b"a"]
+        holding = put_in_order(consumer, keys, read=6)
+        assert offsets_of(consumer.poll(0)) == [0, 2]
+        assert offsets_of(consumer.poll(0)) == [1, 3]
+        monkeypatch.setattr(type(holding.lock), "half_over", True)
+        assert offsets_of(consumer.poll(0)) == [5]
+        outcomes = sent(consumer)
+        assert (outcomes.outcomes, outcomes.holds) == ({ACCEPT: OffsetSet.of((1, 2), (3, 4))}, OffsetSet.of((4, 5)))
+        assert outcomes.keys == {A: [4]}
+        read_on(consumer, holding, keys, 6, 7)
+        assert not consumer.poll(0)
+        assert (sent(consumer).holds, sent(consumer).keys) == (OffsetSet.of((6, 7)), {A: [6]})
+        assert holding.done
+
+
 def test_a_lapsed_lease_gives_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A renewed record of it is released alone: with records that are not held it would be refused."""
     with consumer_of(share_acknowledgement_mode="explicit") as consumer:
