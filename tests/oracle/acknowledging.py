@@ -94,7 +94,8 @@ class Acknowledgement:
             order.hold(self.at, offset)
         if self.policy.order:
             order.report(self.at, keys or {})
-            order.let_wait(self.at, keys or {}, self.now)
+        named = self.outcomes.keys() | set(held.iter_offsets())
+        order.let_wait(self.at, order.known_keys(self.at, named), self.now)
         self._renew(self.renewals - self.outcomes.keys())
         self._let_go_overtaken(batches)
         self.at.forget_ended_leases()

@@ -71,6 +71,12 @@ def known_open(at: InMemorySharePartition) -> dict[int, UUID | None]:
     return {**at.letters, **known}
 
 
+def known_keys(at: InMemorySharePartition, offsets: Collection[int]) -> set[UUID | None]:
+    """The keys of those of these records that are open, now or earlier reported."""
+    known = known_open(at)
+    return {known[offset] for offset in offsets if offset in known}
+
+
 def too_many_open(at: InMemorySharePartition, policy: Policy) -> bool:
     """Whether so many keys are open that fresh records wait."""
     if policy.order is None:

@@ -79,6 +79,7 @@ declare
     v_finished int8multirange := (p_acknowledgements).accept + (p_acknowledgements).gap;
     v_named int8multirange := (p_acknowledgements).release + (p_acknowledgements).reject + (p_acknowledgements).hold;
     v_open int8multirange := v_named;
+    v_keys sharequeue_internal.key_offsets[] := case when p_settings.ordered then p_keys else '{}' end;
     v_unknown int8multirange;
 begin
     if not isempty(v_named) and not p_settings.dead_letters then
@@ -89,10 +90,11 @@ begin
     end if;
     if p_sp.open_key_records > 0 then
         perform sharequeue_internal.finish_open_keys(v_id, v_finished, p_at);
+        v_keys := v_keys || sharequeue_internal.known_keys(v_id, v_open, v_keys);
     end if;
-    if p_settings.ordered and p_keys <> '{}' then
-        perform sharequeue_internal.add_open_keys(v_id, p_keys, v_open, p_from, p_last, p_at);
-        perform sharequeue_internal.wait_behind(v_id, array(select distinct k.key from unnest(p_keys) as k), p_at);
+    if v_keys <> '{}' then
+        perform sharequeue_internal.add_open_keys(v_id, v_keys, v_open, p_from, p_last, p_at);
+        perform sharequeue_internal.wait_behind(v_id, array(select distinct k.key from unnest(v_keys) as k), p_at);
     end if;
     if not p_sp.keys_unknown and not isempty(v_open) then
         select v_open - coalesce(range_agg(int8range(r."offset", r."offset" + 1)), '{}') into v_unknown
@@ -102,6 +104,23 @@ begin
         where share_partition_id = v_id and not isempty(v_unknown);
     end if;
 end
+$$;
+
+-- Returns the keys of open records that were reported earlier and not now: what waits for these records has to know their new
+-- times.
+create or replace function sharequeue_internal.known_keys(
+    p_id bigint, p_open int8multirange, p_keys sharequeue_internal.key_offsets[]
+) returns sharequeue_internal.key_offsets[]
+language sql stable set enable_seqscan = off as $$
+    with unnamed as materialized (
+        select p_open - coalesce(range_agg(k.offsets), '{}') as offsets from unnest(p_keys) as k
+    )
+    select array(
+        select row(r.key_hash, range_agg(int8range(r."offset", r."offset" + 1)))::sharequeue_internal.key_offsets
+        from unnamed u join sharequeue.open_key_records r
+            on r.share_partition_id = p_id and r."offset" >= lower(u.offsets) and r."offset" < upper(u.offsets)
+                and u.offsets @> r."offset"
+        where not r.letter group by r.key_hash)
 $$;
 
 -- Adds rows for open records with their keys, or updates them.

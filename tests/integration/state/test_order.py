@@ -450,3 +450,48 @@ def test_a_lost_reply_is_repeated_with_holds(state: State, at: SharePartition) -
     request = uuid4()
     assert state.acknowledge([one], request_id=request) == state.acknowledge([one], request_id=request)
     assert [(part[0], part[1]) for part in in_flight(state)] == [(0, 1), (0, 0)]
+
+
+@pytest.mark.parametrize("order", ["key", "none"])
+def test_a_record_whose_key_is_known_is_waited_for_without_being_named_again(
+    state: State, at: SharePartition, order: str
+) -> None:
+    """A release without its key, also while the order is switched off, moves the held records to its new time. With
+    its old one they would be leased and held again, in every lease until then."""
+    lease = take(state, at, 3)
+    assert lease is not None
+    acknowledge(state, lease, accept=some(1), release=some(0), hold=some(2), keys={K: some(0, 2)})
+    pass_time(state.database, 31)
+    again = take(state, at, 1)
+    assert again is not None
+    configure(state, order=order)
+    acknowledge(state, again, release=some(0), wait=timedelta(hours=1))
+    configure(state, order="key")
+    fresh = take(state, at, 2)
+    assert fresh is not None
+    assert fresh.offsets == OffsetSet.of((3, 5))
+    acknowledge(state, fresh, accept=fresh.offsets)
+    sound(state)
+    pass_time(state.database, 3_601)
+    both = take(state, at, 2)
+    assert both is not None
+    assert both.offsets == some(0, 2)
+
+
+def test_a_known_record_that_is_exhausted_holds_its_key_without_being_named_again(
+    state: State, at: SharePartition
+) -> None:
+    """The held records wait for its letter."""
+    lease = take(state, at, 2)
+    assert lease is not None
+    acknowledge(state, lease, release=some(0), hold=some(1), keys={K: some(0, 1)}, wait=None)
+    for _ in range(4):
+        again = take(state, at, 1)
+        assert again is not None
+        assert again.offsets == some(0)
+        acknowledge(state, again, release=some(0), wait=None)
+    assert rows(state) == [(0, True, False), (1, False, False)]
+    fresh = take(state, at, 1)
+    assert fresh is not None
+    assert fresh.offsets == some(2)
+    sound(state)

@@ -247,7 +247,10 @@ def test_what_waits_is_given_back_in_time(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(type(holding.lock), "half_over", True)
         assert offsets_of(consumer.poll(0)) == [5]
         outcomes = sent(consumer)
-        assert (outcomes.outcomes, outcomes.holds) == ({ACCEPT: OffsetSet.of((1, 2), (3, 4))}, OffsetSet.of((4, 5)))
+        assert (outcomes.outcomes, outcomes.holds) == (
+            {ACCEPT: OffsetSet.of((1, 2), (3, 4))},
+            OffsetSet.of((4, 5)),
+        )
         assert outcomes.keys == {A: [4]}
         read_on(consumer, holding, keys, 6, 7)
         assert not consumer.poll(0)
