@@ -47,7 +47,7 @@ def test_a_group_of_any_name_has_dead_letters(given_up: Make, name: str) -> None
     case.writer().write()
     written = _raw(case.settings, case.dead_letter_topic, 3)
     assert {dict(headers)["__dlq.errors.group"] for _, _, headers, _ in written} == {case.group.encode()}
-    assert case.state.dead_letters.held() == []
+    assert case.state.dead_letters.held(case.group) == []
 
 
 @pytest.mark.parametrize("copy", [False, True])
