@@ -83,7 +83,7 @@ def work_on(
     work.configure(share_auto_offset_reset="earliest", **configs)
     with Topics(settings) as topics, running(Coordinator(database, topics, interval=0.1, watch_interval=0.2)):
         yield work
-    assert State(database).figures.verify() == []
+    assert State(database).figures.verify(group) == []
 
 
 def poll_some(consumer: ShareConsumer, records: int = 1, seconds: float = 120) -> list[Message]:

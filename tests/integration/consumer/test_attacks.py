@@ -25,9 +25,11 @@ from sharequeue.kafka.clients import client_config
 from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on
 from tests.servers.cutting_proxy import CuttingProxy
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, pass_time
 
 REPOSITORY = Path(__file__).parents[3]
+A_LOCK_S = 31
+"""A little more than a lock, and less than a session."""
 SHORT_LOCK_MS = 5000
 """Of what is to lapse: time enough to read the records that it is on."""
 
@@ -36,6 +38,13 @@ SHORT_LOCK_MS = 5000
 def work(settings: Settings, database: Database, group: str) -> Iterator[Work]:
     """Give a group with a coordinator at work, in the shared database."""
     with work_on(settings, database, group) as work:
+        yield work
+
+
+@pytest.fixture
+def timed(settings: Settings, private_database: Database, group: str) -> Iterator[Work]:
+    """Give the same in a database whose clock the test moves: a lock lapses then, however slow the machine is."""
+    with work_on(settings, private_database, group) as work:
         yield work
 
 
@@ -59,32 +68,30 @@ def _holder(work: Work, topic: str, *arguments: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_kill_9(work: Work, make_topic: MakeTopic) -> None:
+def test_kill_9(timed: Work, make_topic: MakeTopic) -> None:
     """What a killed process had in hand comes to another one when its lock lapses, counted."""
     topic = make_topic()
-    work.produce(topic, 3)
-    work.configure(share_record_lock_duration_ms=SHORT_LOCK_MS)
-    _holder(work, topic).kill()
-    work.configure(share_record_lock_duration_ms=30_000)
-    with work.consumer(topic) as consumer:
+    timed.produce(topic, 3)
+    _holder(timed, topic).kill()
+    pass_time(timed.database, A_LOCK_S)
+    with timed.consumer(topic) as consumer:
         assert seen(poll_some(consumer, 3)) == [(offset, 2) for offset in range(3)]
 
 
-def test_a_process_stopped_over_its_lock(work: Work, make_topic: MakeTopic) -> None:
+def test_a_process_stopped_over_its_lock(timed: Work, make_topic: MakeTopic) -> None:
     """Others get its records meanwhile; when it goes on, its commit changes nothing and says so."""
     topic = make_topic()
-    work.produce(topic, 3)
-    work.configure(share_record_lock_duration_ms=SHORT_LOCK_MS)
-    process = _holder(work, topic)
-    work.configure(share_record_lock_duration_ms=30_000)
+    timed.produce(topic, 3)
+    process = _holder(timed, topic)
     psutil.Process(process.pid).suspend()
-    with work.consumer(topic) as consumer:
+    pass_time(timed.database, A_LOCK_S)
+    with timed.consumer(topic) as consumer:
         assert seen(poll_some(consumer, 3)) == [(offset, 2) for offset in range(3)]
         psutil.Process(process.pid).resume()
         out, _ = process.communicate("\n", timeout=PATIENCE_S)
         assert list(consumer.commit_sync().values()) == [None]
     assert json.loads(out) == ["INVALID_RECORD_STATE"]
-    wait_until(work.done)
+    wait_until(timed.done)
 
 
 def test_a_refused_implicit_acknowledgement_is_logged(
@@ -105,15 +112,15 @@ def test_a_refused_implicit_acknowledgement_is_logged(
 
 
 def test_a_topic_that_does_not_exist_is_logged(
-    work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    work: Work, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Empty polls have a reason: no share-partition is assigned."""
     monkeypatch.setattr("sharequeue.consumer.share_consumer.UNASSIGNED_S", 0.2)
-    with work.consumer("no-such-topic") as consumer:
-        wait_until(lambda: not consumer.poll(0.1) and "no share-partition of no-such-topic" in caplog.text)
+    with work.consumer(topic) as consumer:
+        wait_until(lambda: not consumer.poll(0.1) and f"no share-partition of {topic}" in caplog.text)
         for _ in range(3):
             assert not consumer.poll(0.1)
-    assert caplog.text.count("no share-partition of no-such-topic") == 1
+    assert caplog.text.count(f"no share-partition of {topic}") == 1
 
 
 def test_sigterm_is_a_contract(work: Work, make_topic: MakeTopic) -> None:

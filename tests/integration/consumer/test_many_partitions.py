@@ -10,7 +10,7 @@ from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import poll_some, work_on
 
 PARTITIONS = 60
-LOCK_MS, FETCH_MS = 30_000, 1000
+LOCK_MS, FETCH_MS = 120_000, 3000
 """A lock is shorter than the reading would take if the partitions came one by one: a fetch at a log's end is held."""
 
 

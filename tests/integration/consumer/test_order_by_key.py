@@ -14,13 +14,14 @@ from tests.waiting import pass_time
 ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
 REJECT, RENEW = AcknowledgeType.REJECT, AcknowledgeType.RENEW
 DELAY_S = 10
-"""Of released records. The clock may be moved past it several times within a session."""
+"""Of released records. The clock is moved past it several times within a session."""
 
 
 @pytest.fixture
-def work(settings: Settings, private_database: Database, group: str) -> Iterator[Work]:
-    """Give a group that is ordered by key, with a coordinator at work, in a database of its own."""
-    with work_on(settings, private_database, group, sharequeue_order="key") as work:
+def work(settings: Settings, private_database: Database, standing_clock: None, group: str) -> Iterator[Work]:
+    """Give a group that is ordered by key, with a coordinator at work, in a database whose clock the test moves."""
+    at_once = {"share_assignment_interval_ms": 0}
+    with work_on(settings, private_database, group, sharequeue_order="key", **at_once) as work:
         yield work
 
 

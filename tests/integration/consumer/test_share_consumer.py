@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from sharequeue import AcknowledgeType, Database, Settings, ShareConsumer, State
+from sharequeue.consumer import fetcher
 from sharequeue.domain.values import READ_COMMITTED, READ_UNCOMMITTED
 from sharequeue.kafka.clients import client_config
 from sharequeue.state.locks import Lock
@@ -178,17 +179,18 @@ def test_the_log_may_lose_what_is_leased(work: Work, make_topic: MakeTopic) -> N
         wait_until(work.done, otherwise=work.status)
 
 
-def test_a_broker_that_cannot_be_read_costs_no_delivery(work: Work, make_topic: MakeTopic) -> None:
+def test_a_broker_that_cannot_be_read_costs_no_delivery(
+    work: Work, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is leased and cannot be read comes back as if it had not been leased."""
     topic = make_topic()
     work.produce(topic, 5)
-    work.configure(share_record_lock_duration_ms=6000)  # of which a third is waited for the broker
+    monkeypatch.setattr(fetcher, "BROKER_PATIENCE_S", 2.0)  # far less than a lock
     with work.consumer(topic, bootstrap_servers="127.0.0.1:1", log_level=0) as consumer:
         consumer._fetcher._ends._right_cluster = True  # as if it had gone away a moment ago
         wait_until(lambda: bool(work.status()))
         assert not consumer.poll(2)
         wait_until(lambda: work.status()[0].acquired == 0)
-    work.configure(share_record_lock_duration_ms=30_000)
     with work.consumer(topic) as consumer:
         assert seen(poll_some(consumer, 5)) == [(offset, 1) for offset in range(5)]
 
