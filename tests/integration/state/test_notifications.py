@@ -137,7 +137,7 @@ def test_a_full_queue_of_notifications_fails_no_operation(
     with Database(postgres.url(home, "sharequeue", port)) as database, _connected(database) as idle:
         migrate(database)
         allow_short_locks(database)
-        alter_group_configs(database, "g", {"share.record.lock.duration.ms": 1_000})
+        alter_group_configs(database, "g", {})
         state = State(database)
         state.initialize(at, "id", 0, 2)
         single.observe(state, at, "id", 0, 1000, 1000)

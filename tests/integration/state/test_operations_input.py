@@ -17,6 +17,7 @@ from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.state import State
 from tests import single
+from tests.fixtures.stack import Copies
 
 ACCEPT, RELEASE, RENEW = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.RENEW
 AT = SharePartition("g", "t", 0)
@@ -123,18 +124,22 @@ MISTAKES: list[tuple[str, dict[str, object], str]] = [
 
 
 @pytest.fixture(scope="module")
-def held(database: Database) -> Iterator[Lease]:
-    """Offsets 0 to 9 of group g, leased by m in the stack's own database; one state for all mistakes."""
-    with database.transaction() as connection:
-        connection.execute(sa.text("delete from sharequeue.share_groups where group_id = 'g'"))
+def database(copies: Copies) -> Iterator[Database]:
+    """Give a database of this module alone: nobody else writes the rows that it compares."""
+    with copies.one() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def held(database: Database) -> Lease:
+    """Offsets 0 to 9 of group g, leased by m; one state for all mistakes."""
     alter_group_configs(database, "g", {})
     state = State(database)
     state.initialize(AT, "id", 0, 1)
     single.observe(state, AT, "id", 0, 100, 100)
     lease = single.acquire(state, AT, "m", None, 10, lock_duration_ms=3_600_000)
     assert lease is not None
-    yield lease
-    state.administration.delete_group("g")
+    return lease
 
 
 def everything(database: Database) -> list[object]:
@@ -170,13 +175,13 @@ def test_a_mistake_is_refused_by_name(
     assert everything(database) == before
 
 
-def test_the_usual_call_is_not_refused(database: Database, held: Lease) -> None:
+def test_the_usual_call_is_not_refused(state: State) -> None:
     """The calls that the mistakes are made of are right as they stand, but for a wrong member id's sake: quotes
     are text like any other."""
     member = 'm\'; drop table "x" --'
-    lease = single.acquire(State(database), AT, member, None, 2)
+    lease = single.acquire(state, AT, member, None, 2)
     assert lease is not None
-    assert single.acknowledge(State(database), lease, {ACCEPT: lease.offsets}).accepted == 2
+    assert single.acknowledge(state, lease, {ACCEPT: lease.offsets}).accepted == 2
 
 
 def test_malformed_sets_never_reach_the_database(database: Database, held: Lease) -> None:
