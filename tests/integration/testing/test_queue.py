@@ -20,16 +20,18 @@ from sharequeue.testing import Queue, Record, TemporaryPostgres, embedded_postgr
 
 ACCEPT = AcknowledgeType.ACCEPT
 LIMIT, DLQ = "share.delivery.count.limit", "errors.deadletterqueue.topic.name"
-FOLDERS = "sharequeue-postgres-*"
 
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[TemporaryPostgres]:
     """Give the server of this module, as a user's tests have it."""
-    before = set(Path(tempfile.gettempdir()).glob(FOLDERS))
     with embedded_postgres() as server:
+        with server.queue() as queue:
+            (shown,) = queue.database.rows(sa.text("show data_directory"))
+        folder = Path(shown["data_directory"]).parents[1]
+        assert folder.parent == Path(tempfile.gettempdir())
         yield server
-    assert set(Path(tempfile.gettempdir()).glob(FOLDERS)) <= before
+    assert not folder.exists()
 
 
 @pytest.fixture
