@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import sqlalchemy as sa
 from confluent_kafka import Message, Producer
 
 from sharequeue import Database, Settings, ShareConsumer, State
@@ -16,7 +17,7 @@ from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.coordinator import Coordinator
-from tests.waiting import PATIENCE_S, running, wait_until
+from tests.waiting import PATIENCE_S, pass_time, running, wait_until
 
 
 @dataclass
@@ -86,7 +87,18 @@ def work_on(
     assert State(database).figures.verify(group) == []
 
 
-def poll_some(consumer: ShareConsumer, records: int = 1, seconds: float = 120) -> list[Message]:
+def let_locks_lapse(work: Work) -> None:
+    """Move the clock of a private database past a lock of 30 s, and not past a session: in steps that the coordinator
+    does not take for an outage of its own, after which it would extend the locks."""
+    beaten = sa.text(
+        "select sharequeue.clock() - beat_at < interval '1 s' as just_now from sharequeue.service_beat"
+    )
+    for _ in range(5):
+        pass_time(work.database, 6.5)
+        wait_until(lambda: bool(work.database.rows(beaten)[0]["just_now"]))
+
+
+def poll_some(consumer: ShareConsumer, records: int = 1, seconds: float = PATIENCE_S) -> list[Message]:
     """Poll until so many records have come in one poll, or in several of an implicit consumer."""
     deadline = time.monotonic() + seconds
     found: list[Message] = []
@@ -101,4 +113,4 @@ def seen(messages: list[Message]) -> list[tuple[int, int]]:
     return [(message.offset(), message.delivery_count()) for message in messages]  # type: ignore[misc]
 
 
-__all__ = ["Work", "poll_some", "seen", "wait_until", "work_on"]
+__all__ = ["Work", "let_locks_lapse", "poll_some", "seen", "wait_until", "work_on"]

@@ -23,15 +23,18 @@ from sharequeue.consumer.reader import LeaseReader
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.kafka.clients import client_config
 from tests.fixtures.stack import MakeTopic
-from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on
+from tests.integration.consumer.share_group import (
+    Work,
+    let_locks_lapse,
+    poll_some,
+    seen,
+    wait_until,
+    work_on,
+)
 from tests.servers.cutting_proxy import CuttingProxy
-from tests.waiting import PATIENCE_S, pass_time
+from tests.waiting import PATIENCE_S
 
 REPOSITORY = Path(__file__).parents[3]
-A_LOCK_S = 31
-"""A little more than a lock, and less than a session."""
-SHORT_LOCK_MS = 5000
-"""Of what is to lapse: time enough to read the records that it is on."""
 
 
 @pytest.fixture
@@ -73,7 +76,7 @@ def test_kill_9(timed: Work, make_topic: MakeTopic) -> None:
     topic = make_topic()
     timed.produce(topic, 3)
     _holder(timed, topic).kill()
-    pass_time(timed.database, A_LOCK_S)
+    let_locks_lapse(timed)
     with timed.consumer(topic) as consumer:
         assert seen(poll_some(consumer, 3)) == [(offset, 2) for offset in range(3)]
 
@@ -84,7 +87,7 @@ def test_a_process_stopped_over_its_lock(timed: Work, make_topic: MakeTopic) -> 
     timed.produce(topic, 3)
     process = _holder(timed, topic)
     psutil.Process(process.pid).suspend()
-    pass_time(timed.database, A_LOCK_S)
+    let_locks_lapse(timed)
     with timed.consumer(topic) as consumer:
         assert seen(poll_some(consumer, 3)) == [(offset, 2) for offset in range(3)]
         psutil.Process(process.pid).resume()
@@ -95,16 +98,15 @@ def test_a_process_stopped_over_its_lock(timed: Work, make_topic: MakeTopic) -> 
 
 
 def test_a_refused_implicit_acknowledgement_is_logged(
-    work: Work, make_topic: MakeTopic, caplog: pytest.LogCaptureFixture
+    timed: Work, make_topic: MakeTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A program that is slower than its lock gets a warning: nothing else reports the refusal in implicit mode."""
     topic = make_topic()
-    work.produce(topic, 1)
-    work.configure(share_record_lock_duration_ms=SHORT_LOCK_MS)
-    with work.consumer(topic) as slow:
+    timed.produce(topic, 1)
+    with timed.consumer(topic) as slow:
         assert seen(poll_some(slow)) == [(0, 1)]
-        work.configure(share_record_lock_duration_ms=30_000)
-        with work.consumer(topic) as other:
+        let_locks_lapse(timed)
+        with timed.consumer(topic) as other:
             assert seen(poll_some(other)) == [(0, 2)]
             wait_until(lambda: not slow.poll(0.1) and "not accepted" in caplog.text)
             assert list(other.commit_sync().values()) == [None]

@@ -23,7 +23,14 @@ from sharequeue import (
 )
 from sharequeue.deadletters.attempts import read_errors
 from tests.fixtures.stack import MakeTopic
-from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on
+from tests.integration.consumer.share_group import (
+    Work,
+    let_locks_lapse,
+    poll_some,
+    seen,
+    wait_until,
+    work_on,
+)
 from tests.waiting import PATIENCE_S, pass_time
 
 RENEW, RELEASE, REJECT = AcknowledgeType.RENEW, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -80,19 +87,21 @@ def test_a_renewed_record_comes_again_with_its_lock(
         wait_until(work.done)
 
 
-def test_a_renewal_may_be_refused(work: Work, make_topic: MakeTopic) -> None:
+def test_a_renewal_may_be_refused(
+    settings: Settings, private_database: Database, make_topic: MakeTopic, group: str
+) -> None:
     """Where the group forbids it: the commit says so, and the record comes back with its next delivery."""
     topic = make_topic()
-    work.produce(topic, 1)
-    work.configure(share_renew_acknowledge_enable=False, share_record_lock_duration_ms=5000)
-    with work.consumer(topic, explicit=True) as consumer:
-        [message] = poll_some(consumer)
-        consumer.acknowledge(message, RENEW)
-        [error] = consumer.commit_sync().values()
-        assert error is not None
-        assert error.args[0].name() == "INVALID_RECORD_STATE"
-        work.configure(share_record_lock_duration_ms=30_000)
-        assert seen(poll_some(consumer)) == [(0, 2)]
+    with work_on(settings, private_database, group, share_renew_acknowledge_enable=False) as work:
+        work.produce(topic, 1)
+        with work.consumer(topic, explicit=True) as consumer:
+            [message] = poll_some(consumer)
+            consumer.acknowledge(message, RENEW)
+            [error] = consumer.commit_sync().values()
+            assert error is not None
+            assert error.args[0].name() == "INVALID_RECORD_STATE"
+            let_locks_lapse(work)
+            assert seen(poll_some(consumer)) == [(0, 2)]
 
 
 def test_a_released_record_may_wait(
