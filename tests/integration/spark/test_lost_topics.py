@@ -15,7 +15,7 @@ from sharequeue.spark.report import RunReport
 from sharequeue.state import State
 from tests.fixtures.pipelines import Produce, all_accepted
 from tests.fixtures.stack import MakeTopic
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 
 def test_a_recreated_topic_is_named_and_others_are_processed(
@@ -89,7 +89,7 @@ def test_a_deleted_topic_is_named_and_others_are_processed(
     said = f"Topic {old} was deleted: group {group} has no records of it left"
     for over in (alone.run, alone.follow):
         with pytest.raises(UnknownTopicId, match=said):
-            over(settings, spark=spark, progress=False, max_seconds=60)
+            over(settings, spark=spark, progress=False, max_seconds=PATIENCE_S)
     with pytest.raises(UnknownTopicOrPartition, match=f"There is no topic '{other}-misspelt'"):
         misspelt.run(settings, spark=spark, progress=False)
 
@@ -100,7 +100,7 @@ def test_a_deleted_topic_is_named_and_others_are_processed(
 
     produce(other, 0, ["is followed"])
     caplog.clear()
-    done = both.follow(settings, spark=spark, progress=False, max_rounds=1, max_seconds=60)
+    done = both.follow(settings, spark=spark, progress=False, max_rounds=1, max_seconds=PATIENCE_S)
     assert done.accepted == 1
     assert said in caplog.text
 
