@@ -158,7 +158,16 @@ def why_nothing(
     reasons += [f"{each.share_partition}: {each.obstacle}" for each in statuses if each.obstacle]
     waiting = sum(status.waiting for status in statuses)
     soonest = min((status.waiting_until for status in statuses if status.waiting_until), default=None)
-    until = f" (the first from {soonest.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC on)" if soonest else ""
+    # What waits without a time is held behind a dead letter (order by key).
+    if soonest:
+        wait = (
+            "the time from which they may be delivered again (the first from "
+            f"{soonest.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC on)"
+        )
+    else:
+        listed = f"sharequeue groups describe --group {configs.group_id} --keys"
+        wait = f"dead letters of their keys (`{listed}` lists them)"
+    held = ", or held behind one of their key" if any(status.held_records for status in statuses) else ""
     open_ones = [status for status in statuses if not status.paused_reason]
     free = sum(each.available - each.waiting for each in open_ones if each.share_partition in assigned)
     elsewhere = sum(
@@ -168,9 +177,9 @@ def why_nothing(
     )
     counted = (
         (sum(status.acquired for status in statuses), "record", "leased by other members"),
-        (waiting, "record", f"waiting for the time from which they may be delivered again{until}"),
+        (waiting, "record", f"waiting for {wait}"),
         (elsewhere, "offset", "in share-partitions that are assigned to other members, or not assigned yet"),
-        (free, "record", "released by this run, and left to a later one"),
+        (free, "record", f"released by this run{held}, and left to a later one"),
     )
     reasons += [
         f"{plural(count, noun)} {'is' if count == 1 else 'are'} {what}"

@@ -1,7 +1,7 @@
 -- Returns why nothing can be leased from a share-partition that has lag, and until when (the liveness invariant). Null if records
 -- can be leased, and if there is no lag. blocked_by is one word: topic_deleted, topic_recreated, paused, breaker, window
 -- (share.partition.max.record.locks, behind blocked_offset), ordered and open_keys (order by key), transaction (the last stable offset), leased, waiting (not before a
--- time, or back-off), dead_letters, truncated. It is never unknown (verify checks this). Records whose lock has lapsed can be
+-- time, or back-off), dead_letters (being written, or held behind one), truncated. It is never unknown (verify checks this). Records whose lock has lapsed can be
 -- leased: the next call ends these locks. The texts of the reasons are only in this file and in lost_topic. p_letters is the
 -- reason why dead letters are not written.
 create or replace function sharequeue_internal.leasing_blocked(
@@ -62,7 +62,11 @@ begin
     cross join lateral (
         select 'leased' as name, 'leased by ' || l.member_id as words, l.expires_at as until where b.state = 1
         union all
-        select 'waiting', 'waits for a later time', b.not_before where b.state = 0 and b.not_before > v_at
+        select 'waiting', 'waits for a later time', b.not_before
+        where b.state = 0 and b.not_before > v_at and b.not_before < sharequeue_internal.no_time()
+        union all
+        select 'dead_letters', 'held until the dead letter of an earlier record of its key is written, redriven or discarded', null
+        where b.state = 0 and b.not_before = sharequeue_internal.no_time()
         union all
         select 'dead_letters', coalesce(p_letters, 'being written to the dead-letter topic'), null where b.state = 3
         union all

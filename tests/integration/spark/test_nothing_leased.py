@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from sharequeue.database import Database
+from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
-from sharequeue.domain.values import SharePartition
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.spark.dead_letters import write_letters_at_end
 from sharequeue.spark.leasing.group import why_nothing
 from sharequeue.state import State
+from sharequeue.state.calls import LeaseAcknowledgement
 from tests import single
 
 OWN, OTHER = SharePartition("g", "t", 0), SharePartition("g", "t", 1)
@@ -30,6 +34,27 @@ def test_records_of_other_members_are_not_reported_as_released(private_database:
     assert "100 offsets are in share-partitions that are assigned to other members" in told
     assert "10 records are released by this run" in told
     assert "other members" not in str(why_nothing(state, configs, ["t"], [OWN, OTHER]))
+
+
+def test_records_behind_a_dead_letter_are_said_to_wait_for_it(private_database: Database) -> None:
+    """They have no time from which they may be delivered, and what is available behind a failed record is not said to
+    be released."""
+    configs = {"sharequeue.order": "key", "errors.deadletterqueue.topic.name": "dlq.g"}
+    alter_group_configs(private_database, "g", configs)
+    state, at = State(private_database), OWN
+    state.initialize(at, "id", 0, 1)
+    single.observe(state, at, "id", 0, 4, 4)
+    lease = single.acquire(state, at, "m", None, 4)
+    assert lease is not None
+    first, second = (UUID(int=number) for number in (1, 2))
+    one, two, three, four = (OffsetSet.of((offset, offset + 1)) for offset in range(4))
+    outcomes = {AcknowledgeType.REJECT: one, AcknowledgeType.RELEASE: three}
+    keys: dict[UUID | None, OffsetSet] = {first: one | two, second: three | four}
+    state.acknowledge([LeaseAcknowledgement(lease, outcomes, holds=two | four, keys=keys)])
+    told = why_nothing(state, GroupConfigs.load(private_database, "g"), ["t"], [at])
+    assert told is not None
+    assert "1 record is waiting for dead letters of their keys" in told
+    assert "2 records are released by this run, or held behind one of their key" in told
 
 
 def test_an_unavailable_database_causes_no_warning_of_dead_letters(private_database: Database) -> None:

@@ -206,6 +206,25 @@ def test_a_dead_letter_holds_its_key_until_it_is_discarded(state: State, at: Sha
     sound(state)
 
 
+def test_records_behind_a_dead_letter_wait_for_it_and_for_no_time(state: State, at: SharePartition) -> None:
+    """Whether it is not written yet or holds its key, nobody is told of a time when they can be leased."""
+    configure(state, letters="hold")
+    lease = take(state, at, 2)
+    assert lease is not None
+    acknowledge(state, lease, reject=some(0), hold=some(1), keys={K: some(0, 1)})
+    rest = take(state, at, 1000)
+    assert rest is not None
+    acknowledge(state, rest, accept=rest.offsets)
+    for blocking in (0, 1):
+        status = state.figures.describe("g")[0]
+        assert (status.blocked_by, status.blocked_offset) == ("dead_letters", blocking)
+        assert (status.blocked_until, status.waiting_until) == (None, None)
+        if not blocking:
+            close_letters(state, at)
+    assert state.dead_letters.close_letters(at, some(0)) == FreedKeys(1, 1)
+    assert blocked(state) == (None, None)
+
+
 def test_letters_hold_nothing_once_their_keys_continue(state: State, at: SharePartition) -> None:
     """The config counts from the next lease on."""
     configure(state, letters="hold")
