@@ -229,19 +229,26 @@ declare
     v_freed record;
 begin
     for v_freed in
-        select case when sharequeue_internal.wait_for(f) is distinct from sharequeue_internal.wait_for(g)
-                or f.archiving or f.letter then sharequeue_internal.wait_for(f) end as until,
-            range_agg(int8range(r."offset", r."offset" + 1)) as offsets
-        from unnest(p_heads) as g
-        cross join lateral (
-            select o.* from sharequeue.open_key_records o
-            where o.share_partition_id = p_id and o.key_hash = g.key_hash order by o."offset" limit 1) as f
+        with heads as materialized (
+            -- Once for each key and time: record by record, a key of n records would be read n times.
+            select h.key_hash, sharequeue_internal.wait_for(h) as wait, min(h."offset") as first
+            from unnest(p_heads) as h group by 1, 2
+        ), now_first as materialized (
+            select h.key_hash, h.wait, h.first, case when f.wait is distinct from h.wait or f.held then f.wait end as until
+            from heads h
+            cross join lateral (
+                select o."offset", sharequeue_internal.wait_for(o) as wait, o.archiving or o.letter as held
+                from sharequeue.open_key_records o
+                where o.share_partition_id = p_id and o.key_hash = h.key_hash order by o."offset" limit 1) as f
+            where f."offset" >= h.first
+        )
+        select n.until, range_agg(int8range(r."offset", r."offset" + 1)) as offsets
+        from now_first n
         cross join lateral (
             select o."offset" from sharequeue.open_key_records o
-            where o.share_partition_id = p_id and o.key_hash = g.key_hash and o."offset" > g."offset"
-                and o.until = sharequeue_internal.wait_for(g)) as r
-        where f."offset" >= g."offset"
-        group by 1
+            where o.share_partition_id = p_id and o.key_hash = n.key_hash and o."offset" > n.first and o.until = n.wait
+            offset 0) as r
+        group by n.until
     loop
         perform sharequeue_internal.set_wait(p_id, v_freed.offsets, v_freed.until);
     end loop;

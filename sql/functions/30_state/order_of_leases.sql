@@ -118,13 +118,16 @@ create or replace function sharequeue_internal.held_behind(p_id bigint, p_offset
 returns int8multirange
 language sql stable set enable_seqscan = off as $$
     select coalesce(range_agg(int8range(b."offset", b."offset" + 1)), '{}')
-    from sharequeue.open_key_records a
+    from (
+        select o.key_hash, min(o."offset") as first from sharequeue.open_key_records o
+        where o.share_partition_id = p_id and o."offset" >= coalesce(lower(p_offsets), 0)
+            and o."offset" < coalesce(upper(p_offsets), 9223372036854775807)
+            and p_offsets @> o."offset" and coalesce(o.until <= p_at, true) and o.key_hash is not null
+        group by o.key_hash
+    ) as a
     cross join lateral (
         select o."offset" from sharequeue.open_key_records o
-        where o.share_partition_id = p_id and o.key_hash = a.key_hash and o."offset" > a."offset" offset 0) as b
-    where a.share_partition_id = p_id and a."offset" >= coalesce(lower(p_offsets), 0)
-        and a."offset" < coalesce(upper(p_offsets), 9223372036854775807)
-        and p_offsets @> a."offset" and coalesce(a.until <= p_at, true)
+        where o.share_partition_id = p_id and o.key_hash = a.key_hash and o."offset" > a.first offset 0) as b
 $$;
 
 -- Returns how many fresh records a lease may have under order by key: none behind a record that is left out because of its key,
