@@ -50,6 +50,7 @@ class DeadLetters:
         *,
         letters_hold: bool = False,
         keys: Mapping[UUID | None, OffsetSet] | None = None,
+        now: float = 0.0,
     ) -> int:
         """ARCHIVING becomes ARCHIVED for the batch of that number; return its records, 0 if it is not open.
 
@@ -69,6 +70,8 @@ class DeadLetters:
             cause = "gap" if offset in gaps else record.cause or ""
             self.at.move(record, RecordState.ARCHIVED)
             self.at.outcomes[cause, record.delivery_count] += 1
+        if letters_hold:
+            order.let_wait(self.at, keys or {}, now)
         order.free(self.at)
         records = len(self.open)
         self.open = ()

@@ -303,7 +303,9 @@ class InMemoryShareGroups(Operations):
         policy = self._policy(at).order
         letters = self._groups[at.group_id].dead_letters[at.topic, at.partition]
         holds = policy is not None and policy.letters_hold and not dropped
-        return letters.close_batch(sequence, gaps, letters_hold=holds, keys=keys if policy else None)
+        return letters.close_batch(
+            sequence, gaps, letters_hold=holds, keys=keys if policy else None, now=self._seconds
+        )
 
     # Order by key
 

@@ -86,7 +86,11 @@ class Operations(Administration):
         moved = False
         asked = [o for o in sorted(found.records) if o >= found.spso and o in offsets]
         refused = _never_there(found, offsets, asked)
-        with order.letters_wait(found, self._seconds):
+        released = asked if execute and act == "release" else ()
+        with (
+            order.letters_wait(found, self._seconds),
+            order.stop_waiting(found, released, self._seconds),
+        ):
             for offset in asked:
                 record = found.records[offset]
                 does, reason = _plan(record, act, policy)

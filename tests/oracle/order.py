@@ -139,11 +139,30 @@ def letters_wait(at: InMemorySharePartition, now: float) -> Iterator[None]:
     let_wait(at, {r.reported.key_hash for r in new if r.reported}, now)
 
 
+@contextmanager
+def stop_waiting(at: InMemorySharePartition, released: Collection[int], now: float) -> Iterator[None]:
+    """An operator releases records here: those that have waited for one of them wait only as long as the first open
+    record of their key does now."""
+    firsts: dict[tuple[UUID, float], int] = {}
+    for offset in sorted(released):
+        record = at.records[offset]
+        key = record.reported.key_hash if record.reported else None
+        if key is not None and record.state is AVAILABLE and not record.deliverable(now):
+            firsts.setdefault((key, record.not_before or now), offset)
+    yield
+    for (key, wait), first in firsts.items():
+        head, *behind = holders_of(at, key, math.inf)
+        until = wait_behind(at, head)
+        for offset in behind if head >= first else ():
+            if offset in at.records and at.records[offset].not_before == wait:
+                at.records[offset].not_before = None if until == wait != math.inf else until
+
+
 def report(at: InMemorySharePartition, keys: Mapping[UUID | None, OffsetSet]) -> None:
     """A worker has said which keys records have that are open still."""
     for key, offsets in keys.items():
         for offset in offsets.iter_offsets():
-            if offset in at.records and at.records[offset].state in OPEN:
+            if offset >= at.spso and offset in at.records and at.records[offset].state in OPEN:
                 at.records[offset].reported = Reported(key)
 
 

@@ -249,8 +249,9 @@ class InFlightWindow:
             if offset < log_start and record.state is AVAILABLE:
                 self.move(record, ARCHIVED)
                 lost += 1
-            elif self.spso <= offset < log_start and record.state is ACQUIRED:
-                lost += 1
+            elif offset < log_start and record.state is ACQUIRED:
+                lost += offset >= self.spso
+                record.reported = None  # whatever becomes of it, it is not delivered again
         self.spso = log_start
         self.speo = max(self.speo, log_start)
         self.lost_records += lost
