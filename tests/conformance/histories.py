@@ -38,12 +38,17 @@ rolls = st.integers(0, 2**40)
 """Where a step's details come from: one number, because drawing each of them costs more than the step itself."""
 
 
+class EnoughError(Exception):
+    """The run has taken all of its steps."""
+
+
 class Machine(RuleBasedStateMachine):
     """One history. What it runs on, and what is counted, a subclass says."""
 
     sql: ClassVar[SqlSide]
     tally: ClassVar[Tally]
     ordered: ClassVar[bool] = False
+    most_steps: ClassVar[int | None] = None
 
     @initialize(roll=rolls)
     def start(self, roll: int) -> None:
@@ -59,6 +64,8 @@ class Machine(RuleBasedStateMachine):
         """One operation of members, or of others, its details drawn from one number."""
         if self.tally.found_at is None:
             self.tally.steps += 1
+            if self.most_steps is not None and self.tally.steps > self.most_steps:
+                raise EnoughError
         self.history.random.seed(roll)
         with self.finding():
             getattr(of or self.members, name)()
@@ -136,6 +143,12 @@ class OrderedMachine(Machine):
 
     ordered = True
 
+    @rule(roll=rolls)
+    def work(self, roll: int) -> None:
+        """A worker that obeys leases and acknowledges: with one lease at a time, drawn apart these seldom meet."""
+        self.acquire(roll)
+        self.step("acknowledge", roll + 1, of=self.order)
+
     @rule(roll=rolls, what=st.sampled_from(["acknowledge", "acknowledge", "let_keys_go"]))
     def keep_order(self, roll: int, what: str) -> None:
         """What only those do who know of order by key."""
@@ -162,14 +175,22 @@ class Run:
 
 
 def run_histories(
-    url: str, number: int, histories: int, before: Run | None = None, *, ordered: bool = False
+    url: str,
+    number: int,
+    histories: int,
+    before: Run | None = None,
+    *,
+    ordered: bool = False,
+    most_steps: int | None = None,
 ) -> Run:
     """So many histories from a seed, on a database of their own; ends at the first difference. What they did is added
-    to what those of the run before did, if one is given. ``ordered``: with groups in order by key."""
+    to what those of the run before did, if one is given. ``ordered``: with groups in order by key. ``most_steps``:
+    how many steps are taken at most."""
     sql, began = SqlSide(url, ordered=ordered), time.monotonic()
     tally, earlier = (before.tally, before.seconds) if before else (Tally(), 0.0)
     run = Run(number, tally, 0.0)
-    machine = type("Histories", (OrderedMachine if ordered else Machine,), {"sql": sql, "tally": tally})
+    own = {"sql": sql, "tally": tally, "most_steps": most_steps}
+    machine = type("Histories", (OrderedMachine if ordered else Machine,), own)
     try:
         run_state_machine_as_test(
             seed(number)(machine),
@@ -184,7 +205,8 @@ def run_histories(
             ),
         )
     except Exception as difference:
-        run.difference = tally.found or difference
+        enough = most_steps is not None and tally.steps > most_steps
+        run.difference = tally.found or (None if enough else difference)
     finally:
         sql.close()
     run.seconds = earlier + time.monotonic() - began

@@ -188,9 +188,9 @@ class History:
         """The key of each record of a share-partition."""
         return lambda offset: key_of(self.number, *place(at)[1:], offset)
 
-    def wait(self) -> datetime | None:
+    def wait(self, how_often: float = 0.25) -> datetime | None:
         """A time for what is released: mostly none, now and then one that has passed."""
-        if self.random.random() < 0.75:
+        if self.random.random() >= how_often:
             return None
         return self.memory.now() + timedelta(seconds=self.random.choice((-3.0, 0.25, 5.0, 12.000001, 40.0)))
 

@@ -98,7 +98,7 @@ class OrderSteps:
         return [drawn[0]] * records if self.random.random() < 0.2 else drawn
 
     def _send(self, lease: Held, sent: dict[int, int], keys: Keys) -> object:
-        at, request, wait = lease.at, self.history.request(), self.history.wait()
+        at, request, wait = lease.at, self.history.request(), self.history.wait(0.5)
         sets = {
             kind: OffsetSet.from_offsets([o for o, k in sent.items() if k == kind])
             for kind in (1, 2, 3, 0, HOLD)
