@@ -25,6 +25,7 @@ from sqlalchemy.exc import DBAPIError
 from sharequeue.database import Database
 from sharequeue.domain.errors import ShareError
 from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.record_bytes import offsets_by_key
 from sharequeue.domain.values import AcknowledgeType, Lease, LeaseOutput, LogSeen, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import (
@@ -47,6 +48,7 @@ from tests.fixtures.stack import LOCK_BOUNDS
 from tests.hostile import functions
 from tests.operation_calls import sane
 from tests.operations import OPERATIONS
+from tests.ordered import KEYS
 
 GROUPS, TOPICS, PARTITIONS = ("g0", "g1"), ("t0", "t1"), (0, 1, 2)
 GONE = "gone"
@@ -59,6 +61,9 @@ CONFIGS: dict[str, str | int] = {
     "sharequeue.circuit.breaker.open.ms": 50,
     "errors.deadletterqueue.topic.name": "dlq.letters",
     "share.record.lock.duration.ms": 1000,
+    "sharequeue.order": "key",
+    "sharequeue.order.on.dead.letter": "hold",
+    "sharequeue.order.max.open.keys": 2,
 }
 DETECTED_AFTER = "20ms"
 """A deadlock is looked for after so long a wait; by default a second, which would hide most of them."""
@@ -145,6 +150,24 @@ class Actor:
         halves = {ACCEPT: lease.offsets & before}
         halves[kind] = halves.get(kind, EMPTY) | (lease.offsets - before)
         return {k: offsets for k, offsets in halves.items() if offsets}
+
+    def acknowledgement(self, lease: Lease, outputs: tuple[LeaseOutput, ...] = ()) -> LeaseAcknowledgement:
+        """An outcome for each record of a lease; mostly with the keys of what is not accepted, some of it held."""
+        outcomes = self.offset_set(lease)
+        if self.roll.random() < 0.3:
+            return LeaseAcknowledgement(lease, outcomes, outputs)
+        left = lease.offsets - outcomes.get(ACCEPT, EMPTY)
+        keys = offsets_by_key((offset, KEYS[offset % len(KEYS)]) for offset in left.iter_offsets())
+        held = OffsetSet.of((self.roll.randint(0, lease.offsets.end), lease.offsets.end + 1))
+        holds = (left & held) - keys.get(None, EMPTY)
+        return LeaseAcknowledgement(
+            lease,
+            {kind: offsets - holds for kind, offsets in outcomes.items()},
+            outputs,
+            backoff=self.roll.random() < 0.3,
+            holds=holds,
+            keys=keys,
+        )
 
     def held(self) -> Lease | None:
         return self.leases.pop(self.roll.randrange(len(self.leases))) if self.leases else None
@@ -239,9 +262,9 @@ class Actor:
     def acknowledge(self) -> None:
         if lease := self.held():
             outputs = (
-                [LeaseOutput("sink", f"/{uuid4()}", len(lease.offsets))] if self.roll.random() < 0.5 else []
+                (LeaseOutput("sink", f"/{uuid4()}", len(lease.offsets)),) if self.roll.random() < 0.5 else ()
             )
-            single.acknowledge(self.state, lease, self.offset_set(lease), outputs=outputs)
+            self.state.acknowledge([self.acknowledgement(lease, outputs)])
 
     def fetch(self) -> None:
         if lease := self.held():
@@ -270,10 +293,9 @@ class Actor:
         )
         taken = self.state.acquire(at, self.member, None, self.roll.randint(1, 100), parts=3).leases
         self.state.renew(taken)
+        self.state.blocked_keys(group, [lease.token for lease in taken])
         half = len(taken) // 2
-        self.state.acknowledge(
-            [LeaseAcknowledgement(lease, self.offset_set(lease)) for lease in taken[:half]]
-        )
+        self.state.acknowledge([self.acknowledgement(lease) for lease in taken[:half]])
         self.state.release(taken[half:])
 
     def several(self) -> None:
@@ -314,7 +336,13 @@ class Actor:
         if letters is not None:
             if self.roll.random() < 0.2:
                 self.state.dead_letters.hold(at, "a test")
-            self.state.dead_letters.close(at, letters.sequence)
+            keys = None
+            if self.roll.random() < 0.7:
+                offsets = OffsetSet.union(letter.offsets for letter in letters.letters)
+                keys = offsets_by_key((offset, KEYS[offset % len(KEYS)]) for offset in offsets.iter_offsets())
+            self.state.dead_letters.close(at, letters.sequence, keys=keys)
+        if self.roll.random() < 0.3:
+            self.state.dead_letters.close_letters(at, OffsetSet.of((0, self.roll.randint(1, 2000))))
 
     def compact(self) -> None:
         compaction, group = uuid4(), self.drawn_group
@@ -329,7 +357,7 @@ class Actor:
     # Operators -----------------------------------------------------------------------------------------------------
 
     def configure(self) -> None:
-        names = self.roll.sample(sorted(CONFIGS), 2)
+        names = self.roll.sample(sorted(CONFIGS), 3)
         changes: dict[str, str | int | bool | None] = {
             name: CONFIGS[name] if self.roll.random() < 0.7 else None for name in names
         }
