@@ -1,22 +1,31 @@
 """The plans of the hot statements: what an operation reads does not grow with what there is.
 
-With 10,000 share-partitions, 100,000 rows in flight, 70,000 leases and 100,000 remembered answers, Postgres counts
-what each operation read: no table from end to end, and only a bounded number of rows by index. Counted
-(pg_stat_xact_*), not explained: that is what was executed, in every nested function, with the plans of the first
-calls and with the generic ones that PL/pgSQL goes over to after five.
+With 10,000 share-partitions, 100,000 rows in flight, 70,000 leases, 100,000 remembered answers and 100,000 open
+records whose keys are known, Postgres counts what each operation read: no table from end to end, and only a bounded
+number of rows by index. Counted (pg_stat_xact_*), not explained: that is what was executed, in every nested function,
+with the plans of the first calls and with the generic ones that PL/pgSQL goes over to after five.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
+from sharequeue.database.pool import Joined
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.record_bytes import offsets_by_key
+from sharequeue.domain.values import Acknowledged, AcknowledgeType, SharePartition
 from sharequeue.local.stack import StackInfo
+from sharequeue.state import State
+from sharequeue.state.calls import LeaseAcknowledgement
+from tests import single
 
 CALLS = 8
 """More than the five after which PL/pgSQL may take the generic plan."""
@@ -69,6 +78,23 @@ insert into sharequeue.lease_outputs (lease_id, sink, group_id, topic, partition
     acknowledged_at)
 select -share_partition_id, 'sink-exceptions', group_id, topic, partition, 'id', '/exceptions', 1, clock_timestamp()
 from sharequeue.share_partitions;
+insert into sharequeue.group_configs select 'group-' || g, c.name, c.value
+from generate_series(950, 999) g,
+    (values ('sharequeue.order', 'key'), ('sharequeue.order.on.dead.letter', 'hold')) as c (name, value);
+create temporary table ordered on commit drop as
+select share_partition_id from sharequeue.share_partitions where cast(substr(group_id, 7) as integer) >= 950;
+alter table sharequeue.open_key_records disable trigger user;
+insert into sharequeue.open_key_records (share_partition_id, "offset", key_hash, since, archiving)
+select share_partition_id, 200 + k, cast(md5(cast(mod(k, 4) as text)) as uuid), clock_timestamp(), k >= 100
+from ordered, generate_series(0, 199) k;
+alter table sharequeue.open_key_records enable trigger user;
+delete from sharequeue.leases where share_partition_id in (table ordered);
+delete from sharequeue.in_flight_batches where share_partition_id in (table ordered) and first_offset < 200;
+update sharequeue.in_flight_batches set state = 2, lease_id = null
+where share_partition_id in (table ordered) and state = 1;
+update sharequeue.share_partitions set spso = 200, delivery_complete_count = 600, next_expiry = null, open_keys = 4,
+    open_key_records = 200, keys_unknown = false
+where share_partition_id in (table ordered);
 insert into sharequeue.requests (request_key, operation, result, finished_at)
 select gen_random_uuid(), 'acquire', '[]', clock_timestamp() - interval '1 minute' + i * interval '1 microsecond'
 from generate_series(1, 100000) i;
@@ -125,14 +151,17 @@ def loaded(request: pytest.FixtureRequest, stack: StackInfo) -> Iterator[Databas
 
 
 @contextmanager
-def _bounded(connection: sa.Connection, calls: int, most: int) -> Iterator[None]:
+def _bounded(connection: sa.Connection, calls: int, most: int, *, undone: bool = True) -> Iterator[None]:
     """What the block does reads no table from end to end, and a call at most so many rows of any by index; then it
-    is undone."""
+    is undone, if not told otherwise."""
     savepoint = connection.begin_nested()
     before = _read(connection)
     yield
     after = _read(connection)
-    savepoint.rollback()
+    if undone:
+        savepoint.rollback()
+    else:
+        savepoint.commit()
     read = {
         name: tuple(now - then for now, then in zip(counts, before.get(name, (0, 0)), strict=True))
         for name, counts in after.items()
@@ -192,3 +221,72 @@ def test_release_reads_what_the_member_holds(loaded: Database) -> None:
         for number in range(4, 9):
             released = connection.exec_driver_sql(f"select sharequeue.release('group-9', 'member-{number}')")
             assert released.scalar() == 1000
+
+
+def test_order_by_key_reads_the_open_keys_of_its_share_partition(loaded: Database) -> None:
+    """Of 100,000 rows each operation reads those of one share-partition, 200 of four keys, a dozen times at most, and
+    who looks at a group, or checks it, those of the group, 2,000."""
+    accept, release, reject = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
+    released, rejected, held = OffsetSet.of((200, 210)), OffsetSet.of((210, 220)), OffsetSet.of((220, 300))
+    with loaded.transaction() as connection:
+        state = State(Joined(connection))
+
+        @contextmanager
+        def few(most: int = 12 * 200) -> Iterator[None]:
+            with _bounded(connection, 1, most, undone=False):
+                yield
+
+        for number in range(CALLS):
+            at = SharePartition("group-957", "topic", number)
+            with _bounded(connection, 1, 12 * 200):
+                assert single.acquire(state, at, "m", None, 300, leave_out=OffsetSet.of((200, 300)))
+            with few():
+                lease = single.acquire(state, at, "m", None, 300)
+            assert lease is not None
+            assert lease.offsets == OffsetSet.of((200, 300), (1000, 1200))
+            with few():
+                assert state.blocked_keys(at.group_id, [lease.token])[lease.token].hashes == []
+            with few():
+                (result,) = state.acknowledge(
+                    [
+                        LeaseAcknowledgement(
+                            lease,
+                            {accept: OffsetSet.of((1000, 1200)), release: released, reject: rejected},
+                            not_before=state.now() + timedelta(hours=1),
+                            holds=held,
+                            keys=_keys(200, 300),
+                        )
+                    ]
+                )
+            assert isinstance(result, Acknowledged)
+            with few():
+                batch = state.dead_letters.open(at, 50)
+            assert batch is not None
+            with few():
+                assert state.dead_letters.close(at, batch.sequence, keys=_keys(210, 220)) == 50
+            letters = OffsetSet.of((210, 340))
+            with few():
+                would = state.dead_letters.close_letters(at, letters, execute=False)
+            with few():
+                assert state.dead_letters.close_letters(at, letters) == would
+            with few():
+                assert state.figures.one(at) is not None
+            with few(12 * 2_000):
+                assert len(state.figures.open_keys(at.group_id, 20)) == 20
+            with few():
+                single.observe(state, at, "id", 205, 2_000_000, 2_000_000)
+            with few():
+                state.administration.force_release(at, OffsetSet.of((205, 208)), execute=True)
+            with few():
+                again = single.acquire(state, at, "m", None, 300)
+            assert again is not None
+            with few():
+                state.release([again])
+        with few(12 * 2_000):
+            assert state.figures.verify("group-957") == []
+        connection.rollback()
+
+
+def _keys(first: int, end: int) -> dict[UUID | None, OffsetSet]:
+    """Return offsets by their keys, as they are in the rows above."""
+    return offsets_by_key((offset, str(offset % 4).encode()) for offset in range(first, end))
