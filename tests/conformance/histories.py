@@ -145,9 +145,12 @@ class OrderedMachine(Machine):
 
     @rule(roll=rolls)
     def work(self, roll: int) -> None:
-        """A worker that obeys leases and acknowledges: with one lease at a time, drawn apart these seldom meet."""
+        """A worker that obeys leases and acknowledges, and now and then the service writes dead letters: with one
+        lease at a time, drawn apart these seldom meet."""
         self.acquire(roll)
         self.step("acknowledge", roll + 1, of=self.order)
+        if roll % 4 == 0:
+            self.step("dead_letters", roll + 2)
 
     @rule(roll=rolls, what=st.sampled_from(["acknowledge", "acknowledge", "let_keys_go"]))
     def keep_order(self, roll: int, what: str) -> None:
