@@ -164,13 +164,18 @@ class Administration:
             return
         found.log_end, found.last_stable_offset = log_end, last_stable_offset
         self._settle(found)
-        found.advance_log_start(log_start)
+        self._advance_log_start(found, log_start)
 
     def advance_log_start(self, at: SharePartition, log_start: int) -> int:
         """The log now starts here (R-LS); return how many records were lost, unprocessed."""
         found = self._find(at)
         self._settle(found)
-        return found.advance_log_start(log_start)
+        return self._advance_log_start(found, log_start)
+
+    def _advance_log_start(self, found: InMemorySharePartition, log_start: int) -> int:
+        gone = [o for o in found.records if o < log_start] if log_start > found.spso else []
+        with order.stop_waiting(found, gone, self._seconds):
+            return found.advance_log_start(log_start)
 
     # Offsets, by hand
 

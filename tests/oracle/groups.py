@@ -106,9 +106,10 @@ class InMemoryShareGroups(Operations):
             raise InvalidRequest(f"a lock lasts {least} to {longest} ms, not {lock_duration_ms}")
         self._settle(found)
         policy = self._policy(at)
-        order.forget_keys(found, policy)
+        if self.paused_by_hand(at) is None:
+            order.forget_keys(found, policy, self._seconds)
         if log_start is not None and log_start > found.next_fetch_offset(self._seconds):
-            found.advance_log_start(log_start)
+            self._advance_log_start(found, log_start)
         most, probe = found.allowed(max_records, policy, self._seconds)
         if most == 0 or self.paused_by_hand(at) is not None:
             return Acquired((), None, 0, found.state_epoch)

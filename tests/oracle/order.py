@@ -140,21 +140,21 @@ def letters_wait(at: InMemorySharePartition, now: float) -> Iterator[None]:
 
 
 @contextmanager
-def stop_waiting(at: InMemorySharePartition, released: Collection[int], now: float) -> Iterator[None]:
-    """An operator releases records here: those that have waited for one of them wait only as long as the first open
-    record of their key does now."""
+def stop_waiting(at: InMemorySharePartition, gone: Collection[int], now: float) -> Iterator[None]:
+    """An operator releases records here, or the log start passes them: those that have waited for one of them wait
+    only as long as the first open record of their key does then."""
     firsts: dict[tuple[UUID, float], int] = {}
-    for offset in sorted(released):
+    for offset in sorted(gone):
         record = at.records[offset]
         key = record.reported.key_hash if record.reported else None
         if key is not None and record.state is AVAILABLE and not record.deliverable(now):
             firsts.setdefault((key, record.not_before or now), offset)
     yield
     for (key, wait), first in firsts.items():
-        head, *behind = holders_of(at, key, math.inf)
-        until = wait_behind(at, head)
-        for offset in behind if head >= first else ():
-            if offset in at.records and at.records[offset].not_before == wait:
+        holders = holders_of(at, key, math.inf)
+        until = wait_behind(at, holders[0]) if holders else None
+        for offset in holders if holders and holders[0] >= first else ():
+            if offset > first and offset in at.records and at.records[offset].not_before == wait:
                 at.records[offset].not_before = None if until == wait != math.inf else until
 
 
@@ -189,9 +189,15 @@ def let_go(at: InMemorySharePartition, letters: Collection[int]) -> tuple[int, i
     return len(keys), waited
 
 
-def forget_keys(at: InMemorySharePartition, policy: Policy) -> None:
+def forget_keys(at: InMemorySharePartition, policy: Policy, now: float) -> None:
     """The group is not ordered, or letters do not hold any more: what was kept for that is gone."""
     if policy.order is None:
+        firsts: set[UUID | None] = set()
+        for offset, key in sorted(known_open(at).items()):
+            record = at.records.get(offset)
+            if key in firsts and record is not None and not record.deliverable(now):
+                record.not_before = None
+            firsts |= {key} - {None}
         for record in at.records.values():
             record.reported = None
     if policy.order is None or not policy.order.letters_hold:
