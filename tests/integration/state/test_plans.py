@@ -1,6 +1,6 @@
 """The plans of the hot statements: what an operation reads does not grow with what there is.
 
-With 10,000 share-partitions, 100,000 rows in flight, 70,000 leases, 100,000 remembered answers and 100,000 open
+With 10,000 share-partitions, 99,000 rows in flight, 70,000 leases, 100,000 remembered answers and 100,000 open
 records whose keys are known, Postgres counts what each operation read: no table from end to end, and only a bounded
 number of rows by index. Counted (pg_stat_xact_*), not explained: that is what was executed, in every nested function,
 with the plans of the first calls and with the generic ones that PL/pgSQL goes over to after five.
@@ -20,7 +20,7 @@ from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
 from sharequeue.database.pool import Joined
 from sharequeue.domain.offsets import OffsetSet
-from sharequeue.domain.record_bytes import offsets_by_key
+from sharequeue.domain.record_bytes import key_hash
 from sharequeue.domain.values import Acknowledged, AcknowledgeType, SharePartition
 from sharequeue.local.stack import StackInfo
 from sharequeue.state import State
@@ -33,6 +33,7 @@ CALLS = 8
 OF_ONE_ROW = {
     "clock_offset",
     "service_beat",
+    "service_replicas",
     "service_run",
     "journal_counted",
     "authorizer",
@@ -85,14 +86,14 @@ create temporary table ordered on commit drop as
 select share_partition_id from sharequeue.share_partitions where cast(substr(group_id, 7) as integer) >= 950;
 alter table sharequeue.open_key_records disable trigger user;
 insert into sharequeue.open_key_records (share_partition_id, "offset", key_hash, since, archiving)
-select share_partition_id, 200 + k, cast(md5(cast(mod(k, 4) as text)) as uuid), clock_timestamp(), k >= 100
+select share_partition_id, 200 + k, cast(md5('k') as uuid), clock_timestamp(), k >= 100
 from ordered, generate_series(0, 199) k;
 alter table sharequeue.open_key_records enable trigger user;
 delete from sharequeue.leases where share_partition_id in (table ordered);
 delete from sharequeue.in_flight_batches where share_partition_id in (table ordered) and first_offset < 200;
 update sharequeue.in_flight_batches set state = 2, lease_id = null
 where share_partition_id in (table ordered) and state = 1;
-update sharequeue.share_partitions set spso = 200, delivery_complete_count = 600, next_expiry = null, open_keys = 4,
+update sharequeue.share_partitions set spso = 200, delivery_complete_count = 600, next_expiry = null, open_keys = 1,
     open_key_records = 200, keys_unknown = false
 where share_partition_id in (table ordered);
 insert into sharequeue.requests (request_key, operation, result, finished_at)
@@ -140,7 +141,7 @@ def loaded(request: pytest.FixtureRequest, stack: StackInfo) -> Iterator[Databas
             if request.param == "analyzed":
                 connection.exec_driver_sql("analyze")
         assert (
-            opened.rows(sa.text("select count(*) as n from sharequeue.in_flight_batches"))[0]["n"] == 100_000
+            opened.rows(sa.text("select count(*) as n from sharequeue.in_flight_batches"))[0]["n"] == 99_000
         )
         yield opened
     finally:
@@ -167,9 +168,9 @@ def _bounded(connection: sa.Connection, calls: int, most: int, *, undone: bool =
         for name, counts in after.items()
     }
     scanned = {name: scans for name, (scans, _) in read.items() if scans and name not in OF_ONE_ROW}
-    assert scanned == {}, "read from end to end"
+    assert scanned == {}, f"read from end to end: {scanned}"
     fetched = {name: rows / calls for name, (_, rows) in read.items() if rows / calls > most}
-    assert fetched == {}, "rows by index, per call"
+    assert fetched == {}, f"rows by index, per call: {fetched}"
 
 
 def _read(connection: sa.Connection) -> dict[str, tuple[int, int]]:
@@ -224,28 +225,28 @@ def test_release_reads_what_the_member_holds(loaded: Database) -> None:
 
 
 def test_order_by_key_reads_the_open_keys_of_its_share_partition(loaded: Database) -> None:
-    """Of 100,000 rows each operation reads those of one share-partition, 200 of four keys, a dozen times at most, and
-    who looks at a group, or checks it, those of the group, 2,000."""
+    """Of 100,000 rows each operation reads those of one share-partition, 200 of one key, three times at most, and who
+    looks at a group those of the group, 2,000."""
     accept, release, reject = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
     released, rejected, held = OffsetSet.of((200, 210)), OffsetSet.of((210, 220)), OffsetSet.of((220, 300))
     with loaded.transaction() as connection:
         state = State(Joined(connection))
 
         @contextmanager
-        def few(most: int = 12 * 200) -> Iterator[None]:
+        def few(most: int = 3 * 200) -> Iterator[None]:
             with _bounded(connection, 1, most, undone=False):
                 yield
 
         for number in range(CALLS):
             at = SharePartition("group-957", "topic", number)
-            with _bounded(connection, 1, 12 * 200):
+            with _bounded(connection, 1, 3 * 200):
                 assert single.acquire(state, at, "m", None, 300, leave_out=OffsetSet.of((200, 300)))
             with few():
                 lease = single.acquire(state, at, "m", None, 300)
             assert lease is not None
             assert lease.offsets == OffsetSet.of((200, 300), (1000, 1200))
             with few():
-                assert state.blocked_keys(at.group_id, [lease.token])[lease.token].hashes == []
+                assert len(state.blocked_keys(at.group_id, [lease.token])[lease.token].hashes) == 1
             with few():
                 (result,) = state.acknowledge(
                     [
@@ -271,8 +272,8 @@ def test_order_by_key_reads_the_open_keys_of_its_share_partition(loaded: Databas
                 assert state.dead_letters.close_letters(at, letters) == would
             with few():
                 assert state.figures.one(at) is not None
-            with few(12 * 2_000):
-                assert len(state.figures.open_keys(at.group_id, 20)) == 20
+            with few(3 * 2_000):
+                assert len(state.figures.open_keys(at.group_id, 20)) == 10
             with few():
                 single.observe(state, at, "id", 205, 2_000_000, 2_000_000)
             with few():
@@ -282,11 +283,9 @@ def test_order_by_key_reads_the_open_keys_of_its_share_partition(loaded: Databas
             assert again is not None
             with few():
                 state.release([again])
-        with few(12 * 2_000):
-            assert state.figures.verify("group-957") == []
         connection.rollback()
 
 
 def _keys(first: int, end: int) -> dict[UUID | None, OffsetSet]:
-    """Return offsets by their keys, as they are in the rows above."""
-    return offsets_by_key((offset, str(offset % 4).encode()) for offset in range(first, end))
+    """Return offsets by their key, the one that all rows above have."""
+    return {key_hash(b"k"): OffsetSet.of((first, end))}
