@@ -87,7 +87,7 @@ class Acknowledgement:
             self._renew(before)
             raise
         held = self._judge_holds(holds)
-        self._count_in_circuit()
+        self._count_in_circuit(held)
         for offset, kind in self.outcomes.items():
             self._answer(self.at.records[offset], kind)
         for offset in held.iter_offsets():
@@ -102,14 +102,16 @@ class Acknowledgement:
         self.at.advance_spso()
         return Acknowledged(spso=self.at.spso, lag=self.at.lag, **self.did)
 
-    def _count_in_circuit(self) -> None:
+    def _count_in_circuit(self, held: OffsetSet) -> None:
         """The circuit breaker hears of it before it takes effect; a gap is no record, a renewal no outcome."""
         counts = {
-            kind: [o for o, k in self.outcomes.items() if k is kind] for kind in (ACCEPT, RELEASE, REJECT)
+            kind: [o for o, k in self.outcomes.items() if k is kind]
+            for kind in (ACCEPT, RELEASE, REJECT, GAP)
         }
         failed = counts[RELEASE] + counts[REJECT]
         wait = self.at.count_in_circuit(
-            counts[ACCEPT] + failed, failed, counts[RELEASE], self.policy, self.now
+            *(counts[ACCEPT] + failed, failed, counts[RELEASE], [*counts[GAP], *held.iter_offsets()]),
+            *(self.policy, self.now),
         )
         latest = max((t for t in (wait, self.not_before) if t is not None), default=self.now)
         self.not_before = latest if latest > self.now else None

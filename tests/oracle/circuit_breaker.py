@@ -3,7 +3,8 @@
 More than a set share of the last records failed: nothing is leased for a while, then one small lease as a probe. If
 no more than the set share of it fails, leasing goes on; else it stops as long again. What comes back from a probe
 has its delivery back, and what comes back with the acknowledgement by which a probe fails is not in the next one.
-What a probe still holds when it has failed is like any lease from before: its acknowledgements say nothing new.
+What a probe still holds when it has failed is like any lease from before: its acknowledgements say nothing new. Gaps
+and held records say nothing at all: the others of the probe decide, and if there are none, the next probe.
 """
 
 from __future__ import annotations
@@ -59,15 +60,24 @@ class CircuitBreaker:
         return self.probe & set(returning) if self.state == "probing" else set()
 
     def counts(
-        self, policy: BreakerPolicy, acknowledged: Collection[int], failed: Collection[int], now: float
+        self,
+        policy: BreakerPolicy,
+        acknowledged: Collection[int],
+        failed: Collection[int],
+        silent: Collection[int],
+        now: float,
     ) -> float | None:
-        """Records were acknowledged, or their lock ended without an acknowledgement; some of them failed.
+        """Records were acknowledged, or their lock ended without an acknowledgement; some of them failed. The
+        ``silent`` ones neither succeeded nor failed.
 
         Return before when what comes back with them is not to be delivered; None if that does not matter.
         """
         if self.state == "closed":
-            self._window(policy, len(acknowledged), len(failed), now)
-        elif self.state == "probing" and self.probe & set(acknowledged):
+            if acknowledged:
+                self._window(policy, len(acknowledged), len(failed), now)
+        elif self.state == "probing" and self.probe & {*acknowledged, *silent}:
+            self.probe_records -= len(self.probe & set(silent))
+            self.probe -= set(silent)
             return self._judge_probe(policy, set(acknowledged), set(failed), now)
         return None
 
@@ -92,7 +102,7 @@ class CircuitBreaker:
             self._open(policy, reason, now)
             return whole_second(now + 2 * policy.open_seconds)
         self.probe -= acknowledged
-        if not self.probe:
+        if not self.probe and self.probe_records:
             self._go("closed")
             self.acknowledged = self.failed = 0.0
             self.retry_at = self.reason = None

@@ -36,18 +36,19 @@ class InMemorySharePartition(InFlightWindow):
         acknowledged: Collection[int],
         failed: Collection[int],
         returning: Collection[int],
+        silent: Collection[int],
         policy: Policy,
         now: float,
     ) -> float | None:
         """What outcomes mean to the circuit breaker, before they take effect; return before when what comes back
         is not to be delivered. A record that comes back from a probe has its delivery back already."""
-        if policy.breaker is None or not acknowledged:
+        if policy.breaker is None or not (acknowledged or silent):
             return None
         if self.circuit is None:
             self.circuit = CircuitBreaker()
         for offset in self.circuit.refunds(returning):
             self.records[offset].delivery_count -= 1
-        return self.circuit.counts(policy.breaker, acknowledged, failed, now)
+        return self.circuit.counts(policy.breaker, acknowledged, failed, silent, now)
 
     # Deliveries that end without an acknowledgement
 
@@ -131,7 +132,7 @@ class InMemorySharePartition(InFlightWindow):
     def _end_unanswered(self, lease_id: int, policy: Policy, now: float) -> int:
         held = self._held_under(lease_id)
         live = [offset for offset in held if offset >= self.spso]
-        not_before = self.count_in_circuit(live, live, live, policy, now)
+        not_before = self.count_in_circuit(live, live, live, (), policy, now)
         self._let_go_overtaken(held)
         if self.leases[lease_id].redelivery == "fan_out":
             self._suspect([self.records[offset] for offset in live], len(held) > 1, policy, not_before)

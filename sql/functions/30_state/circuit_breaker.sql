@@ -55,11 +55,11 @@ language sql volatile as $$
 $$;
 
 -- Counts records that were acknowledged, or whose lock ended without an acknowledgement: p_failed of them failed, p_returning
--- are delivered again. Call it before their state changes. Returns the time until which records of a failed probe must wait;
+-- are delivered again. p_silent neither succeeded nor failed. Call it before their state changes. Returns the time until which records of a failed probe must wait;
 -- null otherwise.
 create or replace function sharequeue_internal.circuit_counts(
     p_id bigint, p_settings sharequeue.group_settings, p_acknowledged int8multirange, p_failed int8multirange,
-    p_returning int8multirange, p_at timestamptz
+    p_returning int8multirange, p_silent int8multirange, p_at timestamptz
 ) returns timestamptz
 language plpgsql volatile as $$
 declare
@@ -71,11 +71,13 @@ declare
     v_kept double precision;
     v_probed bigint;
 begin
-    if v_acknowledged = 0 then
+    if v_acknowledged = 0 and isempty(p_silent) then
         return null;
     end if;
     select * into v_circuit from sharequeue.circuit_breakers where share_partition_id = p_id;
-    if not found then
+    if v_acknowledged = 0 and v_circuit.state is distinct from 'probing' then
+        return null;
+    elsif not found then
         insert into sharequeue.circuit_breakers (share_partition_id) values (p_id) returning * into v_circuit;
     end if;
     if v_circuit.state = 'closed' then
@@ -94,9 +96,11 @@ begin
         return null;
     end if;
     -- Records that were leased before the breaker opened do not count again.
-    if v_circuit.state = 'open' or not v_circuit.probe && p_acknowledged then
+    if v_circuit.state = 'open' or not v_circuit.probe && (p_acknowledged + p_silent) then
         return null;
     end if;
+    v_circuit.probe_records := v_circuit.probe_records - sharequeue.records(p_silent * v_circuit.probe);
+    v_circuit.probe := v_circuit.probe - p_silent;
     perform sharequeue_internal.refund(p_id, p_returning * v_circuit.probe);
     v_probed := sharequeue.records(p_failed * v_circuit.probe) + v_circuit.probe_failed;
     if v_probed > v_share * v_circuit.probe_records then
@@ -105,12 +109,13 @@ begin
         return date_trunc('second', p_at + 2 * p_settings.breaker_open_ms * interval '1 millisecond'
             + interval '999999 microseconds');
     end if;
-    if v_circuit.probe <@ p_acknowledged then
+    if v_circuit.probe <@ p_acknowledged and v_circuit.probe_records > 0 then
         update sharequeue.circuit_breakers
         set state = 'closed', records = 0, failed = 0, opened_at = null, retry_at = null, reason = null, probe = '{}'
         where share_partition_id = p_id;
     else
-        update sharequeue.circuit_breakers set probe = probe - p_acknowledged, probe_failed = v_probed
+        update sharequeue.circuit_breakers
+        set probe = v_circuit.probe - p_acknowledged, probe_records = v_circuit.probe_records, probe_failed = v_probed
         where share_partition_id = p_id;
     end if;
     return null;
@@ -129,7 +134,7 @@ language sql volatile as $$
     where share_partition_id = p_id
 $$;
 
--- Counts an acknowledgement. Gaps are not records, and do not count.
+-- Counts an acknowledgement.
 create or replace function sharequeue_internal.circuit_acknowledgements(
     p_id bigint, p_settings sharequeue.group_settings, p_acknowledgements sharequeue.acknowledgements, p_asked int8multirange,
     p_at timestamptz
@@ -137,7 +142,8 @@ create or replace function sharequeue_internal.circuit_acknowledgements(
 language sql volatile as $$
     select sharequeue_internal.circuit_counts(p_id, p_settings,
         ((p_acknowledgements).accept + (p_acknowledgements).release + (p_acknowledgements).reject) * p_asked,
-        ((p_acknowledgements).release + (p_acknowledgements).reject) * p_asked, (p_acknowledgements).release * p_asked, p_at)
+        ((p_acknowledgements).release + (p_acknowledgements).reject) * p_asked, (p_acknowledgements).release * p_asked,
+        ((p_acknowledgements).gap + (p_acknowledgements).hold) * p_asked, p_at)
 $$;
 
 -- Counts a lease that ended without an acknowledgement: all its records failed, and are delivered again.
@@ -154,7 +160,7 @@ begin
             select spso from sharequeue.share_partitions where share_partition_id = p_id), null))
     into v_offsets from sharequeue.in_flight_batches f where f.lease_id = p_lease_id;
     return sharequeue_internal.circuit_counts(
-        p_id, v_settings, v_offsets, v_offsets, v_offsets, sharequeue.clock());
+        p_id, v_settings, v_offsets, v_offsets, v_offsets, '{}', sharequeue.clock());
 end
 $$;
 

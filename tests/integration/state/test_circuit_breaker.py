@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
 
-from sharequeue.domain.offsets import OffsetSet
-from sharequeue.domain.values import AcknowledgeType, SharePartition
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import Acknowledged, AcknowledgeType, Lease, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.state import State
+from sharequeue.state.calls import LeaseAcknowledgement
 from sharequeue.state.rows import Redelivery
 from tests import single
 from tests.integration.state.state_calls import journal_differs, take
 from tests.waiting import pass_time
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
+GAP = AcknowledgeType.GAP
 BREAKER = {
     "sharequeue.circuit.breaker.failure.percent": 50,
     "sharequeue.circuit.breaker.min.records": 10,
@@ -206,3 +209,34 @@ def test_a_probe_that_nobody_holds_is_given_again(state: State, at: SharePartiti
     probe = take(state, at)
     state.administration.force_release(at, probe.offsets, execute=True)
     assert take(state, at).offsets == probe.offsets
+
+
+@pytest.mark.parametrize("kind", ["gap", "held"])
+def test_a_probe_is_judged_by_what_succeeded_or_failed(state: State, at: SharePartition, kind: str) -> None:
+    """Not by the marker of a transaction, nor by a record that waits for another one of its key: they do not keep the
+    breaker open. If there is nothing else in it, the next probe is given at once."""
+    alter_group_configs(state.database, at.group_id, {"sharequeue.order": "key"})
+
+    def acknowledge(lease: Lease, silent: int, outcome: AcknowledgeType = ACCEPT) -> None:
+        """All but the last records have this outcome."""
+        offsets = list(lease.offsets.iter_offsets())
+        told = len(offsets) - silent
+        said, unsaid = OffsetSet.from_offsets(offsets[:told]), OffsetSet.from_offsets(offsets[told:])
+        outcomes = {outcome: said, GAP: unsaid} if kind == "gap" else {outcome: said}
+        holds = unsaid if kind == "held" else EMPTY
+        named = holds | (said if outcome == RELEASE else EMPTY)
+        keys: dict[UUID | None, OffsetSet] = {
+            UUID(int=offset + 1): OffsetSet.of((offset, offset + 1)) for offset in named.iter_offsets()
+        }
+        (result,) = state.acknowledge([LeaseAcknowledgement(lease, outcomes, holds=holds, keys=keys)])
+        assert isinstance(result, Acknowledged)
+
+    acknowledge(take(state, at), 0, RELEASE)
+    pass_time(state.database, 61)
+    acknowledge(take(state, at), 3)
+    probe = take(state, at)
+    assert probe.offsets.count == 3
+    acknowledge(probe, 1)
+    assert take(state, at, 5).offsets.count == 5
+    assert state.figures.verify() == []
+    assert journal_differs(state) == []
