@@ -227,10 +227,9 @@ class Books:
 
     def _lag(self, at: At, partition: Partition, lag: int) -> None:
         least, most = self.completed(partition)
-        assert partition.log_end is not None
-        whole = partition.log_end - partition.spso
-        if not max(0, whole - most) <= lag <= max(0, whole - least):
-            self._fault(f"lag {lag}, not {whole - most} to {whole - least}", at)
+        wholes = [end - partition.spso for end, _ in partition.logs]
+        if not any(max(0, whole - most) <= lag <= max(0, whole - least) for whole in wholes):
+            self._fault(f"lag {lag}, not of {wholes} without {least} to {most}", at)
 
     # Operations.
 
@@ -238,7 +237,7 @@ class Books:
         old = self.partitions.get(at)
         self.partitions[at] = Partition(start, topic_id, start)
         if old is not None and old.topic_id == topic_id:
-            self.partitions[at].log_end, self.partitions[at].stable = old.log_end, old.stable
+            self.partitions[at].logs = set(old.logs)
         if old is not None:
             self.partitions[at].replaced = (old.replaced | {old.topic_id}) - {topic_id}
 
@@ -284,7 +283,10 @@ class Books:
             return
         if partition.status != "active":
             return
-        partition.log_end, partition.stable = a["p_log_end"], a["p_last_stable_offset"]
+        phase, until = partition.observed
+        met = phase == call.phase and call.started < until
+        partition.logs = (partition.logs if met else set()) | {(a["p_log_end"], a["p_last_stable_offset"])}
+        partition.observed = call.phase, max(until, call.finished) if phase == call.phase else call.finished
         for offset in range(partition.spso, a["p_log_start"]):
             record = partition.records.setdefault(offset, Record("fresh", group=at[0]))
             self.lost[at[0]] += not record.done

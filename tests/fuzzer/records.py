@@ -97,8 +97,11 @@ class Partition:
     status: str = "active"
     replaced: set[str] = field(default_factory=set)
     """The ids that the topic had before."""
-    log_end: int | None = None
-    stable: int | None = None
+    logs: set[tuple[int, int]] = field(default_factory=set)
+    """The end of the log and its last stable offset, as they were observed last; several where observations met: one
+    that changes nothing locks nothing, so it may have come before another one that drew its number first."""
+    observed: tuple[int, float] = (-1, 0.0)
+    """The phase of the last observation, and when all so far had committed."""
     at: float = 0.0
     at_phase: int = -1
     records: dict[int, Record] = field(default_factory=dict)
@@ -109,6 +112,16 @@ class Partition:
     """The records whose key was reported."""
     let_go: set[int] = field(default_factory=set)
     """The letters that hold their key no longer, if they did."""
+
+    @property
+    def log_end(self) -> int | None:
+        """The furthest end that the log may have been observed at."""
+        return max((end for end, _ in self.logs), default=None)
+
+    @property
+    def stable(self) -> int | None:
+        """The furthest last stable offset."""
+        return max((stable for _, stable in self.logs), default=None)
 
 
 @dataclass
