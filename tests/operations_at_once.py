@@ -164,7 +164,6 @@ class Actor:
             lease,
             {kind: offsets - holds for kind, offsets in outcomes.items()},
             outputs,
-            backoff=self.roll.random() < 0.3,
             holds=holds,
             keys=keys,
         )
