@@ -134,7 +134,7 @@ def loaded(request: pytest.FixtureRequest, stack: StackInfo) -> Iterator[Databas
     try:
         migrate(opened)
         with opened.transaction() as connection:
-            for table in ("share_partitions", "in_flight_batches", "leases", "requests"):
+            for table in ("share_partitions", "in_flight_batches", "leases", "requests", "open_key_records"):
                 connection.exec_driver_sql(f"alter table sharequeue.{table} set (autovacuum_enabled = false)")
             connection.exec_driver_sql(LOAD)
             if request.param == "analyzed":
