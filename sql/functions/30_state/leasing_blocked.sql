@@ -184,8 +184,10 @@ $$;
 create or replace function sharequeue_internal.any_held(p_id bigint, p_at timestamptz) returns boolean
 language sql stable as $$
     select exists (
-        select from sharequeue.open_key_records r
-        where r.share_partition_id = p_id and r.until > p_at and exists (
-            select from sharequeue.open_key_records o
-            where o.share_partition_id = p_id and o.key_hash = r.key_hash and o."offset" < r."offset"))
+        select from (
+            select key_hash, min("offset") as first from sharequeue.open_key_records
+            where share_partition_id = p_id and key_hash is not null group by key_hash
+        ) as k
+        join sharequeue.open_key_records r on r.share_partition_id = p_id and r.key_hash = k.key_hash and r."offset" > k.first
+        where r.until > p_at)
 $$;

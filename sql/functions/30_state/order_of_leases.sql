@@ -39,10 +39,13 @@ declare
     v_held int8multirange;
 begin
     select coalesce(range_agg(int8range(r."offset", r."offset" + 1)), '{}') into v_held
-    from sharequeue.open_key_records r
-    where r.share_partition_id = p_id and r.until > p_at and r.key_hash is not null and exists (
-        select from sharequeue.open_key_records o
-        where o.share_partition_id = p_id and o.key_hash = r.key_hash and o."offset" < r."offset");
+    from (
+        -- The first of each key once: looked for by every record, a key of n records could be read n times.
+        select key_hash, min("offset") as first from sharequeue.open_key_records
+        where share_partition_id = p_id and key_hash is not null group by key_hash
+    ) as k
+    join sharequeue.open_key_records r on r.share_partition_id = p_id and r.key_hash = k.key_hash and r."offset" > k.first
+    where r.until > p_at;
     if not isempty(v_held) then
         perform sharequeue_internal.set_wait(p_id, v_held, null);
     end if;
