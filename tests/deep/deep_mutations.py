@@ -12,6 +12,8 @@ from tests.fixtures.stack import MakeCopy
 
 ORDINARY_STEPS = 20_000
 SEEDS = (1, 2, 3)
+ORDER_SEEDS = (7, 8, 9, 10, 11, 12)
+"""More of them, because Hypothesis draws few of the steps of order by key from some seeds."""
 
 
 AGREED: dict[tuple[int, bool], int] = {}
@@ -19,13 +21,15 @@ AGREED: dict[tuple[int, bool], int] = {}
 
 
 def _found(database: Database, make_copy: MakeCopy, edit: Edit, seed: int, *, ordered: bool = False) -> Run:
-    """Break a rule; return the run that finds it. The functions as they are take the same steps without a difference:
-    otherwise it is they that were found."""
+    """Break a rule; return the run that may find it. The functions as they are take the same steps without a
+    difference: otherwise it is they that were found."""
     histories = 1000 if ordered else 330
     sound = make_copy(database)
     apply(database, edit)
-    run = run_histories(_url(database), seed, histories, ordered=ordered)
-    assert run.difference is not None, "nothing was found"
+    most = ORDINARY_STEPS // 4 if ordered else ORDINARY_STEPS
+    run = run_histories(_url(database), seed, histories, ordered=ordered, most_steps=most)
+    if run.difference is None:
+        return run
     assert run.tally.found_at is not None
     if AGREED.get((seed, ordered), 0) < run.tally.found_at:
         control = run_histories(_url(sound), seed, histories, ordered=ordered, most_steps=run.tally.found_at)
@@ -48,8 +52,8 @@ def test_the_random_histories_find_a_rule_that_is_off(
     steps, seconds = [], []
     for seed in SEEDS:
         run = _found(make_copy(private_database), make_copy, edit, seed)
+        assert run.difference is not None, "nothing was found"
         assert run.tally.found_at is not None
-        assert run.tally.found_at <= ORDINARY_STEPS
         steps.append(run.tally.found_at)
         seconds.append(run.seconds)
     found = " | ".join(f"{step:,}" for step in steps)
@@ -61,11 +65,15 @@ def test_the_random_histories_find_a_rule_that_is_off(
 def test_the_ordered_histories_find_a_rule_of_order_that_is_off(
     private_database: Database, make_copy: MakeCopy, told: list[str], edit: Edit
 ) -> None:
-    """Within three ordinary runs."""
-    run = _found(private_database, make_copy, edit, SEEDS[0], ordered=True)
-    assert run.tally.found_at is not None
-    assert run.tally.found_at <= 3 * ORDINARY_STEPS
-    told.append(f"| {edit.name} | `{edit.function}` | {run.tally.found_at:,} | {run.seconds:.1f} |")
+    """From one of six seeds, within a quarter of an ordinary run from each."""
+    for seed in ORDER_SEEDS:
+        run = _found(make_copy(private_database), make_copy, edit, seed, ordered=True)
+        if run.difference is not None:
+            told.append(
+                f"| {edit.name} | `{edit.function}` | {seed} | {run.tally.found_at:,} | {run.seconds:.1f} |"
+            )
+            return
+    pytest.fail("nothing was found")
 
 
 @pytest.mark.timeout(0)
