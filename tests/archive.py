@@ -26,20 +26,26 @@ LOCK = PLACE / "archives.lock"
 """Held while archives are made."""
 QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """Without it a JVM that cannot use the archive warns of it in its standard output."""
+OF_SPARK = f"-XX:SharedArchiveFile={ARCHIVES['spark']} {QUIET}"
+"""Options of a driver."""
 # A JVM of the tests lives for seconds. What its second compiler does never pays, and is a quarter of all CPU.
 # What the first one makes of two hundred tests does not fit into the room that it has by default: a fourteenth of a
 # driver's CPU cleared that room.
 FIRST_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+# A fifth of a driver's CPU went into making code for queries of a few records, and compiling it.
+INTERPRETED = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+"""Spark evaluates expressions itself, to the same results. The end-to-end runs and all deep tests have its generated
+code, as users do."""
 PATIENCE_SECONDS = 120
 
 
-def use() -> None:
+def use(*, generated_code: bool) -> None:
     """Have each JVM that this process or one of its children starts use its archive: a driver of Spark by its own
-    option, which comes last; any other one the broker's."""
+    option, which comes last; any other one the broker's. Drivers generate code, or do not."""
     os.environ.setdefault(
         "JDK_JAVA_OPTIONS", f'{FIRST_COMPILER} "-XX:SharedArchiveFile={ARCHIVES["broker"]}" {QUIET}'
     )
-    os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:SharedArchiveFile={ARCHIVES['spark']} {QUIET}"
+    os.environ["SPARK_SUBMIT_OPTS"] = OF_SPARK if generated_code else f"{OF_SPARK} {INTERPRETED}"
 
 
 def make(at_the_end: Callable[[Callable[[], None]], None]) -> None:

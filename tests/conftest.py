@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell's background job ignores Ctrl-C, and whatever it starts does. Tests send the signal themselves.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    archive.use()
+    archive.use(generated_code=config.getoption("--deep"))
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         archive.make(config.add_cleanup)
     # A run that decides about a merge draws the same examples as the one before, however long one takes on a busy

@@ -37,6 +37,7 @@ from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.postgres.copy import Copier
 from sharequeue.spark.sinks.postgres.sink import OpenTable, PostgresTable
 from sharequeue.state import State
+from tests import archive
 from tests.waiting import PATIENCE_S
 
 POISON = 321
@@ -46,7 +47,7 @@ CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
+    "spark.executor.extraJavaOptions": archive.OF_SPARK,
     "spark.executor.cores": "1",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.locality.wait": "0",
