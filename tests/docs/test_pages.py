@@ -450,28 +450,41 @@ def test_test_your_pipeline(reader: Reader) -> None:
     assert reader.reads("docs/howto/test-your-pipeline.md")
 
 
+@pytest.fixture
+def folder(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give the folder in which the test's process works, and the files of its session of Spark are."""
+    monkeypatch.chdir(tmp_path)
+    jvm: Any = spark._jvm
+    hadoop = jvm.org.apache.hadoop
+    files = hadoop.fs.FileSystem.getLocal(hadoop.conf.Configuration())
+    before = files.getWorkingDirectory()
+    files.setWorkingDirectory(hadoop.fs.Path(str(tmp_path)))
+    yield tmp_path
+    files.setWorkingDirectory(before)
+
+
 def test_lease_and_pipeline(
-    service: str, settings: Settings, make_topic: MakeTopic, produce: Produce, tmp_path: Path
+    service: str,
+    settings: Settings,
+    make_topic: MakeTopic,
+    produce: Produce,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The lines of both pages in one program: ten of them lease, write and acknowledge; a pipeline then
     does the same in its own group."""
     assert service
+    monkeypatch.setenv("SHAREQUEUE_HOME", str(settings.home))
     produce(make_topic(2, "orders"), 0, ["one order", "", "another"])
     pages = ("docs/howto/lease.md", "docs/howto/pipeline.md")
     found = [block for page in pages for block in blocks(page) if block.language in RUN]
     assert len(found[1].text.strip().splitlines()) <= 10
-    typed = subprocess.run(
-        [sys.executable, "-c", "".join(block.text for block in found)],
-        cwd=tmp_path,
-        env={**os.environ, "SHAREQUEUE_HOME": str(settings.home), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert typed.returncode == 0, typed.stderr
-    assert typed.stdout == 2 * "2 accepted, 1 rejected, 0 to go\n" + "2 in the output\n"
-    assert list((tmp_path / "orders.parquet").glob("*.parquet"))
+    names: dict[str, Any] = {}
+    for block in found:
+        run_here(block, names, {})
+    assert capsys.readouterr().out == 2 * "2 accepted, 1 rejected, 0 to go\n" + "2 in the output\n"
+    assert list((folder / "orders.parquet").glob("*.parquet"))
 
 
 @pytest.mark.deep
