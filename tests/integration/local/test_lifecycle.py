@@ -222,11 +222,26 @@ def sleep_in_database(engine: sa.Engine) -> None:
         connection.execute(sa.text("select pg_sleep(60)"))
 
 
-def test_a_port_taken_while_we_were_down_is_replaced_by_another(home: Path) -> None:
-    """It is said, and the stack file names the new address; the data do not mind."""
+def test_what_keeps_a_server_from_its_start_is_said(home: Path) -> None:
+    """A damaged data folder: the broker's last words, where the log is, and the rest stays. Once it is mended, a port
+    that was taken meanwhile is replaced by another: that is said, the stack file names the new address, and the data
+    do not mind."""
     info = up(home, quiet, service=False)
     leave_a_trace(info)
     down(home, quiet)
+    meta = home / "kafka" / "data" / "meta.properties"
+    good = meta.read_text()
+    meta.write_text(good.replace("node.id=1", "node.id=7"))
+    try:
+        with pytest.raises(StackError) as raised:
+            up(home, quiet, service=False)
+    finally:
+        meta.write_text(good)
+    assert "kafka ended while it was starting" in str(raised.value)
+    assert "node" in str(raised.value).lower()
+    assert str(home / "logs" / "kafka.log") in str(raised.value)
+    assert down(home, quiet) == ["postgres"]
+
     said: list[str] = []
     with socket.socket() as kafka, socket.socket() as database:
         for stranger, port in ((kafka, info.bootstrap_servers.rpartition(":")[2]), (database, port_of(info))):
@@ -245,24 +260,6 @@ def port_of(info: StackInfo) -> int:
     port = sa.make_url(info.database_url).port
     assert port is not None
     return port
-
-
-def test_a_component_that_dies_at_start_shows_its_log_and_the_rest_stays(home: Path) -> None:
-    """A damaged data folder: the broker's last words, where the log is, and once mended `up` works."""
-    up(home, quiet, service=False)
-    down(home, quiet)
-    meta = home / "kafka" / "data" / "meta.properties"
-    good = meta.read_text()
-    meta.write_text(good.replace("node.id=1", "node.id=7"))
-    try:
-        with pytest.raises(StackError) as raised:
-            up(home, quiet, service=False)
-    finally:
-        meta.write_text(good)
-    assert "kafka ended while it was starting" in str(raised.value)
-    assert "node" in str(raised.value).lower()
-    assert str(home / "logs" / "kafka.log") in str(raised.value)
-    up(home, quiet, service=False)
 
 
 @pytest.mark.deep
