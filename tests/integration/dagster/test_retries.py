@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-# Backfills as Dagster stores them, and the daemon's retries: they have no public names.
+# Backfills as Dagster stores them, a run that is there already, and the daemon's retries: they have no public names.
+from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.execution.api import execute_run
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
-from dagster._core.remote_representation.code_location import GrpcServerCodeLocation
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._daemon.auto_run_reexecution.auto_run_reexecution import (
     consume_new_runs_for_automatic_reexecution,
@@ -28,7 +30,6 @@ from sharequeue.spark.handler import MostFailed
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.sinks.interface import SinkRefused
 from tests.fixtures.dagster import code_location, share_group
-from tests.waiting import PATIENCE_S, wait_until
 
 
 def caused_by(cause: BaseException) -> Exception:
@@ -141,27 +142,18 @@ defs = dg.Definitions.merge(share_group_defs(group, execute=fails), share_group_
 """
 
 
-def launched(
-    instance: dg.DagsterInstance, workspace: WorkspaceProcessContext, run_id: str
+def executed(
+    instance: dg.DagsterInstance, job: dg.JobDefinition, run_id: str
 ) -> tuple[dg.DagsterRun, list[str]]:
-    """Let a run come to its end in a process of its own; return it and what it has logged."""
-    instance.launch_run(run_id, workspace.create_request_context())
-
-    def ended() -> dg.DagsterRun | None:
-        found = instance.get_run_by_id(run_id)
-        return (
-            found if found is not None and found.is_finished and "dagster/will_retry" in found.tags else None
-        )
-
-    wait_until(
-        lambda: ended() is not None, PATIENCE_S, lambda: [e.user_message for e in instance.all_logs(run_id)]
-    )
-    run = ended()
+    """Let a run come to its end, as the process does that Dagster starts for it; return it and what it has logged."""
+    starting = dg.DagsterEvent(dg.DagsterEventType.RUN_STARTING.value, job.name, message="starting")
+    instance.report_dagster_event(starting, run_id)
+    begun = instance.get_run_by_id(run_id)
+    assert begun is not None
+    execute_run(InMemoryJob(job), begun, instance)
+    run = instance.get_run_by_id(run_id)
     assert run is not None
-    # The code server looks after its process until it is gone.
-    location = workspace.create_request_context().get_code_location("queue")
-    assert isinstance(location, GrpcServerCodeLocation)
-    wait_until(lambda: run_id not in location.get_current_runs())
+    assert run.is_finished
     return run, [entry.user_message for entry in instance.all_logs(run_id)]
 
 
@@ -182,6 +174,7 @@ def test_a_retry_has_no_member_or_lease_of_the_failed_run(
     nothing."""
     backfill(stack_instance, BulkActionStatus.REQUESTED)
     with code_location(stack_instance, tmp_path, LOCATION) as workspace:
+        ours = runpy.run_path(str(tmp_path / "location.py"))["defs"].resolve_job_def("orders")
         location = workspace.create_request_context().get_code_location("queue")
         (repository,) = location.get_repositories().values()
         job = repository.get_full_job("orders")
@@ -206,14 +199,14 @@ def test_a_retry_has_no_member_or_lease_of_the_failed_run(
             job_code_origin=job.get_python_origin(),
             asset_graph=repository.asset_graph,
         )
-        failed, logged = launched(stack_instance, workspace, first.run_id)
+        failed, logged = executed(stack_instance, ours, first.run_id)
         assert "inherited nothing nothing" in logged
         assert (failed.tags[LEASES_TAG], failed.tags["dagster/will_retry"]) == ("3-7", "true")
 
         retry = retried(stack_instance, workspace, failed)
         assert retry is not None
         assert retry.tags[MEMBER_TAG] == f"a member of {failed.run_id}"
-        again, logged = launched(stack_instance, workspace, retry.run_id)
+        again, logged = executed(stack_instance, ours, retry.run_id)
         assert "inherited none none" in logged
         assert again.tags[MEMBER_TAG] == f"a member of {retry.run_id}"
 
@@ -221,7 +214,7 @@ def test_a_retry_has_no_member_or_lease_of_the_failed_run(
         last = retried(stack_instance, workspace, again)
         assert last is not None
         backfill(stack_instance, BulkActionStatus.CANCELING)
-        ended, logged = launched(stack_instance, workspace, last.run_id)
+        ended, logged = executed(stack_instance, ours, last.run_id)
         assert not [line for line in logged if line.startswith("inherited")]
         assert ended.tags[NOT_RETRIED_TAG] == "Failure: backfill b was cancelled: nothing was done"
         assert retried(stack_instance, workspace, ended) is None
