@@ -28,13 +28,15 @@ group = ShareGroup(
     group="{group}", topics=["{topic}"], pipeline="{module}:handle",
     configs={{"share.auto.offset.reset": "earliest"}},
 )
+records = dg.define_asset_job("records", selection=dg.AssetSelection.assets(dg.AssetKey([group.name, "accepted"])))
 defs = dg.Definitions.merge(
     share_group_defs(group),
     # An executor that fits into a worker of the cluster.
     share_group_resources(conf={{"spark.executor.memory": "512m"}}),
-    dg.Definitions(executor=dg.multiprocess_executor),
+    dg.Definitions(jobs=[records], executor=dg.multiprocess_executor),
 )
 """
+"""Its job has one step: each is a process more."""
 HANDLER = '''
 import pandas as pd
 
@@ -100,7 +102,7 @@ def execute(
             **variables,
         }
         ran = subprocess.run(
-            [sys.executable, "-P", *job, group.replace("-", "_")],
+            [sys.executable, "-P", *job, "records"],
             cwd=elsewhere,
             env=environment,
             capture_output=True,

@@ -133,9 +133,8 @@ def table(make_table: MakeTable) -> str:
     return make_table('partition int, "offset" bigint, attempt int')
 
 
-@pytest.mark.parametrize(
-    "what", [pytest.param("fails", marks=DEEP), pytest.param("twice", marks=DEEP), "killed"]
-)
+@DEEP
+@pytest.mark.parametrize("what", ["fails", "twice", "killed"])
 def test_a_repeated_copy_into_postgres_counts_once(
     group: str,
     filled: str,
