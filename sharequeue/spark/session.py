@@ -162,9 +162,8 @@ def refuse_without_connector(spark: SparkSession) -> None:
     jvm: Any = spark._jvm
     session: Any = spark._jsparkSession
     try:
-        jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
-            CONNECTOR, session.sessionState().conf()
-        )
+        sources = getattr(jvm, "org.apache.spark.sql.execution.datasources.DataSource")
+        sources.lookupDataSource(CONNECTOR, session.sessionState().conf())
     except Exception as error:
         version = spark.version
         raise SparkNotReady(

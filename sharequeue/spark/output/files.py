@@ -40,7 +40,9 @@ class Files:
         self._jvm = jvm
         self.alone = str(spark.sparkContext.master).startswith("local")
         """Whether Spark works on this machine only."""
-        path = jvm.org.apache.hadoop.fs.Path(root)
+        # By its whole name: for `jvm.org.apache`, the JVM would search each jar for a class `org`, and so on.
+        self._path: Any = getattr(jvm, "org.apache.hadoop.fs.Path")
+        path = self._path(root)
         session: Any = spark._jsparkSession
         self._conf: Any = session.sessionState().newHadoopConf()
         self._parents: dict[str, Path | None] = {}
@@ -76,7 +78,8 @@ class Files:
             return "\n".join(path for path in found if not _is_checksum(path.rpartition("/")[2]))
         try:
             found = self._fs.listFiles(self._path(folder), True)
-            return str(self._jvm.org.apache.hadoop.util.functional.RemoteIterators.toList(found).toString())
+            iterators = getattr(self._jvm, "org.apache.hadoop.util.functional.RemoteIterators")
+            return str(iterators.toList(found).toString())
         except Py4JJavaError as error:
             if _is_absent(error):
                 return ""
@@ -113,7 +116,7 @@ class Files:
                 return None
             raise
         try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            return str(getattr(self._jvm, "org.apache.commons.io.IOUtils").toString(stream, "UTF-8"))
         finally:
             stream.close()
 
@@ -181,10 +184,9 @@ class Files:
             reach(self._jvm, self._conf, folder)
 
     def _rows_in(self, file: str) -> int:
-        parquet = self._jvm.org.apache.parquet.hadoop
-        reader = parquet.ParquetFileReader.open(
-            parquet.util.HadoopInputFile.fromPath(self._path(file), self._conf)
-        )
+        input_file = getattr(self._jvm, "org.apache.parquet.hadoop.util.HadoopInputFile")
+        parquet_reader = getattr(self._jvm, "org.apache.parquet.hadoop.ParquetFileReader")
+        reader = parquet_reader.open(input_file.fromPath(self._path(file), self._conf))
         try:
             return int(reader.getRecordCount())
         finally:
@@ -207,9 +209,6 @@ class Files:
         # Made from the parts of a URI: in its text, a `#`, `?` or `%` of a folder's name would be ambiguous.
         uri = self._fs.makeQualified(self._path(folder)).toUri()
         return Path(str(uri.getPath())) if uri.getScheme() == "file" else None
-
-    def _path(self, path: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(path)
 
 
 def _is_checksum(name: str) -> bool:

@@ -96,7 +96,7 @@ def read_counted(
         rows = read_parquet(spark, folders, schema)
     jvm: Any = spark._jvm
     # In one text: each path would be a JVM call. Spark does not raise for a folder without files.
-    files = str(jvm.org.apache.hadoop.util.StringUtils.join("\n", rows._jdf.inputFiles()))
+    files = str(getattr(jvm, "org.apache.hadoop.util.StringUtils").join("\n", rows._jdf.inputFiles()))
     refuse_emptied(folders, files.split("\n"))
     return rows
 
