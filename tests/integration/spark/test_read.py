@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -130,9 +131,26 @@ def test_few_offsets_are_read_without_a_join(
     check(spark, settings, *leases)
 
 
+@pytest.fixture
+def generated_code(spark: SparkSession) -> Iterator[None]:
+    """Have Spark make code of its plans, as it does for users."""
+    usual = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+    before = {name: spark.conf.get(name) for name in usual}
+    for name, value in usual.items():
+        spark.conf.set(name, value)
+    yield
+    for name, kept in before.items():
+        assert kept is not None
+        spark.conf.set(name, kept)
+
+
 @pytest.mark.parametrize("offsets", [((0, 100),), ((3, 4), (50, 52), (90, 91))])
 def test_spark_compiles_a_stage_once_for_all_rounds(
-    spark: SparkSession, settings: Settings, filled: str, offsets: tuple[tuple[int, int], ...]
+    spark: SparkSession,
+    settings: Settings,
+    filled: str,
+    generated_code: None,
+    offsets: tuple[tuple[int, int], ...],
 ) -> None:
     """Spark compiles a stage once for all rounds, whatever lease ids and offsets they have."""
     jvm: Any = spark._jvm
@@ -142,6 +160,9 @@ def test_spark_compiles_a_stage_once_for_all_rounds(
         moved = OffsetSet.of(*((first + number, end + number) for first, end in offsets))
         return [lease_of(1000 * number + p, filled, p, (1, moved)) for p in range(2)]
 
+    unused = compiled.getCount()
+    spark.range(2).selectExpr(f"id + {id(compiled)}").collect()  # no other query has this number
+    assert compiled.getCount() > unused
     check(spark, settings, *leases(1))
     before = compiled.getCount()
     for number in range(2, 5):
