@@ -111,8 +111,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Let a worker start no JVM before there are archives for it. What collecting has made stays to the end: to look
-    for garbage in it again and again was a tenth of a worker's CPU time."""
+    for garbage in it again and again was a tenth of a worker's CPU time, so the rest is searched seldom, too."""
     gc.freeze()
+    gc.set_threshold(7_000, 10, 10)
     if hasattr(session.config, "workerinput"):
         archive.wait()
 
