@@ -255,7 +255,7 @@ def test_no_record_overtakes_another_of_its_key(
         until_done(world)
         world.output.stop()
         check(world, made, told)
-        told.append(f"  {dict(done)}; a reader looked {world.output.times:,} times")
+        told.append(f"  {dict(done)}; {world.output.times:,} looks at the table meanwhile")
 
 
 @pytest.mark.timeout(0)
