@@ -153,12 +153,18 @@ class Fetcher:
     def _run(self) -> None:
         while True:
             with self._handover.changed:
-                self._handover.changed.wait_for(lambda: self._stop or self._wants_records())
+                self._handover.changed.wait_for(
+                    lambda: self._stop or self._wants_records(), self._until_idle()
+                )
                 if self._stop:
                     return
-                self._handover.asked = False
+                idle = not self._wants_records()
+                self._handover.asked = self._handover.asked and idle
             try:
-                self._fetch()
+                if idle:
+                    self._give_back_idle()
+                else:
+                    self._fetch()
                 self._failing = False
             except (SQLAlchemyError, KafkaException, BrokerNotAvailable) as error:
                 # Once for an outage, which has five failures in a second.
@@ -182,6 +188,32 @@ class Fetcher:
         if handover.queue.buffered >= handover.ahead_records / 2 or handover.idle_ahead:
             return False
         return not handover.queue.at_least(self._config.fetch_max_bytes)
+
+    def _idle(self) -> list[HeldLease]:
+        """Return the leases in order by key of which no poll has had a record."""
+        return [
+            each
+            for each in self._handover.queue.leases()
+            if each.order is not None and each.untouched and not each.lapsed
+        ]
+
+    def _until_idle(self) -> float | None:
+        """Return the seconds until such a lease is to be given back; None if there is none."""
+        due = [each.lock.half_time - lock_clock() for each in self._idle()]
+        return max(_RETRY_S, min(due)) if due else None
+
+    def _give_back_idle(self) -> None:
+        """Give back leases in order by key that were made ahead of polls which do not come.
+
+        No other member can lease from their share-partitions meanwhile. They get their delivery back.
+        """
+        with self._handover.changed:
+            late = [each for each in self._idle() if each.lock.half_over]
+            if not late or self._handover.demand:
+                return
+            self._handover.queue.forget(late)
+            self._handover.idle_ahead = True
+        self._state.release([each.lease for each in late], refund=True)
 
     def _pause(self, seconds: float) -> None:
         with self._handover.changed:

@@ -57,9 +57,14 @@ class Lock:
         return lock_clock() >= self.deadline
 
     @property
+    def half_time(self) -> float:
+        """When half of its time is over, by `lock_clock`."""
+        return self.since + self.duration_ms / 2000
+
+    @property
     def half_over(self) -> bool:
         """Whether less than half of its time is left."""
-        return lock_clock() >= self.since + self.duration_ms / 2000
+        return lock_clock() >= self.half_time
 
     @property
     def renewal_due(self) -> float:

@@ -258,6 +258,28 @@ def test_what_waits_is_given_back_in_time(monkeypatch: pytest.MonkeyPatch) -> No
         assert holding.done
 
 
+def test_what_no_poll_has_seen_is_given_back_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that were leased ahead of polls that do not come keep the partition from other members for half of
+    the lock, not for all of it. They lose no delivery; a lease of which a poll has had a record stays."""
+    with consumer_of(max_poll_records=1) as consumer:
+        fetcher = consumer._fetcher
+        released: list[Any] = []
+        fetcher._state = SimpleNamespace(release=lambda leases, refund: released.extend((*leases, refund)))
+        seen = put_in_order(consumer, [b"a", b"b"])
+        assert offsets_of(consumer.poll(0)) == [0]
+        waiting = put_in_order(consumer, [b"a"])
+        consumer._handover._wanted_until = 0.0
+        assert 0 < fetcher._until_idle() <= 15
+        fetcher._give_back_idle()
+        assert released == []
+        monkeypatch.setattr(type(waiting.lock), "half_over", True)
+        fetcher._give_back_idle()
+        assert released == [waiting.lease, True]
+        assert consumer._handover.queue.leases() == [seen]
+        assert not fetcher._wants_records()
+        assert fetcher._until_idle() is None
+
+
 def test_a_lapsed_lease_gives_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A renewed record of it is released alone: with records that are not held it would be refused."""
     with consumer_of(share_acknowledgement_mode="explicit") as consumer:
