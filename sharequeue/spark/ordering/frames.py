@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -42,8 +42,24 @@ def without_order(records: DataFrame, configs: GroupConfigs) -> DataFrame:
 
 
 def in_key_order(records: DataFrame) -> DataFrame:
-    """Return the records with those of a key in one task, by offset."""
-    return _by_key(records).sortWithinPartitions("lease_id", "offset")
+    """Return the records with those of a key in one task, by offset. Those of a lease with blocked keys are by key
+    already, and are not shuffled again.
+    """
+    by_key = _by_key(records)
+    if _last_shuffle(records) == _last_shuffle(by_key):
+        by_key = records
+    return by_key.sortWithinPartitions("lease_id", "offset")
+
+
+def _last_shuffle(records: DataFrame) -> str | None:
+    """Return the expressions of the shuffle that has put these records into their tasks; None if something other than
+    a filter or a selection came after it. The expressions name columns by Spark's ids: a column that was computed
+    anew is another one.
+    """
+    plan: Any = records._jdf.queryExecution().analyzed()
+    while plan.nodeName() in ("Project", "Filter"):
+        plan = plan.child()
+    return str(plan.partitionExpressions()) if plan.nodeName() == "RepartitionByExpression" else None
 
 
 def _by_key(records: DataFrame) -> DataFrame:

@@ -201,6 +201,24 @@ def test_blocked_keys_cost_no_second_read(spark: SparkSession) -> None:
     assert {row["offset"] for row in others if row["key_hash"] == key.hex} == set()
 
 
+def test_by_row_and_blocked_keys_share_one_shuffle(spark: SparkSession) -> None:
+    """Records that are by key already are not shuffled again; others are, also if their hash was computed anew."""
+    columns = "'t' as topic, 0 as partition, id as offset, 7L as lease_id, cast(string(id) as binary) as key"
+    named = spark.range(10).selectExpr(*columns.split(", "), "1 as delivery_count")
+    order = KeyOrder({7: BlockedKeys([key_hash(b"3")], [5], [None])})
+    offered = order.offered(named, [A_LEASE]).records
+    handler = by_row(lambda record: {"n": 1}, "n int")
+
+    def shuffles(records: DataFrame) -> int:
+        plan = str(handler(records)._jdf.queryExecution().executedPlan())
+        return plan.count("Exchange hashpartitioning(")
+
+    assert shuffles(offered) == 1
+    assert shuffles(offered.where("offset > 0").withColumn("value", fn.lit(1))) == 1
+    assert shuffles(offered.withColumn("key_hash", fn.lit("x"))) == 2
+    assert shuffles(offered.repartition(3)) == 2
+
+
 def test_without_the_key_hash_nothing_is_accepted(
     group: str, make_topic: MakeTopic, send: Send, assigned: Assigned, run_job: RunJob, state: State
 ) -> None:
