@@ -76,6 +76,9 @@ begin
         v_rows := v_rows || v_row;
         return next v_row;
     end loop;
+    if v_settings.ordered then
+        perform sharequeue_internal.wake_next(p_group_id, v_sps, p_member_id);
+    end if;
     perform sharequeue_internal.remember(v_key, 'acknowledge_many', to_jsonb(v_rows));
 end
 $$;

@@ -4,15 +4,22 @@
 -- available send a notification: a commit with one waits for the previous such commit, and calls that only acquire and accept
 -- must not wait. While the server's queue of notifications is half full, because some program listens and does not read, none
 -- is sent: a full queue would fail the commit, and consumers also poll.
+create or replace function sharequeue_internal.notify_consumers(p_group_id text, p_wait text) returns void
+language plpgsql volatile set search_path = pg_catalog as $$
+begin
+    if pg_notification_queue_usage() < 0.5 then
+        perform pg_notify('sharequeue_' || left(encode(sha256(convert_to(p_group_id, 'UTF8')), 'hex'), 32), p_wait);
+    end if;
+end
+$$;
+
+-- The same for changes of the state.
 create or replace function sharequeue_internal.wake_consumers() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_group_id text;
     v_wait text := '';
 begin
-    if pg_notification_queue_usage() >= 0.5 then
-        return null;
-    end if;
     if tg_table_name = 'in_flight_batches' then
         select sp.group_id into v_group_id from sharequeue.share_partitions sp
         where sp.share_partition_id = new.share_partition_id;
@@ -22,7 +29,7 @@ begin
     else
         v_group_id := new.group_id;
     end if;
-    perform pg_notify('sharequeue_' || left(encode(sha256(convert_to(v_group_id, 'UTF8')), 'hex'), 32), v_wait);
+    perform sharequeue_internal.notify_consumers(v_group_id, v_wait);
     return null;
 end
 $$;
@@ -36,3 +43,19 @@ create or replace trigger wake_consumers after update of log_end, paused_reason,
 create or replace trigger wake_consumers after update of paused_reason on sharequeue.group_settings
     for each row when (new.paused_reason is null and old.paused_reason is not null)
     execute function sharequeue_internal.wake_consumers();
+
+-- Notifies the other members of share-partitions of a group that is ordered by key, which have no lease any more: the next lease
+-- may be made, also if all records were accepted. Where no share-partition has two members, nothing is sent.
+create or replace function sharequeue_internal.wake_next(
+    p_group_id text, p_sps sharequeue.share_partitions[], p_member_id text
+) returns void
+language plpgsql volatile as $$
+begin
+    if exists (
+            select from sharequeue.assignments a join unnest(p_sps) as sp using (share_partition_id)
+            where a.group_id = p_group_id and a.member_id <> p_member_id and not exists (
+                select from sharequeue.leases l where l.share_partition_id = a.share_partition_id)) then
+        perform sharequeue_internal.notify_consumers(p_group_id, '');
+    end if;
+end
+$$;

@@ -17,7 +17,7 @@ from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
 from sharequeue.database.sqlstates import sqlstate
 from sharequeue.domain.settings import Settings
-from sharequeue.domain.values import SharePartition
+from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.local import doctor, postgres
 from sharequeue.local.doctor import WARNING
@@ -121,6 +121,40 @@ def test_a_group_s_channel_has_no_notification_of_another_group(
         cursor.execute("select 1")
         assert connection.notifies == []
         single.observe(state, at, "id", 0, 2000, 2000)
+        cursor.execute("select 1")
+        assert [each.payload for each in connection.notifies] == [""]
+
+
+def test_the_end_of_a_lease_in_order_wakes_the_other_members(
+    private_database: Database, at: SharePartition
+) -> None:
+    """Under order by key the next lease can be made when all records of the one before are accepted: the other
+    members of the share-partition are notified. Where it has one member, nobody is."""
+    alter_group_configs(private_database, at.group_id, {"sharequeue.order": "key"})
+    state = State(private_database)
+    assign = sa.text(
+        "with joined as (insert into sharequeue.members (group_id, member_id, member_epoch, joined_at, heartbeat_at,"
+        " session_expires_at) select :group, :member, 1, now(), now(), now() + interval '1 hour' returning *)"
+        " insert into sharequeue.assignments select j.group_id, j.member_id, sp.share_partition_id"
+        " from joined j join sharequeue.share_partitions sp using (group_id)"
+    )
+
+    def accept() -> None:
+        lease = single.acquire(state, at, "m1", None, 10)
+        assert lease is not None
+        single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: lease.offsets})
+
+    with _connected(private_database) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute(sql.SQL("listen {}").format(sql.Identifier(channel_of(at.group_id))))
+        with private_database.transaction() as transaction:
+            transaction.execute(assign, {"group": at.group_id, "member": "m1"})
+        accept()
+        cursor.execute("select 1")
+        assert connection.notifies == []
+        with private_database.transaction() as transaction:
+            transaction.execute(assign, {"group": at.group_id, "member": "m2"})
+        accept()
         cursor.execute("select 1")
         assert [each.payload for each in connection.notifies] == [""]
 
