@@ -30,6 +30,7 @@ _MEANT = {
     "member.join(0.5)": "what is waited for never comes",
     "member.join(1)": "what is waited for never comes",
     "both.wait(0.5)": "the other one need not come",
+    "self.history.wait(0.5)": "how often a history draws a wait: it waits for nothing",
 }
 _MAY_SLEEP = {
     "chaos/interrupted_runs.py": "work that never ends, in a process that is interrupted",
