@@ -44,6 +44,8 @@ class InMemorySharePartition(InFlightWindow):
         is not to be delivered. A record that comes back from a probe has its delivery back already."""
         if policy.breaker is None or not (acknowledged or silent):
             return None
+        if not acknowledged and (self.circuit is None or self.circuit.state != "probing"):
+            return None
         if self.circuit is None:
             self.circuit = CircuitBreaker()
         for offset in self.circuit.refunds(returning):
