@@ -10,7 +10,7 @@ read and only the missing ones are written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from itertools import repeat
 from typing import Any
@@ -96,11 +96,11 @@ class LetterBatches:
         self.place = at.topic, at.partition
         self.producer: dict[str, Any] = {
             # Not compressed, as the broker's own dead letters.
-            "compression_type": "none",
+            "compression.type": "none",
             # The client's own limit must not be lower than the topic's, within the bounds that the client allows.
-            "message_max_bytes": min(max(topic.max_message_bytes, 1000), LARGEST_MESSAGE_BYTES),
+            "message.max.bytes": min(max(topic.max_message_bytes, 1000), LARGEST_MESSAGE_BYTES),
             # A batch never exceeds the topic's limit.
-            "batch_size": max(1, min(1_000_000, topic.max_message_bytes)),
+            "batch.size": max(1, min(1_000_000, topic.max_message_bytes)),
         }
 
     def open(self) -> DeadLetterBatch | None:
@@ -131,7 +131,7 @@ class LetterBatches:
             raise unanswered(error, f"grant READ on topic `{self._topic.name}`") from error
         return OffsetSet.from_offsets(offsets)
 
-    def part(self, batch: DeadLetterBatch, written: OffsetSet) -> DeadLetterBatch:
+    def part(self, batch: DeadLetterBatch, written: Callable[[], OffsetSet]) -> DeadLetterBatch:
         """Return the whole batch: letters are written in the order of offsets, so the marker shows how far."""
         self._check_source(batch)
         return batch
@@ -151,7 +151,7 @@ class LetterBatches:
             for offset, headers in zip(wanted.iter_offsets(), writing.without_copies(wanted), strict=True):
                 if headers is not measured:
                     measured, size = headers, record_bytes(None, None, headers.items())
-                yield offset, name, partition, None, None, headers, size
+                yield offset, name, partition, None, None, headers, size, 0
             return
         for letter, copy in self._copies(batch, wanted):
             whole = writing.headers(letter, copy.headers)
@@ -159,7 +159,7 @@ class LetterBatches:
             if size > limit:
                 copy, whole = _fitting(writing, letter, copy, limit)
                 size = record_bytes(copy.key, copy.value, whole)
-            yield letter.offset, name, partition, copy.key, copy.value, whole, size
+            yield letter.offset, name, partition, copy.key, copy.value, whole, size, 0
 
     def failure(self, error: KafkaException) -> Exception:
         """Return `Fenced` if another writer took over, else `CannotWrite` with what to do."""

@@ -1,13 +1,14 @@
 """Write numbered batches of records to Kafka exactly once, also after a kill.
 
-Dead letters and redrives use it. Kafka's producer alone guarantees at least once. So:
+Dead letters and redrives use it, on the driver; an executor of Spark can, too: it gets the configuration of a client
+and not the settings. Kafka's producer alone guarantees at least once. So:
 
 1. Open the producer. The broker fences an older one of the same transactional id and aborts its open transaction.
 2. Open a batch: its number and its offsets are durable in Postgres before anything is produced.
 3. If an earlier writer has opened the batch: read the marker to see whether it has written it; where the marker is
    gone, look into the target itself.
 4. Produce what is missing, and the marker, in one Kafka transaction: they become visible together or not at all. What
-   does not fit into one, by bytes and by time, goes into the next.
+   does not fit into one, by bytes and by time, goes into the next. Records of one offset are never divided.
 5. Close the batch in Postgres, and open the next.
 
 A writer that dies leaves an open batch, and the next one starts at step 1. The order matters: read the state only
@@ -18,15 +19,14 @@ is read, how a record is built, where it goes, and what happens to a record that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+import confluent_kafka as kafka
 
 from sharequeue.domain.offsets import MAX_OFFSET, OffsetSet
 from sharequeue.domain.record_bytes import number_of
-from sharequeue.domain.settings import Settings
 from sharequeue.kafka.headers import Header
 from sharequeue.kafka.transactions import MarkedProducer, MarkerGroup, RecordsRefused
 
@@ -67,11 +67,11 @@ B = TypeVar("B", bound=Batch)
 
 
 Record: TypeAlias = tuple[
-    int, str, int, bytes | None, bytes | None, list[Header] | dict[str, bytes | None], int
+    int, str, int, bytes | None, bytes | None, list[Header] | dict[str, bytes | None], int, int
 ]
-"""One record to write: its offset in the batch, topic, partition, key, value, headers, and its size in bytes, about.
-A plain tuple, because making a named one takes a quarter of the time of
-producing a letter."""
+"""One record to write: its offset in the batch, topic, partition, key, value, headers, its size in bytes, about, and
+its timestamp in milliseconds since 1970, 0 for the time at which it is sent. Several records may have one offset. A
+plain tuple, because making a named one takes a quarter of the time of producing a letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Marker:
     """The offset up to which the batch was written."""
 
     @classmethod
-    def parse(cls, at: TopicPartition) -> Self | None:
+    def parse(cls, at: kafka.TopicPartition) -> Self | None:
         """Parse the marker in a committed offset; return None if nothing is committed.
 
         An offset that another program committed, or whose metadata it truncated, becomes a marker that matches none
@@ -100,10 +100,10 @@ class Marker:
         number = number_of(through, MAX_OFFSET)
         return cls(int(at.offset), batch, topic, topic_id, -1 if number is None else number)
 
-    def committed_at(self, topic: str, partition: int) -> TopicPartition:
+    def committed_at(self, topic: str, partition: int) -> kafka.TopicPartition:
         """Return the offset to commit, with the rest as its metadata."""
         metadata = f"{self.batch} {self.topic} {self.topic_id} {self.through}"
-        return TopicPartition(topic, partition, self.sequence, metadata=metadata)
+        return kafka.TopicPartition(topic, partition, self.sequence, metadata=metadata)
 
     def is_of(self, batch: Batch) -> bool:
         """Return whether the marker is of that batch."""
@@ -123,7 +123,7 @@ class OutboxSource(Protocol[B]):
 
     @property
     def producer(self) -> Mapping[str, Any]:
-        """The producer's configuration, written with underscores."""
+        """The producer's configuration, besides the client's."""
 
     @property
     def place(self) -> tuple[str, int]:
@@ -139,19 +139,20 @@ class OutboxSource(Protocol[B]):
         """Return the offsets of a batch that are in the target: the marker that would show it may be gone."""
 
     def records(self, batch: B, wanted: OffsetSet) -> Iterable[Record]:
-        """Yield the records for these offsets of a batch, ascending unless `part` cuts batches."""
+        """Yield the records for these offsets of a batch, ascending unless `part` cuts batches. Those of the same
+        offset follow one another."""
 
-    def part(self, batch: B, written: OffsetSet) -> B:
-        """Return the batch before the commit of a part of it: whole, or cut to what is written, so that the rest
-        comes with the next."""
+    def part(self, batch: B, written: Callable[[], OffsetSet]) -> B:
+        """Return the batch before the commit of a part of it: the same, or one that is cut to what is written, so
+        that the rest comes with the next."""
 
-    def refused(self, batch: B, reasons: Mapping[int, KafkaError]) -> None:
+    def refused(self, batch: B, reasons: Mapping[int, kafka.KafkaError]) -> None:
         """Leave records out of a batch, durably: they cannot be written. Or raise what ends the writing."""
 
     def close(self, batch: B) -> int:
         """Close a batch that the broker has confirmed; return its records, 0 if it was closed before."""
 
-    def failure(self, error: KafkaException) -> Exception:
+    def failure(self, error: kafka.KafkaException) -> Exception:
         """Return the exception for an error of the broker: `Fenced`, or a reason with what to do."""
 
 
@@ -165,16 +166,16 @@ class BatchDone:
 
 
 class Outbox(Generic[B]):
-    """A writer for the batches of one source. `on_step` is called at each step."""
+    """A writer for the batches of one source, with this client's configuration. `on_step` is called at each step."""
 
     def __init__(
         self,
-        settings: Settings,
+        client: Mapping[str, Any],
         source: OutboxSource[B],
         markers: MarkerGroup,
         on_step: Callable[[BatchStep], None] = lambda step: None,
     ) -> None:
-        self._settings = settings
+        self._client = client
         self._source = source
         self._markers = markers
         self._on_step = on_step
@@ -218,14 +219,13 @@ class Outbox(Generic[B]):
 
     def _producer(self) -> MarkedProducer:
         source = self._source
-        return MarkedProducer(
-            self._settings, source.transactional_id, self._markers, source.failure, **source.producer
-        )
+        config = {**self._client, **source.producer}
+        return MarkedProducer(config, source.transactional_id, self._markers, source.failure)
 
     def _found(self) -> Marker | None:
         try:
             return Marker.parse(self._markers.committed(*self._source.place))
-        except KafkaException as error:
+        except kafka.KafkaException as error:
             raise self._source.failure(error) from error
 
     def _absent(self, batch: B, marker: Marker | None) -> OffsetSet:
@@ -247,26 +247,30 @@ class Outbox(Generic[B]):
         every = max(1, min(PRODUCED_STEP, absent.count // 2))
         size, sent = 0, list[int]()
         for number, record in enumerate(self._source.records(batch, absent), start=1):
-            offset, topic, partition, key, value, headers, record_size = record
+            offset, topic, partition, key, value, headers, record_size, timestamp = record
+            if sent and offset != sent[-1] and (size >= TRANSACTION_BYTES or producer.is_late):
+                part = self._part(batch, absent, sent)
+                if part is not batch:
+                    self._commit(producer, marker, part.offsets.end - 1)
+                    return part
+                self._commit(producer, marker, sent[-1])
+                # A batch in order may have any number of records.
+                size = 0
+                sent.clear()
             if not producer.in_transaction:
                 producer.begin()
                 self._on_step("begun")
-            producer.produce(topic, partition, key, value, headers, offset, record_size)
+            producer.produce(topic, partition, key, value, headers, offset, record_size, timestamp)
             sent.append(offset)
             if number % every == 0:
                 self._on_step("producing")
             size += record_size
-            if size >= TRANSACTION_BYTES or producer.is_late:
-                done = (batch.offsets - absent) | OffsetSet.from_offsets(sent)
-                batch = self._source.part(batch, done)
-                ended = batch.offsets == done
-                self._commit(producer, marker, batch.offsets.end - 1 if ended else offset)
-                if ended:
-                    return batch
-                size = 0
         if producer.in_transaction:
             self._commit(producer, marker, batch.offsets.end - 1)
         return batch
+
+    def _part(self, batch: B, absent: OffsetSet, sent: Sequence[int]) -> B:
+        return self._source.part(batch, lambda: (batch.offsets - absent) | OffsetSet.from_offsets(sent))
 
     def _commit(self, producer: MarkedProducer, marker: Marker | None, through: int) -> None:
         if marker is not None:

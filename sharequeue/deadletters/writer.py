@@ -37,6 +37,7 @@ from sharequeue.domain.names import plural
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import DeadLetterBatch, SharePartition
 from sharequeue.groups.configs import GroupConfigs
+from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import SETTLE_SECONDS, Topics
 from sharequeue.kafka.transactions import MarkerGroup
@@ -218,7 +219,7 @@ class DeadLetterWriter:
     ) -> dict[SharePartition, Outcome]:
         """Write the letters of all these share-partitions, some at a time."""
         with (
-            MarkerGroup(self._settings, marker_group(self._group_id)) as markers,
+            MarkerGroup(client_config(self._settings), marker_group(self._group_id)) as markers,
             ThreadPoolExecutor(min(PARALLEL, len(waiting)), "dead-letters") as pool,
         ):
             stop = self._stop or threading.Event()
@@ -337,7 +338,7 @@ class DeadLetterWriter:
         self, batches: LetterBatches, source: SharePartition, call: _WriteCall
     ) -> Outbox[DeadLetterBatch]:
         return Outbox(
-            self._settings,
+            client_config(self._settings),
             batches,
             call.markers,
             on_step=lambda step: self._on_step(step, source),

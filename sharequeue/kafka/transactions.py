@@ -17,10 +17,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-
-from sharequeue.domain.settings import Settings
-from sharequeue.kafka.clients import client_config
+import confluent_kafka as kafka
 
 TRANSACTION_TIMEOUT_MS = 60_000
 """How long an unfinished transaction of a dead producer can delay read_committed readers of the topic."""
@@ -42,43 +39,49 @@ _FULL_SECONDS, _FLUSH_SECONDS = 0.01, 0.2
 _log = logging.getLogger(__name__)
 FENCED = frozenset(
     {
-        KafkaError._FENCED,
-        KafkaError.INVALID_PRODUCER_EPOCH,
-        KafkaError.PRODUCER_FENCED,
-        KafkaError.INVALID_PRODUCER_ID_MAPPING,
-        KafkaError.INVALID_TXN_STATE,
-        KafkaError.CONCURRENT_TRANSACTIONS,
+        kafka.KafkaError._FENCED,
+        kafka.KafkaError.INVALID_PRODUCER_EPOCH,
+        kafka.KafkaError.PRODUCER_FENCED,
+        kafka.KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        kafka.KafkaError.INVALID_TXN_STATE,
+        kafka.KafkaError.CONCURRENT_TRANSACTIONS,
     }
 )
 """Another producer with the same transactional id has started, or the transaction has timed out."""
 _PASSING = frozenset(
     {
         # A coordinator is being elected, loaded or moved: always so for the first group of a new broker.
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.NETWORK_EXCEPTION,
-        KafkaError.BROKER_NOT_AVAILABLE,
-        KafkaError.NOT_ENOUGH_REPLICAS,
-        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        KafkaError.KAFKA_STORAGE_ERROR,
-        KafkaError._MSG_TIMED_OUT,
+        kafka.KafkaError.NOT_COORDINATOR,
+        kafka.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        kafka.KafkaError.COORDINATOR_NOT_AVAILABLE,
+        kafka.KafkaError.LEADER_NOT_AVAILABLE,
+        kafka.KafkaError.NOT_LEADER_FOR_PARTITION,
+        kafka.KafkaError._TRANSPORT,
+        kafka.KafkaError._TIMED_OUT,
+        kafka.KafkaError._ALL_BROKERS_DOWN,
+        kafka.KafkaError.REQUEST_TIMED_OUT,
+        kafka.KafkaError.NETWORK_EXCEPTION,
+        kafka.KafkaError.BROKER_NOT_AVAILABLE,
+        kafka.KafkaError.NOT_ENOUGH_REPLICAS,
+        kafka.KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        kafka.KafkaError.KAFKA_STORAGE_ERROR,
+        kafka.KafkaError._MSG_TIMED_OUT,
         # An error without a code in the broker. One is known: a commit between another producer's fence and the
         # abort that follows it. The broker then logs `Preparing transaction state transition`.
-        KafkaError.UNKNOWN,
+        kafka.KafkaError.UNKNOWN,
     }
 )
 _OF_ANOTHER_RECORD = frozenset(
-    {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._INVALID_DIFFERENT_RECORD}
+    {
+        kafka.KafkaError._PURGE_QUEUE,
+        kafka.KafkaError._PURGE_INFLIGHT,
+        kafka.KafkaError._INVALID_DIFFERENT_RECORD,
+    }
 )
 """Reports of records that were not written because another one was refused."""
-_OF_THE_TOPIC = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART})
+_OF_THE_TOPIC = frozenset(
+    {kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED, kafka.KafkaError.UNKNOWN_TOPIC_OR_PART}
+)
 """Refusals of all records of a topic, for which there may be no reports."""
 
 
@@ -94,10 +97,10 @@ def producer_limits(targets: Collection[Mapping[str, str]]) -> dict[str, Any]:
     codecs = {each.get("compression.type", "producer") for each in targets}
     named = codecs - {"producer", "uncompressed"}
     return {
-        "message_max_bytes": LARGEST_MESSAGE_BYTES,
+        "message.max.bytes": LARGEST_MESSAGE_BYTES,
         # Records that share a batch fit into every topic; a larger record is alone in its batch.
-        "batch_size": max(1, min(MOST_BATCH_BYTES, smallest)),
-        "compression_type": "none"
+        "batch.size": max(1, min(MOST_BATCH_BYTES, smallest)),
+        "compression.type": "none"
         if codecs == {"uncompressed"}
         else named.pop()
         if len(named) == 1
@@ -105,7 +108,7 @@ def producer_limits(targets: Collection[Mapping[str, str]]) -> dict[str, Any]:
     }
 
 
-def is_passing(cause: KafkaError) -> bool:
+def is_passing(cause: kafka.KafkaError) -> bool:
     """Return whether the same request may succeed in a moment without any change."""
     return bool(cause.code() in _PASSING or cause.retriable())
 
@@ -116,20 +119,19 @@ class RecordsRefused(Exception):
     The reasons are by the number that each record was given in `produce`.
     """
 
-    def __init__(self, reasons: Mapping[int, KafkaError]) -> None:
+    def __init__(self, reasons: Mapping[int, kafka.KafkaError]) -> None:
         super().__init__(next(iter(reasons.values())).str())
         self.reasons = reasons
 
 
 class MarkerGroup:
-    """The consumer group of the markers. A context manager: leaving it closes the client."""
+    """The consumer group of the markers, with this client's configuration. A context manager: leaving it closes the
+    client."""
 
-    def __init__(self, settings: Settings, group: str) -> None:
+    def __init__(self, client: Mapping[str, Any], group: str) -> None:
         # read_committed, so that the client waits for a marker in an unfinished transaction.
-        config = client_config(
-            settings, group_id=group, enable_auto_commit=False, isolation_level="read_committed"
-        )
-        self._consumer = Consumer(config)
+        config = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        self._consumer = kafka.Consumer({**client, **config})
 
     def __enter__(self) -> Self:
         return self
@@ -144,24 +146,26 @@ class MarkerGroup:
         """The group metadata that a transaction needs to commit an offset of the group."""
         return self._consumer.consumer_group_metadata()
 
-    def committed(self, topic: str, partition: int) -> TopicPartition:
+    def committed(self, topic: str, partition: int) -> kafka.TopicPartition:
         """Return the marker of a partition; its offset is negative if there is none. Raises KafkaException."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             seconds = max(deadline - time.monotonic(), ASK_AGAIN_SECONDS)
             try:
-                (found,) = self._consumer.committed([TopicPartition(topic, partition)], timeout=seconds)
+                (found,) = self._consumer.committed([kafka.TopicPartition(topic, partition)], timeout=seconds)
                 if found.error is not None:
-                    raise KafkaException(found.error)
+                    raise kafka.KafkaException(found.error)
                 return found
-            except KafkaException as error:
+            except kafka.KafkaException as error:
                 # The client does not retry by itself while the group's coordinator is being elected.
                 if not is_passing(error.args[0]) or time.monotonic() >= deadline:
                     raise
             time.sleep(ASK_AGAIN_SECONDS)
 
 
-def _note_refusal(refused: dict[int, KafkaError], number: int, error: KafkaError | None, _: Any) -> None:
+def _note_refusal(
+    refused: dict[int, kafka.KafkaError], number: int, error: kafka.KafkaError | None, _: Any
+) -> None:
     """Note that a record was refused, unless that will pass or is for the sake of another record."""
     if error is not None and not (
         error.code() in _OF_ANOTHER_RECORD or error.code() in FENCED or error.fatal() or is_passing(error)
@@ -172,18 +176,18 @@ def _note_refusal(refused: dict[int, KafkaError], number: int, error: KafkaError
 class MarkedProducer:
     """A transactional producer whose transactions commit a marker.
 
-    A context manager: leaving it aborts an open transaction. The broker fences an older producer with the same
-    `transactional_id`. `failure` makes the exception for an error of the broker. An error that concerns single
-    records is `RecordsRefused`; then the others need a new producer, because the aborted numbers are not used again.
+    A context manager: leaving it aborts an open transaction. `config` is of a client and of a producer. The broker
+    fences an older producer with the same `transactional_id`. `failure` makes the exception for an error of the
+    broker. An error that concerns single records is `RecordsRefused`; then the others need a new producer, because
+    the aborted numbers are not used again.
     """
 
     def __init__(
         self,
-        settings: Settings,
+        config: Mapping[str, Any],
         transactional_id: str,
         markers: MarkerGroup,
-        failure: Callable[[KafkaException], Exception],
-        **config: Any,
+        failure: Callable[[kafka.KafkaException], Exception],
     ) -> None:
         self._id, self._markers, self._failure, self._open = transactional_id, markers, failure, False
         self._began_at = 0.0
@@ -191,16 +195,15 @@ class MarkedProducer:
         self._sizes: list[int] = []
         """The bytes of the transaction up to and including each of its records."""
         self._confirmed = 0
-        self._refused: dict[int, KafkaError] = {}
-        self._producer = Producer(
-            client_config(
-                settings,
-                transactional_id=transactional_id,
-                transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-                # The client keeps a callback for each record, and calls only those of errors.
-                delivery_report_only_error=True,
+        self._refused: dict[int, kafka.KafkaError] = {}
+        self._producer = kafka.Producer(
+            {
                 **config,
-            ),
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                # The client keeps a callback for each record, and calls only those of errors.
+                "delivery.report.only.error": True,
+            }
         )
 
     def __enter__(self) -> Self:
@@ -238,8 +241,10 @@ class MarkedProducer:
         headers: Any,
         number: int = 0,
         size: int = 0,
+        timestamp: int = 0,
     ) -> None:
-        """Add one record of about `size` bytes; wait while too much is unsent, but not longer than `is_late`.
+        """Add one record of about `size` bytes; wait while too much is unsent, but not longer than `is_late`. Its
+        timestamp is in milliseconds since 1970, 0 for now.
 
         Raises `RecordsRefused` with the `number` of a record that cannot be written.
         """
@@ -249,17 +254,21 @@ class MarkedProducer:
         report = partial(_note_refusal, self._refused, number)
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, report, headers=headers)
+                self._producer.produce(
+                    topic, value, key, partition, report, timestamp=timestamp, headers=headers
+                )
                 break
             except BufferError:
                 self._serve(self._producer.poll, _FULL_SECONDS)
-            except KafkaException as error:
-                if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            except kafka.KafkaException as error:
+                if error.args[0].code() == kafka.KafkaError.MSG_SIZE_TOO_LARGE:
                     self._refused[number] = error.args[0]
                 raise self._refusal(error) from error
             except (TypeError, ValueError) as error:
                 # A header that the client cannot encode, for example.
-                raise RecordsRefused({number: KafkaError(KafkaError._INVALID_ARG, str(error))}) from error
+                raise RecordsRefused(
+                    {number: kafka.KafkaError(kafka.KafkaError._INVALID_ARG, str(error))}
+                ) from error
         self._wait_for_room()
 
     def _wait_for_room(self) -> None:
@@ -272,7 +281,7 @@ class MarkedProducer:
             else:
                 self._serve(self._producer.poll, _FULL_SECONDS)
 
-    def mark(self, marker: TopicPartition) -> None:
+    def mark(self, marker: kafka.TopicPartition) -> None:
         """Add the marker to the transaction."""
         self._deliver()
         self._asked(
@@ -301,7 +310,7 @@ class MarkedProducer:
         """Let the client report what it has sent; raise what it reports."""
         try:
             left = call(seconds)
-        except KafkaException as error:
+        except kafka.KafkaException as error:
             # The client reports a fatal error so.
             raise self._refusal(error) from error
         if self._refused:
@@ -311,10 +320,10 @@ class MarkedProducer:
     def _asked(self, request: Callable[..., Any], *arguments: Any) -> None:
         try:
             request(*arguments)
-        except KafkaException as error:
+        except kafka.KafkaException as error:
             raise self._refusal(error) from error
 
-    def _refusal(self, error: KafkaException) -> Exception:
+    def _refusal(self, error: kafka.KafkaException) -> Exception:
         """Return the exception to raise for an error: `RecordsRefused` if it concerns single records."""
         cause = self._cause(error)
         code = cause.args[0].code()
@@ -328,24 +337,24 @@ class MarkedProducer:
     def _wait_for_reports(self) -> None:
         """Wait for the first report of a refused record: it may come just after the error of its transaction."""
         until = time.monotonic() + _REPORTED_WITHIN_SECONDS
-        with suppress(KafkaException):
+        with suppress(kafka.KafkaException):
             while self._open and self._numbers and not self._refused and time.monotonic() < until:
                 self._producer.poll(_FULL_SECONDS)
 
-    def _cause(self, error: KafkaException) -> KafkaException:
+    def _cause(self, error: kafka.KafkaException) -> kafka.KafkaException:
         """Return the cause of an error.
 
         For a producer that cannot continue, for example a fenced one, the client reports only a fatal error, and for
         a transaction that has failed only its state; a call on the transaction returns the cause.
         """
         ask = {
-            KafkaError._FATAL: self._producer.abort_transaction,
-            KafkaError._STATE: self._producer.commit_transaction,
+            kafka.KafkaError._FATAL: self._producer.abort_transaction,
+            kafka.KafkaError._STATE: self._producer.commit_transaction,
         }
         if (call := ask.get(error.args[0].code())) is not None and self._open:
             try:
                 call(ABORT_TIMEOUT_SECONDS)
-            except KafkaException as cause:
+            except kafka.KafkaException as cause:
                 return cause
         return error
 
@@ -354,6 +363,6 @@ class MarkedProducer:
         try:
             self._producer.abort_transaction(ABORT_TIMEOUT_SECONDS)
             self._producer.poll(0)
-        except KafkaException as error:
+        except kafka.KafkaException as error:
             # Fenced, or the broker is away: the next producer aborts it with init_transactions, or its time-out does.
             _log.debug("transaction of %s not aborted: %s", self._id, error)

@@ -43,6 +43,7 @@ from sharequeue.domain.errors import InvalidRequest, ShareError
 from sharequeue.domain.names import finite, is_topic_name, nearest, plural, shown
 from sharequeue.domain.offsets import EMPTY, OffsetSet, sets_of
 from sharequeue.domain.settings import Settings
+from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import TopicInfo, Topics
 from sharequeue.kafka.transactions import MarkerGroup, producer_limits
@@ -408,8 +409,9 @@ class Redrive:
                 holding=holding,
             )
             try:
-                with MarkerGroup(self._settings, f"sharequeue.redrive.{self._topic}") as markers:
-                    for done in Outbox(self._settings, letters, markers, on_step=self._on_step).write():
+                client = client_config(self._settings)
+                with MarkerGroup(client, f"sharequeue.redrive.{self._topic}") as markers:
+                    for done in Outbox(client, letters, markers, on_step=self._on_step).write():
                         report.sent += done.written
                         report.resumed += done.resumed
                         if not done.resumed:

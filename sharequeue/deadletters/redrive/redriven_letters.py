@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,16 +159,17 @@ class RedrivenLetters:
                     sent.add(offset)
         return OffsetSet.from_offsets(sent)
 
-    def part(self, batch: RedriveBatch, written: OffsetSet) -> RedriveBatch:
+    def part(self, batch: RedriveBatch, written: Callable[[], OffsetSet]) -> RedriveBatch:
         """Return the batch cut to what is written; the rest is the next batch of the same redrive.
 
         Letters are not sent in the order of their offsets, so that no offset shows how far a batch is written.
         """
         self._check_same(batch)
-        left = batch.offsets - written - OffsetSet.from_offsets(self._left_out)
+        done = written()
+        left = batch.offsets - done - OffsetSet.from_offsets(self._left_out)
         if left:
             self._wanted.appendleft((batch.redrive_id, left))
-        return self._batches.trim(batch, written)
+        return self._batches.trim(batch, done)
 
     def refused(self, batch: RedriveBatch, reasons: Mapping[int, KafkaError]) -> None:
         """Leave these letters out of the batch, and remember why."""
@@ -258,6 +259,7 @@ class RedrivenLetters:
             original.value,
             headers,
             record_bytes(original.key, original.value, headers),
+            0,
         )
 
     def _refuse(self, offset: int, reason: str) -> None:

@@ -112,19 +112,20 @@ def test_a_producer_that_is_fenced_while_it_produces_says_so(
     """The client only says that the producer is done for ("Local: Fatal error"). Taken for a missing permission it
     would last, and letters could be dropped."""
     topic = make_topic(1)
+    client = client_config(settings)
 
     def produce_on(producer: transactions.MarkedProducer) -> bool:
         producer.produce(topic, 0, None, b"after", [])
         return False
 
     with (
-        transactions.MarkerGroup(settings, group) as markers,
-        transactions.MarkedProducer(settings, group, markers, Refused) as first,
+        transactions.MarkerGroup(client, group) as markers,
+        transactions.MarkedProducer(client, group, markers, Refused) as first,
     ):
         first.begin()
         first.produce(topic, 0, None, b"before", [])
         with (
-            transactions.MarkedProducer(settings, group, markers, Refused),
+            transactions.MarkedProducer(client, group, markers, Refused),
             pytest.raises(Refused) as refused,
         ):
             wait_until(lambda: produce_on(first))

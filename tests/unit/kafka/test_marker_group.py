@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from sharequeue.domain.settings import Settings
 from sharequeue.kafka.transactions import MarkerGroup
 
 
@@ -27,8 +26,8 @@ def markers(monkeypatch: pytest.MonkeyPatch, coordinator: Coordinator) -> Marker
     def consumer(*_: Any, **__: Any) -> Coordinator:
         return coordinator
 
-    monkeypatch.setattr("sharequeue.kafka.transactions.Consumer", consumer)
-    return MarkerGroup(Settings.load(bootstrap_servers="127.0.0.1:1"), "g")
+    monkeypatch.setattr("confluent_kafka.Consumer", consumer)
+    return MarkerGroup({"bootstrap.servers": "127.0.0.1:1"}, "g")
 
 
 def test_a_coordinator_that_is_still_elected_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
