@@ -189,7 +189,7 @@ def test_a_commit_that_the_broker_has_no_name_for_is_tried_again(
                 met.append(True)
                 raise KafkaException(KafkaError(KafkaError.UNKNOWN, "EndTxn commit failed"))
 
-    monkeypatch.setattr(transactions, "Producer", Nameless)
+    monkeypatch.setattr("confluent_kafka.Producer", Nameless)
     said: list[str] = []
     report = case.writer(batch_records=10).write(said.append)
     assert report.held == ()
