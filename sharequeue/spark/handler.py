@@ -56,7 +56,7 @@ KEY_HASH = "key_hash"
 32 hexadecimal digits; empty for a record without a key, so that a null is a handler's mistake.
 """
 NO_KEY_HASH = "without key_hash"
-"""The outcome of a row whose `key_hash` is null. It is refused as an unknown one."""
+"""The outcome of a row whose `key_hash` is null, or no hash. It is refused as an unknown one."""
 HOLD = "hold"
 """The outcome of a record that waits for an earlier one of its key. Only `ordering` and `by_row` give it."""
 
@@ -224,7 +224,8 @@ def with_outcomes(handled: DataFrame, kept: Sequence[str] = KEPT_COLUMNS) -> Dat
         # Python could not read it from the files.
         more["not_before"] = fn.expr(f"if({never}, null, not_before)")
     if KEY_HASH in kept:
-        outcome = f"if({KEY_HASH} is null, '{NO_KEY_HASH}', {outcome})"
+        is_hash = f"coalesce(length({KEY_HASH}) in (0, 32) and unhex({KEY_HASH}) is not null, false)"
+        outcome = f"if({is_hash}, {outcome}, '{NO_KEY_HASH}')"
     return handled.withColumns({"outcome": fn.expr(outcome), "error": fn.expr(error), **more})
 
 

@@ -21,7 +21,7 @@ from pyspark.sql import functions as fn
 
 from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.values import AcknowledgeType, Delivery, Lease
-from sharequeue.spark.handler import ACCEPT, HOLD, KEY_HASH, REJECT, RELEASE
+from sharequeue.spark.handler import ACCEPT, HOLD, KEY_HASH, NO_KEY_HASH, REJECT, RELEASE
 from sharequeue.spark.ordering.frames import BY_LEASE, FIRST, KEY, KeyOrder, hashed, with_firsts
 from sharequeue.spark.outcomes.outcomes import UNSEEN, SeenOutcomes, read_back, without_outcome
 from sharequeue.spark.output.files import literal
@@ -107,6 +107,8 @@ def find_cut(order: KeyOrder, leases: Sequence[Lease], rows: Rows) -> Cut:
     """Return the cut of these leases, by the rows of their records."""
     accepted = rows.accepted
     open_rows = _NONE if rows.others is None else rows.others.select(*_ROW).toArrow().cast(_NONE.schema)
+    # Rows without a hash are refused when the outcomes are read back.
+    open_rows = open_rows.filter(pc.not_equal(open_rows["outcome"], NO_KEY_HASH))
     firsts = _firsts(order.firsts(leases), open_rows)
     waiting = _behind(open_rows, firsts)
     if firsts.num_rows and accepted is not None:

@@ -359,7 +359,9 @@ def refuse_without_outcome(
         for outcome, offsets in seen.get(lease.lease_id, UNSEEN).unknown.items():
             unknown.setdefault(outcome, []).append((lease, offsets))
     if where := unknown.pop(NO_KEY_HASH, None):
-        reasons.append(f"{_named(where)} got key_hash null: expected the value that was read")
+        reasons.append(
+            f"{_named(where)} got a key_hash that is null or no hash: expected the value that was read"
+        )
     for outcome, where in sorted(unknown.items())[:MOST_NAMED]:
         reasons.append(
             f"{_named(where)} got the outcome {outcome!r}, which is not one of {', '.join(OUTCOMES)}"
