@@ -43,7 +43,9 @@ language sql stable set enable_seqscan = off as $$
         where share_partition_id = p_id and letter and p_offsets @> "offset"
     ) as k
     cross join lateral (
-        select count(*) filter (where not o.letter) as records, bool_or(o.letter and not p_offsets @> o."offset") as other
+        -- A record that stands before the letter waits for nothing.
+        select count(*) filter (where o.until = sharequeue_internal.no_time()) as records,
+            bool_or(o.letter and not p_offsets @> o."offset") as other
         from sharequeue.open_key_records o where o.share_partition_id = p_id and o.key_hash = k.key_hash
     ) as r where not r.other
 $$;

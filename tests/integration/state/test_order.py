@@ -206,6 +206,18 @@ def test_a_dead_letter_holds_its_key_until_it_is_discarded(state: State, at: Sha
     sound(state)
 
 
+def test_a_record_before_a_dead_letter_is_not_held_by_it(state: State, at: SharePartition) -> None:
+    """What is said to be freed waits for the letter; here an earlier record of its key comes first."""
+    configure(state, letters="hold")
+    lease = take(state, at, 3)
+    assert lease is not None
+    acknowledge(state, lease, release=some(0), reject=some(1), hold=some(2), keys={K: some(0, 1, 2)})
+    close_letters(state, at)
+    assert rows(state) == [(0, False, False), (1, False, True), (2, False, False)]
+    assert state.dead_letters.close_letters(at, some(1)) == FreedKeys(1, 0)
+    sound(state)
+
+
 def test_records_behind_a_dead_letter_wait_for_it_and_for_no_time(state: State, at: SharePartition) -> None:
     """Whether it is not written yet or holds its key, nobody is told of a time when they can be leased."""
     configure(state, letters="hold")
