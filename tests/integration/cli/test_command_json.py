@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+import pytest
 from click.testing import CliRunner
 
 from sharequeue.cli import command
@@ -51,6 +52,7 @@ READING: Sequence[tuple[str, ...]] = (
 )
 
 
+@pytest.mark.usefixtures("standing_clock")
 def test_json_has_the_columns(private_database: Database, settings: Settings) -> None:
     """A list of objects with all columns; `jsonl` has the same objects, a line each; text fits its width."""
     state, at = State(private_database), SharePartition("flight-delays", "flights", 0)
