@@ -153,12 +153,11 @@ class Fetcher:
     def _run(self) -> None:
         while True:
             with self._handover.changed:
-                self._handover.changed.wait_for(
+                idle = not self._handover.changed.wait_for(
                     lambda: self._stop or self._wants_records(), self._until_idle()
                 )
                 if self._stop:
                     return
-                idle = not self._wants_records()
                 self._handover.asked = self._handover.asked and idle
             try:
                 if idle:
