@@ -55,8 +55,8 @@ language sql volatile as $$
 $$;
 
 -- Counts records that were acknowledged, or whose lock ended without an acknowledgement: p_failed of them failed, p_returning
--- are delivered again. p_silent neither succeeded nor failed. Call it before their state changes. Returns the time until which records of a failed probe must wait;
--- null otherwise.
+-- are delivered again, and p_silent neither succeeded nor failed. Call it before their state changes. Returns the time until
+-- which records of a failed probe must wait; null otherwise.
 create or replace function sharequeue_internal.circuit_counts(
     p_id bigint, p_settings sharequeue.group_settings, p_acknowledged int8multirange, p_failed int8multirange,
     p_returning int8multirange, p_silent int8multirange, p_at timestamptz

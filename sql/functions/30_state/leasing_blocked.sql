@@ -1,9 +1,9 @@
 -- Returns why nothing can be leased from a share-partition that has lag, and until when (the liveness invariant). Null if records
 -- can be leased, and if there is no lag. blocked_by is one word: topic_deleted, topic_recreated, paused, breaker, window
--- (share.partition.max.record.locks, behind blocked_offset), ordered and open_keys (order by key), transaction (the last stable offset), leased, waiting (not before a
--- time, or back-off), dead_letters (being written, or held behind one), truncated. It is never unknown (verify checks this). Records whose lock has lapsed can be
--- leased: the next call ends these locks. The texts of the reasons are only in this file and in lost_topic. p_letters is the
--- reason why dead letters are not written.
+-- (share.partition.max.record.locks, behind blocked_offset), ordered and open_keys (order by key), transaction (the last stable
+-- offset), leased, waiting (not before a time, or back-off), dead_letters (being written, or held behind one), truncated. It is
+-- never unknown (verify checks this). Records whose lock has lapsed can be leased: the next call ends these locks. The texts of
+-- the reasons are only in this file and in lost_topic. p_letters is the reason why dead letters are not written.
 create or replace function sharequeue_internal.leasing_blocked(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_circuit sharequeue.circuit_breakers,
     p_topic_deleted boolean, p_letters text,
@@ -35,7 +35,8 @@ begin
     v_full := p_sp.speo - case when p_sp.advance_due then coalesce(v_window.head, p_sp.speo) else p_sp.spso end
         - v_window.waiting - case when p_settings.ordered and not p_sp.advance_due then p_sp.delivery_complete_count else 0 end
         >= p_settings.max_record_locks;
-    if not p_settings.ordered and p_sp.open_key_records > 0 and sharequeue_internal.any_held(p_sp.share_partition_id, v_at) then
+    if not p_settings.ordered and p_sp.open_key_records > 0
+            and not isempty(sharequeue_internal.held(p_sp.share_partition_id, v_at)) then
         -- The next acquire frees them.
         return;
     end if;
@@ -178,16 +179,4 @@ begin
     where f.share_partition_id = v_id and f.state in (0, 3)
         and sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) @> blocked_offset;
 end
-$$;
-
--- Returns whether a record waits for an earlier one of its key.
-create or replace function sharequeue_internal.any_held(p_id bigint, p_at timestamptz) returns boolean
-language sql stable as $$
-    select exists (
-        select from (
-            select key_hash, min("offset") as first from sharequeue.open_key_records
-            where share_partition_id = p_id and key_hash is not null group by key_hash
-        ) as k
-        join sharequeue.open_key_records r on r.share_partition_id = p_id and r.key_hash = k.key_hash and r."offset" > k.first
-        where r.until > p_at)
 $$;

@@ -32,20 +32,25 @@ begin
 end
 $$;
 
--- Forgets all keys, and frees held records. Records that were released keep their own times.
-create or replace function sharequeue_internal.forget_order(p_id bigint, p_at timestamptz) returns void
-language plpgsql volatile set enable_seqscan = off as $$
-declare
-    v_held int8multirange;
-begin
-    select coalesce(range_agg(int8range(r."offset", r."offset" + 1)), '{}') into v_held
+-- Returns the records that wait for an earlier one of their key.
+create or replace function sharequeue_internal.held(p_id bigint, p_at timestamptz) returns int8multirange
+language sql stable set enable_seqscan = off as $$
+    select coalesce(range_agg(int8range(r."offset", r."offset" + 1)), '{}')
     from (
         -- The first of each key once: looked for by every record, a key of n records could be read n times.
         select key_hash, min("offset") as first from sharequeue.open_key_records
         where share_partition_id = p_id and key_hash is not null group by key_hash
     ) as k
     join sharequeue.open_key_records r on r.share_partition_id = p_id and r.key_hash = k.key_hash and r."offset" > k.first
-    where r.until > p_at;
+    where r.until > p_at
+$$;
+
+-- Forgets all keys, and frees held records. Records that were released keep their own times.
+create or replace function sharequeue_internal.forget_order(p_id bigint, p_at timestamptz) returns void
+language plpgsql volatile set enable_seqscan = off as $$
+declare
+    v_held int8multirange := sharequeue_internal.held(p_id, p_at);
+begin
     if not isempty(v_held) then
         perform sharequeue_internal.set_wait(p_id, v_held, null);
     end if;
