@@ -36,7 +36,7 @@ begin
         - v_window.waiting - case when p_settings.ordered and not p_sp.advance_due then p_sp.delivery_complete_count else 0 end
         >= p_settings.max_record_locks;
     if not p_settings.ordered and p_sp.open_key_records > 0
-            and not isempty(sharequeue_internal.held(p_sp.share_partition_id, v_at)) then
+            and not isempty(sharequeue_internal.held_by_keys(p_sp.share_partition_id, v_at)) then
         -- The next acquire frees them.
         return;
     end if;

@@ -33,7 +33,7 @@ end
 $$;
 
 -- Returns the records that wait for an earlier one of their key.
-create or replace function sharequeue_internal.held(p_id bigint, p_at timestamptz) returns int8multirange
+create or replace function sharequeue_internal.held_by_keys(p_id bigint, p_at timestamptz) returns int8multirange
 language sql stable set enable_seqscan = off as $$
     select coalesce(range_agg(int8range(r."offset", r."offset" + 1)), '{}')
     from (
@@ -49,7 +49,7 @@ $$;
 create or replace function sharequeue_internal.forget_order(p_id bigint, p_at timestamptz) returns void
 language plpgsql volatile set enable_seqscan = off as $$
 declare
-    v_held int8multirange := sharequeue_internal.held(p_id, p_at);
+    v_held int8multirange := sharequeue_internal.held_by_keys(p_id, p_at);
 begin
     if not isempty(v_held) then
         perform sharequeue_internal.set_wait(p_id, v_held, null);
