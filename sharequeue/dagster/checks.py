@@ -147,8 +147,8 @@ def _read_checks(
         return
     kept.store(context.instance, asset)
     context.log.info(
-        f"read {examined.letters:,} letters of {topic}: {examined.ours:,} of {group.group}; at most "
-        f"{examined.left:,} are left for the next run"
+        f"read {examined.letters:,} letters of {topic}: {examined.ours:,} of {group.group}; "
+        + (examined.nothing_new or f"at most {examined.left:,} are left for the next run")
     )
     data_docs = _data_docs(settings, group.group, gx.folder)
     for hidden in examined.hidden:
@@ -208,7 +208,7 @@ def _result(
         asset_key=asset,
         check_name=check,
         severity=expectation.dagster_severity,
-        description=expectation.description
+        description=". ".join(filter(None, (examined.nothing_new, expectation.description)))
         if passed
         else _what_failed(expectation, topic, found, examined.found.get(check, Found())),
         metadata=metadata,

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import UTC
 from typing import Any
 
 from sharequeue.dagster.quality import dead_letters
@@ -25,6 +26,7 @@ from sharequeue.deadletters.hidden import HiddenRecords, hidden_records
 from sharequeue.deadletters.redrive.batches import UNHANDLED, HandledLetters, RedriveBatches
 from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
+from sharequeue.state import State
 
 CHUNK_LETTERS = 20_000
 """The maximum number of letters in a batch for Great Expectations."""
@@ -53,6 +55,8 @@ class Examined:
     """The letters that were sent back or discarded, by partition."""
     hidden: Sequence[HiddenRecords] = ()
     """Records that an open transaction hides: they may be letters."""
+    nothing_new: str | None = None
+    """Since when there is no new letter of the group, as a sentence; None if there are new ones, or may be."""
 
     def status(self, finding: LetterFinding) -> str | None:
         """Return whether the letter of a finding was sent back or discarded; None if it was neither."""
@@ -88,7 +92,7 @@ def examine(
     created_at = context.created_at.isoformat() if context.created_at else ""
     if (kept.topic_id, kept.created_at) != (info.topic_id, created_at):
         kept.topic_id, kept.created_at = info.topic_id, created_at
-        kept.next, kept.places, kept.found = {}, {}, {}
+        kept.next, kept.places, kept.found, kept.letters_at = {}, {}, {}, ""
     reading = Reading(settings, topic, info, logs, kept.next)
     examined = Examined()
     found = examined.found
@@ -132,4 +136,9 @@ def examine(
     examined.handled = RedriveBatches(database, topic, info.topic_id).handled()
     examined.hidden = hidden_records(settings, topic, logs)
     examined.archived, examined.not_compared = reconciliation.archived, comparison.not_compared
+    if examined.ours:
+        kept.letters_at = f"{State(database).now().astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    elif not examined.left:
+        since = kept.letters_at
+        examined.nothing_new = f"no new letters since {since}" if since else "no letters of the group"
     return examined

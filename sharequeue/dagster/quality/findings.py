@@ -152,6 +152,8 @@ class KeptFindings:
     """The findings of each check."""
     created_at: str = ""
     """When the group was created: a later group of the same name numbers its batches from 1 again."""
+    letters_at: str = ""
+    """When a run of the checks has last read letters of the group, in UTC; empty if none has."""
 
     @classmethod
     def of(cls, instance: dg.DagsterInstance, asset: dg.AssetKey, group_id: str) -> KeptFindings:
@@ -175,6 +177,7 @@ class KeptFindings:
                     for check, (counts, findings, below) in kept["found"].items()
                 },
                 kept["created_at"],
+                kept["letters_at"],
             )
         except (KeyError, TypeError, ValueError):
             return cls()
@@ -191,6 +194,7 @@ class KeptFindings:
                 if found.counts
             },
             "created_at": self.created_at,
+            "letters_at": self.letters_at,
         }
         instance.daemon_cursor_storage.set_cursor_values({_key(asset): json.dumps(kept)})
 

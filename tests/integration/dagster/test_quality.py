@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -525,10 +526,11 @@ def test_letters_that_retention_removed_are_not_missing(run_checks: RunChecks, o
 
 
 def test_the_checks_continue_where_the_last_run_ended(
-    letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp
+    letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bound on letters leaves the rest for the next run; what came since is read, and nothing twice. A check that
-    is executed alone reads for all of them."""
+    is executed alone reads for all of them. A run without a new letter says since when, and does without Great
+    Expectations."""
     reads = [run_checks(max_letters=6) for _ in range(2)]
     assert [failed(results) for results in reads] == [set()] * 2
     assert [number(results[RECONCILED], "read_records") for results in reads] == [6, 3]
@@ -539,9 +541,13 @@ def test_the_checks_continue_where_the_last_run_ended(
     alone = run_checks(only=["cause_known"])
     assert list(alone) == ["cause_known"]
     assert number(alone["cause_known"], "read_records") == PARTITIONS
+    assert "no new letters" not in str(alone["cause_known"].description)
+    monkeypatch.setitem(sys.modules, "great_expectations", None)  # to import it would be an error
     results = run_checks()
     assert failed(results) == set()
     assert number(results[RECONCILED], "read_records") == 0
+    assert str(results["cause_known"].description).startswith("no new letters since 2")
+    assert results["cause_known"].metadata.keys() == alone["cause_known"].metadata.keys()
 
 
 def test_a_suite_of_the_user_is_checked_beside_ours(

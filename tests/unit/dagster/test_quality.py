@@ -406,7 +406,8 @@ def test_the_next_run_reads_what_the_checks_have_stored() -> None:
     at, asset = SharePartition("g", "flights", 0), dg.AssetKey(DQ)
     lost = LetterFinding("missing", None, None, "flights", 0, 4)
     found = Found(Counter({"missing": 1, "doubled": 30}), [lost], {0: 7})
-    kept = KeptFindings("id", {0: 7}, {at: BatchPosition(2, 5)}, {"a": found, "b": Found()}, "2026-01-01")
+    found_by_check = {"a": found, "b": Found()}
+    kept = KeptFindings("id", {0: 7}, {at: BatchPosition(2, 5)}, found_by_check, "2026-01-01", "2026-01-02")
     with dg.DagsterInstance.ephemeral() as instance:
         assert KeptFindings.of(instance, asset, "g") == KeptFindings()
         kept.store(instance, asset)
