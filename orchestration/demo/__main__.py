@@ -104,19 +104,22 @@ class Demo:
         produced = f", {new:,} produced in {time.monotonic() - began:.1f} s" if new else ""
         self.say(f"topic        {TOPIC}: {made.total:,} records{produced}")
 
-    def drain(self, holders: Holders, max_seconds: float | None) -> tuple[int, float]:
-        """Launch runs until nothing is left; return their number and their seconds. Raises NoProgress."""
-        launched, seconds, idle = 0, 0.0, 0
+    def drain(self, holders: Holders, max_seconds: float | None) -> tuple[int, float, float]:
+        """Launch runs until nothing is left; return their number, their seconds, and those of their rounds. Raises
+        NoProgress.
+        """
+        launched, seconds, in_rounds, idle = 0, 0.0, 0.0, 0
         while not (position := self._wait(holders)).done:
             launched += 1
             outcome = self._run(launched, max_seconds)
             seconds += outcome.seconds
+            in_rounds += outcome.rounds_seconds
             moved = bool(outcome.leased) or self._moved(position)
             idle = 0 if outcome.succeeded and moved else idle + 1
             if idle >= RUNS_WITHOUT_PROGRESS:
                 why = outcome.reason or f"{self.look().lag:,} records do not move"
                 raise NoProgress(f"{idle} runs in a row made no progress: {why}. The last log: {outcome.log}")
-        return launched, seconds
+        return launched, seconds, in_rounds
 
     def _run(self, number: int, max_seconds: float | None) -> RunOutcome:
         before = self.look()
@@ -203,16 +206,16 @@ def run(console: Console, home: Path | None, wanted: Wanted) -> None:
         for run_id in launcher.bury():
             say(f"run {run_id[:8]} of an earlier demo was killed")
         to_do = demo.look().lag
-        launched, seconds = demo.drain(Holders(database, instance, GROUP), wanted.seconds)
+        launched, seconds, in_rounds = demo.drain(Holders(database, instance, GROUP), wanted.seconds)
         position = demo.look()
         if launched:
-            rate = to_do / seconds
             say(f"\nDrained: {position.total:,} records in the topic, lag 0.")
             demo.show()
             runs = "1 run" if launched == 1 else f"{launched} runs"
-            took = f"stack {up:.1f} s, {runs} {seconds:.1f} s"
+            took = f"stack {up:.1f} s, {runs} {seconds:.1f} s, of which the rounds {in_rounds:.1f} s"
             say(f"  took          {time.monotonic() - began:.1f} s: {took}")
-            say(f"  rate          {rate:,.0f} records a second over the runs, start of Spark included")
+            if in_rounds:
+                say(f"  rate          {to_do / in_rounds:,.0f} records a second in the rounds")
         else:
             say(f"\nNothing left to do: {position.total:,} records in the topic, lag 0. No run was launched.")
             demo.show()

@@ -45,6 +45,8 @@ class RunOutcome:
     seconds: float
     leased: int | None
     rounds: int
+    rounds_seconds: float
+    """The seconds of its rounds, without the start of the process, of Spark and of the run, and what follows them."""
     reason: str
     log: Path
 
@@ -130,23 +132,28 @@ class Launcher:
             reason = f"it ended before it started: {_last_line(log)}"
             if run is not None:
                 self._instance.report_run_failed(run, reason)
-            return RunOutcome(run.run_id if run else "", False, seconds, None, 0, reason, log)
+            return RunOutcome(run.run_id if run else "", False, seconds, None, 0, 0.0, reason, log)
         if not run.is_finished:
             self._instance.report_run_failed(run, f"The process of this run ended with {returncode}.")
         succeeded = run.status == dg.DagsterRunStatus.SUCCESS
         figures = self._figures(run.run_id)
         leased = figures.get("leased_records")
+        in_rounds = figures.get("run_seconds", 0.0) - figures.get("start_seconds", 0.0)
         reason = "" if succeeded else self._reason(run.run_id, returncode)
-        return RunOutcome(run.run_id, succeeded, seconds, leased, figures.get("rounds", 0), reason, log)
+        return RunOutcome(
+            *(run.run_id, succeeded, seconds, None if leased is None else int(leased)),
+            *(int(figures.get("rounds", 0)), in_rounds, reason, log),
+        )
 
-    def _figures(self, run_id: str) -> dict[str, int]:
+    def _figures(self, run_id: str) -> dict[str, float]:
         for entry in self._instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION):
             made = entry.asset_materialization
             if made is not None and made.asset_key.path[-1] == ACCEPTED:
                 return {
                     name: value.value
                     for name, value in made.metadata.items()
-                    if isinstance(value, dg.IntMetadataValue) and value.value is not None
+                    if isinstance(value, dg.IntMetadataValue | dg.FloatMetadataValue)
+                    and value.value is not None
                 }
         return {}
 

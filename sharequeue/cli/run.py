@@ -59,6 +59,7 @@ STOPPED = (
     number("LAG"),
     flag("DRAINED"),
     number("SECONDS"),
+    number("START-SECONDS"),
     text("REMARK"),
     nested("DEAD-LETTERS"),
     nested("ROUNDS"),

@@ -85,6 +85,7 @@ def run(report: "RunReport", statuses: Sequence[SharePartitionStatus]) -> Metada
         "lag_records": sum(max(0, status.lag - status.archiving) for status in statuses),
         "archiving_records": sum(status.archiving for status in statuses),
         "run_seconds": round(report.seconds, 3),
+        "start_seconds": round(report.start_seconds, 3),
         "rate_records_per_second": round(report.rate, 1),
         **by_stage,
         "by_round": table({**_ROUND_COLUMNS, "seconds": "float"}, rounds),

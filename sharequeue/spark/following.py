@@ -142,6 +142,8 @@ class Follower:
     progress: ProgressCallback = lambda progress: None
     on_run: OnRun = lambda report: None
     _done: FollowReport = field(init=False)
+    _worked: float = field(init=False, default=0.0)
+    """Seconds of the rounds."""
     _lag: int | None = field(init=False, default=None)
     _opened: bool = field(init=False, default=False)
     _begun: bool = field(init=False, default=False)
@@ -228,13 +230,13 @@ class Follower:
             return
         self._in_vain = None
         self._done = self._done.after(report)
+        self._worked += report.seconds - report.start_seconds
         self.on_run(report)
 
     def _wait(self, seconds: float | None) -> None:
         """Wait until a notification, a change of the membership, or the time of the next check."""
         so_far = self._done
-        passed = time.monotonic() - self._began_at
-        self.progress(Progress(so_far.rounds, "waiting", 0, so_far.done, passed, self._lag))
+        self.progress(Progress(so_far.rounds, "waiting", 0, so_far.done, self._worked, self._lag))
         assigned = self.membership.assignment
         since = time.monotonic()
         while not self.woken.wait(CHECK_SECONDS):

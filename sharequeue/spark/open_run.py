@@ -37,6 +37,8 @@ class OpenRun:
     progress: ProgressCallback
     max_rounds: int | None = None
     max_seconds: float | None = None
+    asked_at: float = field(default_factory=time.monotonic)
+    """When the run was called; a wait for an assignment is left out."""
     lease_files: LeaseFiles = field(init=False)
     columns: WrittenColumns = field(init=False)
     releases: Releases = field(init=False)
@@ -45,6 +47,9 @@ class OpenRun:
     lost_leader: frozenset[SharePartition] = field(init=False, default=frozenset())
     """The share-partitions that have lost it during a round: the run leases nothing more from them, so it ends."""
     began_at: float = field(init=False, default_factory=time.monotonic)
+    """When the output was open, from which `max_seconds` count; a wait for an assignment is left out."""
+    rounds_at: float = field(init=False, default_factory=time.monotonic)
+    """When the first round began."""
     records_done: int = field(init=False, default=0)
     failure: str | None = field(init=False, default=None)
     """The first record of the run that failed with an error."""

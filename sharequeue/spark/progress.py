@@ -23,7 +23,7 @@ __all__ = ["Progress", "ProgressCallback", "shown_progress"]
 @dataclass(frozen=True, slots=True)
 class Progress:
     """The position of a run, reported when a stage begins and when a round ends (stage `done`). Two rounds may run at
-    once.
+    once. `seconds` are those since the first round began.
     """
 
     round: int
@@ -35,7 +35,7 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """Records processed per second since the run began."""
+        """Records processed per second of the rounds."""
         return self.records_done / self.seconds if self.seconds else 0.0
 
     def __str__(self) -> str:

@@ -118,6 +118,8 @@ class RunReport(Counts):
     leaderless: tuple[str, ...] = ()
     """The partitions of the topics that had no leader. Nothing was leased from them, and their lag is not known."""
     seconds: float = 0.0
+    start_seconds: float = 0.0
+    """The part of `seconds` before the first round: the output is opened, the handler is called without records."""
     remark: str | None = None
     """Remarks for the user: why there was nothing more to lease although records remain, dead letters that are held,
     columns that differ from those of earlier rows. None if there is no remark.
@@ -138,8 +140,9 @@ class RunReport(Counts):
 
     @property
     def rate(self) -> float:
-        """Records done per second."""
-        return self.done / self.seconds if self.seconds else 0.0
+        """Records done per second of the rounds: the start does not count."""
+        seconds = self.seconds - self.start_seconds
+        return self.done / seconds if seconds > 0 else 0.0
 
     def table(self) -> Table:
         """Return one row for each round, and the remarks of the run."""
@@ -148,8 +151,9 @@ class RunReport(Counts):
         if self.leaderless:
             state = f"lag {self.lag:,} or more"
         return _rounds(
-            f"run of group {self.group}: {plural(self.leased, 'record')} leased in {self.seconds:,.1f} s "
-            f"({self.rate:,.0f}/s), {self.accepted:,} accepted, {state}",
+            f"run of group {self.group}: {plural(self.leased, 'record')} leased in "
+            f"{self.seconds - self.start_seconds:,.1f} s ({self.rate:,.0f}/s) after a start of "
+            f"{self.start_seconds:,.1f} s, {self.accepted:,} accepted, {state}",
             self.rounds,
             *(f"first failure: {error}" for error in self.errors),
             words_of_losses(self.group, self.lost) if self.lost else None,

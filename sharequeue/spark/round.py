@@ -449,7 +449,7 @@ class Round:
 
     def _show(self, stage: str, lag: int | None = None) -> None:
         run = self.run
-        seconds = time.monotonic() - run.began_at
+        seconds = time.monotonic() - run.rounds_at
         with run.reporting:
             run.progress(Progress(self.number, stage, self.leased, run.records_done, seconds, lag))
 

@@ -77,6 +77,7 @@ def run_rounds(
     The arguments and the errors are those of `Pipeline.run`, which creates the objects passed here. `join` lets the
     member join, if it has not: it is called when nothing has refused the run.
     """
+    asked_at = time.monotonic()
     max_records = whole_number("max_records", max_records, 1)
     max_rounds = None if max_rounds is None else whole_number("max_rounds", max_rounds, 0)
     max_bytes = None if max_bytes is None else whole_number("max_bytes", max_bytes, 0)
@@ -99,6 +100,7 @@ def run_rounds(
                 *(job, membership, source, sink, configs, budget, RecordSizes(records), progress),
                 max_rounds,
                 max_seconds,
+                asked_at,
             )
             refuse_gone(run.files, settings, state, job.names)
             try:
@@ -106,7 +108,7 @@ def run_rounds(
             except Exception:
                 write_letters_at_end(settings, state, configs)
                 raise
-    return _report(run, rounds, ended, time.monotonic() - run.began_at)
+    return _report(run, rounds, ended, time.monotonic() - run.asked_at)
 
 
 def _rounds(run: OpenRun, join: Callable[[], None]) -> tuple[Rounds, bool]:
@@ -114,15 +116,17 @@ def _rounds(run: OpenRun, join: Callable[[], None]) -> tuple[Rounds, bool]:
     source = run.source
     with cancellable(source.spark) as jobs, LeaseKeeper(source.state, run.member, jobs) as keeper:
         if run.job.try_empty:
-            since = time.monotonic() - run.began_at
-            run.progress(Progress(1, "calling the handler without records", 0, 0, since, None))
+            run.progress(Progress(1, "calling the handler without records", 0, 0, 0.0, None))
             _try_empty(run)
         with failed_by_store(source.settings.output):
             claim(run.files, source.settings, source.state, run.job.names)
         asked_at = time.monotonic()
         # Where a new group begins is decided now: a run that is refused must not decide it.
         join()
-        run.began_at += time.monotonic() - asked_at  # a wait for an assignment is no work
+        run.rounds_at = time.monotonic()
+        waited = run.rounds_at - asked_at  # for an assignment, which is no work
+        run.asked_at += waited
+        run.began_at += waited
         rounds = Rounds(run, keeper, jobs)
         return rounds, rounds.work()
 
@@ -169,6 +173,7 @@ def _report(run: OpenRun, rounds: Rounds, ended: bool, seconds: float) -> RunRep
         drained=drained and not new and not leaderless,
         leaderless=tuple(f"{topic}-{partition}" for topic, partition in sorted(leaderless)),
         seconds=seconds,
+        start_seconds=run.rounds_at - run.asked_at,
         remark="; ".join(filter(None, remarks)) or None,
         dead_letters=letters,
         errors=() if run.failure is None else (run.failure,),

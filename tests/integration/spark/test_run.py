@@ -68,6 +68,8 @@ def test_each_outcome_is_in_its_output_and_in_the_state(
     ]  # fmt: skip
     assert said[-1].records_done == 7
     assert "7 records done" in str(said[-1])
+    assert (said[1].seconds, 0 < report.start_seconds < report.seconds) == (0.0, True)
+    assert report.rate == report.done / (report.seconds - report.start_seconds)
     assert set(report.stage_seconds) == {p.stage for p in said[2:]} - {"done"}
 
     again = run_job(job, holder)

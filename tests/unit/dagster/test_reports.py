@@ -13,6 +13,7 @@ from sharequeue.deadletters.writer import DeadLetterReport, HeldLetters, Partiti
 from sharequeue.domain.figures import GroupFigures, SharePartitionStatus
 from sharequeue.domain.values import DeliveryCount, SharePartition
 from sharequeue.reports.read import CausesOfDay, GroupReport, ReportedMoment
+from sharequeue.spark.report import RunReport
 from sharequeue.state.journal import Day
 
 NOW = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
@@ -30,6 +31,13 @@ def shown(markdown: object) -> str:
     assert isinstance(markdown, dg.MarkdownMetadataValue)
     assert len(str(markdown.md_str)) < 1_000
     return str(markdown.md_str)
+
+
+def test_the_rate_of_a_run_is_that_of_its_rounds() -> None:
+    """The start is a number of its own, and does not make the run look slow."""
+    metadata = reports.run(RunReport(group="g", accepted=400, seconds=9.0, start_seconds=5.0), [])
+    names = ("run_seconds", "start_seconds", "rate_records_per_second")
+    assert [metadata[name] for name in names] == [9.0, 5.0, 100.0]
 
 
 def test_delivery_counts_are_summed_over_partitions() -> None:

@@ -37,13 +37,14 @@ def test_the_table_of_a_run_has_a_row_for_each_round() -> None:
         group="g",
         rounds=rounds,
         lag=1500,
-        seconds=4.0,
+        seconds=4.5,
+        start_seconds=0.5,
         remark="5 records are held",
         dead_letters=WrittenAtEnd(2, warning="3 dead letters wait"),
         **figures,
     )
     assert str(report).splitlines() == [
-        "run of group g: 2,400 records leased in 4.0 s (600/s), 2,200 accepted, lag 1,500",
+        "run of group g: 2,400 records leased in 4.0 s (600/s) after a start of 0.5 s, 2,200 accepted, lag 1,500",
         "ROUND  LEASED  ACCEPTED  RELEASED  REJECTED  LOST    LAG  SECONDS",
         "    1   1,200     1,100       100         0     0  1,500      2.0",
         "    2   1,200     1,100       100         0     7  1,500      2.0",
