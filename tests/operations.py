@@ -461,6 +461,8 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "begin_transfer": operation(*WORKER),
     "end_transfer": operation(*WORKER, location="sink:delta:/t"),
+    "renew_transfer": operation(*WORKER),
+    "hold_transfer": operation(*WORKER),
     "keep_sink_columns": operation(*WORKER),
     # Access.
     "add_acl": operation(resource_type="GROUP"),

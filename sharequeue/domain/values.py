@@ -155,11 +155,12 @@ class OutputRow:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Outputs that are moved together from files into a table with transactions of its own."""
+    """Outputs that are moved together from files into a target with transactions of its own."""
 
     number: int
-    """Increases with each transfer of a sink; the table accepts each number once."""
-    locations: tuple[str, ...]
+    """Increases with each transfer of a sink; the target accepts each number once."""
+    sources: Mapping[str, tuple[str, int]]
+    """The topic and partition of the records of each location, in the order of the leases."""
     records: int
     busy: bool
     """Whether another process has claimed it."""

@@ -69,6 +69,7 @@ from sharequeue.spark.sinks.at_least_once import AtLeastOnce
 from sharequeue.spark.sinks.delta import DeltaTable
 from sharequeue.spark.sinks.iceberg import IcebergTable
 from sharequeue.spark.sinks.interface import SinkRefused
+from sharequeue.spark.sinks.kafka.topic import KafkaTopic
 from sharequeue.spark.sinks.parquet import ParquetByLease
 from sharequeue.spark.sinks.postgres.sink import PostgresTable
 
@@ -80,6 +81,7 @@ __all__ = [
     "GroupTaken",
     "HandlerError",
     "IcebergTable",
+    "KafkaTopic",
     "LeasedRecords",
     "LockLost",
     "MostFailed",

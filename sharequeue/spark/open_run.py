@@ -51,6 +51,8 @@ class OpenRun:
     rounds_at: float = field(init=False, default_factory=time.monotonic)
     """When the first round began."""
     records_done: int = field(init=False, default=0)
+    sink_waits: str | None = field(init=False, default=None)
+    """Why the sink allows no further lease."""
     failure: str | None = field(init=False, default=None)
     """The first record of the run that failed with an error."""
     leasing: threading.Lock = field(init=False, default_factory=threading.Lock)

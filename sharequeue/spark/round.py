@@ -52,15 +52,12 @@ from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.progress import Progress
 from sharequeue.spark.reading.source import timestamps_are_named
 from sharequeue.spark.report import RoundReport, counted
-from sharequeue.spark.sinks.interface import AcceptedRows, SinkStep
+from sharequeue.spark.sinks.interface import AcceptedRows, Refused, SinkStep
 from sharequeue.spark.spark_jobs import uncache
 from sharequeue.state.calls import LeaseAcknowledgement
 
 ALONE_EVERY = 8
 """One in this many rounds is leased only after the previous round has ended."""
-
-RefusedRecords = Mapping[int, Mapping[int, str]]
-"""The records that a sink refuses: the reasons by lease id and offset."""
 
 
 class Stopped(Exception):
@@ -114,6 +111,9 @@ class Round:
         """Lease and plan; return whether there was anything to lease. A round `ahead` is leased while the previous
         one is held.
         """
+        self.run.sink_waits = self.run.sink.waits()
+        if self.run.sink_waits is not None:
+            return False
         share_partitions = self._observe()
         self._acquire(share_partitions, ahead)
         if not self.leases:
@@ -313,7 +313,7 @@ class Round:
         leases: Sequence[Lease],
         wanted: Mapping[int, Acknowledgement],
         summaries: Mapping[str, Mapping[int, str]],
-    ) -> RefusedRecords:
+    ) -> Refused:
         """Acknowledge the leases that are `wanted`, each with the outputs that count from then on; return the records
         that the sink refuses.
 
@@ -329,14 +329,14 @@ class Round:
         if not results:
             return {}
         with self._step("stage"):
-            run.sink.stage([each.rows for each in results])
+            refused = dict(run.sink.stage([each.rows for each in results]))
+        results = [each for each in results if each.rows.lease.lease_id not in refused]
         try:
             # Releases must be recorded before the next round leases.
             with run.leasing:
                 with self._stage("acknowledge"):
-                    refused = (
-                        self._send_together(results) if run.sink.together else self._send_one_by_one(results)
-                    )
+                    send = self._send_together if run.sink.together else self._send_one_by_one
+                    refused.update(send(results))
                 self._note_releases([each.rows.lease for each in results])
         except InvalidRequest:
             refuse_taken(run.files, source.settings, source.state, run.job.names)
@@ -363,14 +363,14 @@ class Round:
         rows = AcceptedRows(lease, written.accepted.get(at), of_lease.accepted_rows)
         return _LeaseResult(rows, wanted, [LeaseOutput(name, exceptions, of_lease.exceptions), *sums])
 
-    def _send_together(self, results: Sequence[_LeaseResult]) -> RefusedRecords:
+    def _send_together(self, results: Sequence[_LeaseResult]) -> Refused:
         given = [self._placed(each) for each in results]
         replies = acknowledge_all(self.keeper, given)
         for each, sent, reply in zip(results, given, replies, strict=True):
             self._note(each, sent, reply)
         return {}
 
-    def _send_one_by_one(self, results: Sequence[_LeaseResult]) -> RefusedRecords:
+    def _send_one_by_one(self, results: Sequence[_LeaseResult]) -> Refused:
         sink, state = self.run.sink, self.run.source.state
         refused: dict[int, Mapping[int, str]] = {}
         for each in results:
@@ -421,9 +421,7 @@ class Round:
         if lost:
             release_held(self.run.source.state, lost)
 
-    def _write_again(
-        self, written: WrittenFiles, leases: Sequence[Lease], refused: RefusedRecords
-    ) -> WrittenFiles:
+    def _write_again(self, written: WrittenFiles, leases: Sequence[Lease], refused: Refused) -> WrittenFiles:
         """Write these leases again, with the records rejected that the sink refused."""
         files, columns = self.run.lease_files, self.planned[0].handled.schema
         with self._stage("write"), self._intact(written, leases):

@@ -91,7 +91,7 @@ def run_rounds(
         source = TopicSource(
             settings, state, topics, spark, ReaderOptions.of(job.reader_options), job.headers
         )
-        context = SinkContext(settings, state, spark, job.names)
+        context = SinkContext(settings, state, spark, job.names, tuple(job.topics))
         # Before the first lease, each may take minutes: killed runs have left something, the handler reads tables.
         progress(Progress(1, "opening the output", 0, 0, 0.0, None))
         # The sink is closed last, when no lease is held.
@@ -147,8 +147,8 @@ def _report(run: OpenRun, rounds: Rounds, ended: bool, seconds: float) -> RunRep
     job, settings, state, configs = run.job, run.source.settings, run.source.state, run.configs
     # A member without an assignment does not know the partitions.
     leaderless = run.leaderless | {(sp.topic, sp.partition) for sp in run.lost_leader}
-    drained = ended and bool(run.assigned())
-    why = _why_nothing(run, leaderless, ended, drained)
+    drained = ended and bool(run.assigned()) and run.sink_waits is None
+    why = run.sink_waits or _why_nothing(run, leaderless, ended, drained)
     if why and not rounds.reports:
         _log.warning("nothing was leased: %s", why)
     letters, about = write_letters_at_end(settings, state, configs), None
@@ -162,10 +162,10 @@ def _report(run: OpenRun, rounds: Rounds, ended: bool, seconds: float) -> RunRep
     limited = (
         f"the run ended at its limit with lag {lag:,}: the next run continues" if lag and not ended else None
     )
-    if ended and new:
+    if ended and new and run.sink_waits is None:
         limited = f"records came at the end of the run, and the lag is {lag:,}: the next run continues"
     given_up = words_of_given_up(rounds.isolated.given_up)
-    remarks = (limited, why, given_up, about, run.columns.remark)
+    remarks = (limited, why, run.sink.held, given_up, about, run.columns.remark)
     return RunReport(
         group=job.group,
         rounds=tuple(rounds.reports),

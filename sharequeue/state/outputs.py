@@ -142,7 +142,46 @@ class Outputs:
         if not rows:
             return None
         row = rows[0]
-        return Transfer(row["number"], tuple(sorted(row["locations"])), row["records"], row["busy"])
+        sources = zip(row["topics"], row["partitions"], strict=True)
+        locations = dict(zip(row["locations"], sources, strict=True))
+        return Transfer(row["number"], locations, row["records"], row["busy"])
+
+    def waiting(self, group_id: str, sink: str) -> dict[tuple[str, int], int]:
+        """Return the records that wait for a sink's target, by topic and partition."""
+        rows = self._database.rows(
+            sa.text(
+                "select topic, partition, cast(sum(records) as bigint) as records from sharequeue.counted_outputs"
+                " where group_id = :group_id and sink = :sink and starts_with(location, 'sink:pending:')"
+                " group by topic, partition"
+            ),
+            group_id=group_id,
+            sink=sink,
+        )
+        return {(row["topic"], row["partition"]): row["records"] for row in rows}
+
+    def renew_transfer(self, group_id: str, sink: str, number: int, claim: timedelta) -> bool:
+        """Extend the claim of a transfer; return False if it has ended."""
+        rows = self._database.call(
+            sa.text(
+                "select sharequeue.renew_transfer(:group_id, :sink, :number, cast(:claim as interval)) as renewed"
+            ),
+            group_id=group_id,
+            sink=sink,
+            number=number,
+            claim=claim,
+        )
+        return bool(rows[0]["renewed"])
+
+    def hold_transfer(self, group_id: str, sink: str, number: int, reason: str | None) -> bool:
+        """Record why a transfer could not be finished; None removes the reason. Return False if it has ended."""
+        rows = self._database.call(
+            sa.text("select sharequeue.hold_transfer(:group_id, :sink, :number, :reason) as held"),
+            group_id=group_id,
+            sink=sink,
+            number=number,
+            reason=reason,
+        )
+        return bool(rows[0]["held"])
 
     def end_transfer(self, group_id: str, sink: str, number: int, location: str) -> int:
         """Count the outputs of a transfer at the location that has taken it; return how many they are, 0 if it has

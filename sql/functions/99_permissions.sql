@@ -32,7 +32,7 @@ declare
         'acknowledge_many', 'acquire_many', 'observe_many', 'release_many', 'renew_many',
         'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets',
         'begin_compaction', 'commit_compaction', 'commit_replacement', 'forget_compaction', 'mark_sink', 'removable_outputs',
-        'begin_transfer', 'end_transfer', 'keep_sink_columns',
+        'begin_transfer', 'end_transfer', 'hold_transfer', 'renew_transfer', 'keep_sink_columns',
         'begin_publication', 'end_publication', 'forget_publication',
         'journal_days', 'journal_partitions', 'roll_up_journal'];
     v_service constant text[] := array[

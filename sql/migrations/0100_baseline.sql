@@ -657,8 +657,8 @@ create table sharequeue.compactions (
 );
 create index compactions_by_sink on sharequeue.compactions (group_id, sink);
 
--- Accepted rows that go on from files into a table of a lakehouse, which has transactions of its own. The folders that go
--- together and their number are written here before the table is touched: a repetition repeats exactly that.
+-- Accepted rows that go on from files into a table of a lakehouse, or a topic, which have transactions of their own. The
+-- folders that go together and their number are written here before the target is touched: a repetition repeats exactly that.
 create table sharequeue.transfers (
     group_id text not null,
     sink text not null,
@@ -669,6 +669,9 @@ create table sharequeue.transfers (
     records bigint not null,
     -- Until then the transfer belongs to the one that began it.
     claimed_until timestamptz not null,
+    -- Why the last attempt could not be finished, and since when; null while nothing is held.
+    held_reason text,
+    held_since timestamptz,
     constraint transfers_pkey primary key (group_id, sink)
 );
 

@@ -18,7 +18,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.spark.output.manifest import PENDING, NotFiles, read_output
 from sharequeue.spark.sinks import iceberg
 from sharequeue.spark.sinks.interface import SinkContext
-from sharequeue.spark.sinks.transfers import OpenTransfer, Step
+from sharequeue.spark.sinks.transfers import Step, TableTransfers
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
 from tests.fixtures.lakes import RECORDS, Lake, once
@@ -98,7 +98,7 @@ def test_a_run_that_fails_at_a_step_is_completed_by_the_next(
     waiting = [row for row in state.outputs.counted(group, job.sink) if row.location.startswith(PENDING)]
     assert bool(waiting) == (at in STEPS[:3])
     if waiting:
-        with pytest.raises(NotFiles, match="wait for the next round"):
+        with pytest.raises(NotFiles, match="for the next round or run"):
             read_output(spark, state, group, job.sink)
     sweep_outputs(spark, output_settings, state, job)
     report = run_job(job, holder)
@@ -167,9 +167,9 @@ def test_a_late_process_adds_no_rows(
         return None
 
     if at == "reading":
-        append = OpenTransfer._append
+        append = TableTransfers._append
 
-        def slowly(self: OpenTransfer, found: object) -> None:
+        def slowly(self: TableTransfers, found: object) -> None:
             if threading.current_thread() is not late:
                 append(self, found)  # type: ignore[arg-type]
                 return
@@ -190,7 +190,7 @@ def test_a_late_process_adds_no_rows(
             finally:
                 self.table = table
 
-        monkeypatch.setattr(OpenTransfer, "_append", slowly)
+        monkeypatch.setattr(TableTransfers, "_append", slowly)
     else:
         publish = iceberg._OpenIcebergTable._publish
 

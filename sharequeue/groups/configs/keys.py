@@ -195,6 +195,14 @@ _GROUP = (
         0,
         2**63 - 1,
     ),
+    ConfigKey(
+        "sharequeue.results.max.waiting.records",
+        "int",
+        10_000_000,
+        "Accepted records that wait for the topic of a KafkaTopic: nothing is leased with so many; 0: with any.",
+        0,
+        2**63 - 1,
+    ),
 )
 
 

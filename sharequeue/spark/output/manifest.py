@@ -30,8 +30,8 @@ _DATA_FILE = re.compile(rf"/(leases=[^/]+/{LEASE}=-?\d+|compacted=[^/]+)/[^_./][
 ELSEWHERE = "sink:"
 """The beginning of a location in the manifest that is not a folder."""
 PENDING = f"{ELSEWHERE}pending:"
-"""The beginning of a location whose rows are in the folder that follows, and are transferred from there into a table.
-The state's functions use it, too.
+"""The beginning of a location whose rows are in the folder that follows, and are transferred from there to a table or
+a topic. The state's functions use it, too.
 """
 
 
@@ -52,8 +52,8 @@ def read_manifest(state: State, group: str, sink: str) -> tuple[str, ...]:
     elsewhere = [folder for folder in folders if folder.startswith(ELSEWHERE)]
     if waiting := [folder for folder in elsewhere if folder.startswith(PENDING)]:
         raise NotFiles(
-            f"the output of {sink} is written to a table; the rows of {len(waiting)} folders wait for the next round "
-            "or run"
+            f"the output of {sink} goes on from files to a table or a topic; the rows of {len(waiting)} folders wait "
+            "for the next round or run"
         )
     if elsewhere:
         raise NotFiles(

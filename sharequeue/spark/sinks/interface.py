@@ -7,8 +7,8 @@ which the round sends. There are four ways:
 - They stay in the files, and the manifest counts each row once, even if a process is killed at any point
   (`parquet.py`).
 - They go into a table in the transaction of the acknowledgement: exactly once (`postgres/`).
-- They are acknowledged first. Then the files are appended to a table, with a number that the table accepts only once:
-  exactly once, shortly afterwards (`transfers.py`).
+- They are acknowledged first. Then the files are written to a table or a topic, with a number that it accepts only
+  once: exactly once, shortly afterwards (`transfers.py`).
 - They are written before the acknowledgement: at least once. After a crash in between they are written again
   (`at_least_once.py`).
 
@@ -49,12 +49,14 @@ class SinkRefused(PipelineError):
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """The context of a run, for its sink: settings, state, Spark session, and the names of the output."""
+    """The context of a run, for its sink: settings, state, Spark session, the names of the output, and the topics."""
 
     settings: Settings
     state: State
     spark: SparkSession
     names: SinkNames
+    topics: tuple[str, ...] = ()
+    """The topics that the run reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,9 @@ class Replaced:
     summaries: tuple[str, ...] = ()
 
 
+Refused = Mapping[int, Mapping[int, str]]
+"""The records that a sink refuses: the reasons by lease id and offset."""
+
 SinkStep = Literal["stage", "transfer"]
 """A step of a sink before or after the acknowledgement."""
 
@@ -120,8 +125,8 @@ class OpenSink(Protocol):
     """A sink in one run. A subclass writes `put`, unless the files are its output; the other methods have a default
     that does nothing.
 
-    A round calls `stage` for all its leases, then acknowledges each with the place that `put` returns, then calls
-    `transfer`.
+    A round asks `waits` before it leases. It calls `stage` for all its leases, then acknowledges each with the place
+    that `put` returns, then calls `transfer`.
     """
 
     overlaps: ClassVar[bool] = False
@@ -136,6 +141,10 @@ class OpenSink(Protocol):
     """The steps that a run reports and measures, besides the acknowledgement: those of these methods that the sink
     has.
     """
+    held: str | None = None
+    """Why acknowledged rows are not at their last place yet, and what to do, for the report of the run; None if the
+    next transfer brings them there.
+    """
 
     def fits(self, handled: DataFrame) -> DataFrame:
         """Return the handler's result in the form that the sink accepts: each record that it cannot accept is
@@ -144,9 +153,15 @@ class OpenSink(Protocol):
         """
         return handled
 
-    def stage(self, leases: Sequence[AcceptedRows]) -> None:
-        """Prepare the accepted rows of a round. A lease of which `transaction` has refused records comes again."""
-        return
+    def waits(self) -> str | None:
+        """Return why nothing more may be leased now; None if the sink can accept more."""
+        return None
+
+    def stage(self, leases: Sequence[AcceptedRows]) -> Refused:
+        """Prepare the accepted rows of a round, and return the records that the sink refuses. A lease of which
+        records were refused, here or by `transaction`, is not acknowledged, and comes again without them.
+        """
+        return {}
 
     def put(self, rows: AcceptedRows) -> str | None:
         """Put the accepted rows of a lease where they belong, and return that place as the manifest has it

@@ -1,34 +1,37 @@
-"""Transfer accepted rows exactly once into a table that accepts a numbered commit only once.
+"""Transfer accepted rows exactly once into a target that accepts a numbered transfer only once.
 
-Such a table, for example one of a lakehouse, has its own transactions, which cannot be committed together with an
+Such a target, a table of a lakehouse or a topic, has its own transactions, which cannot be committed together with an
 acknowledgement. So the acknowledgement comes first, and it alone decides. It counts the lease's files, which are
-durable, and marks them for the table (`PENDING` in the manifest). A process that has lost its lock fails at this
-point, before the table changes. Then the files of all such leases are appended to the table in one commit, a
-transfer:
+durable, and marks them for the target (`PENDING` in the manifest). A process that has lost its lock fails at this
+point, before the target changes. Then the files of all such leases are written to the target, a transfer:
 
 1. `begin_transfer` stores in Postgres the files of the transfer and its number. Both stay until it has ended.
-2. The files are appended to the table. The commit has the number, and the table accepts each number only once. Each
-   `NumberedTable` must ensure this.
-3. `end_transfer` records that the rows are in the table, and the files are removed.
+2. The files are written to the target with the number, and the target accepts each number only once. Each subclass of
+   `OpenTransfers` must ensure this: a `NumberedTable` in one commit, a topic by a marker for each source partition.
+3. `end_transfer` records that the rows are in the target, and the files are removed.
 
 If a process is killed or fails on the way, the next round or run repeats its transfer: the same files with the same
-number. If a process was only slow, or paused, and commits after another has repeated its transfer, the table refuses
-the commit. In the opposite order, with the table's commit before the acknowledgement, the table would already have
+number. If a process was only slow, or paused, and commits after another has repeated its transfer, the target refuses
+the commit. In the opposite order, with the target's commit before the acknowledgement, the target would already have
 the rows of a lease whose lock was lost.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import ClassVar, Literal, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
+from sqlalchemy.exc import SQLAlchemyError
 
+from sharequeue.domain.errors import ShareError
 from sharequeue.domain.values import Transfer
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import remove_lease
@@ -41,7 +44,8 @@ from sharequeue.spark.waits import named_wait
 _log = logging.getLogger(__name__)
 
 CLAIM_SECONDS = 30.0
-"""How long other processes leave a transfer to the process that began it. It only avoids work done twice."""
+"""How long other processes leave a transfer to the process that began it, which extends this while it works. It only
+avoids work done twice."""
 _WAIT_SECONDS = CLAIM_SECONDS
 """How long a run waits at its start for a transfer that another process has claimed."""
 _LOOK_SECONDS = 0.2
@@ -70,26 +74,33 @@ class NumberedTable(Protocol):
         ...
 
 
+class TransferHeld(Exception):
+    """The target cannot take a transfer now; the message has the reason and what to do. Its rows wait in files."""
+
+
 @dataclass(slots=True)
-class OpenTransfer(OpenSink):
-    """A table of a lakehouse in one run."""
+class OpenTransfers(OpenSink):
+    """A target of transfers in one run. A subclass writes `append`."""
 
     context: SinkContext
-    table: NumberedTable
+    name: str
+    """The target's name in messages and in the manifest, such as `delta:/data/orders`."""
     on_step: Callable[[Step], None]
+    held: str | None = field(init=False, default=None)
     together: ClassVar[bool] = True
     steps: ClassVar[tuple[SinkStep, ...]] = ("transfer",)
 
-    def fits(self, handled: DataFrame) -> DataFrame:
-        """Return the rows, with each record rejected that the table would refuse. Raise SinkRefused if the table
-        lacks a column of the rows, or has one that cannot hold its values.
+    @abstractmethod
+    def append(self, found: Transfer) -> None:
+        """Write the files of a transfer to the target with its number; do nothing if the target has them.
+
+        Raise TransferHeld if it cannot take them; the run goes on. Any other error ends the run, unless another
+        process has done the transfer or a second attempt succeeds.
         """
-        there = self.table.shape()
-        return unfit_rejected(handled, there, by_name(self.table.name, there, handled.schema))
 
     def put(self, rows: AcceptedRows) -> str:
-        """Return the folder of the rows, marked for the table."""
-        return f"{ELSEWHERE}{self.table.name}" if rows.folder is None else f"{PENDING}{rows.folder}"
+        """Return the folder of the rows, marked for the target."""
+        return f"{ELSEWHERE}{self.name}" if rows.folder is None else f"{PENDING}{rows.folder}"
 
     def transfer(self, wait_seconds: float = 0.0) -> None:
         """Transfer all pending files, including those that another process has left behind. While another process has
@@ -108,6 +119,9 @@ class OpenTransfer(OpenSink):
                 continue
             try:
                 self._append(found)
+            except TransferHeld as held:
+                self._hold(found, held)
+                return
             except Exception:
                 again = self._begin()
                 if again is None or again.number != found.number:
@@ -117,6 +131,7 @@ class OpenTransfer(OpenSink):
                 # Another commit came first, with this number or without one. The table distinguishes the two.
                 self._append(found)
             self._end(found)
+            self.held = None
             found = self._begin()
 
     def _begin(self) -> Transfer | None:
@@ -127,8 +142,70 @@ class OpenTransfer(OpenSink):
 
     def _append(self, found: Transfer) -> None:
         self.on_step("begun")
-        self.table.append(lambda spark: self._rows(spark, found), found.number)
+        with self._claimed(found):
+            self.append(found)
         self.on_step("appended")
+
+    @contextmanager
+    def _claimed(self, found: Transfer) -> Iterator[None]:
+        """Extend the claim of a transfer during the block."""
+        ended = threading.Event()
+
+        def extend() -> None:
+            while not ended.wait(CLAIM_SECONDS / 3):
+                try:
+                    self.renewed(found)
+                except (ShareError, SQLAlchemyError) as error:
+                    _log.info("the claim of transfer %d was not extended: %s", found.number, error)
+
+        thread = threading.Thread(target=extend, name=f"transfer-{found.number}", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def renewed(self, found: Transfer) -> bool:
+        """Extend the claim of a transfer; return False if it has ended."""
+        names = self.context.names
+        return self.context.state.outputs.renew_transfer(
+            names.group, names.sink, found.number, timedelta(seconds=CLAIM_SECONDS)
+        )
+
+    def _hold(self, found: Transfer, held: TransferHeld) -> None:
+        names = self.context.names
+        self.held = f"{found.records:,} accepted rows wait for {self.name}: {held}"
+        _log.warning("%s", self.held)
+        self.context.state.outputs.hold_transfer(names.group, names.sink, found.number, str(held))
+
+    def _end(self, found: Transfer) -> None:
+        names, spark = self.context.names, self.context.spark
+        self.context.state.outputs.end_transfer(
+            names.group, names.sink, found.number, f"{ELSEWHERE}{self.name}"
+        )
+        self.on_step("ended")
+        for folder in folders_of(found):
+            remove_lease(Files(spark, folder), folder)
+        self.on_step("removed")
+
+
+@dataclass(slots=True)
+class TableTransfers(OpenTransfers):
+    """A table of a lakehouse in one run."""
+
+    table: NumberedTable
+
+    def fits(self, handled: DataFrame) -> DataFrame:
+        """Return the rows, with each record rejected that the table would refuse. Raise SinkRefused if the table
+        lacks a column of the rows, or has one that cannot hold its values.
+        """
+        there = self.table.shape()
+        return unfit_rejected(handled, there, by_name(self.table.name, there, handled.schema))
+
+    def append(self, found: Transfer) -> None:
+        """Append the rows in one commit."""
+        self.table.append(lambda spark: self._rows(spark, found), found.number)
 
     def _rows(self, spark: SparkSession, found: Transfer) -> DataFrame:
         """Return the rows of a transfer with the columns that the table has now: it may have been altered since they
@@ -136,7 +213,7 @@ class OpenTransfer(OpenSink):
         """
         there = self.table.shape()
         try:
-            rows = read_parquet(spark, _folders(found))
+            rows = read_parquet(spark, folders_of(found))
             pairs = by_name(self.table.name, there, rows.schema)
         except (ColumnChanged, SinkRefused) as error:
             raise SinkRefused(
@@ -145,26 +222,22 @@ class OpenTransfer(OpenSink):
             ) from error
         return rows.select(*as_table(there, pairs))
 
-    def _end(self, found: Transfer) -> None:
-        names, spark = self.context.names, self.context.spark
-        self.context.state.outputs.end_transfer(
-            names.group, names.sink, found.number, f"{ELSEWHERE}{self.table.name}"
-        )
-        self.on_step("ended")
-        for folder in _folders(found):
-            remove_lease(Files(spark, folder), folder)
-        self.on_step("removed")
-
 
 @contextmanager
 def opened(context: SinkContext, table: NumberedTable, on_step: Callable[[Step], None]) -> Iterator[OpenSink]:
     """Prepare a run, and complete the transfers of earlier runs. Raise SinkRefused if the table cannot accept any."""
     table.shape()
-    transfers = OpenTransfer(context, table, on_step)
-    with named_wait(f"the transfer of rows to {table.name}"):
-        transfers.transfer(_WAIT_SECONDS)
+    transfers = TableTransfers(context, table.name, on_step, table)
+    complete_earlier(transfers)
     yield transfers
 
 
-def _folders(found: Transfer) -> list[str]:
-    return [location.removeprefix(PENDING) for location in found.locations]
+def complete_earlier(transfers: OpenTransfers) -> None:
+    """Complete the transfers of earlier runs, before anything is leased."""
+    with named_wait(f"the transfer of rows to {transfers.name}"):
+        transfers.transfer(_WAIT_SECONDS)
+
+
+def folders_of(found: Transfer) -> list[str]:
+    """Return the folders of a transfer."""
+    return [location.removeprefix(PENDING) for location in found.sources]

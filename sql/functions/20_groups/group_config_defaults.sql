@@ -29,6 +29,7 @@ language sql immutable parallel safe as $$
         'sharequeue.order',
         'sharequeue.order.max.open.keys',
         'sharequeue.order.on.dead.letter',
+        'sharequeue.results.max.waiting.records',
         'sharequeue.retry.backoff.max.ms',
         'sharequeue.retry.backoff.ms']
 $$;
@@ -64,6 +65,7 @@ language sql immutable parallel safe as $$
         when 'sharequeue.order' then 'none'
         when 'sharequeue.order.max.open.keys' then '100000'
         when 'sharequeue.order.on.dead.letter' then 'continue'
+        when 'sharequeue.results.max.waiting.records' then '10000000'
         when 'sharequeue.retry.backoff.max.ms' then '3600000'
         when 'sharequeue.retry.backoff.ms' then '60000'
     end

@@ -21,6 +21,7 @@ from sharequeue.spark import (
     AtLeastOnce,
     DeltaTable,
     IcebergTable,
+    KafkaTopic,
     ParquetByLease,
     PostgresTable,
     pipeline,
@@ -32,6 +33,7 @@ from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
 from tests.fixtures.lakes import LakeOf
 from tests.fixtures.pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.results import results_in
 from tests.fixtures.stack import MakeTopic
 from tools.sinks import registered
 
@@ -52,6 +54,8 @@ class Place:
     group: str
     make_table: MakeTable
     lake_of: LakeOf
+    make_topic: MakeTopic
+    settings: Settings
     folder: Path
     """An empty folder of this test alone."""
 
@@ -64,12 +68,14 @@ def place(
     group: str,
     make_table: MakeTable,
     lake_of: LakeOf,
+    make_topic: MakeTopic,
+    settings: Settings,
     tmp_path: Path,
 ) -> Place:
     """Give where the sink of this test may put its rows."""
     folder = tmp_path / "rows"
     folder.mkdir()
-    return Place(spark, state, database, group, make_table, lake_of, folder)
+    return Place(spark, state, database, group, make_table, lake_of, make_topic, settings, folder)
 
 
 Make = Callable[[Place], tuple[Sink, Callable[[], Found]]]
@@ -118,6 +124,12 @@ def own_function(place: Place) -> tuple[Sink, Callable[[], Found]]:
     return AtLeastOnce(write), lambda: written
 
 
+def topic(place: Place) -> tuple[Sink, Callable[[], Found]]:
+    name = place.make_topic(2)
+    sent = KafkaTopic(name, value="lease_id")
+    return sent, lambda: counted(each.source for each in results_in(place.settings, name))
+
+
 def lake(kind: str) -> Make:
     def table(place: Place) -> tuple[Sink, Callable[[], Found]]:
         made = place.lake_of(kind)
@@ -152,6 +164,10 @@ SINKS: Mapping[type[Sink], Entry] = {
                 Stored("postgres", "queue.sales.orders", "postgresql://db:5433/queue"),
             )
         ],
+    ),
+    KafkaTopic: Entry(
+        topic,
+        stored=[(KafkaTopic("orders.clean"), "/data/out", Stored("kafka", "orders.clean"))],
     ),
     DeltaTable: Entry(
         lake("delta"),

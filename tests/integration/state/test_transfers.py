@@ -56,8 +56,58 @@ def test_a_transfer_has_all_that_is_pending(state: State) -> None:
     for location in ("sink:pending:/a", "sink:pending:/b", "/plain", "sink:delta:/none"):
         acknowledge(state, location)
     transfer = begin(state)
-    assert transfer.locations == ("sink:pending:/a", "sink:pending:/b")
+    assert tuple(transfer.sources) == ("sink:pending:/a", "sink:pending:/b")
     assert (transfer.records, transfer.busy) == (20, False)
+    assert {*transfer.sources.values()} == {("t", 0)}
+
+
+def test_a_topic_that_was_made_again_has_a_transfer_of_its_own(state: State) -> None:
+    """Its offsets begin at 0 again: rows of the old topic go first, alone."""
+    for location in ("sink:pending:/old", "sink:pending:/new"):
+        acknowledge(state, location)
+    state.database.call(
+        sa.text("update sharequeue.lease_outputs set topic_id = 'x' where location like '%/new' returning 1")
+    )
+    first = begin(state)
+    assert (tuple(first.sources), first.records) == (("sink:pending:/old",), 10)
+    state.outputs.end_transfer("g", "lake", first.number, "sink:delta:/t")
+    assert tuple(begin(state).sources) == ("sink:pending:/new",)
+
+
+def test_the_claim_of_a_long_transfer_is_extended(state: State) -> None:
+    """Others find it busy for as long as its process extends the claim; a transfer that has ended has no claim."""
+    acknowledge(state, "sink:pending:/a")
+    first = begin(state)
+    pass_time(state.database, CLAIM.total_seconds() - 1)
+    assert state.outputs.renew_transfer("g", "lake", first.number, CLAIM)
+    assert not state.outputs.renew_transfer("g", "lake", first.number + 1, CLAIM)
+    pass_time(state.database, CLAIM.total_seconds() - 1)
+    assert begin(state).busy
+    state.outputs.end_transfer("g", "lake", first.number, "sink:delta:/t")
+    assert not state.outputs.renew_transfer("g", "lake", first.number, CLAIM)
+
+
+def held(state: State) -> list[tuple[str | None, bool]]:
+    rows = state.database.rows(
+        sa.text("select held_reason, held_since is not null as since from sharequeue.transfers")
+    )
+    return [(row["held_reason"], row["since"]) for row in rows]
+
+
+def test_a_transfer_that_is_held_has_a_reason_until_it_ends(state: State) -> None:
+    """Another process may repeat it at once; the reason goes with its end, or when it is taken back."""
+    hold = state.outputs.hold_transfer
+    acknowledge(state, "sink:pending:/a")
+    first = begin(state)
+    assert not hold("g", "lake", first.number + 1, "another one's")
+    assert hold("g", "lake", first.number, "the topic is gone")
+    assert held(state) == [("the topic is gone", True)]
+    assert not begin(state).busy
+    assert hold("g", "lake", first.number, None)
+    assert held(state) == [(None, False)]
+    assert hold("g", "lake", first.number, "the topic is gone")
+    state.outputs.end_transfer("g", "lake", first.number, "sink:delta:/t")
+    assert held(state) == [(None, False)]
 
 
 def test_a_claimed_transfer_is_left_alone(state: State) -> None:
@@ -91,7 +141,7 @@ def test_what_came_meanwhile_is_in_the_next_transfer(state: State) -> None:
     state.outputs.end_transfer("g", "lake", first.number, "sink:delta:/t")
     second = begin(state)
     assert second.number > first.number
-    assert second.locations == ("sink:pending:/b",)
+    assert tuple(second.sources) == ("sink:pending:/b",)
     state.outputs.end_transfer("g", "lake", second.number, "sink:delta:/t")
     assert state.outputs.begin_transfer("g", "lake", CLAIM) is None
 

@@ -44,6 +44,7 @@ from sharequeue.spark.sinks.interface import (
     OPTIONAL,
     AcceptedRows,
     OpenSink,
+    Refused,
     Replaced,
     Replacement,
     Sink,
@@ -325,8 +326,8 @@ class OpenTable(OpenSink):
             self._refuse_changed()
         self.sink.on_step("copied")
 
-    def stage(self, leases: Sequence[AcceptedRows]) -> None:
-        """Copy the accepted rows of a round into staging tables."""
+    def stage(self, leases: Sequence[AcceptedRows]) -> Refused:
+        """Copy the accepted rows of a round into staging tables. What is refused is known in `transaction`."""
         # A lease without its refused rows comes back, perhaps with none to copy.
         self.attempts.clear()
         self.refused.clear()
@@ -335,6 +336,7 @@ class OpenTable(OpenSink):
         if folders:
             with self._alterations_are_named():
                 self._copy(folders, self.context.spark.read.parquet(*map(literal, folders.values())))
+        return {}
 
     def put(self, rows: AcceptedRows) -> str:
         """Return the table: the rows of the lease are moved there in its `transaction`."""

@@ -1,0 +1,283 @@
+"""Make the records of a topic from rows, and find the rows that the topic would refuse.
+
+Everything is an expression of Spark, so no row passes through Python here. A record is in one column of the row,
+which goes into the files of its lease: what was acknowledged is what is sent. A fault is of one row. Its record is
+rejected by the sink, because all rows of a record must agree on its outcome, and other rows of it may be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, types
+from pyspark.sql import functions as fn
+
+from sharequeue.deadletters.letters import record_bytes
+from sharequeue.domain.errors import first_line
+from sharequeue.kafka.headers import Header
+from sharequeue.spark.handler import ACCEPT
+from sharequeue.spark.sinks.columns import quoted
+from sharequeue.spark.sinks.interface import NEVER, OPTIONAL, SinkRefused
+
+RECORD = "sharequeue_record"
+"""The column that has the record of an accepted row."""
+TO_JSON = "to_json"
+"""The value that is made of all columns of a row."""
+BY_KEY = -1
+"""The partition of a record that goes where Kafka's own producers put its key (librdkafka's `PARTITION_UA`)."""
+
+TOPIC = "sharequeue.result.topic"
+PARTITION = "sharequeue.result.partition"
+OFFSET = "sharequeue.result.offset"
+LEASE = "sharequeue.result.lease"
+SOURCE_HEADERS = (TOPIC, PARTITION, OFFSET, LEASE)
+"""The headers that name the source of a record: its topic, partition and offset, and the lease that processed it."""
+
+_HEADERS = "array<struct<key: string, value: binary>>"
+RECORD_TYPE = f"struct<key: binary, value: binary, headers: {_HEADERS}, partition: int, timestamp: bigint>"
+"""The type of the column RECORD, without the fault."""
+_DIGITS = 19
+"""The most digits of an offset or a lease's id."""
+_AS_JSON = {
+    "ignoreNullFields": "false",
+    "timeZone": "UTC",
+    # By default, to_json cuts them to milliseconds.
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+_NESTED = (types.StructType, types.MapType, types.ArrayType)
+_AS_TEXT = (types.StringType, types.IntegralType, types.DecimalType, types.BooleanType)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordColumns:
+    """The columns of a handler's result from which a record is made."""
+
+    key: str | None
+    value: str
+    headers: str | None
+    partition: str | None
+    timestamp: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTopic:
+    """A topic to which records are written, as the broker describes it."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    max_message_bytes: int
+    compacted: bool
+    latest_ms: int | None = None
+    """How far a record's timestamp may be in the future, in milliseconds; None: without a limit."""
+    compression: str = "producer"
+
+
+def with_records(
+    handled: DataFrame, columns: RecordColumns, target: TargetTopic, *, source_headers: bool
+) -> DataFrame:
+    """Return the rows with the column RECORD, which is null unless the row is accepted.
+
+    Raises SinkRefused for a column that does not exist, or whose type cannot be written.
+    """
+    if RECORD in handled.schema.names:
+        raise SinkRefused(f"the handler's result has a column {RECORD}, which the sink adds: rename it.")
+    made = _Made(handled.schema, columns, target, source_headers=source_headers)
+    # The record's parts are columns first, so that the fault is not computed from each of them anew.
+    record = fn.when(fn.col("outcome") == ACCEPT, fn.struct(*made.parts()))
+    try:
+        found = handled.withColumn(RECORD, record)
+        checked = fn.struct(*(fn.col(f"{RECORD}.{name}") for name in made.names), made.fault().alias("fault"))
+        return found.withColumn(RECORD, fn.when(fn.col(RECORD).isNotNull(), checked))
+    except AnalysisException as error:
+        raise SinkRefused(
+            f"rows cannot be written to topic {target.name} ({first_line(error)}): cast the columns in the handler."
+        ) from error
+
+
+def faults(rows: DataFrame) -> DataFrame:
+    """Return `lease_id, offset, fault` of the records with a row that the topic would refuse."""
+    found = rows.where(f"{RECORD}.fault is not null")
+    return found.groupBy("lease_id", "offset").agg(fn.min(f"{RECORD}.fault").alias("fault"))
+
+
+FAULTS_SCHEMA = f"lease_id bigint, offset bigint, {RECORD} struct<fault: string>"
+"""The columns of files that `faults` needs."""
+
+
+class _Made:
+    """The expressions for the parts of a record, and for its fault."""
+
+    names = ("key", "value", "headers", "partition", "timestamp")
+
+    def __init__(
+        self, schema: types.StructType, columns: RecordColumns, target: TargetTopic, *, source_headers: bool
+    ) -> None:
+        self._schema, self._columns, self._target = schema, columns, target
+        self._source_headers = source_headers
+
+    def parts(self) -> Iterator[Column]:
+        given = self._columns
+        key = fn.lit(None).cast("binary") if given.key is None else self._bytes("key", given.key)
+        yield key.alias("key")
+        yield (self._all() if given.value == TO_JSON else self._bytes("value", given.value)).alias("value")
+        yield self._headers().alias("headers")
+        # Without a key, all records of a source partition go to one partition, where they keep their order.
+        kept = fn.col("partition") % self._target.partitions
+        by_key = fn.when(key.isNull(), kept).otherwise(BY_KEY)
+        if given.partition is not None:
+            kinds = (types.ByteType, types.ShortType, types.IntegerType)
+            by_key = fn.coalesce(self._typed("partition", given.partition, kinds, "int"), by_key)
+        yield by_key.cast("int").alias("partition")
+        if given.timestamp is None:
+            yield fn.lit(0).cast("bigint").alias("timestamp")
+        else:
+            at = self._typed("timestamp", given.timestamp, (types.TimestampType,), "timestamp")
+            yield fn.coalesce(fn.unix_millis(at), fn.lit(0)).alias("timestamp")
+
+    def fault(self) -> Column:
+        """Return the expression for the reason why the topic would refuse a record; null if it takes it."""
+        target, size = self._target, self._size()
+        found = fn.when(
+            size > target.max_message_bytes,
+            fn.concat(
+                fn.lit("RecordTooLarge: the record takes up to "),
+                size.cast("string"),
+                fn.lit(f" bytes, and max.message.bytes of {target.name} is {target.max_message_bytes}"),
+            ),
+        )
+        if self._columns.partition is not None:
+            at = fn.col(f"{RECORD}.partition")
+            found = found.when(
+                (at < BY_KEY) | (at >= target.partitions) | ((at == BY_KEY) & self._is_given()),
+                fn.concat(
+                    fn.lit("UnknownTopicOrPartition: "),
+                    fn.lit(f"{target.name} has {target.partitions} partitions, and the row names partition "),
+                    at.cast("string"),
+                ),
+            )
+        if target.compacted:
+            found = found.when(
+                fn.col(f"{RECORD}.key").isNull(),
+                fn.lit(f"InvalidRecord: {target.name} is compacted and takes no record without a key"),
+            )
+        if self._columns.timestamp is not None:
+            found = self._with_times(found)
+        if self._columns.headers is not None:
+            found = found.when(
+                fn.exists(fn.col(f"{RECORD}.headers"), lambda header: header["key"].isNull()),
+                fn.lit("InvalidRecord: a header has no name"),
+            )
+        return found
+
+    def _with_times(self, found: Column) -> Column:
+        at, latest = fn.col(f"{RECORD}.timestamp"), self._target.latest_ms
+        found = found.when(at < 0, fn.lit("InvalidTimestamp: the timestamp is before 1970"))
+        if latest is None:
+            return found
+        return found.when(
+            at > fn.unix_millis(fn.current_timestamp()) + latest,
+            fn.lit(
+                f"InvalidTimestamp: the timestamp is more than {latest} ms in the future, the limit "
+                f"message.timestamp.after.max.ms of {self._target.name}"
+            ),
+        )
+
+    def _is_given(self) -> Column:
+        assert self._columns.partition is not None  # noqa: S101 - only then asked
+        return fn.col(quoted(self._columns.partition)).isNotNull()
+
+    def _size(self) -> Column:
+        """Return the most bytes of a record alone in its batch: before compression, so that the broker never refuses
+        what passes here."""
+        fixed: list[Header] = []
+        size = fn.lit(0).cast("bigint")
+        if self._source_headers:
+            fixed = [(name, b"0" * _DIGITS) for name in SOURCE_HEADERS]
+            size += fn.octet_length("topic")
+        size += fn.lit(record_bytes(None, None, fixed))
+        for name in ("key", "value"):
+            size += fn.coalesce(fn.octet_length(f"{RECORD}.{name}"), fn.lit(0))
+        if self._columns.headers is not None:
+            per_header = record_bytes(None, None, [("", b"")]) - record_bytes(None, None, [])
+            of_headers = fn.aggregate(
+                fn.col(f"{RECORD}.headers"),
+                fn.lit(0).cast("bigint"),
+                lambda total, header: (
+                    total
+                    + per_header
+                    + fn.coalesce(fn.octet_length(header["key"]), fn.lit(0))
+                    + fn.coalesce(fn.octet_length(header["value"]), fn.lit(0))
+                ),
+            )
+            size += fn.coalesce(of_headers, fn.lit(0))
+        return size
+
+    def _all(self) -> Column:
+        names = [each for each in self._schema.names if each not in NEVER and each not in OPTIONAL]
+        if not names:
+            raise SinkRefused(
+                f"the rows for topic {self._target.name} have no column for the value: add one in the handler, "
+                "besides those that it passes on."
+            )
+        return _json(fn.struct(*(fn.col(quoted(name)) for name in names)))
+
+    def _bytes(self, part: str, name: str) -> Column:
+        kind, column = self._kind(part, name), fn.col(quoted(name))
+        if isinstance(kind, types.BinaryType):
+            return column
+        if isinstance(kind, _NESTED):
+            return _json(column)
+        if isinstance(kind, _AS_TEXT):
+            return column.cast("string").cast("binary")
+        raise self._unfit(part, name, kind, "binary, string, boolean, a whole or decimal number, or nested")
+
+    def _headers(self) -> Column:
+        name = self._columns.headers
+        if name is None:
+            return fn.lit(None).cast(_HEADERS)
+        kind, column = self._kind("headers", name), fn.col(quoted(name))
+        if isinstance(kind, types.MapType):
+            column, kind = fn.map_entries(column), _entries(kind)
+        if not (
+            isinstance(kind, types.ArrayType)
+            and isinstance(kind.elementType, types.StructType)
+            and kind.elementType.names == ["key", "value"]
+            and isinstance(kind.elementType["key"].dataType, types.StringType)
+            and isinstance(kind.elementType["value"].dataType, types.StringType | types.BinaryType)
+        ):
+            raise self._unfit(
+                "headers", name, kind, "a map from string to binary, or Kafka's array of key and value"
+            )
+        return column.cast(_HEADERS)
+
+    def _typed(self, part: str, name: str, kinds: tuple[type[types.DataType], ...], expected: str) -> Column:
+        if not isinstance(kind := self._kind(part, name), kinds):
+            raise self._unfit(part, name, kind, expected)
+        return fn.col(quoted(name))
+
+    def _kind(self, part: str, name: str) -> types.DataType:
+        if name not in self._schema.names:
+            raise SinkRefused(
+                f"the rows for topic {self._target.name} have no column {name} for the {part}: they have "
+                f"{', '.join(self._schema.names)}."
+            )
+        return self._schema[name].dataType
+
+    def _unfit(self, part: str, name: str, kind: types.DataType, expected: str) -> SinkRefused:
+        return SinkRefused(
+            f"column {name} for the {part} of records of topic {self._target.name} is {kind.simpleString()}: "
+            f"expected {expected}. Cast it in the handler."
+        )
+
+
+def _json(column: Column) -> Column:
+    return fn.to_json(column, _AS_JSON).cast("binary")
+
+
+def _entries(kind: types.MapType) -> types.ArrayType:
+    fields = [types.StructField("key", kind.keyType), types.StructField("value", kind.valueType)]
+    return types.ArrayType(types.StructType(fields))

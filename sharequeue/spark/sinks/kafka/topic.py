@@ -1,0 +1,412 @@
+"""The sink KafkaTopic: a topic that accepts each transfer once.
+
+The acknowledgement counts the rows of a lease, with their records, in files (`transfers.py`). Then Spark's tasks send
+them, each the rows of one source partition, in the order of their offsets and in as many Kafka transactions as
+necessary (`sending.py`). Each transaction also commits how far it came: the marker. So a transfer that is repeated
+sends only what is missing. No row passes through the driver.
+
+If the topic cannot be written, the transfer is held with the reason, and the run goes on; it leases nothing more when
+too many records wait.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from pyspark.sql import DataFrame, Row
+
+from sharequeue.deadletters.outbox import Fenced
+from sharequeue.deadletters.topic import inputs_of
+from sharequeue.domain.errors import BrokerNotAvailable, ShareError
+from sharequeue.domain.names import plural, topic_name_problem
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import Transfer
+from sharequeue.groups.configs import GroupConfigs
+from sharequeue.kafka.clients import portable_config
+from sharequeue.kafka.topics import Topics
+from sharequeue.kafka.transactions import (
+    DEFAULT_MAX_MESSAGE_BYTES,
+    LARGEST_MESSAGE_BYTES,
+    MOST_BATCH_BYTES,
+    MarkerGroup,
+    is_passing,
+)
+from sharequeue.spark.output.files import literal
+from sharequeue.spark.output.folders import SinkNames
+from sharequeue.spark.output.manifest import PENDING
+from sharequeue.spark.sinks.interface import (
+    AcceptedRows,
+    OpenSink,
+    Refused,
+    Sink,
+    SinkContext,
+    SinkRefused,
+    Stored,
+)
+from sharequeue.spark.sinks.kafka.records import (
+    FAULTS_SCHEMA,
+    RECORD,
+    RECORD_TYPE,
+    SOURCE_HEADERS,
+    TO_JSON,
+    RecordColumns,
+    TargetTopic,
+    faults,
+    with_records,
+)
+from sharequeue.spark.sinks.kafka.sending import (
+    FENCED,
+    LOST,
+    RECREATED,
+    REPORT,
+    Names,
+    Problem,
+    Sending,
+    TopicSender,
+    commit_first_marker,
+    found_marker,
+)
+from sharequeue.spark.sinks.transfers import OpenTransfers, Step, TransferHeld, complete_earlier
+
+_log = logging.getLogger(__name__)
+
+TAKEOVERS = 5
+"""How often a transfer is repeated after another process has fenced its producers."""
+SOURCES_AT_ONCE = 200
+"""Source partitions that one Spark job sends: each is a task, and a part of the job's plan."""
+MARKERS_AT_ONCE = 4
+MOST_REFUSED = 100_000
+"""The most records of a round that are rejected one by one; with more, the run ends."""
+_ROWS = f"topic string, partition int, offset bigint, lease_id bigint, {RECORD} {RECORD_TYPE}"
+_SENT = (
+    *("topic", "partition", "offset", "lease_id", f"{RECORD}.key", f"{RECORD}.value", f"{RECORD}.headers"),
+    *(f"{RECORD}.partition as to_partition", f"{RECORD}.timestamp"),
+)
+_NO_LIMIT = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTopic(Sink):
+    """A topic, for other queues and for any consumer. It gets every accepted record exactly once, shortly after its
+    acknowledgement, for consumers that read committed records.
+
+    The topic must exist. The other arguments name columns of the handler's result. `key` and `value` may be binary,
+    text, a boolean, a whole or decimal number, or nested, which becomes JSON; `value="to_json"` is one JSON object of
+    all columns, without those of the queue. Without a key it is null. `headers` is a map from text to binary or text,
+    or Kafka's array of key and value. `partition` is the number of a partition; without one, or where it is null, the
+    key decides as in Kafka's own producers, and records without a key stay together by source partition. `timestamp`
+    is a timestamp; without one, a record has the time at which it is sent.
+
+    Four headers name the source of each record: `sharequeue.result.topic`, `….partition`, `….offset` and `….lease`;
+    not with `source_headers=False`. A record with a row that the topic would refuse is rejected, with the reason:
+    larger than `max.message.bytes` before compression, a partition that does not exist, no key for a compacted topic.
+    All rows of a record are in one Kafka transaction. Records of a source partition are sent in the order of their
+    offsets. A topic that the group reads is refused, unless `loop=True`.
+
+    Acknowledged rows are in files until they are sent. If a run is killed in between, the next run of the group sends
+    them before it leases anything. If the topic cannot be written, they wait, and the group goes on until
+    `sharequeue.results.max.waiting.records` wait. The executors need confluent-kafka.
+    """
+
+    topic: str
+    key: str | None = None
+    value: str = TO_JSON
+    headers: str | None = None
+    partition: str | None = None
+    timestamp: str | None = None
+    source_headers: bool = True
+    loop: bool = False
+    on_step: Callable[[Step], None] = field(default=lambda step: None, compare=False, repr=False)
+
+    @contextmanager
+    def open(self, context: SinkContext) -> Iterator[OpenSink]:
+        """Prepare a run, and complete the transfers of earlier runs. Raises SinkRefused if there is no such topic, or
+        if it cannot take the results of this group.
+        """
+        configs = GroupConfigs.load(context.state.database, context.names.group)
+        with Topics(context.settings) as topics:
+            refuse_own(self, context, configs)
+            target = self._target(topics)
+            names = Names(
+                context.names.group, context.names.sink, str(context.state.outputs.identity().origin_id)
+            )
+            opened = _OpenTopic(
+                context,
+                f"kafka:{self.topic}",
+                self.on_step,
+                sink=self,
+                topics=topics,
+                names=names,
+                most_waiting=configs.results_max_waiting_records,
+                target=target,
+            )
+            complete_earlier(opened)
+            yield opened
+
+    def stored(self, settings: Settings, names: SinkNames) -> Stored:
+        """Return the topic."""
+        return Stored("kafka", table=self.topic)
+
+    def _target(self, topics: Topics) -> TargetTopic:
+        """Return the topic as the broker describes it. Raise SinkRefused if it cannot take the results."""
+        name = self.topic
+        if problem := topic_name_problem(name):
+            raise SinkRefused(f"{name!r} cannot be the name of a topic: {problem}.")
+        try:
+            info = topics.describe([name]).get(name)
+            if info is None:
+                raise SinkRefused(f"there is no topic {name}: create it first.")
+            given = topics.configs(name)
+        except BrokerNotAvailable:
+            raise
+        except ShareError as error:
+            raise SinkRefused(
+                f"topic {name} cannot be described ({error.message}): grant DESCRIBE and DESCRIBE_CONFIGS on it."
+            ) from error
+        compacted = "compact" in given.get("cleanup.policy", "delete").split(",")
+        if compacted and self.key is None:
+            raise SinkRefused(f"topic {name} is compacted and takes no record without a key: set `key`.")
+        if self.timestamp is not None:
+            _refuse_old_timestamps(name, given)
+        most = int(given.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES))
+        later = int(given.get("message.timestamp.after.max.ms", _NO_LIMIT))
+        return TargetTopic(
+            *(name, info.topic_id, info.partitions, most, compacted),
+            latest_ms=None if later == _NO_LIMIT else later,
+            compression=given.get("compression.type", "producer"),
+        )
+
+
+def refuse_own(sink: KafkaTopic, context: SinkContext, configs: GroupConfigs) -> None:
+    """Raise SinkRefused for a topic that the group reads, or that has its dead letters."""
+    group = context.names.group
+    if sink.topic == configs.dead_letter_topic:
+        raise SinkRefused(f"{sink.topic} is the dead-letter topic of group {group}: write to another one.")
+    if not sink.loop and sink.topic in {*context.topics, *inputs_of(context.state.database, group)}:
+        raise SinkRefused(
+            f"group {group} reads {sink.topic}, and would get its own results as records: write to another topic, or "
+            "set loop=True if that is meant."
+        )
+
+
+def _refuse_old_timestamps(name: str, given: Mapping[str, str]) -> None:
+    earlier = given.get("message.timestamp.before.max.ms", given.get("message.timestamp.difference.max.ms"))
+    by_producer = given.get("message.timestamp.type", "CreateTime") == "CreateTime"
+    if by_producer and earlier is not None and int(earlier) != _NO_LIMIT:
+        raise SinkRefused(
+            f"topic {name} refuses records whose timestamp is older than {earlier} ms, and a record that waits gets "
+            "older: leave out `timestamp`, or remove the limit message.timestamp.before.max.ms of the topic."
+        )
+
+
+@dataclass(slots=True)
+class _OpenTopic(OpenTransfers):
+    """The topic in one run."""
+
+    sink: KafkaTopic
+    topics: Topics
+    names: Names
+    most_waiting: int
+    target: TargetTopic
+    marked: set[tuple[str, int]] = field(init=False, default_factory=set)
+    """The source partitions that have a marker."""
+
+    def fits(self, handled: DataFrame) -> DataFrame:
+        """Return the rows with their records."""
+        sink = self.sink
+        columns = RecordColumns(sink.key, sink.value, sink.headers, sink.partition, sink.timestamp)
+        return with_records(handled, columns, self.target, source_headers=sink.source_headers)
+
+    def waits(self) -> str | None:
+        """Return that too many records wait for the topic, and why."""
+        names = self.context.names
+        waiting = sum(self.context.state.outputs.waiting(names.group, names.sink).values())
+        if not waiting or waiting < self.most_waiting:
+            return None
+        return (
+            f"{waiting:,} accepted rows wait for topic {self.sink.topic}, so nothing more is leased: "
+            "sharequeue.results.max.waiting.records of the group allows fewer"
+        )
+
+    def stage(self, leases: Sequence[AcceptedRows]) -> Refused:
+        """Return the records that the topic would refuse, and give each source partition of the others a marker."""
+        some = [each for each in leases if each.folder is not None]
+        refused = self._refused([str(each.folder) for each in some])
+        places = {
+            (at.topic, at.partition)
+            for each in some
+            if each.lease.lease_id not in refused
+            for at in (each.lease.share_partition,)
+        }
+        self._mark(places - self.marked)
+        return refused
+
+    def append(self, found: Transfer) -> None:
+        """Send what is missing of a transfer. Raise TransferHeld if the topic cannot take it."""
+        for _ in range(TAKEOVERS):
+            problems = [each for each in self._sent(found, self._sending(found.number)) if each["problem"]]
+            held = [each for each in problems if each["problem"] != FENCED]
+            if held:
+                raise TransferHeld(self._reason(held))
+            # Another process has ended the transfer, or it works on it.
+            if not problems or not self.renewed(found):
+                return
+        raise TransferHeld(
+            f"another process took over {TAKEOVERS} times, or a transaction exceeds its timeout because a single "
+            "record has too many rows: check that each deployment has a state of its own."
+        )
+
+    def _sending(self, number: int) -> Sending:
+        """Return what the tasks have to know. Raise TransferHeld if the topic is gone."""
+        name, target = self.sink.topic, self.target
+        try:
+            info = self.topics.describe([name]).get(name)
+        except ShareError as error:
+            raise TransferHeld(
+                f"{error.message} The rows wait, and the next round or run tries again."
+            ) from error
+        if info is None:
+            raise TransferHeld(f"there is no topic {name} any more: create it again.")
+        producer = {
+            # The partitioner of Kafka's own producers.
+            "partitioner": "murmur2_random",
+            "message.max.bytes": LARGEST_MESSAGE_BYTES,
+            "batch.size": max(1, min(MOST_BATCH_BYTES, target.max_message_bytes)),
+            "compression.type": target.compression
+            if target.compression not in ("producer", "uncompressed")
+            else "none",
+        }
+        headers = SOURCE_HEADERS if self.sink.source_headers else None
+        client = portable_config(self.context.settings)
+        return Sending(client, self.names, name, info.topic_id, producer, number, headers)
+
+    def _sent(self, found: Transfer, sending: Sending) -> list[Row]:
+        """Send the rows of a transfer; return a report for each source partition."""
+        folders: dict[tuple[str, int], list[str]] = {}
+        for location, source in found.sources.items():
+            folders.setdefault(source, []).append(location.removeprefix(PENDING))
+        sources = [self._rows(some) for some in folders.values()]
+        reports: list[Row] = []
+        for first in range(0, len(sources), SOURCES_AT_ONCE):
+            rows = reduce(DataFrame.unionAll, sources[first : first + SOURCES_AT_ONCE])
+            reports += rows.mapInArrow(TopicSender(sending), REPORT).collect()
+        return reports
+
+    def _rows(self, folders: Sequence[str]) -> DataFrame:
+        """Return the rows of one source partition, in one task and in the order of their offsets."""
+        rows = self.context.spark.read.schema(_ROWS).parquet(*map(literal, folders))
+        return rows.selectExpr(*_SENT).coalesce(1).sortWithinPartitions("offset")
+
+    def _refused(self, folders: Sequence[str]) -> Refused:
+        if not folders:
+            return {}
+        rows = self.context.spark.read.schema(FAULTS_SCHEMA).parquet(*map(literal, folders))
+        found = faults(rows).limit(MOST_REFUSED + 1).collect()
+        if len(found) > MOST_REFUSED:
+            raise SinkRefused(
+                f"topic {self.sink.topic} would refuse more than {MOST_REFUSED:,} records of a round, the first "
+                f"with: {found[0]['fault']}. Nothing of the round was acknowledged."
+            )
+        refused: dict[int, dict[int, str]] = {}
+        for row in found:
+            refused.setdefault(row["lease_id"], {})[row["offset"]] = row["fault"]
+        return refused
+
+    def _mark(self, places: set[tuple[str, int]]) -> None:
+        """Give these source partitions a first marker, if they have none."""
+        if not places:
+            return
+        sending = self._first_sending()
+        try:
+            with MarkerGroup(sending.client, self.names.markers) as markers:
+                missing = [at for at in sorted(places) if found_marker(markers, at) is None]
+            with ThreadPoolExecutor(MARKERS_AT_ONCE, "first-markers") as pool:
+                list(pool.map(lambda at: self._mark_one(sending, at), missing))
+        except KafkaException as refused:
+            raise self._no_marker(refused.args[0]) from refused
+        except Problem as problem:
+            raise self._no_marker(problem.error or KafkaError(KafkaError.UNKNOWN)) from problem
+        self.marked |= places
+
+    def _first_sending(self) -> Sending:
+        try:
+            return self._sending(0)
+        except TransferHeld as held:
+            raise SinkRefused(f"{held} Nothing of the round was acknowledged.") from held
+
+    def _mark_one(self, sending: Sending, at: tuple[str, int]) -> None:
+        names = self.context.names
+
+        def none_waits() -> bool:
+            # The marker of rows that wait was lost: it is not made up for.
+            return at not in self.context.state.outputs.waiting(names.group, names.sink)
+
+        for _ in range(TAKEOVERS):
+            try:
+                return commit_first_marker(sending, *at, none_waits)
+            except Fenced:
+                continue
+        raise SinkRefused(
+            f"another process writes the first marker of {at[0]}-{at[1]} at the same time: run again."
+        )
+
+    def _no_marker(self, error: KafkaError) -> Exception:
+        if is_passing(error):
+            return BrokerNotAvailable(f"{error.str()}. Nothing of the round was acknowledged; try again.")
+        return SinkRefused(
+            f"the broker takes no marker for results ({error.str()}): {self._grants()}. Nothing of the round was "
+            "acknowledged."
+        )
+
+    def _grants(self) -> str:
+        return (
+            f"grant WRITE on topic {self.sink.topic} and on transactional ids that begin with "
+            f"`sharequeue.results.{self.names.group}.`, and READ on the group's topics and on group "
+            f"`{self.names.markers}`"
+        )
+
+    def _decide(self, first: Any) -> str:
+        """Return how an operator lets the rows be sent all the same."""
+        return (
+            "To send all that waits, also what may be there already: kafka-consumer-groups.sh --reset-offsets "
+            f"--to-earliest --execute --group {self.names.markers} --topic {first['topic']}:{first['partition']}."
+        )
+
+    def _reason(self, held: Sequence[Any]) -> str:
+        """Return why source partitions could not be sent, and what to do."""
+        first, name = held[0], self.sink.topic
+        more = f" (and {plural(len(held) - 1, 'other partition')})" if len(held) > 1 else ""
+        place = f"{first['topic']}-{first['partition']}{more}"
+        if first["problem"] == LOST:
+            return (
+                f"the marker of {place} in group {self.names.markers} is missing, so that what {name} already has is "
+                "not known: the group was deleted, or nothing was sent for longer than the broker's "
+                f"offsets.retention.minutes. {self._decide(first)}"
+            )
+        if first["problem"] == RECREATED:
+            return (
+                f"topic {name} was deleted and created again since results of {place} were sent to it: what was "
+                f"there is lost. {self._decide(first)}"
+            )
+        code, said = first["code"], first["reason"]
+        if is_passing(KafkaError(code)):
+            return f"the broker does not take the records of {place} ({said}): the next round or run tries again."
+        return f"the broker refuses the records of {place} ({said}): {_REMEDIES.get(code, self._grants())}."
+
+
+_SIZE = "raise max.message.bytes of the topic to what it was when the records were acknowledged"
+_REMEDIES: Mapping[int, str] = {
+    KafkaError.MSG_SIZE_TOO_LARGE: _SIZE,
+    KafkaError.RECORD_LIST_TOO_LARGE: _SIZE,
+    KafkaError.INVALID_RECORD: "check what the topic requires of records, for example a key if it is compacted, and "
+    "the broker's log",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "create the topic again",
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: "set transaction.max.timeout.ms of the brokers to at least 60000",
+}
