@@ -1,0 +1,61 @@
+"""What sends results is given to executors by value: they have PyArrow and confluent-kafka, and not this package."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from pyspark import cloudpickle
+
+from sharequeue.spark.sinks.kafka.records import SOURCE_HEADERS
+from sharequeue.spark.sinks.kafka.sending import Names, Sending, TopicSender
+
+EXECUTOR = textwrap.dedent(
+    """
+    import pickle, sys
+
+    class Missing:
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] == "sharequeue":
+                raise ImportError(name)
+
+    sys.meta_path.insert(0, Missing())
+    sender = pickle.load(open(sys.argv[1], "rb"))
+    here = type(sender).__call__.__globals__
+    import pyarrow as pa
+    row = {"lease_id": 2, "key": b"k", "value": b"v", "headers": None, "to_partition": -1, "timestamp": 0}
+    rows = pa.RecordBatch.from_pylist([{**row, "offset": offset} for offset in (4, 5)])
+    results = here["_Results"](sender.sending, "source", 3, rows, iter(()))
+    batch = results._left[0]
+    everything = batch.offsets
+    (record,) = results.records(batch, everything - type(everything).of((0, 5)))
+    assert record[:5] == (5, "target", -1, b"k", b"v"), record
+    assert [value for _, value in record[5]] == [b"source", b"3", b"5", b"2"], record
+    at = results.marker(batch).committed_at("source", 3)
+    assert here["Marker"].parse(at) == results.marker(batch)
+    assert here["Outbox"]({}, results, None) is not None
+    """
+)
+
+
+def test_an_executor_without_this_package_can_send(tmp_path: Path) -> None:
+    """It makes the records and the marker; nothing is imported from the package."""
+    sending = Sending({}, Names("g", "s", "o"), "target", "id", {}, 7, SOURCE_HEADERS)
+    pickled = tmp_path / "sender"
+    pickled.write_bytes(cloudpickle.dumps(TopicSender(sending)))  # type: ignore[no-untyped-call]
+    ended = subprocess.run(
+        [sys.executable, "-c", EXECUTOR, str(pickled)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_name_that_is_not_ascii_is_encoded() -> None:
+    """The client commits no offset for a group of such a name."""
+    assert Names("g", "s", "o").markers == "sharequeue.results.g.s.o"
+    assert Names("größe", "s", "o").markers == "sharequeue.results-encoded.gr%C3%B6%C3%9Fe.s.o"
