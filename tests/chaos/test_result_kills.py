@@ -15,8 +15,8 @@ from sharequeue.kafka.clients import portable_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.local.stack import StackInfo
 from sharequeue.spark.sinks.kafka.sending import (
-    FENCED,
     LOST,
+    OVERTAKEN,
     RECREATED,
     TopicSender,
     commit_first_marker,
@@ -113,7 +113,7 @@ def test_a_sender_that_comes_late_sends_nothing(sent: Sent) -> None:
     """A process that was paused repeats a transfer that has ended: the marker of the next one forbids it."""
     assert sent.send(7, 0)[1] is None
     assert sent.send(8, RECORDS)[1] is None
-    assert sent.send(7, 0) == (0, FENCED)
+    assert sent.send(7, 0) == (0, OVERTAKEN)
     assert sent.values() == rows_of(range(2 * RECORDS))
 
 

@@ -118,21 +118,30 @@ class OpenTransfers(OpenSink):
                 found = self._begin()
                 continue
             try:
-                self._append(found)
+                mine, following = self._done(found)
             except TransferHeld as held:
                 self._hold(found, held)
                 return
-            except Exception:
-                again = self._begin()
-                if again is None or again.number != found.number:
-                    _log.info("transfer %d was done by another process", found.number)
-                    found = again
-                    continue
-                # Another commit came first, with this number or without one. The table distinguishes the two.
-                self._append(found)
-            self._end(found)
+            if mine:
+                self._end(found)
+                following = self._begin()
             self.held = None
-            found = self._begin()
+            found = following
+
+    def _done(self, found: Transfer) -> tuple[bool, Transfer | None]:
+        """Do a transfer; return False, and what is to be done now, if another process has done it."""
+        try:
+            self._append(found)
+        except TransferHeld:
+            raise
+        except Exception:
+            again = self._begin()
+            if again is None or again.number != found.number:
+                _log.info("transfer %d was done by another process", found.number)
+                return False, again
+            # Another commit came first, with this number or without one. The table distinguishes the two.
+            self._append(found)
+        return True, None
 
     def _begin(self) -> Transfer | None:
         names = self.context.names

@@ -7,7 +7,7 @@ the batch may be sent:
 
 - of an earlier transfer: nothing of this one is written;
 - of this one: what follows `through` is missing;
-- of a later one: this one has ended, and its process has not noticed yet (`FENCED`);
+- of a later one: this one has ended, and its process has not noticed yet; or the state was restored (`OVERTAKEN`);
 - none, or one of another topic of that name: an operator decides (`LOST`, `RECREATED`), and sets an offset without
   metadata if the batch is to be sent. The sink commits a first marker before it acknowledges the first rows of a
   source partition.
@@ -36,7 +36,8 @@ from sharequeue.kafka.headers import Header
 from sharequeue.kafka.transactions import FENCED as FENCED_CODES
 from sharequeue.kafka.transactions import MarkedProducer, MarkerGroup
 
-FENCED, LOST, RECREATED, REFUSED = "fenced", "marker lost", "topic created again", "refused"
+FENCED, OVERTAKEN, REFUSED = "fenced", "overtaken by a later transfer", "refused"
+LOST, RECREATED = "marker lost", "topic created again"
 """Why a task has not sent all its records: the problems in its report."""
 
 REPORT = "topic string, partition int, records long, problem string, code int, reason string"
@@ -183,7 +184,7 @@ class _Results:
         if found.batch and (found.topic, found.topic_id) != (self._sending.target, self._sending.target_id):
             raise Problem(RECREATED)
         if found.sequence > batch.sequence:
-            raise Fenced(f"transfer {found.sequence} came after {batch.sequence}")
+            raise Problem(OVERTAKEN)
         return batch
 
     def marker(self, batch: _Batch) -> Marker:

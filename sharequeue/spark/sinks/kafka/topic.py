@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from typing import Any, ClassVar
 
 from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql import DataFrame, Row
@@ -48,6 +48,7 @@ from sharequeue.spark.sinks.interface import (
     Sink,
     SinkContext,
     SinkRefused,
+    SinkStep,
     Stored,
 )
 from sharequeue.spark.sinks.kafka.records import (
@@ -64,6 +65,7 @@ from sharequeue.spark.sinks.kafka.records import (
 from sharequeue.spark.sinks.kafka.sending import (
     FENCED,
     LOST,
+    OVERTAKEN,
     RECREATED,
     REPORT,
     Names,
@@ -215,6 +217,7 @@ class _OpenTopic(OpenTransfers):
     names: Names
     most_waiting: int
     target: TargetTopic
+    steps: ClassVar[tuple[SinkStep, ...]] = ("stage", "transfer")
     marked: set[tuple[str, int]] = field(init=False, default_factory=set)
     """The source partitions that have a marker."""
 
@@ -252,12 +255,13 @@ class _OpenTopic(OpenTransfers):
         """Send what is missing of a transfer. Raise TransferHeld if the topic cannot take it."""
         for _ in range(TAKEOVERS):
             problems = [each for each in self._sent(found, self._sending(found.number)) if each["problem"]]
-            held = [each for each in problems if each["problem"] != FENCED]
+            held = [each for each in problems if each["problem"] not in (FENCED, OVERTAKEN)]
+            # Otherwise another process works on the transfer, or has ended it.
+            if not held and (not problems or not self.renewed(found)):
+                return
+            held = held or [each for each in problems if each["problem"] == OVERTAKEN]
             if held:
                 raise TransferHeld(self._reason(held))
-            # Another process has ended the transfer, or it works on it.
-            if not problems or not self.renewed(found):
-                return
         raise TransferHeld(
             f"another process took over {TAKEOVERS} times, or a transaction exceeds its timeout because a single "
             "record has too many rows: check that each deployment has a state of its own."
@@ -389,6 +393,11 @@ class _OpenTopic(OpenTransfers):
                 f"the marker of {place} in group {self.names.markers} is missing, so that what {name} already has is "
                 "not known: the group was deleted, or nothing was sent for longer than the broker's "
                 f"offsets.retention.minutes. {self._decide(first)}"
+            )
+        if first["problem"] == OVERTAKEN:
+            return (
+                f"the marker of {place} in group {self.names.markers} is of a later transfer than Postgres knows: "
+                f"the database was restored from a backup, or its clock was set back. {self._decide(first)}"
             )
         if first["problem"] == RECREATED:
             return (
