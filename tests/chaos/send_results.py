@@ -50,7 +50,7 @@ def sending(client: dict[str, object], group: str, target: str, target_id: str, 
 
 def send(text: str, source: str, first: str, step: str, nth: str) -> None:
     """Send, unless dead before."""
-    outbox.TRANSACTION_BYTES = PART_BYTES
+    outbox.TRANSACTION_BYTES, outbox.PRODUCED_STEP = PART_BYTES, ROWS
     left = int(nth)
 
     def on_step(reached: str) -> None:

@@ -116,7 +116,7 @@ def test_a_record_with_a_row_that_the_topic_would_refuse_is_rejected(
         read_output(spark, state, group, job.exceptions_sink).select("offset", "error").distinct().collect()
     )
     reasons = {row["offset"]: row["error"] for row in rows}
-    assert reasons[1].startswith("RecordTooLarge: the record takes up to 52")
+    assert reasons[1].startswith("RecordTooLarge: the record takes up to 53")
     assert reasons[2].endswith(f"{target} has 2 partitions, and the row names partition 9")
 
 
