@@ -74,6 +74,8 @@ class TopicInfo:
     leaderless: frozenset[int] = field(default=frozenset(), compare=False)
     """The partitions without a leader at that moment. A request for their offsets would wait for one until its time
     limit."""
+    replicas: int = field(default=0, compare=False)
+    """How many replicas the partition with the fewest has."""
 
     @property
     def led(self) -> list[int]:
@@ -191,7 +193,10 @@ class Topics(BrokerClient):
                     refused[name] = UnsupportedVersion(_NO_TOPIC_IDS)
                 else:
                     leaderless = (each.id for each in described.partitions if not _is_led(each))
-                    known[name] = TopicInfo(topic_id, len(described.partitions), frozenset(leaderless))
+                    replicas = min((len(each.replicas) for each in described.partitions), default=0)
+                    known[name] = TopicInfo(
+                        topic_id, len(described.partitions), frozenset(leaderless), replicas
+                    )
         return silent
 
     def names(self) -> list[str]:
@@ -310,6 +315,26 @@ class Topics(BrokerClient):
         """Return the configs of a topic that have a value. Raises the error of the broker."""
         return self._configs(ConfigResource(ResourceType.TOPIC, name))
 
+    def configs_of(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Return the same of many topics, in one request; a topic whose configs the broker refuses is left out.
+
+        Raises `BrokerNotAvailable`.
+        """
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(set(names))]
+        if not resources:
+            return {}
+        found: dict[str, dict[str, str]] = {}
+        for resource, future in (
+            self._admin().describe_configs(resources, request_timeout=self._timeout).items()
+        ):
+            try:
+                found[resource.name] = _with_values(self._result(future))
+            except BrokerNotAvailable:
+                raise
+            except ShareError as error:
+                _log.debug("no configs of topic %s: %s", resource.name, error)
+        return found
+
     def broker_configs(self) -> dict[str, str]:
         """Return the configs of one of the brokers that have a value. Raises the error of the broker."""
         try:
@@ -320,8 +345,7 @@ class Topics(BrokerClient):
 
     def _configs(self, resource: ConfigResource) -> dict[str, str]:
         found = self._admin().describe_configs([resource], request_timeout=self._timeout)[resource]
-        entries = self._result(found)
-        return {name: entry.value for name, entry in entries.items() if entry.value is not None}
+        return _with_values(self._result(found))
 
     def create(self, name: str, partitions: int = -1, configs: Mapping[str, str] | None = None) -> TopicInfo:
         """Create a topic and wait until the broker shows it; −1 partitions are the broker's default.
@@ -422,6 +446,10 @@ def _of_one_moment(start: int, end: int, stable: int) -> LogOffsets:
     """
     end = max(start, end)
     return LogOffsets(start, end, min(max(start, stable), end))
+
+
+def _with_values(entries: Mapping[str, Any]) -> dict[str, str]:
+    return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
 
 def _is_led(partition: Any) -> bool:

@@ -165,7 +165,7 @@ def _report(run: OpenRun, rounds: Rounds, ended: bool, seconds: float) -> RunRep
     if ended and new and run.sink_waits is None:
         limited = f"records came at the end of the run, and the lag is {lag:,}: the next run continues"
     given_up = words_of_given_up(rounds.isolated.given_up)
-    remarks = (limited, why, run.sink.held, given_up, about, run.columns.remark)
+    remarks = (limited, why, run.sink.held, run.sink.remark, given_up, about, run.columns.remark)
     return RunReport(
         group=job.group,
         rounds=tuple(rounds.reports),

@@ -145,6 +145,8 @@ class OpenSink(Protocol):
     """Why acknowledged rows are not at their last place yet, and what to do, for the report of the run; None if the
     next transfer brings them there.
     """
+    remark: str | None = None
+    """What the report of the run says about the sink."""
 
     def fits(self, handled: DataFrame) -> DataFrame:
         """Return the handler's result in the form that the sink accepts: each record that it cannot accept is

@@ -196,9 +196,10 @@ def test_a_lost_marker_holds_the_rows_until_an_operator_decides(
 def test_a_topic_that_cannot_take_the_results_is_refused_before_anything_is_leased(
     group: str, settings: Settings, state: State, make_topic: MakeTopic, assigned: Assigned
 ) -> None:
-    """One that does not exist, that the group reads, or that is compacted while the records have no key."""
+    """One that does not exist, that the group reads, that is compacted while the records have no key, or that has too
+    few replicas."""
     source, compacted = make_topic(1), make_topic(1, cleanup_policy="compact")
-    letters = make_topic(1)
+    letters, few = make_topic(1), make_topic(1, min_insync_replicas="2")
     assigned(source)
     alter_group_configs(state.database, group, {"errors.deadletterqueue.topic.name": letters})
     nothing: Any = None
@@ -209,10 +210,28 @@ def test_a_topic_that_cannot_take_the_results_is_refused_before_anything_is_leas
         source: "would get its own results as records",
         letters: "is the dead-letter topic of group",
         compacted: "takes no record without a key",
+        few: "a partition with 1 replica, and its min.insync.replicas is 2",
     }
     for name, expected in refusals.items():
         with pytest.raises(SinkRefused, match=expected), KafkaTopic(name).open(context):
             pass
+
+
+def test_a_topic_for_smaller_records_than_the_input_is_remarked(
+    group: str, settings: Settings, state: State, make_topic: MakeTopic, assigned: Assigned
+) -> None:
+    """Its results may still fit, so that it is not refused."""
+    source, small, large = make_topic(1), make_topic(1, max_message_bytes="2000"), make_topic(1)
+    assigned(source)
+    nothing: Any = None
+    context = SinkContext(settings, state, nothing, SinkNames(group, "sink"), (source,))
+    with KafkaTopic(large).open(context) as opened:
+        assert opened.remark is None
+    with KafkaTopic(small).open(context) as opened:
+        assert opened.remark == (
+            f"max.message.bytes of {source} is larger than that of {small}: a record whose result is larger than "
+            "2,000 bytes is rejected"
+        )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ too many records wait.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, Row
 from sharequeue.deadletters.outbox import Fenced
 from sharequeue.deadletters.topic import inputs_of
 from sharequeue.domain.errors import BrokerNotAvailable, ShareError
-from sharequeue.domain.names import plural, topic_name_problem
+from sharequeue.domain.names import listed, plural, topic_name_problem
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Transfer
 from sharequeue.groups.configs import GroupConfigs
@@ -148,6 +148,7 @@ class KafkaTopic(Sink):
                 names=names,
                 most_waiting=configs.results_max_waiting_records,
                 target=target,
+                remark=_smaller_than(topics, context.topics, target),
             )
             complete_earlier(opened)
             yield opened
@@ -175,6 +176,7 @@ class KafkaTopic(Sink):
         compacted = "compact" in given.get("cleanup.policy", "delete").split(",")
         if compacted and self.key is None:
             raise SinkRefused(f"topic {name} is compacted and takes no record without a key: set `key`.")
+        _refuse_too_few_replicas(name, info.replicas, given)
         if self.timestamp is not None:
             _refuse_old_timestamps(name, given)
         most = int(given.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES))
@@ -198,6 +200,29 @@ def refuse_own(sink: KafkaTopic, context: SinkContext, configs: GroupConfigs) ->
         )
 
 
+def _refuse_too_few_replicas(name: str, replicas: int, given: Mapping[str, str]) -> None:
+    if (needed := int(given.get("min.insync.replicas", "1"))) > replicas:
+        raise SinkRefused(
+            f"topic {name} has a partition with {plural(replicas, 'replica')}, and its min.insync.replicas is "
+            f"{needed}, so it takes no record: lower min.insync.replicas, or give the partitions more replicas."
+        )
+
+
+def _smaller_than(topics: Topics, inputs: Collection[str], target: TargetTopic) -> str | None:
+    """Return that the topic takes only smaller records than an input; the handler may make them smaller."""
+    limits = {
+        name: int(given.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES))
+        for name, given in topics.configs_of(inputs).items()
+    }
+    larger = [name for name, most in sorted(limits.items()) if most > target.max_message_bytes]
+    if not larger:
+        return None
+    return (
+        f"max.message.bytes of {listed(larger)} is larger than that of {target.name}: a record whose result is larger"
+        f" than {target.max_message_bytes:,} bytes is rejected"
+    )
+
+
 def _refuse_old_timestamps(name: str, given: Mapping[str, str]) -> None:
     earlier = given.get("message.timestamp.before.max.ms", given.get("message.timestamp.difference.max.ms"))
     by_producer = given.get("message.timestamp.type", "CreateTime") == "CreateTime"
@@ -217,6 +242,7 @@ class _OpenTopic(OpenTransfers):
     names: Names
     most_waiting: int
     target: TargetTopic
+    remark: str | None
     steps: ClassVar[tuple[SinkStep, ...]] = ("stage", "transfer")
     marked: set[tuple[str, int]] = field(init=False, default_factory=set)
     """The source partitions that have a marker."""
