@@ -160,6 +160,9 @@ def _rows(
     """Return the figures of a group's share-partitions, and the names of what has none, with the reason."""
     times = {(row["topic"], row["partition"]): row for row in database.rows(_TIMES, group_id=group)}
     texts = joined_remarks(remarks)
+    if statuses:
+        # Remarks on the whole group are printed below the table.
+        texts.pop((None, None), None)
     rows = [
         {
             "group": group,
@@ -225,7 +228,11 @@ def _note_remarks(
     shown = {(row["group"], row.get("topic"), row.get("partition")) for row in rows}
     for group, of_group in remarks.items():
         whole = (group, None, None) in shown
-        found = [each for each in of_group if whole or (group, each.topic, each.partition) in shown]
+        found = [
+            each
+            for each in of_group
+            if whole or each.topic is None or (group, each.topic, each.partition) in shown
+        ]
         for line in lines_of(found):
             about = " ".join(filter(None, (group, listed(line.about))))
             output.note(printable(f"REMARK {about}: {line.remark}"))

@@ -158,6 +158,25 @@ def _none_lost(group: ShareGroup, position: Position) -> _StateResult:
     )
 
 
+def _results(group: ShareGroup, position: Position) -> _StateResult:
+    results = position.work.results
+    held = [each for each in results if each.held_reason is not None]
+    rows = position.work.pending_rows
+    oldest = max(((position.work.at - each.oldest_at).total_seconds() for each in results), default=0.0)
+    reasons = "; ".join(
+        f"{plural(each.rows, 'accepted row')} of sink {each.sink} wait: {each.held_reason}" for each in held
+    )
+    return _StateResult(
+        reasons,
+        f"{plural(rows, 'accepted row')} wait for the next round or run" if rows else "no result waits",
+        {
+            "results_waiting_rows": rows,
+            "results_oldest_seconds": round(oldest, 3),
+            "results_held_sinks": len(held),
+        },
+    )
+
+
 def _lag(group: ShareGroup, position: Position) -> _StateResult:
     lag, most = position.lag, group.checks.max_lag or 0
     problem = f"the lag is {plural(lag, 'offset')}, more than {most:,}" if lag > most else ""
@@ -233,6 +252,11 @@ STATE_CHECKS = (
         "Retention has removed at most {max_lost:,} records before they were processed.",
         _none_lost,
         dg.AssetCheckSeverity.ERROR,
+    ),
+    StateCheck(
+        "results_reach_their_topic",
+        "No accepted row waits because the topic or table of its sink could not be written.",
+        _results,
     ),
     StateCheck(LAG_BOUNDED, "The lag is at most {max_lag:,} offsets.", _lag, bound="max_lag"),
     StateCheck(

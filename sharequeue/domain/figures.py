@@ -28,6 +28,7 @@ __all__ = [
 
 Unit = Literal[
     "records",
+    "rows",
     "records/s",
     "offset",
     "offsets",
@@ -208,6 +209,30 @@ class GroupFigures:
         "oldest open key waits",
         default=None,
         dagster="oldest_open_key_seconds",
+    )
+    results_waiting: int = figure(
+        "accepted rows that are not in the table or topic of their sink yet: the next round or run writes them",
+        "rows",
+        "results that wait",
+        "RESULTS-WAITING",
+        wide=True,
+        dagster="results_waiting_rows",
+    )
+    results_oldest_seconds: float | None = figure(
+        "the time since the first of these rows were acknowledged",
+        "seconds",
+        "oldest result waits",
+        "RESULTS-OLDEST",
+        wide=True,
+        default=None,
+        dagster="results_oldest_seconds",
+    )
+    results_held: int = figure(
+        "sinks whose rows wait because the table or topic could not be written",
+        "number",
+        "sinks that cannot be written",
+        dagster="results_held_sinks",
+        wrong=True,
     )
     finished_records: int | None = figure("records that ended in the window of the throughput", default=None)
     window_seconds: float | None = figure("the window of the throughput", "seconds", default=None)

@@ -167,6 +167,22 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingResults:
+    """Accepted rows that are not in the table or topic of their sink yet; the view ``waiting_results``."""
+
+    group_id: str
+    sink: str
+    rows: int
+    oldest_at: datetime
+    """When the first of them were acknowledged."""
+    number: int | None
+    """The number of the transfer that was begun for some of them."""
+    held_reason: str | None
+    """Why the last attempt at it could not be finished, and what to do."""
+    held_since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class Acknowledged:
     """The result of an acknowledgement, in records; ``exhausted`` are releases after the last delivery."""
 

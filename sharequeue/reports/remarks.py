@@ -1,7 +1,8 @@
 """Remarks on share groups: what an operator must know to read their figures.
 
-Only this module makes them: what stops a share-partition, a lag that is out of date, and what has no state yet, each
-with the reason. Commands, HTTP answers, pages, reports and Dagster's metadata show them. Read only, from Postgres.
+Only this module makes them: what stops a share-partition, a lag that is out of date, what has no state yet, and
+results that the target of a sink does not take, each with the reason. Commands, HTTP answers, pages, reports and
+Dagster's metadata show them. Read only, from Postgres.
 """
 
 from __future__ import annotations
@@ -140,7 +141,8 @@ def remarks_of(
 
     `watch` is read if it is not given.
     """
-    return _of_all(database, [group_id], statuses, watch or TopicWatch.read(database))
+    found = _of_all(database, [group_id], statuses, watch or TopicWatch.read(database))
+    return [*found, *_on_results(database, [group_id])]
 
 
 def remarks_of_groups(database: Database, group_ids: Sequence[str]) -> list[Remark]:
@@ -157,7 +159,7 @@ def remarks_of_groups(database: Database, group_ids: Sequence[str]) -> list[Rema
         most=MOST_FOUND,
     )
     found = _of_all(database, group_ids, [SharePartitionStatus(**row) for row in rows], watch)
-    return [each for each in found if each.topic is not None]
+    return [*(each for each in found if each.topic is not None), *_on_results(database, group_ids)]
 
 
 def remarks_on(status: SharePartitionStatus, watch: TopicWatch) -> list[Remark]:
@@ -169,6 +171,17 @@ def remarks_on(status: SharePartitionStatus, watch: TopicWatch) -> list[Remark]:
         *(_behind_letters(status), watch.outdated(status)),
     )
     return [Remark(status.group_id, text, status.topic, status.partition) for text in texts if text]
+
+
+def _on_results(database: Database, group_ids: Sequence[str]) -> list[Remark]:
+    """Return which accepted rows wait because the table or topic of their sink could not be written."""
+    return [
+        Remark(
+            each.group_id, f"{plural(each.rows, 'accepted row')} of sink {each.sink} wait: {each.held_reason}"
+        )
+        for each in State(database).outputs.waiting_results(group_ids)
+        if each.held_reason is not None
+    ]
 
 
 def _behind_letters(status: SharePartitionStatus) -> str | None:

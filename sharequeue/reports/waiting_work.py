@@ -16,6 +16,8 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.database.pool import Joined
 from sharequeue.domain.figures import column_list
+from sharequeue.domain.values import WaitingResults
+from sharequeue.state import State
 
 STATEMENT_TIMEOUT_MS = 10_000
 
@@ -66,8 +68,8 @@ class GroupWork:
     """Members whose session has not expired."""
     service_heard_at: datetime | None
     """When a replica of the service was last running; None if there never was one."""
-    pending_rows: int = 0
-    """Acknowledged rows that are not in their lakehouse table yet: the next run completes them."""
+    results: Sequence[WaitingResults] = ()
+    """Acknowledged rows that are not in the table or topic of their sink yet: the next run completes them."""
     at_work: frozenset[str] = frozenset()
     """The ids of the live members and of the holders of locks that have not lapsed, and the members' client ids."""
     gone: frozenset[str] = frozenset()
@@ -77,6 +79,11 @@ class GroupWork:
     def lag(self) -> int:
         """The lag of KIP-1226, over all share-partitions."""
         return sum(each.lag for each in self.share_partitions)
+
+    @property
+    def pending_rows(self) -> int:
+        """The number of these rows."""
+        return sum(each.rows for each in self.results)
 
     @property
     def records(self) -> int:
@@ -137,12 +144,11 @@ def work_of(database: Database, group_id: str) -> GroupWork:
             sa.text(
                 "select sharequeue.clock() as at, (select max(heard_at) from sharequeue.replicas) as heard_at,"
                 " (select count(*) from sharequeue.group_members"
-                "  where group_id = :group_id and session_expires_at > sharequeue.clock()) as members,"
-                " (select cast(coalesce(sum(records), 0) as bigint) from sharequeue.counted_outputs"
-                "  where group_id = :group_id and starts_with(location, 'sink:pending:')) as pending_rows"
+                "  where group_id = :group_id and session_expires_at > sharequeue.clock()) as members"
             ),
             group_id=group_id,
         )
+        results = State(joined).outputs.waiting_results([group_id])
     parts = [WaitingWork(**row) for row in rows]
     at_work = {row[name] for row in members if row["at_work"] for name in ("member_id", "client_id")}
     return GroupWork(
@@ -150,7 +156,7 @@ def work_of(database: Database, group_id: str) -> GroupWork:
         parts,
         about["members"],
         about["heard_at"],
-        about["pending_rows"],
+        results,
         at_work=frozenset(at_work - {""}),
         gone=frozenset(row["client_id"] for row in members if not row["at_work"]) - at_work,
     )

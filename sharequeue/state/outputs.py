@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.domain.offsets import OffsetSet
-from sharequeue.domain.values import OutputRow, StateIdentity, Transfer
+from sharequeue.domain.values import OutputRow, StateIdentity, Transfer, WaitingResults
 
 
 def _places(offsets: Mapping[tuple[str, int], OffsetSet]) -> dict[str, Any]:
@@ -158,6 +158,18 @@ class Outputs:
             sink=sink,
         )
         return {(row["topic"], row["partition"]): row["records"] for row in rows}
+
+    def waiting_results(self, group_ids: Sequence[str]) -> list[WaitingResults]:
+        """Return the rows of these groups that wait for the table or topic of their sink, by group and sink."""
+        rows = self._database.rows(
+            sa.text(
+                "select group_id, sink, rows, oldest_at, number, held_reason, held_since"
+                " from sharequeue.waiting_results where group_id = any (cast(:groups as text[]))"
+                " order by group_id, sink"
+            ),
+            groups=list(group_ids),
+        )
+        return [WaitingResults(**row) for row in rows]
 
     def renew_transfer(self, group_id: str, sink: str, number: int, claim: timedelta) -> bool:
         """Extend the claim of a transfer; return False if it has ended."""

@@ -137,6 +137,14 @@ _OF_GROUPS: tuple[Row, ...] = (
     ("held_records", "held_records", "gauge", ""),
     ("open_keys", "open_keys", "gauge", ""),
     ("letter_keys", "letter_keys", "gauge", ""),
+    ("results_waiting", "waiting_results", "gauge", ""),
+    (
+        "results_oldest_seconds",
+        "oldest_waiting_result_age_seconds",
+        "gauge",
+        "Seconds since the first of the waiting results were acknowledged; no series if none wait.",
+    ),
+    ("results_held", "held_result_sinks", "gauge", ""),
     (
         "letters",
         f"{_GROUP_METRICS}_deadletterqueuerecordcount",
@@ -246,6 +254,7 @@ _OUTCOMES = ("accepted", "rejected", "exhausted", "gap")
 SUMMED = sorted(
     {*_GROUP, *_ACKNOWLEDGEMENTS.values(), *_OUTCOMES}
     - {"members", "group_epoch", "stuck_leases", "oldest_waits_seconds"}
+    - {"results_waiting", "results_oldest_seconds", "results_held"}
 )
 """Figures of a group that are the sum over its share-partitions: columns of `monitored_share_partitions`."""
 

@@ -38,10 +38,19 @@ class Reader:
         began = self._monotonic()
         groups = self._rows(
             began,
-            "select g.group_id, g.group_epoch, count(m.member_id) as members, coalesce(s.stuck, 0) as stuck_leases"
-            " from sharequeue.share_groups g left join sharequeue.members m using (group_id)"
+            "select g.group_id, g.group_epoch, coalesce(m.members, 0) as members,"
+            " coalesce(s.stuck, 0) as stuck_leases,"
+            " coalesce(w.rows, 0) as results_waiting, coalesce(w.held, 0) as results_held,"
+            " cast(extract(epoch from sharequeue.clock() - w.oldest_at) as double precision)"
+            "  as results_oldest_seconds"
+            " from sharequeue.share_groups g"
+            " left join (select group_id, count(*) as members from sharequeue.members group by 1) as m"
+            " using (group_id)"
             " left join (select group_id, count(stuck_reason) as stuck from sharequeue.held_leases group by 1) as s"
-            " using (group_id) group by g.group_id, g.group_epoch, s.stuck order by g.group_id",
+            " using (group_id)"
+            " left join (select group_id, cast(sum(rows) as bigint) as rows, count(held_reason) as held,"
+            "  min(oldest_at) as oldest_at from sharequeue.waiting_results group by 1) as w using (group_id)"
+            " order by g.group_id",
         )
         states = self._rows(
             began, "select state, count(*) as groups from sharequeue.group_list group by state"

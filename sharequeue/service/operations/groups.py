@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from sharequeue.domain.errors import InvalidRequest
 from sharequeue.domain.figures import SharePartitionStatus, figures_of
+from sharequeue.domain.values import WaitingResults
 from sharequeue.groups.descriptions import GroupDescription, describe_group, groups_as_json
 from sharequeue.reports.remarks import Remark, joined_remarks, lines_of, remarks_of
 from sharequeue.service.call import Call
@@ -142,12 +143,24 @@ class SharePartitionAnswer(TypedDict):
     remark: str | None
 
 
+class ResultsAnswer(TypedDict):
+    """Accepted rows that are not in the table or topic of their sink yet; `held_reason` is why that could not be
+    written."""
+
+    sink: str
+    rows: int
+    oldest_at: str
+    held_since: str | None
+    held_reason: str | None
+
+
 class GroupAnswer(Refusal, Described):
-    """A group with its share-partitions, all remarks on them and on what has no state yet, and the reasons why topics
-    wait."""
+    """A group with its share-partitions, the results that wait for the target of their sink, all remarks on them and
+    on what has no state yet, and the reasons why topics wait."""
 
     group_id: str
     offsets: list[SharePartitionAnswer]
+    results: list[ResultsAnswer]
     remarks: list[str]
     waiting: dict[str, str]
 
@@ -157,16 +170,18 @@ async def group(call: Call) -> Response:
     group_id, database = await call.group(), call.service.database
     found = await call.run(lambda: describe_group(database, group_id))
     partitions = await call.run(lambda: State(database).figures.describe(group_id))
+    results = await call.run(lambda: State(database).outputs.waiting_results([group_id]))
     remarks = await call.run(lambda: remarks_of(database, group_id, partitions))
     waiting = {
         topic: why for (waits, topic), why in call.service.coordinator.waiting.items() if waits == group_id
     }
-    return JSONResponse(group_answer(found, partitions, remarks, waiting))
+    return JSONResponse(group_answer(found, partitions, results, remarks, waiting))
 
 
 def group_answer(
     group: GroupDescription,
     partitions: Sequence[SharePartitionStatus],
+    results: Sequence[WaitingResults],
     remarks: Sequence[Remark],
     waiting: dict[str, str],
 ) -> GroupAnswer:
@@ -178,6 +193,16 @@ def group_answer(
         "group_id": group.group_id,
         **described(group),
         "offsets": [_figures(each, texts.get((each.topic, each.partition))) for each in partitions],
+        "results": [
+            {
+                "sink": each.sink,
+                "rows": each.rows,
+                "oldest_at": each.oldest_at.isoformat(),
+                "held_since": None if each.held_since is None else each.held_since.isoformat(),
+                "held_reason": each.held_reason,
+            }
+            for each in results
+        ],
         "remarks": [line.text for line in lines_of(remarks)],
         "waiting": waiting,
     }

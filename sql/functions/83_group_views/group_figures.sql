@@ -9,7 +9,8 @@ select f.group_id, f.share_partitions, f.lag, f.in_flight, f.available, f.acquir
     case when f.finished_records > 0 then f.finished_records / f.window_seconds end as throughput,
     case when f.lag = 0 then 0 when f.finished_records > 0 then f.lag * f.window_seconds / f.finished_records end
         as time_to_drain_seconds,
-    f.suspects, f.held_records, f.open_keys, f.letter_keys, f.open_seconds
+    f.suspects, f.held_records, f.open_keys, f.letter_keys, f.open_seconds,
+    f.results_waiting, f.results_oldest_seconds, f.results_held
 from (
     select g.group_id, count(s.share_partition_id) as share_partitions, coalesce(sum(s.lag), 0)::bigint as lag,
         coalesce(sum(s.in_flight), 0)::bigint as in_flight, coalesce(sum(s.available), 0)::bigint as available,
@@ -23,6 +24,11 @@ from (
         coalesce(sum(s.letter_keys), 0)::bigint as letter_keys,
         extract(epoch from sharequeue.clock() - min(s.open_since))::double precision as open_seconds,
         (select count(l.stuck_reason) from sharequeue.held_leases l where l.group_id = g.group_id) as stuck_leases,
+        (select coalesce(sum(w.rows), 0)::bigint from sharequeue.waiting_results w where w.group_id = g.group_id)
+            as results_waiting,
+        (select extract(epoch from sharequeue.clock() - min(w.oldest_at))::double precision
+            from sharequeue.waiting_results w where w.group_id = g.group_id) as results_oldest_seconds,
+        (select count(w.held_reason) from sharequeue.waiting_results w where w.group_id = g.group_id) as results_held,
         (select max(o.age_seconds) from sharequeue.oldest_records o where o.group_id = g.group_id)
             as oldest_age_seconds,
         sum(s.accepted + s.rejected + s.exhausted + s.gap - b.ended)::bigint as finished_records,
