@@ -37,6 +37,7 @@ from sharequeue.domain.errors import (
     ShareError,
     UnknownTopicOrPartition,
     UnsupportedVersion,
+    error_for,
 )
 from sharequeue.domain.names import nearest, topic_name_problem
 from sharequeue.kafka.broker_client import BrokerClient, connection_broke
@@ -310,6 +311,18 @@ class Topics(BrokerClient):
         )
         found = self._result(futures[group_id])
         return {(p.topic, p.partition): p.offset for p in found.topic_partitions if p.offset >= 0}
+
+    def commit_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Commit offsets for a consumer group of the broker that has no members. Raises the error of the broker."""
+        if not offsets:
+            return
+        wanted = [TopicPartition(*at, offset) for at, offset in offsets.items()]
+        futures = self._admin().alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group_id, wanted)], request_timeout=self._timeout
+        )
+        for each in self._result(futures[group_id]).topic_partitions:
+            if each.error is not None:
+                raise error_for(int(each.error.code()), each.error.str())
 
     def configs(self, name: str) -> dict[str, str]:
         """Return the configs of a topic that have a value. Raises the error of the broker."""

@@ -28,7 +28,7 @@ AT_ONCE = {
 """They change something and act at once. They can be undone, or write beside what is there."""
 READS = {
     *("status", "env", "doctor", "verify", "groups list", "groups describe", "acls list"),
-    *("audit", "configs describe", "state show"),
+    *("audit", "configs describe", "results list", "state show"),
     *("dlq list", "dlq show", "journal changes", "journal days", "journal verify"),
     *("tokens list", "jars list"),
 }

@@ -178,13 +178,9 @@ class _Results:
         if not self._left:
             return None
         batch, found = self._left.pop(), found_marker(self.markers, self.place)
-        if found is None:
-            raise Problem(LOST)
-        # An offset without our metadata was set by an operator, who has decided that the batch is sent.
-        if found.batch and (found.topic, found.topic_id) != (self._sending.target, self._sending.target_id):
-            raise Problem(RECREATED)
-        if found.sequence > batch.sequence:
-            raise Problem(OVERTAKEN)
+        problem = problem_of(found, self._sending.target, self._sending.target_id, batch.sequence)
+        if problem is not None:
+            raise Problem(problem)
         return batch
 
     def marker(self, batch: _Batch) -> Marker:
@@ -242,6 +238,21 @@ def found_marker(markers: MarkerGroup | None, place: tuple[str, int]) -> Marker 
     """Return the marker of a source partition; None if there is none."""
     assert markers is not None  # noqa: S101 - set before the outbox begins
     return Marker.parse(markers.committed(*place))
+
+
+def problem_of(found: Marker | None, target: str, target_id: str, number: int) -> str | None:
+    """Return why a marker forbids to send a transfer of this number to a topic; None if it does not."""
+    if found is None:
+        return LOST
+    # An offset without our metadata was set by an operator, who has decided that the batch is sent.
+    if found.batch and (found.topic, found.topic_id) != (target, target_id):
+        return RECREATED
+    return OVERTAKEN if found.sequence > number else None
+
+
+def is_written(found: Marker | None, number: int) -> bool:
+    """Return whether a marker shows that all rows of a source partition in the transfer of this number were sent."""
+    return found is not None and found.wrote_all_of(_Batch(number, str(number)))
 
 
 def commit_first_marker(sending: Sending, topic: str, partition: int, may: Callable[[], bool]) -> None:

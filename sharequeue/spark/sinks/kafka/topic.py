@@ -402,11 +402,12 @@ class _OpenTopic(OpenTransfers):
             f"`{self.names.markers}`"
         )
 
-    def _decide(self, first: Any) -> str:
-        """Return how an operator lets the rows be sent all the same."""
+    def _decide(self) -> str:
+        """Return how an operator decides what becomes of the rows."""
+        names = self.names
         return (
-            "To send all that waits, also what may be there already: kafka-consumer-groups.sh --reset-offsets "
-            f"--to-earliest --execute --group {self.names.markers} --topic {first['topic']}:{first['partition']}."
+            "Decide whether they are sent all the same: `sharequeue results resume "
+            f"--group {names.group} --sink {names.sink} --to {self.sink.topic}`."
         )
 
     def _reason(self, held: Sequence[Any]) -> str:
@@ -418,17 +419,17 @@ class _OpenTopic(OpenTransfers):
             return (
                 f"the marker of {place} in group {self.names.markers} is missing, so that what {name} already has is "
                 "not known: the group was deleted, or nothing was sent for longer than the broker's "
-                f"offsets.retention.minutes. {self._decide(first)}"
+                f"offsets.retention.minutes. {self._decide()}"
             )
         if first["problem"] == OVERTAKEN:
             return (
                 f"the marker of {place} in group {self.names.markers} is of a later transfer than Postgres knows: "
-                f"the database was restored from a backup, or its clock was set back. {self._decide(first)}"
+                f"the database was restored from a backup, or its clock was set back. {self._decide()}"
             )
         if first["problem"] == RECREATED:
             return (
                 f"topic {name} was deleted and created again since results of {place} were sent to it: what was "
-                f"there is lost. {self._decide(first)}"
+                f"there is lost. {self._decide()}"
             )
         code, said = first["code"], first["reason"]
         if is_passing(KafkaError(code)):

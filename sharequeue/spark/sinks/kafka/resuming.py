@@ -1,0 +1,120 @@
+"""Decide about results that are held, because it is not known whether their topic has them.
+
+A marker that is missing, of another topic, or of a later transfer stops the rows of its source partition
+(`sending.py`). Only an operator can know more. Either all that waits there is sent, also what the topic may have
+already, or the transfer counts as written, and nothing more of it is sent. Source partitions without such a problem
+are not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sharequeue.domain.errors import InvalidRequest
+from sharequeue.domain.names import listed
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import Transfer
+from sharequeue.kafka.clients import portable_config
+from sharequeue.kafka.topics import Topics
+from sharequeue.kafka.transactions import MarkerGroup
+from sharequeue.spark.output.manifest import ELSEWHERE
+from sharequeue.spark.sinks.kafka.sending import Names, found_marker, is_written, problem_of
+from sharequeue.state import State
+
+_CLAIM = timedelta(seconds=30)
+_DECIDED_AT = 0
+"""An offset without metadata, which allows to send everything."""
+
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSource:
+    """A source partition with rows that wait."""
+
+    topic: str
+    partition: int
+    rows: int
+    problem: str | None
+    """Why an operator has to decide; None if nothing is to be decided here."""
+    is_written: bool
+    """Whether the topic has all rows that the transfer has from here."""
+
+
+class HeldResults:
+    """The transfer of a sink that is held, and the topic to which it goes.
+
+    Raises InvalidRequest if nothing is held, and UnknownTopicOrPartition without such a topic.
+    """
+
+    def __init__(
+        self, settings: Settings, state: State, topics: Topics, group: str, sink: str, to: str
+    ) -> None:
+        held = [each for each in state.outputs.waiting_results([group]) if each.sink == sink]
+        if not held or held[0].held_reason is None or held[0].number is None:
+            raise InvalidRequest(
+                f"No results of sink {sink!r} of group {group} are held, so there is nothing to decide: `sharequeue "
+                "results list` shows what waits."
+            )
+        self.number: int = held[0].number
+        self._settings, self._state, self._topics = settings, state, topics
+        self._group, self._sink, self._to = group, sink, to
+        self._target_id = topics.info(to).topic_id
+        self._names = Names(group, sink, str(state.outputs.identity().origin_id))
+
+    def sources(self) -> list[HeldSource]:
+        """Return the source partitions whose rows wait."""
+        return self._found(self._state.outputs.waiting(self._group, self._sink))
+
+    def send_again(self) -> None:
+        """Let all rows be sent that wait where the marker does not allow it."""
+        undecided = [(each.topic, each.partition) for each in self.sources() if each.problem]
+        self._topics.commit_offsets(self._names.markers, dict.fromkeys(undecided, _DECIDED_AT))
+        self._state.outputs.hold_transfer(self._group, self._sink, self.number, None)
+
+    def count_as_written(self) -> set[Place]:
+        """Count the transfer as written; return its source partitions. What was acknowledged later still waits.
+
+        Raises InvalidRequest, and changes nothing, if rows of another source partition have not been sent yet, or if
+        another process works on the transfer.
+        """
+        outputs = self._state.outputs
+        found = outputs.begin_transfer(self._group, self._sink, _CLAIM)
+        if found is None or found.number != self.number or found.busy:
+            raise InvalidRequest(
+                f"Another process works on the results of sink {self._sink} just now: look again with `sharequeue "
+                "results list`."
+            )
+        try:
+            self._refuse_unsent(found)
+        except InvalidRequest:
+            reasons = [each for each in outputs.waiting_results([self._group]) if each.sink == self._sink]
+            # The claim ends, the reason stays.
+            outputs.hold_transfer(self._group, self._sink, found.number, reasons[0].held_reason)
+            raise
+        outputs.end_transfer(self._group, self._sink, found.number, f"{ELSEWHERE}kafka:{self._to}")
+        return set(found.sources.values())
+
+    def _refuse_unsent(self, found: Transfer) -> None:
+        """Raise InvalidRequest if a source partition of a transfer has rows that can be sent."""
+        sources = self._found(dict.fromkeys(found.sources.values(), 0))
+        unsent = [
+            f"{each.topic}-{each.partition}" for each in sources if not (each.problem or each.is_written)
+        ]
+        if unsent:
+            raise InvalidRequest(
+                f"Rows of {listed(unsent)} have not been sent to {self._to}, and their marker allows it: run the "
+                "group first, so that only those are left that are to be decided."
+            )
+
+    def _found(self, rows: Mapping[Place, int]) -> list[HeldSource]:
+        with MarkerGroup(portable_config(self._settings), self._names.markers) as markers:
+            return list(self._with_markers(markers, sorted(rows.items())))
+
+    def _with_markers(self, markers: MarkerGroup, rows: Iterable[tuple[Place, int]]) -> Iterable[HeldSource]:
+        for at, count in rows:
+            marker = found_marker(markers, at)
+            problem = problem_of(marker, self._to, self._target_id, self.number)
+            yield HeldSource(*at, count, problem, problem is None and is_written(marker, self.number))
