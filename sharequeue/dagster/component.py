@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, PrivateAttr, create_model, model_validato
 
 from sharequeue.dagster.assets.accepted import Processing, process
 from sharequeue.dagster.definitions import share_group_defs
-from sharequeue.dagster.lineage import AssetData, Lineage, dead_letter_topic, topics_of
+from sharequeue.dagster.lineage import AssetData, Lineage, topics_of, written_topics
 from sharequeue.dagster.names import NameCollision
 from sharequeue.dagster.scaffolder import ShareGroupScaffolder
 from sharequeue.dagster.share_group import ShareGroup
@@ -120,7 +120,7 @@ class ShareGroupComponent(ShareGroup, dg.Component):
         """Return the topics that this queue defines: of all queues with a topic, the first by name defines it."""
         first: dict[dg.AssetKey, str] = {}
         for each in queues:
-            for topic in {*each.topics, dead_letter_topic(each)} - {""} if each.topic_assets else ():
+            for topic in {*each.topics, *written_topics(each).values()} if each.topic_assets else ():
                 key = each.topic_key(topic)
                 first[key] = min(first.get(key, each.group), each.group)
         own = [key for key, group in first.items() if group == self.group]

@@ -1,14 +1,15 @@
 """The assets of a share group, and their dependencies.
 
-    kafka/<topic> → accepted → each summary
+    kafka/<topic> → accepted → each summary, and kafka/<topic of the results>
                     accepted → dead_letters → kafka/<dead-letter topic> → redriven
                     accepted, dead_letters → spso_and_lag, delivery_counts
     kafka/<topic> → replayed → published, and spso_and_lag → history, if backfills are configured
 
 A topic is one external asset, shared by all groups of a code location that read or write it (`topics_of`). So a
-dead-letter topic that is another group's source connects both. Redriven records return to their source topic. As a
-dependency that would be a cycle, which Dagster refuses: it is a link in the metadata of both. Every other key begins
-with the group's prefix, so that two groups never have the same key, even on a shared topic.
+dead-letter topic, or a topic of results, that is another group's source connects both. Redriven records return to
+their source topic. As a dependency that would be a cycle, which Dagster refuses: it is a link in the metadata of
+both. Every other key begins with the group's prefix, so that two groups never have the same key, even on a shared
+topic.
 """
 
 from collections import defaultdict
@@ -103,6 +104,12 @@ def dead_letter_topic(group: ShareGroup) -> str:
     return str(group.configs.get(DEAD_LETTER_TOPIC_CONFIG) or "")
 
 
+def written_topics(group: ShareGroup) -> dict[str, str]:
+    """Return the topics that a group writes, by the asset whose records they get."""
+    found = {ACCEPTED: group.results_topic, DEAD_LETTERS: dead_letter_topic(group)}
+    return {name: topic for name, topic in found.items() if topic}
+
+
 def topic_assets(groups: Iterable[ShareGroup], translate: Translate = _unchanged) -> list[dg.AssetSpec]:
     """Return an external asset for each topic that these share groups read or write.
 
@@ -120,33 +127,36 @@ def topics_of(lineages: Iterable[Lineage], only: Collection[dg.AssetKey] | None 
     return [_topic(topic, readers[topic], writers[topic], looped[topic]) for topic in sorted(wanted)]
 
 
-_ByTopic = Mapping[dg.AssetKey, list[Lineage]]
+_Writer = tuple[Lineage, str]
+"""A group, and the asset of it whose records a topic gets."""
+_Writers = Mapping[dg.AssetKey, list[_Writer]]
 
 
-def _users(lineages: Sequence[Lineage]) -> tuple[_ByTopic, _ByTopic, _ByTopic]:
-    """Return the groups that read each topic, and those that write their dead letters to it; those of the latter
-    that read, maybe over other groups, what is written there, are separate: the dependency would close a circle.
+def _users(lineages: Sequence[Lineage]) -> tuple[Mapping[dg.AssetKey, list[Lineage]], _Writers, _Writers]:
+    """Return the groups that read each topic, and those that write their results or dead letters to it. Those of the
+    latter that read, maybe over other groups, what is written there are separate: the dependency would close a
+    circle.
     """
-    readers, writers, looped = (defaultdict[dg.AssetKey, list[Lineage]](list) for _ in range(3))
+    readers = defaultdict[dg.AssetKey, list[Lineage]](list)
+    writers, looped = (defaultdict[dg.AssetKey, list[_Writer]](list) for _ in range(2))
     below: dict[dg.AssetKey, set[dg.AssetKey]] = defaultdict(set)
     for lineage in lineages:
         topics = {lineage.group.topic_key(topic) for topic in lineage.group.topics}
         for topic in topics:
             readers[topic].append(lineage)
-        if not dead_letter_topic(lineage.group):
-            continue
-        letters = lineage.group.topic_key(dead_letter_topic(lineage.group))
-        if topics & _reached(letters, below):
-            looped[letters].append(lineage)
-            continue
-        writers[letters].append(lineage)
-        for topic in topics:
-            below[topic].add(letters)
+        for name, written in written_topics(lineage.group).items():
+            target = lineage.group.topic_key(written)
+            if topics & _reached(target, below):
+                looped[target].append((lineage, name))
+                continue
+            writers[target].append((lineage, name))
+            for topic in topics:
+                below[topic].add(target)
     return readers, writers, looped
 
 
 def _reached(topic: dg.AssetKey, below: Mapping[dg.AssetKey, set[dg.AssetKey]]) -> set[dg.AssetKey]:
-    """Return a topic, and the topics that records of it may reach as dead letters."""
+    """Return a topic, and the topics that records of it may reach as results or dead letters."""
     reached, left = {topic}, [topic]
     while left:
         new = below.get(left.pop(), set()) - reached
@@ -156,12 +166,17 @@ def _reached(topic: dg.AssetKey, below: Mapping[dg.AssetKey, set[dg.AssetKey]]) 
 
 
 def _topic(
-    key: dg.AssetKey, readers: Sequence[Lineage], writers: Sequence[Lineage], looped: Sequence[Lineage]
+    key: dg.AssetKey, readers: Sequence[Lineage], writers: Sequence[_Writer], looped: Sequence[_Writer]
 ) -> dg.AssetSpec:
     *prefix, topic = key.path
-    letters_of = sorted(lineage.group.group for lineage in (*writers, *looped))
+    results_of, letters_of = (
+        sorted(lineage.group.group for lineage, name in (*writers, *looped) if name == written)
+        for written in (ACCEPTED, DEAD_LETTERS)
+    )
     read_by = [lineage.group.group for lineage in readers]
     uses = []
+    if results_of:
+        uses.append(f"gets the results of {_groups(results_of)}")
     if letters_of:
         uses.append(f"the dead-letter topic of {_groups(letters_of)}")
     if read_by:
@@ -172,15 +187,16 @@ def _topic(
         "partitions and offsets.",
         group_name=dagster_name("_".join(prefix)),
         kinds={"kafka"},
-        deps=[lineage.key(DEAD_LETTERS) for lineage in writers],
+        deps=[lineage.key(name) for lineage, name in writers],
         metadata={
             "topic": topic,
             "dagster/table_name": topic,
             "dagster/storage_kind": "kafka",
             **({"read_by": ", ".join(read_by)} if read_by else {}),
+            **({"results_of": ", ".join(results_of)} if results_of else {}),
             **({"dead_letters_of": ", ".join(letters_of)} if letters_of else {}),
             # Links in place of dependencies that would close a circle.
-            **{f"also_written_by_{each.group.name}": _link(each, DEAD_LETTERS) for each in looped},
+            **{f"also_written_by_{each.group.name}": _link(each, name) for each, name in looped},
             **{f"redriven_by_{each.group.name}": _link(each, REDRIVEN) for each in readers},
         },
     )

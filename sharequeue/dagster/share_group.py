@@ -269,6 +269,39 @@ class Backfill(dg.Model, dg.Resolvable):
         return text
 
 
+class TopicDestination(dg.Model, dg.Resolvable):
+    """A topic that gets every accepted record exactly once; its fields are the arguments of the sink `KafkaTopic`."""
+
+    topic: str = Field(description="The topic, which must exist.")
+    key: str | None = Field(default=None, description="The column of the key; default: no key.")
+    value: str = Field(
+        default="to_json", description="The column of the value; default: one JSON object of all columns."
+    )
+    headers: str | None = Field(default=None, description="The column of the headers.")
+    partition: str | None = Field(
+        default=None, description="The column of the partition; default: the key decides."
+    )
+    timestamp: str | None = Field(
+        default=None, description="The column of the timestamp; default: the time at which a record is sent."
+    )
+    source_headers: bool = Field(default=True, description="Whether headers name the source of each record.")
+    loop: bool = Field(default=False, description="Whether it may be one of `topics`.")
+
+    @field_validator("topic")
+    @classmethod
+    def _is_topic(cls, topic: str) -> str:
+        # Dagster also reads the yaml before it has filled in templates.
+        if "{{" not in topic and (problem := topic_name_problem(topic)):
+            raise ValueError(problem)
+        return topic
+
+
+class Destination(dg.Model, dg.Resolvable):
+    """Where accepted records go, for a pipeline that does not say it itself."""
+
+    kafka_topic: TopicDestination = Field(description="A topic, with the arguments of the sink `KafkaTopic`.")
+
+
 class ShareGroup(dg.Model, dg.Resolvable):
     """A share group in Dagster. Raises ValueError with the field if a value is wrong."""
 
@@ -285,6 +318,11 @@ class ShareGroup(dg.Model, dg.Resolvable):
     configs: Mapping[str, Config] = Field(
         default={},
         description="Group configs that a run sets if the group has no value for them; existing values are kept.",
+    )
+    destination: Destination | None = Field(
+        default=None,
+        description="Where accepted records go; default: what the pipeline says, or else files. The topic becomes an "
+        "asset that depends on `accepted`.",
     )
     dead_letters: DeadLetterChecks = Field(default_factory=DeadLetterChecks)
     checks: Checks = Field(default_factory=Checks)
@@ -383,6 +421,19 @@ class ShareGroup(dg.Model, dg.Resolvable):
         return self
 
     @model_validator(mode="after")
+    def _writes_elsewhere(self) -> "ShareGroup":
+        # Dagster also reads the yaml before it has filled in templates.
+        topic, given = self.results_topic, self.destination
+        if topic and topic == self.configs.get("errors.deadletterqueue.topic.name"):
+            raise ValueError(f"destination: {topic} is the dead-letter topic of the group: use another one")
+        if topic in self.topics and given is not None and not given.kafka_topic.loop:
+            raise ValueError(
+                f"destination: the group reads {topic}, and would get its own results as records: use another "
+                "topic, or set `loop: true` if that is meant"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _has_name(self) -> "ShareGroup":
         # Dagster also reads the yaml before it has filled in templates.
         if not self.name and "{{" not in self.group:
@@ -407,6 +458,12 @@ class ShareGroup(dg.Model, dg.Resolvable):
         if self.freshness is None and self.automation.observe.enabled:
             return Freshness(fail_window=STALE_AFTER)
         return self.freshness
+
+    @property
+    def results_topic(self) -> str:
+        """The topic that gets its accepted records; an empty text if `destination` names none."""
+        given = self.destination
+        return given.kafka_topic.topic if isinstance(given, Destination) else ""
 
     @property
     def reset_policy(self) -> str | None:

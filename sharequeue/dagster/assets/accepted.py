@@ -171,7 +171,8 @@ def _stored_rows(job: "Pipeline", settings: Settings, state: State) -> dict[str,
 def pipeline_of(group: ShareGroup) -> "Pipeline":
     """Import the group's pipeline. A plain handler becomes a pipeline, with its output named after the group.
 
-    Raises dg.Failure if it is missing, cannot be imported, is not a function, or has another group or other topics.
+    Raises dg.Failure if it is missing, cannot be imported, is not a function, or has another group, other topics or
+    another destination.
     """
     from sharequeue.spark import Pipeline, pipeline
 
@@ -198,7 +199,25 @@ def pipeline_of(group: ShareGroup) -> "Pipeline":
             f"the defs.yaml has group {group.group} and topics {', '.join(group.topics)}: make them the same",
             allow_retries=False,
         )
-    return found
+    return _with_destination(group, found)
+
+
+def _with_destination(group: ShareGroup, job: "Pipeline") -> "Pipeline":
+    """Return the pipeline with the destination of the yaml. Raises dg.Failure if it has another one of its own."""
+    from sharequeue.spark import KafkaTopic
+
+    if group.destination is None:
+        return job
+    topic = KafkaTopic(**group.destination.kafka_topic.model_dump())
+    if job.destination == topic:
+        return job
+    if job.destination is not None:
+        raise dg.Failure(
+            f"destination: the defs.yaml has topic {topic.topic}, but {group.pipeline} has another destination of "
+            f"its own ({type(job.destination).__name__}): remove one of them, or make them the same",
+            allow_retries=False,
+        )
+    return replace(job, destination=topic)
 
 
 def _rounds(run: Processing, job: "Pipeline", history: RunHistory) -> tuple["RunReport", str]:

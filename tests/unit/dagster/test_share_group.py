@@ -23,10 +23,12 @@ from sharequeue.dagster import (
     share_group_resources,
     topic_assets,
 )
+from sharequeue.dagster.assets.accepted import pipeline_of
 from sharequeue.dagster.assets.replayed import partitions_of, replay_name
 from sharequeue.dagster.lineage import Lineage
 from sharequeue.dagster.names import GROUP_TAG, lease_tag_value
 from sharequeue.dagster.share_group import Backfill, duration
+from sharequeue.spark import KafkaTopic, pipeline
 from tests.fixtures.dagster import share_group
 
 RESOURCES = """import dagster as dg
@@ -158,6 +160,52 @@ def test_queues_that_repair_each_others_letters_are_no_cycle() -> None:
         dg.AssetKey(["b", "dead_letters"])
     )
     assert upstream(topics(loaded(with_letters("a", "x", "x")))["x"]) == set()
+
+
+def with_results(group: str, source: str, to: str) -> dict[str, Any]:
+    return {
+        **MINIMAL,
+        "group": group,
+        "topics": [source],
+        "destination": {"kafka_topic": {"topic": to, "key": "note"}},
+    }
+
+
+def test_a_chain_of_queues_is_connected_by_its_topics() -> None:
+    """The topic of the results depends on the queue that writes it, and is what the next queue reads."""
+    defs = loaded(with_results("clean", "orders", "orders.clean"), {**MINIMAL, "topics": ["orders.clean"]})
+    found = topics(defs)
+    assert set(found) == {"orders", "orders.clean"}
+    assert upstream(found["orders.clean"]) == {"clean/accepted"}
+    assert upstream(specs(defs)["orders/accepted"]) == {"kafka/orders.clean"}
+    assert found["orders.clean"].metadata["results_of"] == "clean"
+    assert "gets the results of share group `clean`, read by share group `orders`" in (
+        found["orders.clean"].description or ""
+    )
+    circle = topics(loaded(with_results("a", "x", "y"), with_results("b", "y", "x")))
+    assert (upstream(circle["y"]), upstream(circle["x"])) == ({"a/accepted"}, set())
+
+
+def test_the_destination_of_a_yaml_is_that_of_its_pipeline() -> None:
+    """A handler gets it. A pipeline with another destination of its own is refused: there is one place for it."""
+    yaml_has = {"destination": {"kafka_topic": {"topic": "clean", "key": "note", "source_headers": False}}}
+    handler = f"{__name__}:handle"
+    expected = KafkaTopic("clean", key="note", source_headers=False)
+    assert pipeline_of(share_group("orders", pipeline=handler, **yaml_has)).destination == expected
+    assert pipeline_of(share_group("orders", pipeline=handler)).destination is None
+    own = share_group("orders", pipeline=f"{__name__}:to_another_topic", **yaml_has)
+    with pytest.raises(dg.Failure, match=r"has topic clean, but .* has another destination of its own"):
+        pipeline_of(own)
+
+
+def handle(records: Any) -> Any:
+    """Return the records: a handler without a pipeline."""
+    return records
+
+
+to_another_topic = pipeline(
+    group="orders", topics=["flights"], sink="orders", destination=KafkaTopic("other")
+)(handle)
 
 
 def test_queues_in_python_share_their_topics() -> None:
@@ -415,6 +463,16 @@ def test_the_schema_has_the_fields_of_a_custom_component() -> None:
         ({"backfill": {"start": "yesterday"}}, "expected a day such as 2013-01-01"),
         ({"backfill": {"start": "2013-W01-1"}}, "expected a day such as 2013-01-01"),
         ({"backfill": {"start": "2013-01-01", "timezone": "Mars"}}, "expected a time zone such as UTC"),
+        ({"destination": {"kafka_topic": {"topic": "a b"}}}, "The topic name 'a b' is not legal"),
+        ({"destination": {"kafka_topic": {"topic": "orders"}}}, "would get its own results as records"),
+        ({"destination": {"kafka_topic": {"topics": "a"}}}, "kafka_topic has no field 'topics'"),
+        (
+            {
+                "destination": {"kafka_topic": {"topic": "dlq"}},
+                "configs": {"errors.deadletterqueue.topic.name": "dlq"},
+            },
+            "dlq is the dead-letter topic of the group",
+        ),
         ({"pipelines": "x"}, "pipelines"),
     ],
 )
