@@ -48,8 +48,9 @@ ELSEWHERE = {
     "README.md": "tests/e2e/test_main_job.py",
     # No container runs where the tests do; what each container runs is run as a process.
     "docker/README.md": "tests/deep/deep_containers.py",
-    # Its Python runs in the process of the tests, with their Spark session.
+    # The Python of these runs in the process of the tests, with their Spark session.
     "docs/howto/order-by-key.md": "tests/docs/test_order_by_key_page.py",
+    "docs/howto/topic-to-topic.md": "tests/docs/test_topic_to_topic_page.py",
     # It waits for two runs of Dagster's sensor.
     "docs/tutorial/own-queue.md": "tests/deep/deep_fresh_home.py",
 }
