@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sharequeue.deadletters import outbox
 from sharequeue.spark.sinks.kafka.records import SOURCE_HEADERS
-from sharequeue.spark.sinks.kafka.sending import Names, Sending, TopicSender
+from sharequeue.spark.sinks.kafka.sending import Names, TopicSender, TransferToSend
 from tests.chaos.forked_processes import serve
 
 RECORDS, ROWS = 40, 2
@@ -43,9 +43,13 @@ def batches(topic: str, first: int) -> list[pa.RecordBatch]:
     return [pa.RecordBatch.from_pylist(some) for some in (rows[:11], rows[11:])]
 
 
-def sending(client: dict[str, object], group: str, target: str, target_id: str, number: int) -> Sending:
+def sending(
+    client: dict[str, object], group: str, target: str, target_id: str, number: int
+) -> TransferToSend:
     """Return what the sender has to know."""
-    return Sending(client, Names(group, "sink", "origin"), target, target_id, {}, number, SOURCE_HEADERS)
+    return TransferToSend(
+        client, Names(group, "sink", "origin"), target, target_id, {}, number, SOURCE_HEADERS
+    )
 
 
 def send(text: str, source: str, first: str, step: str, nth: str) -> None:

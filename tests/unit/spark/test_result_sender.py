@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark import cloudpickle
 
 from sharequeue.spark.sinks.kafka.records import SOURCE_HEADERS
-from sharequeue.spark.sinks.kafka.sending import Names, Sending, TopicSender
+from sharequeue.spark.sinks.kafka.sending import Names, TopicSender, TransferToSend
 
 EXECUTOR = textwrap.dedent(
     """
@@ -42,7 +42,7 @@ EXECUTOR = textwrap.dedent(
 
 def test_an_executor_without_this_package_can_send(tmp_path: Path) -> None:
     """It makes the records and the marker; nothing is imported from the package."""
-    sending = Sending({}, Names("g", "s", "o"), "target", "id", {}, 7, SOURCE_HEADERS)
+    sending = TransferToSend({}, Names("g", "s", "o"), "target", "id", {}, 7, SOURCE_HEADERS)
     pickled = tmp_path / "sender"
     pickled.write_bytes(cloudpickle.dumps(TopicSender(sending)))  # type: ignore[no-untyped-call]
     ended = subprocess.run(

@@ -80,7 +80,7 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
+class TransferToSend:
     """What a task has to know to send the records of a transfer."""
 
     client: Mapping[str, Any]
@@ -104,7 +104,7 @@ class Problem(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class _TransferBatch:
     sequence: int
     identity: str
     offsets: OffsetSet = _ALL
@@ -115,7 +115,9 @@ class TopicSender:
     """A function that sends batches of rows (`topic, partition, offset, lease_id`, and the parts of a record), and
     yields a report."""
 
-    def __init__(self, sending: Sending, on_step: Callable[[BatchStep], None] = lambda step: None) -> None:
+    def __init__(
+        self, sending: TransferToSend, on_step: Callable[[BatchStep], None] = lambda step: None
+    ) -> None:
         self.sending = sending
         self.on_step = on_step
 
@@ -159,21 +161,21 @@ class _Results:
 
     def __init__(
         self,
-        sending: Sending,
+        sending: TransferToSend,
         topic: str,
         partition: int,
         first: pa.RecordBatch,
         rows: Iterator[pa.RecordBatch],
     ) -> None:
         self._sending, self._first, self._rows = sending, first, rows
-        self._left: list[_Batch] = [_Batch(sending.number, str(sending.number))]
+        self._left: list[_TransferBatch] = [_TransferBatch(sending.number, str(sending.number))]
         self.markers: MarkerGroup | None = None
         self.sent = 0
         self.place = topic, partition
         self.transactional_id = sending.names.transactional_id(topic, partition)
         self.producer = sending.producer
 
-    def open(self) -> _Batch | None:
+    def open(self) -> _TransferBatch | None:
         """Return the batch, once. Raises if the marker forbids to send it: another producer has been fenced."""
         if not self._left:
             return None
@@ -183,23 +185,23 @@ class _Results:
             raise Problem(problem)
         return batch
 
-    def marker(self, batch: _Batch) -> Marker:
+    def marker(self, batch: _TransferBatch) -> Marker:
         """Return the marker of the batch."""
         return Marker(batch.sequence, batch.identity, self._sending.target, self._sending.target_id)
 
-    def written(self, batch: _Batch) -> OffsetSet:
+    def written(self, batch: _TransferBatch) -> OffsetSet:
         """Raise: the marker was there a moment ago."""
         raise Problem(LOST)
 
-    def part(self, batch: _Batch, written: Callable[[], OffsetSet]) -> _Batch:
+    def part(self, batch: _TransferBatch, written: Callable[[], OffsetSet]) -> _TransferBatch:
         """Return the whole batch: its records are sent in the order of offsets."""
         return batch
 
-    def refused(self, batch: _Batch, reasons: Mapping[int, kafka.KafkaError]) -> None:
+    def refused(self, batch: _TransferBatch, reasons: Mapping[int, kafka.KafkaError]) -> None:
         """Raise why the broker refuses a record: it was acknowledged, so it is not left out."""
         raise Problem(REFUSED, next(iter(reasons.values())))
 
-    def close(self, batch: _Batch) -> int:
+    def close(self, batch: _TransferBatch) -> int:
         """Return the number of records."""
         return self.sent
 
@@ -208,7 +210,7 @@ class _Results:
         cause = error.args[0]
         return Fenced(cause.str()) if cause.code() in FENCED_CODES else Problem(REFUSED, cause)
 
-    def records(self, batch: _Batch, wanted: OffsetSet) -> Iterator[Record]:
+    def records(self, batch: _TransferBatch, wanted: OffsetSet) -> Iterator[Record]:
         """Yield the records from the first wanted offset on."""
         yield from self._of(self._first, wanted.first)
         for rows in self._rows:
@@ -252,10 +254,10 @@ def problem_of(found: Marker | None, target: str, target_id: str, number: int) -
 
 def is_written(found: Marker | None, number: int) -> bool:
     """Return whether a marker shows that all rows of a source partition in the transfer of this number were sent."""
-    return found is not None and found.wrote_all_of(_Batch(number, str(number)))
+    return found is not None and found.wrote_all_of(_TransferBatch(number, str(number)))
 
 
-def commit_first_marker(sending: Sending, topic: str, partition: int, may: Callable[[], bool]) -> None:
+def commit_first_marker(sending: TransferToSend, topic: str, partition: int, may: Callable[[], bool]) -> None:
     """Commit a first marker for a source partition that has none, so that a missing one means that it was lost.
 
     Nothing is committed if `may`, which is asked after an earlier producer was fenced, returns False. Raises `Fenced`

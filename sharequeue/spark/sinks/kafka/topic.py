@@ -70,8 +70,8 @@ from sharequeue.spark.sinks.kafka.sending import (
     REPORT,
     Names,
     Problem,
-    Sending,
     TopicSender,
+    TransferToSend,
     commit_first_marker,
     found_marker,
 )
@@ -293,7 +293,7 @@ class _OpenTopic(OpenTransfers):
             "record has too many rows: check that each deployment has a state of its own."
         )
 
-    def _sending(self, number: int) -> Sending:
+    def _sending(self, number: int) -> TransferToSend:
         """Return what the tasks have to know. Raise TransferHeld if the topic is gone."""
         name, target = self.sink.topic, self.target
         try:
@@ -315,9 +315,9 @@ class _OpenTopic(OpenTransfers):
         }
         headers = SOURCE_HEADERS if self.sink.source_headers else None
         client = portable_config(self.context.settings)
-        return Sending(client, self.names, name, info.topic_id, producer, number, headers)
+        return TransferToSend(client, self.names, name, info.topic_id, producer, number, headers)
 
-    def _sent(self, found: Transfer, sending: Sending) -> list[Row]:
+    def _sent(self, found: Transfer, sending: TransferToSend) -> list[Row]:
         """Send the rows of a transfer; return a report for each source partition."""
         folders: dict[tuple[str, int], list[str]] = {}
         for location, source in found.sources.items():
@@ -365,13 +365,13 @@ class _OpenTopic(OpenTransfers):
             raise self._no_marker(problem.error or KafkaError(KafkaError.UNKNOWN)) from problem
         self.marked |= places
 
-    def _first_sending(self) -> Sending:
+    def _first_sending(self) -> TransferToSend:
         try:
             return self._sending(0)
         except TransferHeld as held:
             raise SinkRefused(f"{held} Nothing of the round was acknowledged.") from held
 
-    def _mark_one(self, sending: Sending, at: tuple[str, int]) -> None:
+    def _mark_one(self, sending: TransferToSend, at: tuple[str, int]) -> None:
         names = self.context.names
 
         def none_waits() -> bool:
