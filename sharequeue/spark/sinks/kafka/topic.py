@@ -254,14 +254,14 @@ class _OpenTopic(OpenTransfers):
         return with_records(handled, columns, self.target, source_headers=sink.source_headers)
 
     def waits(self) -> str | None:
-        """Return that too many records wait for the topic, and why."""
+        """Return that too many rows wait for the topic."""
         names = self.context.names
         waiting = sum(self.context.state.outputs.waiting(names.group, names.sink).values())
         if not waiting or waiting < self.most_waiting:
             return None
         return (
             f"{waiting:,} accepted rows wait for topic {self.sink.topic}, so nothing more is leased: "
-            "sharequeue.results.max.waiting.records of the group allows fewer"
+            "sharequeue.results.max.waiting.records of the group allows fewer. `sharequeue results list` says why"
         )
 
     def stage(self, leases: Sequence[AcceptedRows]) -> Refused:
