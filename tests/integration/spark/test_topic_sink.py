@@ -17,6 +17,7 @@ from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.spark import KafkaTopic, SinkRefused, read_output
 from sharequeue.spark.output.folders import SinkNames
+from sharequeue.spark.sinks import transfers
 from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.kafka.records import RecordColumns, TargetTopic, with_records
 from sharequeue.spark.sinks.transfers import Step
@@ -133,8 +134,11 @@ def test_a_run_that_fails_at_a_step_is_completed_by_the_next(
     assigned: Assigned,
     run_job: RunJob,
     step: Step,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before the rows are sent, or after it: the next run, which leases nothing, sends what is missing."""
+    # So long the next run waits for the one that has failed.
+    monkeypatch.setattr(transfers, "CLAIM_SECONDS", 0.5)
     topic, target = make_topic(1), make_topic(1)
     produce(topic, 0, range(5))
     holder = assigned(topic)
