@@ -360,7 +360,8 @@ class Round:
             for summary, folders in summaries.items()
             if at in folders
         )
-        rows = AcceptedRows(lease, written.accepted.get(at), of_lease.accepted_rows)
+        records = of_lease.outcomes.get(AcknowledgeType.ACCEPT, EMPTY).count
+        rows = AcceptedRows(lease, written.accepted.get(at), of_lease.accepted_rows, records)
         return _LeaseResult(rows, wanted, [LeaseOutput(name, exceptions, of_lease.exceptions), *sums])
 
     def _send_together(self, results: Sequence[_LeaseResult]) -> Refused:

@@ -109,7 +109,7 @@ def drain(
             copier = sink.copier([lease.lease_id])
             receipts = [row for batch in copier(_batches(lease, rows)) for row in batch.to_pylist()]
             sink.take(tuple(row.values()) for row in receipts)
-            accepted = AcceptedRows(lease, None, len(rows))
+            accepted = AcceptedRows(lease, None, len(rows), len(rows))
             output = LeaseOutput(job.sink, sink.put(accepted), accepted.count)
             given = to_send(lease, outcomes, [output])
             acknowledge(state, given, partial(sink.transaction, rows=accepted))

@@ -67,6 +67,9 @@ class AcceptedRows:
     folder: str | None
     """The folder of the files; None if there are no rows."""
     count: int
+    """The number of rows."""
+    records: int
+    """The number of accepted records, each with a row or several."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,10 +84,11 @@ def test_rows_become_records(
 
 
 def in_two_rows(records: DataFrame) -> DataFrame:
-    """Two rows of each record: the second one has what the value begins with as its size, and a partition."""
+    """Two rows of each record: the second one of record 1 is too large, record 2 names a partition, and each row of
+    record 3 is half as large as the topic allows."""
     number = fn.col("offset").cast("int")
-    size = fn.when(number == 1, 5000).otherwise(3)
-    rows = fn.explode(fn.array(fn.lit(3), size)).alias("size")
+    first = fn.when(number == 3, 1000).otherwise(3)
+    rows = fn.explode(fn.array(first, fn.when(number == 1, 5000).otherwise(first))).alias("size")
     to = fn.when(number == 2, 9).alias("to")
     accept = fn.lit("accept").alias("outcome")
     made = records.select("topic", "partition", "offset", "lease_id", to, rows, accept)
@@ -103,22 +104,27 @@ def test_a_record_with_a_row_that_the_topic_would_refuse_is_rejected(
     produce: Produce,
     assigned: Assigned,
     run_job: RunJob,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """None of its rows is in the topic, also those that fit; the other records of its lease are accepted."""
+    """None of its rows is in the topic, also those that fit; the other records of its lease are accepted. All rows of
+    a record must fit into one transaction, too."""
+    monkeypatch.setattr("sharequeue.spark.sinks.kafka.records.MOST_RECORD_BYTES", 2500)
     topic, target = make_topic(1), make_topic(2, max_message_bytes="2000")
-    produce(topic, 0, range(4))
+    produce(topic, 0, range(5))
     sink = KafkaTopic(target, value="text", partition="to")
     job = job_of(group, topic, in_two_rows, destination=sink, failed_share=None)
     report = run_job(job, assigned(topic))
-    assert (report.accepted, report.rejected) == (2, 2)
+    assert (report.accepted, report.rejected) == (2, 3)
     sent = [each.source["offset"] for each in results_in(settings, target)]
-    assert sent == [0, 0, 3, 3]
+    assert sent == [0, 0, 4, 4]
     rows = (
         read_output(spark, state, group, job.exceptions_sink).select("offset", "error").distinct().collect()
     )
     reasons = {row["offset"]: row["error"] for row in rows}
     assert reasons[1].startswith("RecordTooLarge: the record takes up to 53")
     assert reasons[2].endswith(f"{target} has 2 partitions, and the row names partition 9")
+    assert reasons[3].startswith("RecordTooLarge: all rows of the record take up to 26")
+    assert reasons[3].endswith("and go into one transaction, which takes 2500 of one record")
 
 
 class Failed(Exception):

@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as fn
 
 from sharequeue.deadletters.letters import record_bytes
+from sharequeue.deadletters.outbox import TRANSACTION_BYTES
 from sharequeue.domain.errors import first_line
 from sharequeue.kafka.headers import Header
 from sharequeue.spark.handler import ACCEPT
@@ -25,6 +26,8 @@ RECORD = "sharequeue_record"
 """The column that has the record of an accepted row."""
 TO_JSON = "to_json"
 """The value that is made of all columns of a row."""
+MOST_RECORD_BYTES = TRANSACTION_BYTES
+"""The most bytes of all rows of a record, which are in one transaction: it must end within its timeout."""
 BY_KEY = -1
 """The partition of a record that goes where Kafka's own producers put its key (librdkafka's `PARTITION_UA`)."""
 
@@ -37,7 +40,7 @@ SOURCE_HEADERS = (TOPIC, PARTITION, OFFSET, LEASE)
 
 _HEADERS = "array<struct<key: string, value: binary>>"
 RECORD_TYPE = f"struct<key: binary, value: binary, headers: {_HEADERS}, partition: int, timestamp: bigint>"
-"""The type of the column RECORD, without the fault."""
+"""The type of the column RECORD, without size and fault."""
 _DIGITS = 19
 """The most digits of an offset or a lease's id."""
 _AS_JSON = {
@@ -90,7 +93,8 @@ def with_records(
     record = fn.when(fn.col("outcome") == ACCEPT, fn.struct(*made.parts()))
     try:
         found = handled.withColumn(RECORD, record)
-        checked = fn.struct(*(fn.col(f"{RECORD}.{name}") for name in made.names), made.fault().alias("fault"))
+        parts = [fn.col(f"{RECORD}.{name}") for name in made.names]
+        checked = fn.struct(*parts, made.size().alias("size"), made.fault().alias("fault"))
         return found.withColumn(RECORD, fn.when(fn.col(RECORD).isNotNull(), checked))
     except AnalysisException as error:
         raise SinkRefused(
@@ -98,13 +102,26 @@ def with_records(
         ) from error
 
 
-def faults(rows: DataFrame) -> DataFrame:
-    """Return `lease_id, offset, fault` of the records with a row that the topic would refuse."""
-    found = rows.where(f"{RECORD}.fault is not null")
-    return found.groupBy("lease_id", "offset").agg(fn.min(f"{RECORD}.fault").alias("fault"))
+def faults(rows: DataFrame, *, several: bool) -> DataFrame:
+    """Return `lease_id, offset, fault` of the records with a row that the topic would refuse, and, if some have
+    `several` rows, of those whose rows are too many for one transaction.
+    """
+    # Without several rows, no record is compared with others: nothing is exchanged between tasks.
+    found = rows if several else rows.where(f"{RECORD}.fault is not null")
+    size = fn.sum(f"{RECORD}.size")
+    too_large = fn.when(
+        size > MOST_RECORD_BYTES,
+        fn.concat(
+            fn.lit("RecordTooLarge: all rows of the record take up to "),
+            size.cast("string"),
+            fn.lit(f" bytes, and go into one transaction, which takes {MOST_RECORD_BYTES} of one record"),
+        ),
+    )
+    fault = fn.coalesce(fn.min(f"{RECORD}.fault"), too_large)
+    return found.groupBy("lease_id", "offset").agg(fault.alias("fault")).where("fault is not null")
 
 
-FAULTS_SCHEMA = f"lease_id bigint, offset bigint, {RECORD} struct<fault: string>"
+FAULTS_SCHEMA = f"lease_id bigint, offset bigint, {RECORD} struct<size: bigint, fault: string>"
 """The columns of files that `faults` needs."""
 
 
@@ -140,7 +157,7 @@ class _Made:
 
     def fault(self) -> Column:
         """Return the expression for the reason why the topic would refuse a record; null if it takes it."""
-        target, size = self._target, self._size()
+        target, size = self._target, self.size()
         found = fn.when(
             size > target.max_message_bytes,
             fn.concat(
@@ -190,7 +207,7 @@ class _Made:
         assert self._columns.partition is not None  # noqa: S101 - only then asked
         return fn.col(quoted(self._columns.partition)).isNotNull()
 
-    def _size(self) -> Column:
+    def size(self) -> Column:
         """Return the most bytes of a record alone in its batch: before compression, so that the broker never refuses
         what passes here."""
         fixed: list[Header] = []

@@ -53,6 +53,7 @@ from sharequeue.spark.sinks.interface import (
 )
 from sharequeue.spark.sinks.kafka.records import (
     FAULTS_SCHEMA,
+    MOST_RECORD_BYTES,
     RECORD,
     RECORD_TYPE,
     SOURCE_HEADERS,
@@ -109,8 +110,9 @@ class KafkaTopic(Sink):
     Four headers name the source of each record: `sharequeue.result.topic`, `….partition`, `….offset` and `….lease`;
     not with `source_headers=False`. A record with a row that the topic would refuse is rejected, with the reason:
     larger than `max.message.bytes` before compression, a partition that does not exist, no key for a compacted topic.
-    All rows of a record are in one Kafka transaction. Records of a source partition are sent in the order of their
-    offsets. A topic that the group reads is refused, unless `loop=True`.
+    All rows of a record are in one Kafka transaction; a record with more than 64 MB of rows is rejected. Records of a
+    source partition are sent in the order of their offsets. A topic that the group reads is refused, unless
+    `loop=True`.
 
     Acknowledged rows are in files until they are sent. If a run is killed in between, the next run of the group sends
     them before it leases anything. If the topic cannot be written, they wait, and the group goes on until
@@ -267,7 +269,7 @@ class _OpenTopic(OpenTransfers):
     def stage(self, leases: Sequence[AcceptedRows]) -> Refused:
         """Return the records that the topic would refuse, and give each source partition of the others a marker."""
         some = [each for each in leases if each.folder is not None]
-        refused = self._refused([str(each.folder) for each in some])
+        refused = self._refused(some)
         places = {
             (at.topic, at.partition)
             for each in some
@@ -289,8 +291,9 @@ class _OpenTopic(OpenTransfers):
             if held:
                 raise TransferHeld(self._reason(held))
         raise TransferHeld(
-            f"another process took over {TAKEOVERS} times, or a transaction exceeds its timeout because a single "
-            "record has too many rows: check that each deployment has a state of its own."
+            f"another process took over {TAKEOVERS} times, or a transaction exceeds its timeout: check that each "
+            f"deployment has a state of its own, and that the broker takes {MOST_RECORD_BYTES:,} bytes, the most of "
+            "one record, in half a minute. The next round or run tries again."
         )
 
     def _sending(self, number: int) -> TransferToSend:
@@ -334,11 +337,13 @@ class _OpenTopic(OpenTransfers):
         rows = self.context.spark.read.schema(_ROWS).parquet(*map(literal, folders))
         return rows.selectExpr(*_SENT).coalesce(1).sortWithinPartitions("offset")
 
-    def _refused(self, folders: Sequence[str]) -> Refused:
-        if not folders:
+    def _refused(self, leases: Sequence[AcceptedRows]) -> Refused:
+        if not leases:
             return {}
-        rows = self.context.spark.read.schema(FAULTS_SCHEMA).parquet(*map(literal, folders))
-        found = faults(rows).limit(MOST_REFUSED + 1).collect()
+        folders = [literal(str(each.folder)) for each in leases]
+        rows = self.context.spark.read.schema(FAULTS_SCHEMA).parquet(*folders)
+        several = any(each.count > each.records for each in leases)
+        found = faults(rows, several=several).limit(MOST_REFUSED + 1).collect()
         if len(found) > MOST_REFUSED:
             raise SinkRefused(
                 f"topic {self.sink.topic} would refuse more than {MOST_REFUSED:,} records of a round, the first "
