@@ -54,6 +54,7 @@ class Held:
         self.state.outputs.hold_transfer("g", "results", found.number, REASON)
         self._admin = AdminClient(client_config(settings))
         self._markers = Names("g", "results", str(self.state.outputs.identity().origin_id)).markers
+        self.leases = {each.lease_id for each in self.state.outputs.counted("g", "results")}
         url = database.engine.url.render_as_string(hide_password=False)
         self._addresses = ["--database-url", url, "--bootstrap-server", settings.bootstrap_servers]
 
@@ -131,12 +132,14 @@ def test_what_is_not_known_is_sent_again(held: Held) -> None:
 
 
 def test_what_is_not_known_counts_as_written(held: Held) -> None:
-    """Not while rows are left that can be sent; a topic that was created again is not known, too."""
+    """Not while rows are left that can be sent; a topic that was created again is not known, too. The files are then
+    removed by the next sweep."""
     known = held.ids[held.target]
     held.mark(1, known, 3)
     words = ("--count-as-written", "--execute", "--yes")
     assert f"Rows of {held.source}-1 have not been sent to {held.target}" in held.resumed(*words)
     assert held.waiting() == [(10, REASON)]
+    assert held.state.outputs.needed(held.leases)[1] == {("results", each) for each in held.leases}
     held.mark(1, held.ids[held.source], 3)
     done = held.resumed(*words)
     assert [(row["problem"], row["status"]) for row in done] == [
@@ -144,5 +147,6 @@ def test_what_is_not_known_counts_as_written(held: Held) -> None:
         (RECREATED, "counted as written"),
     ]
     assert held.waiting() == []
+    assert held.state.outputs.needed(held.leases) == (set(), set())
     counted = held.state.outputs.counted("g", "results")
     assert {row.location for row in counted} == {f"sink:kafka:{held.target}"}

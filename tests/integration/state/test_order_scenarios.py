@@ -8,7 +8,7 @@ stops a key at its first failure.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from sharequeue.database import Database
 from sharequeue.domain.errors import ShareError
 from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.record_bytes import key_hash
-from sharequeue.domain.values import AcknowledgeType, SharePartition
+from sharequeue.domain.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.state import State
 from sharequeue.state.calls import LeaseAcknowledgement
@@ -85,6 +85,7 @@ class Worker:
                 LeaseAcknowledgement(
                     lease,
                     {kind: OffsetSet.from_offsets(some) for kind, some in sets.items() if kind is not None},
+                    outputs=self.outputs(lease, sets[ACCEPT]),
                     not_before=self.state.now() + timedelta(seconds=BACKOFF_S) if sets[RELEASE] else None,
                     holds=OffsetSet.from_offsets(sets[None]) if sets[None] else EMPTY,
                     keys={key: OffsetSet.from_offsets(some) for key, some in keys.items()},
@@ -95,6 +96,10 @@ class Worker:
         assert self.state.figures.verify() == []
         self.accepted += sets[ACCEPT]
         return sets[ACCEPT]
+
+    def outputs(self, lease: Lease, accepted: Sequence[int]) -> Sequence[LeaseOutput]:
+        """Return the outputs that count with an acknowledgement; here none."""
+        return ()
 
     def check(self) -> None:
         """Hold the journal to the rule."""
