@@ -200,26 +200,18 @@ class _Replay:
         self._before = (now, self.state.copy(), self.lease.copy())
 
     def _wait(self, open_: np.ndarray, at: datetime) -> None:
-        """Note who waits. A reason is a failed record of the key at or below an offset: for its own time, which is no
-        longer than a back-off, or without one while it becomes a dead letter or is one that holds."""
+        """Note who waits. A reason is an earlier failed record of the key, which is open or a dead letter that holds
+        it; or that the record has failed itself, for no longer than a back-off."""
         waiting = (self.state == _AVAILABLE) & open_ & (self.until > _stamp(at))
         if not waiting.any():
             return
         offsets = np.arange(len(self.state))
         first = np.full(self.keys + 1, len(self.state))
-        endless = first.copy()
-        longest = np.zeros(self.keys + 1, "datetime64[us]")
         failed = (open_ | self.letters) & self.failing & (self.key >= 0)
-        ends = failed & ((self.state == _ARCHIVING) | (self.letters & ~open_))
         np.minimum.at(first, self.key[failed], offsets[failed])
-        np.minimum.at(endless, self.key[ends], offsets[ends])
-        np.maximum.at(longest, self.key[failed], self.until[failed])
-        has_key = self.key >= 0
-        known = (first[self.key] <= offsets) & has_key | self.failing
-        in_time = self.until <= _stamp(at) + self.back_off
-        as_its_head = self.failing | (self.until <= longest[self.key])
-        behind = (endless[self.key] < offsets) & has_key
-        for offset in np.nonzero(waiting & ~(known & (behind | in_time & as_its_head)))[0].tolist():
+        behind = (first[self.key] < offsets) & (self.key >= 0)
+        own = self.failing & (self.until <= _stamp(at) + self.back_off)
+        for offset in np.nonzero(waiting & ~(behind | own))[0].tolist():
             self.history.waits.append(Wait(at, offset, self.until[offset].item()))
 
 

@@ -32,7 +32,7 @@ from sharequeue.state.rows import share_partition_name
 
 @dataclass(frozen=True, slots=True)
 class FreedKeys:
-    """How many keys go on after dead letters that held them, and how many records were held."""
+    """How many keys go on after dead letters that held them, and how many held records."""
 
     keys: int = 0
     records: int = 0

@@ -362,8 +362,10 @@ create table sharequeue.open_key_records (
     key_hash uuid,
     -- When the row was written.
     since timestamptz not null,
-    -- The record is not delivered before; null: at once. Held records have the time of the first open record of their key.
+    -- The record itself is not delivered before; null: at once. Held records wait for others, and have no time of their own.
     until timestamptz,
+    -- A worker has released or rejected it: later records of its key are held until it is finished.
+    released boolean not null default false,
     -- It waits for its dead letter to be written.
     archiving boolean not null default false,
     -- Its dead letter is written, and holds the key.
@@ -372,6 +374,8 @@ create table sharequeue.open_key_records (
 ) with (fillfactor = 90);
 create index open_key_records_by_key on sharequeue.open_key_records (share_partition_id, key_hash, "offset")
     where key_hash is not null;
+create index open_key_records_that_stop on sharequeue.open_key_records (share_partition_id, key_hash, "offset")
+    where released or archiving or letter;
 create index open_key_records_letters on sharequeue.open_key_records (share_partition_id) where letter;
 
 -- Results that are kept for a while, so that a call that is repeated after a lost reply has the same result.
@@ -785,6 +789,7 @@ create table sharequeue.journal (
     keys_unknown boolean,
     archiving boolean,
     letter boolean,
+    released boolean,
     kind text not null,
     cause text,
     member_id text,

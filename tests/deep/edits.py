@@ -250,20 +250,26 @@ ORDER_EDITS = (
     Edit(
         "held records wait for the first of their key",
         "wait_behind",
-        "where h.wait > p_at group by h.wait",
-        "where false group by h.wait",
+        ") as b;",
+        ") as b where false;",
     ),
     Edit(
-        "what waits for a dead letter is freed",
+        "a released record stops its key",
+        "stops",
+        "p_record.released or",
+        "",
+    ),
+    Edit(
+        "what waits for a finished record is freed",
         "finish_open_keys",
-        "if v_gone is not null then",
+        "if v_keys is not null then",
         "if false then",
     ),
     Edit(
         "a finished record holds its key no longer",
         "keep_order",
-        "perform sharequeue_internal.finish_open_keys(v_id, v_finished, p_at);",
-        "null;",
+        "v_id, v_finished + ",
+        "v_id, ",
     ),
     Edit(
         "a dead letter holds its key",

@@ -92,12 +92,11 @@ class Acknowledgement:
             self._answer(self.at.records[offset], kind)
         for offset in held.iter_offsets():
             order.hold(self.at, offset)
-        if self.policy.order:
-            order.report(self.at, keys or {})
-        named = self.outcomes.keys() | set(held.iter_offsets())
-        order.let_wait(self.at, order.known_keys(self.at, named), self.now)
+        released = {o for o, kind in self.outcomes.items() if kind is RELEASE}
+        order.report(self.at, (keys or {}) if self.policy.order else {}, released)
         self._renew(self.renewals - self.outcomes.keys())
         self._let_go_overtaken(batches)
+        order.hold_and_free(self.at, self.now)
         self.at.forget_ended_leases()
         self.at.advance_spso()
         return Acknowledged(spso=self.at.spso, lag=self.at.lag, **self.did)

@@ -164,17 +164,14 @@ class Administration:
             return
         found.log_end, found.last_stable_offset = log_end, last_stable_offset
         self._settle(found)
-        self._advance_log_start(found, log_start)
+        with order.held_again(found, self._seconds):
+            found.advance_log_start(log_start)
 
     def advance_log_start(self, at: SharePartition, log_start: int) -> int:
         """The log now starts here (R-LS); return how many records were lost, unprocessed."""
         found = self._find(at)
         self._settle(found)
-        return self._advance_log_start(found, log_start)
-
-    def _advance_log_start(self, found: InMemorySharePartition, log_start: int) -> int:
-        gone = [o for o in found.records if o < log_start] if log_start > found.spso else []
-        with order.stop_waiting(found, gone, self._seconds):
+        with order.held_again(found, self._seconds):
             return found.advance_log_start(log_start)
 
     # Offsets, by hand
@@ -295,7 +292,7 @@ class Administration:
         return self._groups[at.group_id].policy()
 
     def _settle(self, found: InMemorySharePartition) -> Swept:
-        with order.letters_wait(found, self._seconds):
+        with order.held_again(found, self._seconds):
             leases, records = found.settle(self._seconds, self._policy(found.name))
         return Swept(leases, records)
 

@@ -61,7 +61,7 @@ class DeadLetters:
         batch = self.open_batch(0) if self.open and sequence == self.sequence else None
         if batch is None:
             return 0
-        order.report(self.at, keys or {})
+        order.report(self.at, keys or {}, ())
         for offset in self.open:
             record = self.at.records[offset]
             key = record.reported.key_hash if record.reported else None
@@ -70,9 +70,7 @@ class DeadLetters:
             cause = "gap" if offset in gaps else record.cause or ""
             self.at.move(record, RecordState.ARCHIVED)
             self.at.outcomes[cause, record.delivery_count] += 1
-        if letters_hold:
-            order.let_wait(self.at, keys or {}, now)
-        order.free(self.at)
+        order.hold_and_free(self.at, now)
         records = len(self.open)
         self.open = ()
         self.at.advance_spso()

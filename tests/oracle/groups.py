@@ -109,7 +109,8 @@ class InMemoryShareGroups(Operations):
         if self.paused_by_hand(at) is None:
             order.forget_keys(found, policy, self._seconds)
         if log_start is not None and log_start > found.next_fetch_offset(self._seconds):
-            self._advance_log_start(found, log_start)
+            with order.held_again(found, self._seconds):
+                found.advance_log_start(log_start)
         most, probe = found.allowed(max_records, policy, self._seconds)
         if most == 0 or self.paused_by_hand(at) is not None:
             return Acquired((), None, 0, found.state_epoch)
@@ -253,7 +254,7 @@ class InMemoryShareGroups(Operations):
             self._settle(found)
             if share_partitions is not None and found.name not in share_partitions:
                 continue
-            with order.letters_wait(found, self._seconds):
+            with order.held_again(found, self._seconds):
                 released += found.release(
                     member_id, policy, self._seconds, cancelled=cancelled, refund=refund
                 )
@@ -267,7 +268,7 @@ class InMemoryShareGroups(Operations):
         found = self._find(lease.share_partition)
         self._settle(found)
         policy, now = self._policy(found.name), self._seconds
-        with order.letters_wait(found, now):
+        with order.held_again(found, now):
             return found.release(
                 lease.member_id, policy, now, lease.token, cancelled=cancelled, refund=refund
             )
@@ -319,9 +320,10 @@ class InMemoryShareGroups(Operations):
 
     def let_keys_go(self, at: SharePartition, offsets: OffsetSet) -> tuple[int, int]:
         """Dead letters were redriven or discarded: they hold their keys no longer. Return how many keys and how many
-        records behind them that concerns."""
+        held records go on."""
         found = self._find(at)
-        return order.let_go(found, {offset for offset in found.letters if offset in offsets})
+        letters = {offset for offset in found.letters if offset in offsets}
+        return order.let_go(found, letters, self._seconds)
 
     # Looking
 

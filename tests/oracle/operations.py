@@ -86,11 +86,7 @@ class Operations(Administration):
         moved = False
         asked = [o for o in sorted(found.records) if o >= found.spso and o in offsets]
         refused = _never_there(found, offsets, asked)
-        released = asked if execute and act == "release" else ()
-        with (
-            order.letters_wait(found, self._seconds),
-            order.stop_waiting(found, released, self._seconds),
-        ):
+        with order.held_again(found, self._seconds):
             for offset in asked:
                 record = found.records[offset]
                 does, reason = _plan(record, act, policy)
@@ -100,6 +96,8 @@ class Operations(Administration):
                 if execute and does not in ("none", "refuse"):
                     _move(found, record, does, policy)
                     moved = True
+            if moved and act == "release":
+                order.forced(found, asked)
         if moved:
             found.forget_ended_leases()
             found.advance_spso()
@@ -125,7 +123,7 @@ class Operations(Administration):
         """After a restore: every holder is fenced, what was leased comes again. Return how many share-partitions."""
         everywhere = [each for group in self._groups.values() for each in group.partitions.values()]
         for found in everywhere:
-            with order.letters_wait(found, self._seconds):
+            with order.held_again(found, self._seconds):
                 found.end_unanswered(list(found.leases), self._policy(found.name), self._seconds)
             found.advance_spso()
             found.state_epoch += 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from uuid import UUID
 
 from sharequeue.domain.offsets import OffsetSet
@@ -37,8 +38,8 @@ class OrderedAcquisition(FanOutAcquisition):
     def _left_out(self) -> OffsetSet:
         """With a record that the caller leaves out, what is known to be behind it: both come together."""
         known, spared = known_open(self.at), self.fetch.leave_out
-        first = {o for o, r in self.at.records.items() if o in spared and r.deliverable(self.fetch.now)}
-        behind = [o for o, key in known.items() if key and any(known.get(f) == key and f < o for f in first)]
+        first = {o for o in known if o in spared and not stops(self.at, o)}
+        behind = [o for o, key in known.items() if key and any(known[f] == key and f < o for f in first)]
         return spared | OffsetSet.from_offsets(sorted(behind))
 
     def _occupied(self) -> int:
@@ -71,12 +72,6 @@ def known_open(at: InMemorySharePartition) -> dict[int, UUID | None]:
     return {**at.letters, **known}
 
 
-def known_keys(at: InMemorySharePartition, offsets: Collection[int]) -> set[UUID | None]:
-    """The keys of those of these records that are open, now or earlier reported."""
-    known = known_open(at)
-    return {known[offset] for offset in offsets if offset in known}
-
-
 def too_many_open(at: InMemorySharePartition, policy: Policy) -> bool:
     """Whether so many keys are open that fresh records wait."""
     if policy.order is None:
@@ -99,18 +94,24 @@ def blocked_keys(at: InMemorySharePartition, token: UUID) -> dict[UUID, tuple[in
     blocked: dict[UUID, tuple[int, float | None]] = {}
     for offset, key in sorted(known_open(at).items()):
         if key is not None and offset not in own and offset < max(own, default=0):
-            wait = wait_behind(at, offset)
-            blocked.setdefault(key, (offset, None if wait == math.inf else wait))
+            record = at.records.get(offset)
+            said = record.reported if record and record.state is not ARCHIVING else None
+            blocked.setdefault(key, (offset, said.not_before if said else None))
     return blocked
 
 
-def wait_behind(at: InMemorySharePartition, first: int) -> float | None:
-    """How long records wait behind the first open one of their key: as long as it does; for a dead letter, until it
-    is written, or no longer holds."""
-    record = at.records.get(first)
-    return (
-        math.inf if first in at.letters or record is None or record.state is ARCHIVING else record.not_before
-    )
+def stops(at: InMemorySharePartition, offset: int) -> bool:
+    """Whether what is behind an open record of its key is held until it is finished: it was released, or its dead
+    letter is being written, or holds the key. Behind one that was itself held nothing waits: they come together."""
+    record = at.records.get(offset)
+    if offset in at.letters or record is None or record.reported is None:
+        return offset in at.letters
+    return record.state is ARCHIVING or record.reported.released
+
+
+def stopped(at: InMemorySharePartition, offset: int, key: UUID | None) -> bool:
+    """Whether an earlier record of its key makes a record wait."""
+    return key is not None and any(stops(at, earlier) for earlier in holders_of(at, key, offset))
 
 
 def hold(at: InMemorySharePartition, offset: int) -> None:
@@ -120,90 +121,72 @@ def hold(at: InMemorySharePartition, offset: int) -> None:
     record.delivery_count -= 1
 
 
-def let_wait(at: InMemorySharePartition, keys: Collection[UUID | None], now: float) -> None:
-    """What is available of these keys waits as long as the first open record of its key does, or longer by itself."""
-    for offset, key in sorted(known_open(at).items()):
-        before = holders_of(at, key, offset) if key is not None and key in keys else []
-        if before and offset in at.records and at.records[offset].state is AVAILABLE:
-            wait = wait_behind(at, before[0])
-            if wait is not None and wait > max(now, at.records[offset].not_before or now):
-                at.records[offset].not_before = wait
+def hold_and_free(at: InMemorySharePartition, now: float) -> None:
+    """What is available behind a record that stops its key is held, and nothing else: that has its own time again."""
+    known = known_open(at)
+    for offset, record in at.records.items():
+        if record.state is AVAILABLE and stopped(at, offset, known.get(offset)):
+            record.not_before = math.inf
+        elif record.not_before == math.inf:
+            _free(record, now)
 
 
 @contextmanager
-def letters_wait(at: InMemorySharePartition, now: float) -> Iterator[None]:
-    """What waits for records that become dead letters here, waits until these are written."""
-    before = {o for o, r in at.records.items() if r.state is ARCHIVING}
+def held_again(at: InMemorySharePartition, now: float) -> Iterator[None]:
+    """Records change here of which nobody reports anything."""
     yield
-    new = [r for o, r in at.records.items() if r.state is ARCHIVING and o not in before]
-    let_wait(at, {r.reported.key_hash for r in new if r.reported}, now)
+    hold_and_free(at, now)
 
 
-@contextmanager
-def stop_waiting(at: InMemorySharePartition, gone: Collection[int], now: float) -> Iterator[None]:
-    """An operator releases records here, or the log start passes them: those that have waited for one of them wait
-    only as long as the first open record of their key does then."""
-    firsts: dict[tuple[UUID, float], int] = {}
-    for offset in sorted(gone):
-        record = at.records[offset]
-        key = record.reported.key_hash if record.reported else None
-        if key is not None and record.state is AVAILABLE and not record.deliverable(now):
-            firsts.setdefault((key, record.not_before or now), offset)
-    yield
-    for (key, wait), first in firsts.items():
-        holders = holders_of(at, key, math.inf)
-        until = wait_behind(at, holders[0]) if holders else None
-        for offset in holders if holders and holders[0] >= first else ():
-            if offset > first and offset in at.records and at.records[offset].not_before == wait:
-                at.records[offset].not_before = None if until == wait != math.inf else until
+def report(
+    at: InMemorySharePartition, keys: Mapping[UUID | None, OffsetSet], released: Collection[int]
+) -> None:
+    """A worker has said which keys records have that are open still, and which of them it has released: these stay
+    released until they are finished, unless it says that they have another key."""
+    named = {offset: key for key, offsets in keys.items() for offset in offsets.iter_offsets()}
+    for offset in {*named, *released}:
+        record = at.records.get(offset)
+        if record is None or offset < at.spso or record.state not in OPEN:
+            continue
+        before = record.reported or (Reported(named[offset]) if offset in named else None)
+        if before is not None:
+            key = named.get(offset, before.key_hash)
+            once = before.released and before.key_hash == key
+            own = record.not_before if record.state is AVAILABLE else None
+            record.reported = Reported(key, offset in released or once, own)
 
 
-def report(at: InMemorySharePartition, keys: Mapping[UUID | None, OffsetSet]) -> None:
-    """A worker has said which keys records have that are open still."""
-    for key, offsets in keys.items():
-        for offset in offsets.iter_offsets():
-            if offset >= at.spso and offset in at.records and at.records[offset].state in OPEN:
-                at.records[offset].reported = Reported(key)
+def forced(at: InMemorySharePartition, offsets: Collection[int]) -> None:
+    """An operator has released records: they have no time of their own."""
+    for record in (at.records[offset] for offset in offsets):
+        if record.reported:
+            record.reported = replace(record.reported, not_before=None)
 
 
-def free(at: InMemorySharePartition) -> None:
-    """What waits for a dead letter of its key goes on if there is none any more."""
-    for offset, record in _waiting_for_letters(at):
-        key = record.reported.key_hash if record.reported else None
-        before = holders_of(at, key, offset) if key is not None else []
-        if not before or wait_behind(at, before[0]) != math.inf:
-            record.not_before = None
-
-
-def let_go(at: InMemorySharePartition, letters: Collection[int]) -> tuple[int, int]:
-    """Letters hold their keys no longer; return how many keys have no letter now, and how many records waited."""
+def let_go(at: InMemorySharePartition, letters: Collection[int], now: float) -> tuple[int, int]:
+    """Letters hold their keys no longer; return how many keys have no letter now, and how many held records go on."""
     keys = {at.letters[offset] for offset in letters}
     for offset in letters:
         del at.letters[offset]
     keys -= set(at.letters.values())
-    waited = sum(
-        r.not_before == math.inf and r.reported is not None and r.reported.key_hash in keys
-        for r in at.records.values()
-    )
-    free(at)
-    return len(keys), waited
+    known = known_open(at)
+    held = [r for o, r in at.records.items() if r.not_before == math.inf and known.get(o) in keys]
+    hold_and_free(at, now)
+    return len(keys), sum(record.not_before != math.inf for record in held)
 
 
 def forget_keys(at: InMemorySharePartition, policy: Policy, now: float) -> None:
     """The group is not ordered, or letters do not hold any more: what was kept for that is gone."""
-    if policy.order is None:
-        firsts: set[UUID | None] = set()
-        for offset, key in sorted(known_open(at).items()):
-            record = at.records.get(offset)
-            if key in firsts and record is not None and not record.deliverable(now):
-                record.not_before = None
-            firsts |= {key} - {None}
-        for record in at.records.values():
-            record.reported = None
     if policy.order is None or not policy.order.letters_hold:
         at.letters.clear()
-    free(at)
+    if policy.order is None:
+        for record in at.records.values():
+            if record.not_before == math.inf:
+                _free(record, now)
+            record.reported = None
+    hold_and_free(at, now)
 
 
-def _waiting_for_letters(at: InMemorySharePartition) -> Iterator[tuple[int, Record]]:
-    return ((o, r) for o, r in sorted(at.records.items()) if r.not_before == math.inf)
+def _free(record: Record, now: float) -> None:
+    own = record.reported.not_before if record.reported else None
+    record.not_before = own if own is not None and own > now else None

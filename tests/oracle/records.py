@@ -41,9 +41,12 @@ class RecordState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What a worker has said of a record: the hash of its key, None for a record without a key."""
+    """What a worker has said of a record: the hash of its key, None for a record without a key; whether it was
+    released; and how long the record waits by itself."""
 
     key_hash: UUID | None
+    released: bool = False
+    not_before: float | None = None
 
 
 @dataclass(slots=True)
@@ -51,9 +54,9 @@ class Record:
     """One offset between SPSO and SPEO.
 
     ``part`` is set on a suspect: how many may share its next lease. ``not_before`` is set on what was released with
-    a time: before that second of the engine's clock it is AVAILABLE and not delivered; infinite for what waits for a
-    dead letter of its key. ``locked_at`` is when its lock was taken or renewed. ``reported`` is None while nobody has
-    said which key the record has.
+    a time: before that second of the engine's clock it is AVAILABLE and not delivered; infinite for what is held
+    behind another record of its key. ``locked_at`` is when its lock was taken or renewed. ``reported`` is None while
+    nobody has said which key the record has.
     """
 
     state: RecordState = RecordState.AVAILABLE

@@ -108,7 +108,9 @@ def nothing_to_do(group: ShareGroup, work: GroupWork) -> str | None:
     if waiting := sum(each.waiting_records for each in parts):
         until = min((each.waiting_until for each in parts if each.waiting_until), default=None)
         first = (
-            "all of them behind a dead letter" if until is None else f"the first until {until:%H:%M:%S} UTC"
+            "all of them behind earlier ones of their keys"
+            if until is None
+            else f"the first until {until:%H:%M:%S} UTC"
         )
         reasons["time"] = f"{waiting:,} records wait for a later time, {first}"
     if letters := sum(each.held_letters for each in parts):

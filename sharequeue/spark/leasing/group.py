@@ -158,7 +158,7 @@ def why_nothing(
     reasons += [f"{each.share_partition}: {each.obstacle}" for each in statuses if each.obstacle]
     waiting = sum(status.waiting for status in statuses)
     soonest = min((status.waiting_until for status in statuses if status.waiting_until), default=None)
-    # What waits without a time is held behind a dead letter (order by key).
+    # What waits without a time is held behind a released record or a dead letter (order by key).
     if soonest:
         wait = (
             "the time from which they may be delivered again (the first from "
@@ -166,7 +166,7 @@ def why_nothing(
         )
     else:
         listed = f"sharequeue groups describe --group {configs.group_id} --keys"
-        wait = f"dead letters of their keys (`{listed}` lists them)"
+        wait = f"earlier records of their keys (`{listed}` lists them)"
     held = ", or held behind one of their key" if any(status.held_records for status in statuses) else ""
     open_ones = [status for status in statuses if not status.paused_reason]
     free = sum(each.available - each.waiting for each in open_ones if each.share_partition in assigned)

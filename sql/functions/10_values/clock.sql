@@ -36,3 +36,7 @@ begin
     on conflict on constraint clock_offset_pkey do update set amount = excluded.amount;
 end
 $$;
+
+-- Returns the time of held records (order by key), which wait without one, until the records before them are finished.
+create or replace function sharequeue_internal.no_time() returns timestamptz
+language sql immutable parallel safe as $$ select timestamptz '9999-01-01 00:00:00+00' $$;

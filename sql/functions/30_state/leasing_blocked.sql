@@ -36,7 +36,7 @@ begin
         - v_window.waiting - case when p_settings.ordered and not p_sp.advance_due then p_sp.delivery_complete_count else 0 end
         >= p_settings.max_record_locks;
     if not p_settings.ordered and p_sp.open_key_records > 0
-            and not isempty(sharequeue_internal.held_by_keys(p_sp.share_partition_id, v_at)) then
+            and not isempty(sharequeue_internal.held_by_keys(p_sp.share_partition_id)) then
         -- The next acquire frees them.
         return;
     end if;
@@ -166,7 +166,7 @@ begin
         blocked_by := 'open_keys';
         blocked_reason := format('order by key: %s keys are open, of %s records: at %s keys, or ten times as many records, no '
             'new records are leased (sharequeue.order.max.open.keys)', p_sp.open_keys, p_sp.open_key_records, p_settings.max_open_keys);
-        select "offset", nullif(sharequeue_internal.wait_for(o), sharequeue_internal.no_time()) into blocked_offset, blocked_until
+        select "offset", until into blocked_offset, blocked_until
         from sharequeue.open_key_records o where o.share_partition_id = v_id order by o."offset" limit 1;
         return;
     end if;

@@ -4,15 +4,12 @@
 -- acknowledge_many keeps them (keep_order), acquire_many leases by them (order_of_leases.sql), and whatever finishes a record
 -- removes its row (finish_open_keys). The caller has locked the share-partition.
 
--- Returns the time of records that wait without one, until a dead letter is written, redriven or discarded.
-create or replace function sharequeue_internal.no_time() returns timestamptz
-language sql immutable parallel safe as $$ select timestamptz '9999-01-01 00:00:00+00' $$;
-
--- Returns how long the later records of its key wait for an open record.
-create or replace function sharequeue_internal.wait_for(p_record sharequeue.open_key_records) returns timestamptz
-language sql immutable parallel safe as $$
-    select case when p_record.archiving or p_record.letter then sharequeue_internal.no_time() else p_record.until end
-$$;
+-- Returns whether the later records of its key are held until this open record is finished: a worker has released it, its dead
+-- letter is being written, or its dead letter holds the key. Behind a record that was only held itself nothing waits: all of
+-- them are leased together. So a try of a record that fails again and again costs no more than that record, however many are
+-- held behind it. (With 10^5 held records that were leased with each try, a try took Postgres 10 s.)
+create or replace function sharequeue_internal.stops(p_record sharequeue.open_key_records) returns boolean
+language sql immutable parallel safe as $$ select p_record.released or p_record.archiving or p_record.letter $$;
 
 -- Returns the reported keys of a lease.
 create or replace function sharequeue_internal.keys_of(p_keys jsonb) returns sharequeue_internal.key_offsets[]
@@ -89,12 +86,13 @@ begin
         v_finished := v_finished + (v_named - v_open);
     end if;
     if p_sp.open_key_records > 0 then
-        perform sharequeue_internal.finish_open_keys(v_id, v_finished, p_at);
+        perform sharequeue_internal.finish_open_keys(
+            v_id, v_finished + sharequeue_internal.other_keys(v_id, v_keys), p_at);
         v_keys := v_keys || sharequeue_internal.known_keys(v_id, v_open, v_keys);
     end if;
     if v_keys <> '{}' then
-        perform sharequeue_internal.add_open_keys(v_id, v_keys, v_open, p_from, p_last, p_at);
-        perform sharequeue_internal.wait_behind(v_id, array(select distinct k.key from unnest(v_keys) as k), p_at);
+        perform sharequeue_internal.wait_behind(v_id, sharequeue_internal.add_open_keys(v_id, v_keys, v_open,
+            (p_acknowledgements).release + (p_acknowledgements).reject, p_from, p_last, p_at), v_keys);
     end if;
     if not p_sp.keys_unknown and not isempty(v_open) then
         select v_open - coalesce(range_agg(int8range(r."offset", r."offset" + 1)), '{}') into v_unknown
@@ -106,8 +104,21 @@ begin
 end
 $$;
 
--- Returns the keys of open records that were reported earlier and not now: what waits for these records has to know their new
--- times.
+-- Returns the records of which another key was reported earlier. Only a handler that has returned a wrong hash does so: the last
+-- word counts, and what was held behind them under the other key is freed.
+create or replace function sharequeue_internal.other_keys(p_id bigint, p_keys sharequeue_internal.key_offsets[])
+returns int8multirange
+language sql stable set enable_seqscan = off as $$
+    select coalesce(range_agg(int8range(r."offset", r."offset" + 1)), '{}')
+    from unnest(p_keys) as k
+    cross join lateral unnest(k.offsets) as run
+    cross join lateral (
+        select o."offset", o.key_hash from sharequeue.open_key_records o
+        where o.share_partition_id = p_id and o."offset" >= lower(run) and o."offset" < upper(run) offset 0) as r
+    where r.key_hash is distinct from k.key
+$$;
+
+-- Returns the keys of open records that were reported earlier and not now: their rows change as if they were named.
 create or replace function sharequeue_internal.known_keys(
     p_id bigint, p_open int8multirange, p_keys sharequeue_internal.key_offsets[]
 ) returns sharequeue_internal.key_offsets[]
@@ -123,11 +134,13 @@ language sql stable set enable_seqscan = off as $$
         where not r.letter group by r.key_hash)
 $$;
 
--- Adds rows for open records with their keys, or updates them.
+-- Adds rows for open records with their keys, or updates them. p_failed were released or rejected: that stays so until they are
+-- finished, also if they are held later. Returns the keys with a record that stops them now and did not before.
 create or replace function sharequeue_internal.add_open_keys(
-    p_id bigint, p_keys sharequeue_internal.key_offsets[], p_open int8multirange, p_from bigint, p_last bigint, p_at timestamptz
-) returns void
-language sql volatile as $$
+    p_id bigint, p_keys sharequeue_internal.key_offsets[], p_open int8multirange, p_failed int8multirange, p_from bigint,
+    p_last bigint, p_at timestamptz
+) returns uuid[]
+language sql volatile set enable_seqscan = off as $$
     with parts as materialized (
         select state = 3 as archiving, not_before,
             range_agg(sharequeue_internal.offsets_of(first_offset, last_offset, offsets)) * p_open as offsets
@@ -137,62 +150,87 @@ language sql volatile as $$
     ), named as materialized (
         select k.key, generate_series(lower(run), upper(run) - 1) as at_offset
         from unnest(p_keys) as k cross join lateral unnest(k.offsets) as run
+    ), before as materialized (
+        select n.at_offset from named n cross join lateral (
+            select sharequeue_internal.stops(o) as stops from sharequeue.open_key_records o
+            where o.share_partition_id = p_id and o."offset" = n.at_offset offset 0) as r
+        where p_failed @> n.at_offset and r.stops
+    ), added as (
+        insert into sharequeue.open_key_records as o (share_partition_id, "offset", key_hash, since, until, archiving, released)
+        select p_id, n.at_offset, n.key, p_at, p.not_before, p.archiving, p_failed @> n.at_offset
+        from named n join parts p on p.offsets @> n.at_offset
+        order by n.at_offset
+        on conflict on constraint open_key_records_pkey do update
+        set until = excluded.until, archiving = excluded.archiving, released = o.released or excluded.released
+        where (o.until, o.archiving) is distinct from (excluded.until, excluded.archiving) or excluded.released > o.released
+        returning o.key_hash, o."offset" as at_offset
     )
-    insert into sharequeue.open_key_records as o (share_partition_id, "offset", key_hash, since, until, archiving)
-    select p_id, n.at_offset, n.key, p_at, p.not_before, p.archiving
-    from named n join parts p on p.offsets @> n.at_offset
-    order by n.at_offset
-    on conflict on constraint open_key_records_pkey do update
-    set key_hash = excluded.key_hash, until = excluded.until, archiving = excluded.archiving
-    where (o.key_hash, o.until, o.archiving) is distinct from (excluded.key_hash, excluded.until, excluded.archiving)
+    select array(
+        select distinct a.key_hash from added a left join before b using (at_offset)
+        where p_failed @> a.at_offset and b.at_offset is null and a.key_hash is not null)
 $$;
 
--- Makes the records of these keys wait as long as the first open one of their key, if it waits longer.
-create or replace function sharequeue_internal.wait_behind(p_id bigint, p_keys uuid[], p_at timestamptz) returns void
+-- Lets available records wait for the first record that stops their key: of these keys all behind it, of the named ones those
+-- that are named.
+create or replace function sharequeue_internal.wait_behind(
+    p_id bigint, p_keys uuid[], p_named sharequeue_internal.key_offsets[] default '{}'
+) returns void
 language plpgsql volatile set enable_seqscan = off as $$
-declare
-    v_held record;
 begin
-    for v_held in
-        select h.wait, range_agg(int8range(r."offset", r."offset" + 1)) as offsets
-        from unnest(p_keys) as k (key)
-        cross join lateral (
-            select o."offset", sharequeue_internal.wait_for(o) as wait from sharequeue.open_key_records o
-            where o.share_partition_id = p_id and o.key_hash = k.key order by o."offset" limit 1) as h
-        cross join lateral (
-            select o."offset" from sharequeue.open_key_records o
-            where o.share_partition_id = p_id and o.key_hash = k.key and o."offset" > h."offset"
-                and not o.archiving and not o.letter and coalesce(o.until < h.wait, true)) as r
-        where h.wait > p_at group by h.wait
-    loop
-        perform sharequeue_internal.set_wait(p_id, v_held.offsets, v_held.wait);
-    end loop;
+    perform sharequeue_internal.set_wait(p_id, coalesce(range_agg(b.offsets), '{}'), sharequeue_internal.no_time())
+    from (
+        select n.key, n.offsets from unnest(p_named) as n
+        union all
+        select k.key, null from unnest(p_keys) as k (key)
+    ) as k
+    cross join lateral (
+        select o."offset" from sharequeue.open_key_records o
+        where o.share_partition_id = p_id and o.key_hash = k.key and sharequeue_internal.stops(o)
+        order by o."offset" limit 1) as first
+    cross join lateral (
+        select coalesce(k.offsets * int8multirange(int8range(first."offset", null, '()')), (
+            select range_agg(int8range(o."offset", o."offset" + 1)) from sharequeue.open_key_records o
+            where o.share_partition_id = p_id and o.key_hash = k.key and o."offset" > first."offset")) as offsets
+    ) as b;
 end
 $$;
 
--- Lets available records wait until a time, or not if it is null.
+-- Returns the records that are held.
+create or replace function sharequeue_internal.held_by_keys(p_id bigint) returns int8multirange
+language sql stable as $$
+    select coalesce(range_agg(sharequeue_internal.offsets_of(first_offset, last_offset, offsets)), '{}')
+    from sharequeue.in_flight_batches
+    where share_partition_id = p_id and state = 0 and not_before = sharequeue_internal.no_time()
+$$;
+
+-- Returns whether an earlier record stops the key of a record.
+create or replace function sharequeue_internal.is_stopped(p_record sharequeue.open_key_records) returns boolean
+language sql stable as $$
+    select exists (
+        select from sharequeue.open_key_records o
+        where o.share_partition_id = p_record.share_partition_id and o.key_hash = p_record.key_hash
+            and o."offset" < p_record."offset" and sharequeue_internal.stops(o))
+$$;
+
+-- Lets available records wait without a time, or held ones until a time (null: at once).
 create or replace function sharequeue_internal.set_wait(p_id bigint, p_offsets int8multirange, p_until timestamptz) returns void
 language plpgsql volatile set enable_seqscan = off as $$
 declare
     v_part record;
-    v_moved int8multirange := '{}';
+    v_held boolean := coalesce(p_until = sharequeue_internal.no_time(), false);
 begin
     for v_part in
         select first_offset, last_offset, part, delivery_count, isolate,
             sharequeue_internal.offsets_of(first_offset, last_offset, offsets) * p_offsets as offsets
         from sharequeue.in_flight_batches
         where share_partition_id = p_id and state = 0 and first_offset < upper(p_offsets) and last_offset >= lower(p_offsets)
-            and not_before is distinct from p_until
+            and (not_before is distinct from sharequeue_internal.no_time()) = v_held
             and sharequeue_internal.offsets_of(first_offset, last_offset, offsets) && p_offsets
     loop
         perform sharequeue_internal.take(p_id, v_part.first_offset, v_part.part, v_part.offsets);
         perform sharequeue_internal.place(p_id, v_part.first_offset, v_part.last_offset, 0::smallint, v_part.delivery_count,
             v_part.offsets, p_isolate => v_part.isolate, p_not_before => p_until);
-        v_moved := v_moved + v_part.offsets;
     end loop;
-    update sharequeue.open_key_records set until = p_until
-    where share_partition_id = p_id and "offset" between lower(v_moved) and upper(v_moved) - 1 and v_moved @> "offset"
-        and until is distinct from p_until;
 end
 $$;
 
@@ -203,7 +241,7 @@ create or replace function sharequeue_internal.finish_open_keys(
 ) returns void
 language plpgsql volatile set enable_seqscan = off as $$
 declare
-    v_gone sharequeue.open_key_records[];
+    v_keys uuid[];
 begin
     if isempty(p_offsets) then
         return;
@@ -212,43 +250,33 @@ begin
         delete from sharequeue.open_key_records o
         where share_partition_id = p_id and "offset" >= coalesce(lower(p_offsets), 0)
             and "offset" < coalesce(upper(p_offsets), 9223372036854775807) and p_offsets @> "offset" and letter = p_letters
-        returning o
+        returning o.key_hash, sharequeue_internal.stops(o) as stops
     )
-    select array_agg(g.o) into v_gone from gone g where sharequeue_internal.wait_for(g.o) > p_at;
-    if v_gone is not null then
-        perform sharequeue_internal.free_held(p_id, v_gone);
+    select array_agg(distinct g.key_hash) into v_keys from gone g where g.stops and g.key_hash is not null;
+    if v_keys is not null then
+        perform sharequeue_internal.free_held(p_id, v_keys, p_at);
     end if;
 end
 $$;
 
--- Frees the records that have waited for others, which are finished, or which an operator has released: they wait as long as the
--- first record of their key that is open now.
-create or replace function sharequeue_internal.free_held(p_id bigint, p_heads sharequeue.open_key_records[]) returns void
+-- Frees held records of these keys up to the first one that stops its key now. Records that were released keep their own times.
+create or replace function sharequeue_internal.free_held(p_id bigint, p_keys uuid[], p_at timestamptz) returns void
 language plpgsql volatile set enable_seqscan = off as $$
 declare
     v_freed record;
 begin
     for v_freed in
-        with heads as materialized (
-            -- Once for each key and time: record by record, a key of n records would be read n times.
-            select h.key_hash, sharequeue_internal.wait_for(h) as wait, min(h."offset") as first
-            from unnest(p_heads) as h group by 1, 2
-        ), now_first as materialized (
-            select h.key_hash, h.wait, h.first, case when f.wait is distinct from h.wait or f.held then f.wait end as until
-            from heads h
-            cross join lateral (
-                select o."offset", sharequeue_internal.wait_for(o) as wait, o.archiving or o.letter as held
-                from sharequeue.open_key_records o
-                where o.share_partition_id = p_id and o.key_hash = h.key_hash order by o."offset" limit 1) as f
-            where f."offset" >= h.first
-        )
-        select n.until, range_agg(int8range(r."offset", r."offset" + 1)) as offsets
-        from now_first n
-        cross join lateral (
+        select case when r.until > p_at then r.until end as until, range_agg(int8range(r."offset", r."offset" + 1)) as offsets
+        from unnest(p_keys) as k (key)
+        left join lateral (
             select o."offset" from sharequeue.open_key_records o
-            where o.share_partition_id = p_id and o.key_hash = n.key_hash and o."offset" > n.first and o.until = n.wait
-            offset 0) as r
-        group by n.until
+            where o.share_partition_id = p_id and o.key_hash = k.key and sharequeue_internal.stops(o)
+            order by o."offset" limit 1) as first on true
+        cross join lateral (
+            select o."offset", o.until from sharequeue.open_key_records o
+            where o.share_partition_id = p_id and o.key_hash = k.key
+                and o."offset" <= coalesce(first."offset", 9223372036854775807) offset 0) as r
+        group by 1
     loop
         perform sharequeue_internal.set_wait(p_id, v_freed.offsets, v_freed.until);
     end loop;
@@ -256,12 +284,14 @@ end
 $$;
 
 -- After a change with which no keys were reported: leases that ended without an acknowledgement, or an operator's act. Rows of
--- records that are archiving now are marked so, and those of finished ones removed.
+-- records that are archiving now are marked so, those of finished ones removed, and what is available behind a record that stops
+-- its key waits for it.
 create or replace function sharequeue_internal.lose_keys(p_id bigint, p_at timestamptz) returns void
 language plpgsql volatile set enable_seqscan = off as $$
 declare
     v_archiving int8multirange;
     v_open int8multirange;
+    v_free int8multirange;
     v_finished int8multirange;
     v_keys uuid[];
 begin
@@ -269,17 +299,18 @@ begin
     if (select open_key_records = 0 from sharequeue.share_partitions where share_partition_id = p_id) then
         return;
     end if;
-    select coalesce(range_agg(o.offsets) filter (where f.state = 3), '{}'), coalesce(range_agg(o.offsets), '{}')
-    into v_archiving, v_open
+    select coalesce(range_agg(o.offsets) filter (where f.state = 3), '{}'), coalesce(range_agg(o.offsets), '{}'),
+        coalesce(range_agg(o.offsets) filter (
+            where f.state = 0 and f.not_before is distinct from sharequeue_internal.no_time()), '{}')
+    into v_archiving, v_open, v_free
     from sharequeue.in_flight_batches f
     cross join lateral (select sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) as offsets) as o
     where f.share_partition_id = p_id and f.state in (0, 1, 3);
-    with marked as (
-        update sharequeue.open_key_records set archiving = true, until = null
-        where share_partition_id = p_id and not archiving and not letter and v_archiving @> "offset" returning key_hash
-    )
-    select array_agg(distinct key_hash) into v_keys from marked where key_hash is not null;
-    perform sharequeue_internal.wait_behind(p_id, v_keys, p_at);
+    update sharequeue.open_key_records set archiving = true, until = null
+    where share_partition_id = p_id and not archiving and not letter and v_archiving @> "offset";
+    select array_agg(distinct r.key_hash) into v_keys from sharequeue.open_key_records r
+    where r.share_partition_id = p_id and v_free @> r."offset" and sharequeue_internal.is_stopped(r);
+    perform sharequeue_internal.wait_behind(p_id, v_keys);
     select coalesce(range_agg(int8range("offset", "offset" + 1)), '{}') into v_finished from sharequeue.open_key_records
     where share_partition_id = p_id and not letter and not v_open @> "offset";
     perform sharequeue_internal.finish_open_keys(p_id, v_finished, p_at);
@@ -296,19 +327,10 @@ begin
 end
 $$;
 
--- After an operator has released records: they do not wait, and neither do those that have waited for them.
-create or replace function sharequeue_internal.stop_waiting(p_id bigint, p_offsets int8multirange, p_at timestamptz) returns void
-language plpgsql volatile set enable_seqscan = off as $$
-declare
-    v_heads sharequeue.open_key_records[];
-begin
-    select array_agg(o) into v_heads from sharequeue.open_key_records o
-    where o.share_partition_id = p_id and o."offset" between lower(p_offsets) and upper(p_offsets) - 1
-        and p_offsets @> o."offset" and o.until > p_at and not o.archiving and not o.letter;
-    if v_heads is not null then
-        update sharequeue.open_key_records o set until = null from unnest(v_heads) as h
-        where o.share_partition_id = p_id and o."offset" = h."offset";
-        perform sharequeue_internal.free_held(p_id, v_heads);
-    end if;
-end
+-- After an operator has released records: they have no time of their own. Held ones stay held.
+create or replace function sharequeue_internal.stop_waiting(p_id bigint, p_offsets int8multirange) returns void
+language sql volatile set enable_seqscan = off as $$
+    update sharequeue.open_key_records set until = null
+    where share_partition_id = p_id and "offset" between lower(p_offsets) and upper(p_offsets) - 1 and p_offsets @> "offset"
+        and until is not null
 $$;

@@ -32,28 +32,18 @@ begin
 end
 $$;
 
--- Returns the records that wait for an earlier one of their key.
-create or replace function sharequeue_internal.held_by_keys(p_id bigint, p_at timestamptz) returns int8multirange
-language sql stable set enable_seqscan = off as $$
-    select coalesce(range_agg(int8range(r."offset", r."offset" + 1)), '{}')
-    from (
-        -- The first of each key once: looked for by every record, a key of n records could be read n times.
-        select key_hash, min("offset") as first from sharequeue.open_key_records
-        where share_partition_id = p_id and key_hash is not null group by key_hash
-    ) as k
-    join sharequeue.open_key_records r on r.share_partition_id = p_id and r.key_hash = k.key_hash and r."offset" > k.first
-    where r.until > p_at
-$$;
-
 -- Forgets all keys, and frees held records. Records that were released keep their own times.
 create or replace function sharequeue_internal.forget_order(p_id bigint, p_at timestamptz) returns void
 language plpgsql volatile set enable_seqscan = off as $$
 declare
-    v_held int8multirange := sharequeue_internal.held_by_keys(p_id, p_at);
+    v_freed record;
 begin
-    if not isempty(v_held) then
-        perform sharequeue_internal.set_wait(p_id, v_held, null);
-    end if;
+    for v_freed in
+        select case when until > p_at then until end as until, range_agg(int8range("offset", "offset" + 1)) as offsets
+        from sharequeue.open_key_records where share_partition_id = p_id and key_hash is not null group by 1
+    loop
+        perform sharequeue_internal.set_wait(p_id, v_freed.offsets, v_freed.until);
+    end loop;
     delete from sharequeue.open_key_records where share_partition_id = p_id;
     update sharequeue.share_partitions set keys_unknown = true where share_partition_id = p_id;
 end
@@ -94,7 +84,7 @@ begin
         return p_leave_out;
     end if;
     if p_sp.open_key_records > 0 and not isempty(p_leave_out) then
-        v_leave_out := v_leave_out + sharequeue_internal.held_behind(v_id, p_leave_out, p_at);
+        v_leave_out := v_leave_out + sharequeue_internal.held_behind(v_id, p_leave_out);
     end if;
     if not p_sp.keys_unknown then
         return v_leave_out;
@@ -121,16 +111,16 @@ language sql immutable parallel safe as $$
     select case when isempty(p_offsets) then '{}' else int8multirange(int8range(lower(p_offsets), null)) end
 $$;
 
--- Returns the records behind deliverable ones of a set that have the same keys.
-create or replace function sharequeue_internal.held_behind(p_id bigint, p_offsets int8multirange, p_at timestamptz)
-returns int8multirange
+-- Returns the records behind those of a set that have the same keys. (Behind a record that stops its key all wait already.)
+create or replace function sharequeue_internal.held_behind(p_id bigint, p_offsets int8multirange) returns int8multirange
 language sql stable set enable_seqscan = off as $$
     select coalesce(range_agg(int8range(b."offset", b."offset" + 1)), '{}')
     from (
+        -- The first of each key once: looked for by every record, a key of n records could be read n times.
         select o.key_hash, min(o."offset") as first from sharequeue.open_key_records o
         where o.share_partition_id = p_id and o."offset" >= coalesce(lower(p_offsets), 0)
             and o."offset" < coalesce(upper(p_offsets), 9223372036854775807)
-            and p_offsets @> o."offset" and coalesce(o.until <= p_at, true) and o.key_hash is not null
+            and p_offsets @> o."offset" and not sharequeue_internal.stops(o) and o.key_hash is not null
         group by o.key_hash
     ) as a
     cross join lateral (
@@ -192,7 +182,7 @@ begin
         end if;
         token := v_lease.token;
         select coalesce(array_agg(b.key_hash), '{}'), coalesce(array_agg(b."offset"), '{}'),
-            coalesce(array_agg(nullif(sharequeue_internal.wait_for(b), sharequeue_internal.no_time())), '{}')
+            coalesce(array_agg(b.until), '{}')
         into key_hashes, first_offsets, untils from unnest(v_blocked) as b;
         return next;
     end loop;

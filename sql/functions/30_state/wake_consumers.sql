@@ -13,7 +13,7 @@ begin
 end
 $$;
 
--- The same for changes of the state.
+-- The same for changes of the state. Held records are not announced: they are, when they are freed.
 create or replace function sharequeue_internal.wake_consumers() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -34,7 +34,7 @@ begin
 end
 $$;
 create or replace trigger wake_consumers after insert or update on sharequeue.in_flight_batches
-    for each row when (new.state = 0) execute function sharequeue_internal.wake_consumers();
+    for each row when (new.state = 0 and new.not_before is distinct from sharequeue_internal.no_time()) execute function sharequeue_internal.wake_consumers();
 -- A reset of offsets raises the state epoch. The trigger names columns, because acquires and acknowledgements set none of these.
 create or replace trigger wake_consumers after update of log_end, paused_reason, state_epoch on sharequeue.share_partitions
     for each row when (new.log_end > old.log_end or (new.paused_reason is null and old.paused_reason is not null)

@@ -63,7 +63,7 @@ begin
         update sharequeue.share_partitions set redeliverable = true
         where share_partition_id = v_sp.share_partition_id and p_act = 'release';
         if p_act = 'release' and v_sp.open_key_records > 0 then
-            perform sharequeue_internal.stop_waiting(v_sp.share_partition_id, v_seen, sharequeue.clock());
+            perform sharequeue_internal.stop_waiting(v_sp.share_partition_id, v_seen);
         end if;
         perform sharequeue_internal.lose_keys(v_sp.share_partition_id, sharequeue.clock());
         perform sharequeue_internal.advance_spso(v_sp.share_partition_id, v_completed);

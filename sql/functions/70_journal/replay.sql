@@ -89,7 +89,8 @@ $$;
 -- Returns the open records whose keys are known.
 create or replace function sharequeue.replay_open_keys(
     p_share_partition_id bigint, p_snapshot_id bigint, p_until bigint default null
-) returns table ("offset" bigint, key_hash uuid, since timestamptz, until timestamptz, archiving boolean, letter boolean)
+) returns table ("offset" bigint, key_hash uuid, since timestamptz, until timestamptz, archiving boolean, letter boolean,
+    released boolean)
 language sql stable set search_path = pg_catalog as $$
     with last as (
         select distinct on (o.at_offset) o.at_offset, j.*
@@ -100,7 +101,7 @@ language sql stable set search_path = pg_catalog as $$
             and (p_until is null or j.journal_id <= p_until) and j.kind in ('keys_added', 'keys_gone')
         order by o.at_offset, j.journal_id desc
     )
-    select l.at_offset, l.key_hash, l.since, l.not_before, l.archiving, l.letter from last l where l.kind = 'keys_added'
+    select l.at_offset, l.key_hash, l.since, l.not_before, l.archiving, l.letter, l.released from last l where l.kind = 'keys_added'
 $$;
 
 -- Returns the numbers of finished records by outcome and delivery count.

@@ -32,11 +32,12 @@ begin
     from sharequeue.leases l where l.share_partition_id = p_share_partition_id;
     get diagnostics v_rows = row_count;
     v_written := v_written + v_rows;
-    insert into sharequeue.journal (share_partition_id, at, kind, key_hash, since, not_before, archiving, letter, offsets)
-    select r.share_partition_id, v_at, 'keys_added', r.key_hash, r.since, r.until, r.archiving, r.letter,
+    insert into sharequeue.journal (share_partition_id, at, kind, key_hash, since, not_before, archiving, letter, released,
+        offsets)
+    select r.share_partition_id, v_at, 'keys_added', r.key_hash, r.since, r.until, r.archiving, r.letter, r.released,
         range_agg(int8range(r."offset", r."offset" + 1))
     from sharequeue.open_key_records r where r.share_partition_id = p_share_partition_id
-    group by r.share_partition_id, r.key_hash, r.since, r.until, r.archiving, r.letter;
+    group by r.share_partition_id, r.key_hash, r.since, r.until, r.archiving, r.letter, r.released;
     get diagnostics v_rows = row_count;
     v_written := v_written + v_rows;
     insert into sharequeue.journal (share_partition_id, at, kind, cause, delivery_count, records)

@@ -99,10 +99,10 @@ language plpgsql volatile as $$
 declare
     v_at timestamptz := sharequeue.clock();
 begin
-    insert into sharequeue.journal (share_partition_id, at, kind, key_hash, since, not_before, archiving, letter, offsets)
-    select share_partition_id, v_at, 'keys_added', key_hash, since, until, archiving, letter,
+    insert into sharequeue.journal (share_partition_id, at, kind, key_hash, since, not_before, archiving, letter, released, offsets)
+    select share_partition_id, v_at, 'keys_added', key_hash, since, until, archiving, letter, released,
         range_agg(int8range("offset", "offset" + 1))
-    from changed group by share_partition_id, key_hash, since, until, archiving, letter;
+    from changed group by share_partition_id, key_hash, since, until, archiving, letter, released;
     if tg_op = 'INSERT' then
         update sharequeue.share_partitions sp
         set open_key_records = sp.open_key_records + n.records, open_keys = sp.open_keys + n.keys

@@ -124,18 +124,11 @@ language sql stable as $$
     select c.share_partition_id, 'the key of an open record is not known, but the share-partition is not marked so' from checked c
     where not c.keys_unknown and not isempty(sharequeue_internal.unknown_keys(c.share_partition_id))
     union all
-    select c.share_partition_id, 'a record waits for a dead letter of its key, but there is none' from checked c
-    where exists (
-        select from sharequeue.open_key_records r
-        where r.share_partition_id = c.share_partition_id and r.until = sharequeue_internal.no_time() and not exists (
-            select from sharequeue.open_key_records o where o.share_partition_id = r.share_partition_id
-                and o.key_hash = r.key_hash and o."offset" < r."offset" and (o.archiving or o.letter)))
-    union all
-    select c.share_partition_id, 'a record waits without a time, but its key is not known' from checked c
+    select c.share_partition_id, 'a record is held, but no earlier record of its key is open' from checked c
     where exists (
         select from sharequeue.in_flight_batches f
         where f.share_partition_id = c.share_partition_id and f.state = 0 and f.not_before = sharequeue_internal.no_time()
             and not sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) <@ (
                 select coalesce(range_agg(int8range(r."offset", r."offset" + 1)), '{}') from sharequeue.open_key_records r
-                where r.share_partition_id = c.share_partition_id))
+                where r.share_partition_id = c.share_partition_id and sharequeue_internal.is_stopped(r)))
 $$;

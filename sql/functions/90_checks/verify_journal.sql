@@ -47,7 +47,7 @@ language sql stable set search_path = pg_catalog as $$
         union all
         select 'open_key_records' where s.journal_id is not null and exists (
             select from (
-                select o."offset", o.key_hash, o.since, o.until, o.archiving, o.letter from sharequeue.open_key_records o
+                select o."offset", o.key_hash, o.since, o.until, o.archiving, o.letter, o.released from sharequeue.open_key_records o
                 where o.share_partition_id = s.id
             ) as o full join sharequeue.replay_open_keys(s.id, s.journal_id) as r on r."offset" = o."offset"
             where o is distinct from r)

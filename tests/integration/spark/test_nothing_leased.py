@@ -36,9 +36,9 @@ def test_records_of_other_members_are_not_reported_as_released(private_database:
     assert "other members" not in str(why_nothing(state, configs, ["t"], [OWN, OTHER]))
 
 
-def test_records_behind_a_dead_letter_are_said_to_wait_for_it(private_database: Database) -> None:
-    """They have no time from which they may be delivered, and what is available behind a failed record is not said to
-    be released."""
+def test_held_records_are_said_to_wait_for_earlier_ones(private_database: Database) -> None:
+    """They have no time from which they may be delivered, behind a dead letter and behind a released record, and are
+    not said to be released."""
     configs = {"sharequeue.order": "key", "errors.deadletterqueue.topic.name": "dlq.g"}
     alter_group_configs(private_database, "g", configs)
     state, at = State(private_database), OWN
@@ -53,8 +53,8 @@ def test_records_behind_a_dead_letter_are_said_to_wait_for_it(private_database: 
     state.acknowledge([LeaseAcknowledgement(lease, outcomes, holds=two | four, keys=keys)])
     told = why_nothing(state, GroupConfigs.load(private_database, "g"), ["t"], [at])
     assert told is not None
-    assert "1 record is waiting for dead letters of their keys" in told
-    assert "2 records are released by this run, or held behind one of their key" in told
+    assert "2 records are waiting for earlier records of their keys" in told
+    assert "1 record is released by this run, or held behind one of their key" in told
 
 
 def test_an_unavailable_database_causes_no_warning_of_dead_letters(private_database: Database) -> None:

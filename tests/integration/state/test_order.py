@@ -91,8 +91,9 @@ def test_one_lease_is_open_at_a_time(state: State, at: SharePartition) -> None:
     assert second.offsets == OffsetSet.of((10, 20))
 
 
-def test_held_records_come_back_with_the_first_of_their_key(state: State, at: SharePartition) -> None:
-    """A hold gives the delivery back, and waits as long as the release of its key; other keys go on."""
+def test_held_records_come_back_when_the_first_of_their_key_is_done(state: State, at: SharePartition) -> None:
+    """A hold gives the delivery back; the record that failed is tried alone of its key, and then all come back
+    together. Other keys go on."""
     lease = take(state, at)
     assert lease is not None
     result = acknowledge(
@@ -118,9 +119,16 @@ def test_held_records_come_back_with_the_first_of_their_key(state: State, at: Sh
     pass_time(state.database, BACKOFF.total_seconds() + 1)
     again = take(state, at, 100)
     assert again is not None
-    assert again.offsets == OffsetSet.of((5, 6), (8, 9), (10, 11), (20, 117))
-    assert list(state.blocked_keys(at.group_id, [again.token])[again.token].hashes) == []
+    assert again.offsets == OffsetSet.of((5, 6), (20, 119))
+    behind = state.blocked_keys(at.group_id, [again.token])[again.token]
+    assert (list(behind.hashes), list(behind.first_offsets)) == ([K], [8])
     acknowledge(state, again, accept=again.offsets)
+    sound(state)
+    together = take(state, at, 3)
+    assert together is not None
+    assert together.offsets == some(8, 10, 119)
+    assert list(state.blocked_keys(at.group_id, [together.token])[together.token].hashes) == []
+    acknowledge(state, together, accept=together.offsets)
     assert state.database.rows(sa.text("select * from sharequeue.open_key_records")) == []
     sound(state)
 
@@ -384,16 +392,17 @@ def test_records_behind_one_that_the_caller_leaves_out_are_left_out_with_it(
 
 
 def test_an_operator_frees_what_waits(state: State, at: SharePartition) -> None:
-    """A forced release of the first record frees the held ones; a forced dead letter holds them until it is
-    written."""
+    """A forced release of the first record ends its wait, and one of a held record nothing; a forced dead letter
+    holds the key until it is written."""
     lease = take(state, at, 3)
     assert lease is not None
     acknowledge(state, lease, accept=some(1), release=some(0), hold=some(2), keys={K: some(0, 2)})
+    state.administration.force_release(at, some(2), execute=True)
     state.administration.force_release(at, some(0), execute=True)
     again = take(state, at, 2)
     assert again is not None
-    assert again.offsets == some(0, 2)
-    acknowledge(state, again, release=some(0), hold=some(2), keys={K: some(0, 2)})
+    assert again.offsets == some(0, 3)
+    acknowledge(state, again, accept=some(3), release=some(0), keys={K: some(0)})
     sound(state)
     state.administration.force_dead_letter(at, some(0), execute=True)
     pass_time(state.database, 31)
@@ -487,8 +496,8 @@ def test_a_lost_reply_is_repeated_with_holds(state: State, at: SharePartition) -
 def test_a_record_whose_key_is_known_is_waited_for_without_being_named_again(
     state: State, at: SharePartition, order: str
 ) -> None:
-    """A release without its key, also while the order is switched off, moves the held records to its new time. With
-    its old one they would be leased and held again, in every lease until then."""
+    """A release without its key, also while the order is switched off, is of that key: what is held behind it stays
+    held until it is done."""
     lease = take(state, at, 3)
     assert lease is not None
     acknowledge(state, lease, accept=some(1), release=some(0), hold=some(2), keys={K: some(0, 2)})
@@ -506,7 +515,49 @@ def test_a_record_whose_key_is_known_is_waited_for_without_being_named_again(
     pass_time(state.database, 3_601)
     both = take(state, at, 2)
     assert both is not None
-    assert both.offsets == some(0, 2)
+    assert both.offsets == some(0, 5)
+    acknowledge(state, both, accept=both.offsets)
+    held = take(state, at, 1)
+    assert held is not None
+    assert held.offsets == some(2)
+
+
+def test_the_last_reported_key_of_a_record_counts(state: State, at: SharePartition) -> None:
+    """A handler that returned a wrong hash is repaired: what was held under it is freed, and the open keys are
+    counted right."""
+    lease = take(state, at, 3)
+    assert lease is not None
+    acknowledge(state, lease, release=some(0), hold=some(1, 2), keys={K: some(0, 1, 2)})
+    pass_time(state.database, 31)
+    again = take(state, at, 1)
+    assert again is not None
+    acknowledge(state, again, release=some(0), keys={L: some(0)})
+    sound(state)
+    freed = take(state, at, 2)
+    assert freed is not None
+    assert freed.offsets == some(1, 2)
+    acknowledge(state, freed, release=some(1), hold=some(2), keys={None: some(1), L: some(2)})
+    sound(state)
+    fresh = take(state, at, 1)
+    assert fresh is not None
+    assert fresh.offsets == some(3)
+
+
+def test_what_was_released_stays_so_if_it_is_held_later(state: State, at: SharePartition) -> None:
+    """Nothing that waits for it is forgotten."""
+    lease = take(state, at, 2)
+    assert lease is not None
+    acknowledge(state, lease, release=some(0), hold=some(1), keys={K: some(0, 1)})
+    pass_time(state.database, 31)
+    for accept, hold, key in ((EMPTY, some(0), K), (some(0), EMPTY, None)):
+        first = take(state, at, 1)
+        assert first is not None
+        assert first.offsets == some(0)
+        acknowledge(state, first, accept=accept, hold=hold, keys={key: hold} if hold else {})
+        sound(state)
+    behind = take(state, at, 1)
+    assert behind is not None
+    assert behind.offsets == some(1)
 
 
 def test_a_known_record_that_is_exhausted_holds_its_key_without_being_named_again(

@@ -125,7 +125,8 @@ def test_records_without_a_key_neither_wait_nor_block(private_database: Database
     assert worker.work(fails(0, 1, 4, times=1)) == [2, 5]
     assert worker.work(fails()) == []
     pass_time(private_database, BACKOFF_S + 1)
-    assert worker.work(fails()) == [0, 1, 3, 4, 6]
+    assert worker.work(fails()) == [0, 1, 4]
+    assert worker.work(fails()) == [3, 6]
     worker.check()
 
 
@@ -134,13 +135,13 @@ def test_one_hot_key_goes_on_from_failure_to_failure(private_database: Database,
     delivery, and the order is that of the log."""
     worker = Worker(private_database, at, lambda offset: b"hot")
     worker.produce(30)
-    rounds = 0
+    waits = 0
     outcome = fails(*range(0, 30, 3), times=1)
     while len(worker.accepted) < 30:
-        worker.work(outcome)
-        pass_time(private_database, BACKOFF_S + 1)
-        rounds += 1
-        assert rounds <= 11
+        if not worker.work(outcome):
+            pass_time(private_database, BACKOFF_S + 1)
+            waits += 1
+        assert waits <= 10
     assert worker.accepted == list(range(30))
     worker.check()
 
@@ -175,7 +176,7 @@ def test_offsets_of_a_key_far_apart(private_database: Database, at: SharePartiti
     single.acknowledge(worker.state, lease, {ACCEPT: lease.offsets})
     assert worker.work(fails()) == []
     pass_time(private_database, BACKOFF_S + 1)
-    assert worker.work(fails()) == [0, 999_999]
+    assert [worker.work(fails()) for _ in range(2)] == [[0], [999_999]]
     assert worker.state.figures.describe("g")[0].lag == 0
 
 
