@@ -284,6 +284,16 @@ class TopicDestination(dg.Model, dg.Resolvable):
     timestamp: str | None = Field(
         default=None, description="The column of the timestamp; default: the time at which a record is sent."
     )
+    key_subject: str | None = Field(
+        default=None,
+        description="The subject in the schema registry with whose latest schema, Avro or JSON Schema, the key is "
+        "written.",
+    )
+    value_subject: str | None = Field(
+        default=None,
+        description="The subject in the schema registry with whose latest schema, Avro or JSON Schema, the value is "
+        "written.",
+    )
     source_headers: bool = Field(default=True, description="Whether headers name the source of each record.")
     loop: bool = Field(default=False, description="Whether it may be one of `topics`.")
 

@@ -37,9 +37,9 @@ The modules, in the order in which a record passes through them:
 - `sinks/`: where accepted rows go.
 - `replays/`: the handler on records outside the group's leases: on past records, or for a trial.
 
-In addition: `session` makes the Spark session, `spark_jobs` cancels its jobs of a run, `signals` lets a user stop a
-run, `dead_letters` writes dead letters at its end, `sweep` removes the files that killed runs left, `report` has the
-figures, `table` prints them, `progress` shows the progress of a run.
+In addition: `session` makes the Spark session, `registry` reads schemas from a schema registry, `spark_jobs` cancels
+its jobs of a run, `signals` lets a user stop a run, `dead_letters` writes dead letters at its end, `sweep` removes
+the files that killed runs left, `report` has the figures, `table` prints them, `progress` shows the progress.
 """
 
 from __future__ import annotations

@@ -5,14 +5,14 @@
 the reason in `error`, and no other record is affected. So their result can be a handler's result as it is, or be
 processed further, also by `by_row`, which also decodes any other format.
 
-`registry` reads from a schema registry, from the driver only. `decoded_column` is shared by both.
+`decoded_column` is shared by both. `Registry` is that of `sharequeue.spark.registry`.
 """
 
 from __future__ import annotations
 
 from sharequeue.spark.formats.avro_values import avro
 from sharequeue.spark.formats.json_values import json
-from sharequeue.spark.formats.registry import Registry
 from sharequeue.spark.handler import RegistryNotAvailable
+from sharequeue.spark.registry import Registry
 
 __all__ = ["Registry", "RegistryNotAvailable", "avro", "json"]

@@ -24,8 +24,8 @@ from pyspark.sql.avro.functions import from_avro
 from sharequeue.domain.settings.jar_sets import fetch_command
 from sharequeue.spark.formats.avro_units import changed_unit
 from sharequeue.spark.formats.decoded_column import DECODED, decided, of_registry, shown
-from sharequeue.spark.formats.registry import Registry
 from sharequeue.spark.handler import HandlerError
+from sharequeue.spark.registry import Registry
 from sharequeue.spark.session import AVRO_LIMITS, SparkNotReady
 
 MOST_IDS = 1_000

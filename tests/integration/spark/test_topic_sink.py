@@ -9,20 +9,26 @@ from typing import Any
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.topics import Topics
 from sharequeue.spark import KafkaTopic, SinkRefused, read_output
 from sharequeue.spark.output.folders import SinkNames
+from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sinks import transfers
 from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.kafka.records import RecordColumns, TargetTopic, with_records
 from sharequeue.spark.sinks.transfers import Step
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.registry import RegistryServer
 from tests.fixtures.results import results_in
 from tests.fixtures.stack import MakeTopic
 from tests.waiting import PATIENCE_S
@@ -280,3 +286,63 @@ def test_columns_that_cannot_be_written_are_refused(
     only = all_accepted(rows)
     with pytest.raises(SinkRefused, match="have no column for the value"):
         with_records(only, RecordColumns(**given), target, source_headers=True)
+
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "string"}, {"name": "amount", "type": "int"}],
+}
+
+
+def numbered(records: DataFrame) -> DataFrame:
+    """Rows whose amount is what the value says: the one of the value 2 is too large for an int of Avro."""
+    text = fn.col("value").cast("string")
+    amount = fn.when(text == "2", fn.lit(2**31)).otherwise(text.cast("long")).alias("amount")
+    outcome = fn.when(text == "3", fn.lit("reject")).otherwise(fn.lit("accept")).alias("outcome")
+    return records.select("topic", "partition", "offset", "lease_id", text.alias("id"), amount, outcome)
+
+
+def test_a_value_is_written_with_the_schema_of_its_subject(
+    group: str,
+    settings: Settings,
+    output_settings: Settings,
+    state: State,
+    topics: Topics,
+    spark: SparkSession,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    registry_server: RegistryServer,
+) -> None:
+    """confluent-kafka's deserializer reads key and value. A record that the schema refuses is rejected with the
+    reason, before the acknowledgement; only the driver has asked the registry."""
+    topic, target = make_topic(1), make_topic(1)
+    registry_server.register(f"{target}-value", ORDER, 7)
+    registry_server.register(f"{target}-key", {"type": "string"}, 8, "JSON")
+    produce(topic, 0, range(4))
+    with_registry = output_settings.replace(registry={"url": registry_server.url})
+    sink = KafkaTopic(target, key="id", key_subject=f"{target}-key", value_subject=f"{target}-value")
+    job = job_of(group, topic, numbered, destination=sink, failed_share=None)
+    report = run_rounds(
+        with_registry, job, membership=assigned(topic), state=state, topics=topics, spark=spark
+    )
+    assert (report.accepted, report.rejected) == (2, 2)
+    assert registry_server.asked == [
+        f"/subjects/{target}-{part}/versions/latest" for part in ("key", "value")
+    ]
+    client = SchemaRegistryClient({"url": registry_server.url})
+    context = SerializationContext(target, MessageField.VALUE)
+    found = results_in(settings, target)
+    read = AvroDeserializer(client)
+    assert [read(each.value, context) for each in found] == [
+        {"id": "0", "amount": 0},
+        {"id": "1", "amount": 1},
+    ]
+    assert [each.key for each in found] == [b'\0\0\0\0\x08"0"', b'\0\0\0\0\x08"1"']
+    [row] = (
+        read_output(spark, state, group, job.exceptions_sink).where("offset = 2").select("error").collect()
+    )
+    assert row["error"].startswith(
+        f"InvalidRecord: the value does not fit schema 7 of subject {target}-value: Order.amount is <2147483648>"
+    )

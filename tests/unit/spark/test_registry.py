@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sharequeue.domain.settings import SettingMissing, Settings
-from sharequeue.spark.formats.registry import _DEFAULTS, Registry
 from sharequeue.spark.handler import HandlerError, RegistryNotAvailable
+from sharequeue.spark.registry import _DEFAULTS, Registry
 from tests.fixtures.registry import RegistryServer
 
 NOWHERE = "http://ada:secret@127.0.0.1:9"

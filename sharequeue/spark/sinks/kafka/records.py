@@ -1,13 +1,14 @@
 """Make the records of a topic from rows, and find the rows that the topic would refuse.
 
-Everything is an expression of Spark, so no row passes through Python here. A record is in one column of the row,
-which goes into the files of its lease: what was acknowledged is what is sent. A fault is of one row. Its record is
-rejected by the sink, because all rows of a record must agree on its outcome, and other rows of it may be right.
+Everything is an expression of Spark, so no row passes through Python here, but for a key or value with a schema of a
+registry (`serializing.py`). A record is in one column of the row, which goes into the files of its lease: what was
+acknowledged is what is sent. A fault is of one row. Its record is rejected by the sink, because all rows of a record
+must agree on its outcome, and other rows of it may be right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException
@@ -21,6 +22,12 @@ from sharequeue.kafka.headers import Header
 from sharequeue.spark.handler import ACCEPT
 from sharequeue.spark.sinks.columns import quoted
 from sharequeue.spark.sinks.interface import NEVER, OPTIONAL, SinkRefused
+from sharequeue.spark.sinks.kafka.schemas import refuse_unfit
+from sharequeue.spark.sinks.kafka.serializing import (
+    AVRO,
+    RecordSchema,
+    RowSerializer,
+)
 
 RECORD = "sharequeue_record"
 """The column that has the record of an accepted row."""
@@ -41,6 +48,9 @@ SOURCE_HEADERS = (TOPIC, PARTITION, OFFSET, LEASE)
 _HEADERS = "array<struct<key: string, value: binary>>"
 RECORD_TYPE = f"struct<key: binary, value: binary, headers: {_HEADERS}, partition: int, timestamp: bigint>"
 """The type of the column RECORD, without size and fault."""
+_SERIALIZED = {"key": "sharequeue_key", "value": "sharequeue_value"}
+"""The columns of parts that are serialized with a schema."""
+_SERIALIZED_AS = types.StructType().add("data", types.BinaryType()).add("fault", types.StringType())
 _DIGITS = 19
 """The most digits of an offset or a lease's id."""
 _AS_JSON = {
@@ -63,6 +73,14 @@ class RecordColumns:
     headers: str | None
     partition: str | None
     timestamp: str | None
+    key_schema: RecordSchema | None = None
+    value_schema: RecordSchema | None = None
+
+    @property
+    def schemas(self) -> Mapping[str, RecordSchema]:
+        """The schemas of a registry, by the part of the record: `key`, `value`."""
+        given = {"key": self.key_schema, "value": self.value_schema}
+        return {part: schema for part, schema in given.items() if schema is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +104,42 @@ def with_records(
 
     Raises SinkRefused for a column that does not exist, or whose type cannot be written.
     """
-    if RECORD in handled.schema.names:
-        raise SinkRefused(f"the handler's result has a column {RECORD}, which the sink adds: rename it.")
+    for added in (RECORD, *(_SERIALIZED[part] for part in columns.schemas)):
+        if added in handled.schema.names:
+            raise SinkRefused(f"the handler's result has a column {added}, which the sink adds: rename it.")
     made = _Made(handled.schema, columns, target, source_headers=source_headers)
-    # The record's parts are columns first, so that the fault is not computed from each of them anew.
-    record = fn.when(fn.col("outcome") == ACCEPT, fn.struct(*made.parts()))
     try:
-        found = handled.withColumn(RECORD, record)
+        rows = _serialized(handled, made, columns, target)
+        # The record's parts are columns first, so that the fault is not computed from each of them anew.
+        found = rows.withColumn(RECORD, fn.when(fn.col("outcome") == ACCEPT, fn.struct(*made.parts())))
         parts = [fn.col(f"{RECORD}.{name}") for name in made.names]
         checked = fn.struct(*parts, made.size().alias("size"), made.fault().alias("fault"))
-        return found.withColumn(RECORD, fn.when(fn.col(RECORD).isNotNull(), checked))
+        whole = found.withColumn(RECORD, fn.when(fn.col(RECORD).isNotNull(), checked))
+        return whole.drop(*(_SERIALIZED[part] for part in columns.schemas))
     except AnalysisException as error:
         raise SinkRefused(
             f"rows cannot be written to topic {target.name} ({first_line(error)}): cast the columns in the handler."
         ) from error
+
+
+def _serialized(handled: DataFrame, made: _Made, columns: RecordColumns, target: TargetTopic) -> DataFrame:
+    """Return the rows with a column for each part of the record that has a schema: its bytes, and its fault."""
+    if not columns.schemas:
+        return handled
+    rows, by_column = handled, {}
+    for part, schema in columns.schemas.items():
+        name, given = _SERIALIZED[part], made.given(part)
+        kind = handled.select(given.alias(name)).schema[name].dataType
+        refuse_unfit(schema, kind, part)
+        if schema.kind != AVRO:
+            given = fn.to_json(fn.struct(given.alias("value")), _AS_JSON)
+        rows = rows.withColumn(name, fn.when(fn.col("outcome") == ACCEPT, given))
+        by_column[name] = part, schema
+    fields = [
+        types.StructField(each.name, _SERIALIZED_AS) if each.name in by_column else each
+        for each in rows.schema
+    ]
+    return rows.mapInArrow(RowSerializer(target.name, by_column), types.StructType(fields))
 
 
 def faults(rows: DataFrame, *, several: bool) -> DataFrame:
@@ -138,9 +178,9 @@ class _Made:
 
     def parts(self) -> Iterator[Column]:
         given = self._columns
-        key = fn.lit(None).cast("binary") if given.key is None else self._bytes("key", given.key)
+        key = self._part("key", given.key)
         yield key.alias("key")
-        yield (self._all() if given.value == TO_JSON else self._bytes("value", given.value)).alias("value")
+        yield self._part("value", given.value).alias("value")
         yield self._headers().alias("headers")
         # Without a key, all records of a source partition go to one partition, where they keep their order.
         kept = fn.col("partition") % self._target.partitions
@@ -155,8 +195,21 @@ class _Made:
             at = self._typed("timestamp", given.timestamp, (types.TimestampType,), "timestamp")
             yield fn.coalesce(fn.unix_millis(at), fn.lit(0)).alias("timestamp")
 
+    def given(self, part: str) -> Column:
+        """Return the expression for the key or the value before it becomes bytes."""
+        name = self._columns.key if part == "key" else self._columns.value
+        assert name is not None  # noqa: S101 - a part without a column has no schema
+        if part == "value" and name == TO_JSON:
+            return fn.struct(*(fn.col(quoted(each)) for each in self._names()))
+        self._kind(part, name)
+        return fn.col(quoted(name))
+
     def fault(self) -> Column:
         """Return the expression for the reason why the topic would refuse a record; null if it takes it."""
+        of_schemas = [fn.col(_SERIALIZED[part])["fault"] for part in self._columns.schemas]
+        return fn.coalesce(*of_schemas, self._fault_of_topic())
+
+    def _fault_of_topic(self) -> Column:
         target, size = self._target, self.size()
         found = fn.when(
             size > target.max_message_bytes,
@@ -233,14 +286,22 @@ class _Made:
             size += fn.coalesce(of_headers, fn.lit(0))
         return size
 
-    def _all(self) -> Column:
+    def _part(self, part: str, name: str | None) -> Column:
+        if part in self._columns.schemas:
+            return fn.col(_SERIALIZED[part])["data"]
+        if name is None:
+            return fn.lit(None).cast("binary")
+        return _json(self.given(part)) if (part, name) == ("value", TO_JSON) else self._bytes(part, name)
+
+    def _names(self) -> list[str]:
+        """Return the columns of a value that has all columns."""
         names = [each for each in self._schema.names if each not in NEVER and each not in OPTIONAL]
         if not names:
             raise SinkRefused(
                 f"the rows for topic {self._target.name} have no column for the value: add one in the handler, "
                 "besides those that it passes on."
             )
-        return _json(fn.struct(*(fn.col(quoted(name)) for name in names)))
+        return names
 
     def _bytes(self, part: str, name: str) -> Column:
         kind, column = self._kind(part, name), fn.col(quoted(name))

@@ -63,6 +63,7 @@ from sharequeue.spark.sinks.kafka.records import (
     faults,
     with_records,
 )
+from sharequeue.spark.sinks.kafka.schemas import read_schema
 from sharequeue.spark.sinks.kafka.sending import (
     FENCED,
     LOST,
@@ -76,6 +77,7 @@ from sharequeue.spark.sinks.kafka.sending import (
     commit_first_marker,
     found_marker,
 )
+from sharequeue.spark.sinks.kafka.serializing import RecordSchema
 from sharequeue.spark.sinks.transfers import OpenTransfers, Step, TransferHeld, complete_earlier
 
 _log = logging.getLogger(__name__)
@@ -107,12 +109,16 @@ class KafkaTopic(Sink):
     key decides as in Kafka's own producers, and records without a key stay together by source partition. `timestamp`
     is a timestamp; without one, a record has the time at which it is sent.
 
+    With `key_subject` or `value_subject`, key or value is written with the latest schema of that subject in the
+    registry of the settings: Avro or JSON Schema, by confluent-kafka's serializers, with the schema's id. With
+    `value="to_json"`, it has all columns. The schema is read at the start of a run, and none is registered.
+
     Four headers name the source of each record: `sharequeue.result.topic`, `….partition`, `….offset` and `….lease`;
     not with `source_headers=False`. A record with a row that the topic would refuse is rejected, with the reason:
-    larger than `max.message.bytes` before compression, a partition that does not exist, no key for a compacted topic.
-    All rows of a record are in one Kafka transaction; a record with more than 64 MB of rows is rejected. Records of a
-    source partition are sent in the order of their offsets. A topic that the group reads is refused, unless
-    `loop=True`.
+    larger than `max.message.bytes` before compression, a partition that does not exist, no key for a compacted topic,
+    a value that does not fit its schema. All rows of a record are in one Kafka transaction; a record with more than
+    64 MB of rows is rejected. Records of a source partition are sent in the order of their offsets. A topic that the
+    group reads is refused, unless `loop=True`.
 
     Acknowledged rows are in files until they are sent. If a run is killed in between, the next run of the group sends
     them before it leases anything. If the topic cannot be written, they wait, and the group goes on until
@@ -125,14 +131,16 @@ class KafkaTopic(Sink):
     headers: str | None = None
     partition: str | None = None
     timestamp: str | None = None
+    key_subject: str | None = None
+    value_subject: str | None = None
     source_headers: bool = True
     loop: bool = False
     on_step: Callable[[Step], None] = field(default=lambda step: None, compare=False, repr=False)
 
     @contextmanager
     def open(self, context: SinkContext) -> Iterator[OpenSink]:
-        """Prepare a run, and complete the transfers of earlier runs. Raises SinkRefused if there is no such topic, or
-        if it cannot take the results of this group.
+        """Prepare a run, and complete the transfers of earlier runs. Raises SinkRefused if there is no such topic, if
+        it cannot take the results of this group, or if there is no such schema, and RegistryNotAvailable.
         """
         configs = GroupConfigs.load(context.state.database, context.names.group)
         with Topics(context.settings) as topics:
@@ -153,11 +161,26 @@ class KafkaTopic(Sink):
                 remark=_smaller_than(topics, context.topics, target),
             )
             complete_earlier(opened)
+            # Rows that wait are records already, which need no registry.
+            opened.schemas = self._schemas(context.settings)
             yield opened
 
     def stored(self, settings: Settings, names: SinkNames) -> Stored:
         """Return the topic."""
         return Stored("kafka", table=self.topic)
+
+    def _schemas(self, settings: Settings) -> Mapping[str, RecordSchema]:
+        """Return the schemas of key and value, as the registry has them now."""
+        if self.key_subject is not None and self.key is None:
+            raise SinkRefused(
+                f"key_subject is set for topic {self.topic}, and key is not: name the column of the key."
+            )
+        subjects = {"key": self.key_subject, "value": self.value_subject}
+        return {
+            part: read_schema(settings, subject, self.topic, part)
+            for part, subject in subjects.items()
+            if subject is not None
+        }
 
     def _target(self, topics: Topics) -> TargetTopic:
         """Return the topic as the broker describes it. Raise SinkRefused if it cannot take the results."""
@@ -245,6 +268,8 @@ class _OpenTopic(OpenTransfers):
     most_waiting: int
     target: TargetTopic
     remark: str | None
+    schemas: Mapping[str, RecordSchema] = field(init=False, default_factory=dict)
+    """The schemas of a registry, by `key` and `value`."""
     steps: ClassVar[tuple[SinkStep, ...]] = ("stage", "transfer")
     marked: set[tuple[str, int]] = field(init=False, default_factory=set)
     """The source partitions that have a marker."""
@@ -252,7 +277,8 @@ class _OpenTopic(OpenTransfers):
     def fits(self, handled: DataFrame) -> DataFrame:
         """Return the rows with their records."""
         sink = self.sink
-        columns = RecordColumns(sink.key, sink.value, sink.headers, sink.partition, sink.timestamp)
+        given = (sink.key, sink.value, sink.headers, sink.partition, sink.timestamp)
+        columns = RecordColumns(*given, self.schemas.get("key"), self.schemas.get("value"))
         return with_records(handled, columns, self.target, source_headers=sink.source_headers)
 
     def waits(self) -> str | None:

@@ -64,12 +64,18 @@ class Registry:
         """Return the latest schema of a subject. Raises RegistryNotAvailable, and HandlerError if there is no such
         subject.
         """
-        found = self._asked(lambda: self._client.get_latest_version(subject), _NO_SUBJECT)
+        found = self.registered(subject)
         if found is None:
             raise HandlerError(
                 f"{self!r} has no subject {subject}: name an existing subject, or give the schema"
             )
         return found.schema
+
+    def registered(self, subject: str) -> Any:
+        """Return the latest schema of a subject with its id, as the client has them; None if there is no such
+        subject. Raises RegistryNotAvailable.
+        """
+        return self._asked(lambda: self._client.get_latest_version(subject), _NO_SUBJECT)
 
     def _asked(self, request: Callable[[], Any], absent: int) -> Any:
         """Return what the client returns, None if the registry has the error code `absent`."""

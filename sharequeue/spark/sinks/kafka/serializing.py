@@ -1,0 +1,228 @@
+"""Serialize keys and values of records in Spark's tasks, with the serializers of confluent-kafka.
+
+This module runs in Python workers, which need confluent-kafka with its packages for a schema registry, and `fastavro`
+or `jsonschema`. They send no request: the driver has read the schema (`schemas.py`). A part that the schema refuses
+has a fault in place of its bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.cloudpickle import register_pickle_by_value
+
+from sharequeue.spark.row_values import python_values
+
+AVRO, JSON = "AVRO", "JSON"
+"""The types of schemas, as a registry names them."""
+_SERIALIZED = pa.struct([("data", pa.binary()), ("fault", pa.string())])
+_MOST_SAID = 500
+"""The most characters of a serializer's error in a fault."""
+
+Write = Callable[[Any], bytes | None]
+"""A function that returns the bytes of a value; null is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSchema:
+    """A schema of a registry, for the key or the value of records."""
+
+    subject: str
+    schema_id: int
+    kind: str
+    """AVRO or JSON."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"schema {self.schema_id} of subject {self.subject}"
+
+
+class RowSerializer:
+    """A function that serializes columns of batches. It replaces each of them by a struct of `data` and `fault`.
+
+    A column for AVRO has the values, one for JSON has a text: an object whose field `value` is the value.
+    """
+
+    def __init__(self, topic: str, schemas: Mapping[str, tuple[str, RecordSchema]]) -> None:
+        """`schemas` has, by column, the part of the record (`key` or `value`) and its schema."""
+        self.topic = topic
+        self.schemas = dict(schemas)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches with their columns serialized."""
+        writers = {name: writer(schema, self.topic, part) for name, (part, schema) in self.schemas.items()}
+        for batch in batches:
+            columns = [
+                self._serialized(writers[name], name, column) if name in writers else column
+                for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+    def _serialized(self, write: Write, name: str, column: pa.Array) -> pa.Array:
+        part, schema = self.schemas[name]
+        made: list[dict[str, Any]] = []
+        for value in _values(column):
+            data, fault = None, None
+            try:
+                if isinstance(value, Exception):
+                    raise value
+                data = write(value)
+            except Exception as error:
+                fault = f"InvalidRecord: the {part} does not fit {schema}: {_reason(error)}"
+            made.append({"data": data, "fault": fault})
+        return pa.array(made, _SERIALIZED)
+
+
+def writer(schema: RecordSchema, topic: str, part: str) -> Write:
+    """Return the function that writes a value with a schema. Raises an error of the serializer's package if the
+    schema is invalid.
+    """
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    context = SerializationContext(topic, MessageField.KEY if part == "key" else MessageField.VALUE)
+    return _avro(schema, context) if schema.kind == AVRO else _json(schema, context)
+
+
+def _avro(schema: RecordSchema, context: Any) -> Write:
+    from confluent_kafka.schema_registry.avro import AvroSerializer
+    from fastavro import parse_schema, validate
+
+    serialize = AvroSerializer(_Known(schema), _registered(schema).schema, conf=_conf(schema))
+    parsed = parse_schema(json.loads(schema.text))
+
+    def write(value: Any) -> bytes | None:
+        if value is None:
+            return None
+        # The serializer alone would write 1.5 as the int 1, and an int of any size.
+        validate(value, parsed)
+        data: bytes | None = serialize(value, context)
+        return data
+
+    return write
+
+
+def _json(schema: RecordSchema, context: Any) -> Write:
+    from confluent_kafka.schema_registry.json_schema import JSONSerializer
+    from jsonschema.validators import validator_for
+
+    parsed = json.loads(schema.text)
+    validator_for(parsed).check_schema(parsed)
+    serialize = JSONSerializer(
+        _registered(schema).schema, _Known(schema), conf=_conf(schema), json_encode=_text
+    )
+
+    def write(text: str | None) -> bytes | None:
+        if text is None:
+            return None
+        value = _without_optional_nulls(json.loads(text, parse_float=_Number)["value"], parsed, parsed)
+        data: bytes | None = serialize(value, context)
+        return data
+
+    return write
+
+
+class _Known:
+    """A client of a registry that knows one schema and sends no request."""
+
+    def __init__(self, schema: RecordSchema) -> None:
+        self._schema = schema
+
+    def lookup_schema(self, *asked: object, **how: object) -> Any:
+        """Return the schema with its id."""
+        return _registered(self._schema)
+
+    def config(self) -> dict[str, object]:
+        """Return no configuration."""
+        return {}
+
+
+def _registered(schema: RecordSchema) -> Any:
+    from confluent_kafka.schema_registry import RegisteredSchema, Schema
+
+    given = Schema(schema.text, schema_type=schema.kind)
+    return RegisteredSchema(schema.subject, None, schema.schema_id, None, given)
+
+
+def _conf(schema: RecordSchema) -> dict[str, Any]:
+    return {"auto.register.schemas": False, "subject.name.strategy": lambda context, name: schema.subject}
+
+
+class _Number(float):
+    """A number that is written as it was read: a float would lose digits of a decimal."""
+
+    text: str
+
+    def __new__(cls, text: str) -> _Number:
+        self = super().__new__(cls, text)
+        self.text = text
+        return self
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, _Number):
+        return value.text
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_text(name)}:{_text(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_text, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _without_optional_nulls(value: Any, schema: Any, root: Any) -> Any:
+    """Return a value without its null fields that the schema names and does not require."""
+    schema = _resolved(schema, root)
+    if isinstance(value, list):
+        return [_without_optional_nulls(each, schema.get("items"), root) for each in value]
+    if not isinstance(value, dict):
+        return value
+    named = schema.get("properties", {})
+    optional = named.keys() - set(schema.get("required", ()))
+    return {
+        name: _without_optional_nulls(each, named.get(name), root)
+        for name, each in value.items()
+        if each is not None or name not in optional
+    }
+
+
+def _resolved(schema: Any, root: Any) -> Mapping[str, Any]:
+    """Return the schema to which a `$ref` inside the same document leads; an empty one if that is not an object."""
+    seen = 0
+    while isinstance(schema, dict) and str(schema.get("$ref", "")).startswith("#") and seen < 100:
+        found: Any = root
+        for name in schema["$ref"].lstrip("#").strip("/").split("/"):
+            found = found.get(name) if isinstance(found, dict) and name else found
+        schema, seen = found, seen + 1
+    return schema if isinstance(schema, dict) else {}
+
+
+def _values(column: pa.Array) -> Sequence[Any]:
+    """Return the values of a column, with an exception in place of each one that Python cannot represent."""
+    try:
+        return python_values(column)
+    except Exception:
+        return [_value(column.slice(at, 1)) for at in range(len(column))]
+
+
+def _value(column: pa.Array) -> Any:
+    try:
+        return python_values(column)[0]
+    except Exception as error:
+        return error
+
+
+def _reason(error: Exception) -> str:
+    """Return what the error says: the first part of the value that does not fit."""
+    errors = getattr(error, "errors", None)
+    text = str(errors[0] if isinstance(errors, list | tuple) and errors else error)
+    path = getattr(error.__context__, "json_path", None)
+    text = " ".join((text if path is None else f"{path}: {text}").split()) or type(error).__name__
+    return text.encode("utf-8", "backslashreplace").decode()[:_MOST_SAID]
+
+
+# The module is sent to the executors by value: they do not need this package.
+register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
