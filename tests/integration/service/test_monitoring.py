@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 from functools import cache
 from typing import Any
 from uuid import uuid4
@@ -19,7 +20,7 @@ from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import RoleNames, Settings
-from sharequeue.domain.values import AcknowledgeType, SharePartition
+from sharequeue.domain.values import AcknowledgeType, LeaseOutput, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.service import create_app
 from sharequeue.service.metrics.figures import Reader
@@ -91,6 +92,7 @@ def scrapes(here: Settings, database: Database) -> tuple[promql.Samples, promql.
         lease = single.acquire(state, first, "m", None, 3_000)
         assert lease is not None
         single.acknowledge(state, lease, {AcknowledgeType.REJECT: OffsetSet.parse("{[0,1500)}")})
+        accept_and_hold(state, second)
         letters = state.dead_letters.open(first, 1_500)
         assert letters is not None
         state.dead_letters.close(first, letters.sequence)
@@ -126,6 +128,17 @@ def scrapes(here: Settings, database: Database) -> tuple[promql.Samples, promql.
         )
     gone = '# TYPE up gauge\nup{job="sharequeue",instance="service:28080"} %d\n'
     return promql.samples(before, gone % 1), promql.samples(*after, gone % 0)
+
+
+def accept_and_hold(state: State, at: SharePartition) -> None:
+    """Accept records whose results cannot be written."""
+    lease = single.acquire(state, at, "m", None, 10)
+    assert lease is not None
+    outputs = [LeaseOutput("results", "sink:pending:/data/1", 10)]
+    single.acknowledge(state, lease, {AcknowledgeType.ACCEPT: lease.offsets}, outputs=outputs)
+    transfer = state.outputs.begin_transfer(at.group_id, "results", timedelta(seconds=30))
+    assert transfer is not None
+    state.outputs.hold_transfer(at.group_id, "results", transfer.number, "the topic is not there")
 
 
 @pytest.fixture
