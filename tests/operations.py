@@ -463,6 +463,11 @@ OPERATIONS: Mapping[str, Operation] = {
     "end_transfer": operation(*WORKER, location="sink:delta:/t"),
     "renew_transfer": operation(*WORKER),
     "hold_transfer": operation(*WORKER),
+    "resume_results": operation(
+        *WORKER,
+        location="sink:kafka:clean",
+        meant={"p_location": meant(("null", "newline", "escape", "quotes"), "null: they are sent again")},
+    ),
     "keep_sink_columns": operation(*WORKER),
     # Access.
     "add_acl": operation(resource_type="GROUP"),

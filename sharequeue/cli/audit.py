@@ -27,7 +27,7 @@ ACTS = (
         "pause",
     ),
     *("raise_state_epochs", "rebind_cluster", "remove_acl", "remove_deleted_topic"),
-    *("replace_pipeline", "resume", "revoke_token", "set_service_configs"),
+    *("replace_pipeline", "resume", "resume_results", "revoke_token", "set_service_configs"),
 )
 """The acts in the audit log; `audit` accepts no other name."""
 _AUDIT = sa.text(

@@ -15,6 +15,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidRequest
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.values import OutputRow, StateIdentity, Transfer, WaitingResults
 
@@ -207,6 +208,26 @@ class Outputs:
             location=location,
         )
         return int(rows[0]["moved"])
+
+    def resume_results(self, group_id: str, sink: str, number: int, location: str | None) -> int:
+        """Decide about a transfer that is held: count it as written at a location, or, with None, let the next run
+        send it. The audit log has the decision. Return the number of outputs that count as written.
+
+        Raises InvalidRequest if the transfer is not held.
+        """
+        rows = self._database.call(
+            sa.text("select sharequeue.resume_results(:group_id, :sink, :number, :location) as counted"),
+            group_id=group_id,
+            sink=sink,
+            number=number,
+            location=location,
+        )
+        if rows[0]["counted"] is None:
+            raise InvalidRequest(
+                f"No results of sink {sink!r} of group {group_id} are held under the number {number}, so there is "
+                "nothing to decide: `sharequeue results list` shows what waits."
+            )
+        return int(rows[0]["counted"])
 
     def keep_columns(
         self, group_id: str, sink: str, known: str | None = None, columns: str | None = None

@@ -30,7 +30,7 @@ declare
         'check_cluster', 'check_identity', 'close_dead_letters', 'hold_dead_letters', 'initialize', 'observe', 'open_dead_letters',
         'claim_group', 'record_report', 'release', 'remove_reports', 'renew', 'report_losses', 'stored_configs', 'sweep', 'topics_redriven_for_others',
         'acknowledge_many', 'acquire_many', 'observe_many', 'release_many', 'renew_many',
-        'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets',
+        'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets', 'resume_results',
         'begin_compaction', 'commit_compaction', 'commit_replacement', 'forget_compaction', 'mark_sink', 'removable_outputs',
         'begin_transfer', 'end_transfer', 'hold_transfer', 'renew_transfer', 'keep_sink_columns',
         'begin_publication', 'end_publication', 'forget_publication',

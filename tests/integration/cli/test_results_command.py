@@ -77,13 +77,20 @@ class Held:
         }
 
     def called(self, *words: str) -> Any:
-        """Call a command of the results; return its rows, or its error."""
-        result = CliRunner().invoke(command, ["results", *words, *self._addresses, "-o", "json"])
+        """Call a command; return its rows, or its error."""
+        result = CliRunner().invoke(command, [*words, *self._addresses, "-o", "json"])
         return str(result.exception) if result.exception else json.loads(result.stdout)
 
     def resumed(self, *words: str) -> Any:
         """Call `resume` for these results."""
-        return self.called("resume", "--group", "g", "--sink", "results", "--to", self.target, *words)
+        return self.called(
+            "results", "resume", "--group", "g", "--sink", "results", "--to", self.target, *words
+        )
+
+    def decided(self) -> Any:
+        """Return what the audit log has about the decision."""
+        rows = self.called("audit", "--act", "resume_results")
+        return [(row["before"]["reason"], row["after"]) for row in rows]
 
     def waiting(self) -> list[tuple[int, str | None]]:
         """Return rows and reasons of what waits."""
@@ -103,42 +110,43 @@ def held(settings: Settings, private_database: Database, make_topic: MakeTopic) 
 
 def test_results_that_wait_are_listed(held: Held) -> None:
     """With the reason of those that are held."""
-    (row,) = held.called("list")
+    (row,) = held.called("results", "list")
     assert (row["group"], row["sink"], row["rows"], row["status"], row["reason"]) == (
         *("g", "results", 10),
         *("held", REASON),
     )
     held.state.outputs.hold_transfer("g", "results", held.number, None)
-    (row,) = held.called("list", "--group", "g")
+    (row,) = held.called("results", "list", "--group", "g")
     assert (row["status"], row["reason"]) == ("waiting", None)
     assert "are held, so there is nothing to decide" in held.resumed()
 
 
 def test_what_is_not_known_is_sent_again(held: Held) -> None:
-    """Only where the marker does not allow it; a dry run changes nothing."""
+    """Only where the marker does not allow it; a dry run changes nothing. The audit log has the decision."""
     before = held.marked()
     planned = held.resumed()
     assert [(row["partition"], row["rows"], row["problem"], row["status"]) for row in planned] == [
         (0, 5, LOST, "dry run"),
         (1, 5, None, "dry run"),
     ]
-    assert (held.marked(), held.waiting()) == (before, [(10, REASON)])
+    assert (held.marked(), held.waiting(), held.decided()) == (before, [(10, REASON)], [])
     done = held.resumed("--execute", "--yes")
     assert [row["status"] for row in done] == [
         "the next run sends all rows",
         "the next run sends what is missing",
     ]
     assert (held.marked(), held.waiting()) == ({0: (0, ""), **before}, [(10, None)])
+    assert held.decided() == [(REASON, {"decision": "send again", "location": None})]
 
 
 def test_what_is_not_known_counts_as_written(held: Held) -> None:
     """Not while rows are left that can be sent; a topic that was created again is not known, too. The files are then
-    removed by the next sweep."""
+    removed by the next sweep, and the audit log has the decision."""
     known = held.ids[held.target]
     held.mark(1, known, 3)
     words = ("--count-as-written", "--execute", "--yes")
     assert f"Rows of {held.source}-1 have not been sent to {held.target}" in held.resumed(*words)
-    assert held.waiting() == [(10, REASON)]
+    assert (held.waiting(), held.decided()) == ([(10, REASON)], [])
     assert held.state.outputs.needed(held.leases)[1] == {("results", each) for each in held.leases}
     held.mark(1, held.ids[held.source], 3)
     done = held.resumed(*words)
@@ -150,3 +158,5 @@ def test_what_is_not_known_counts_as_written(held: Held) -> None:
     assert held.state.outputs.needed(held.leases) == (set(), set())
     counted = held.state.outputs.counted("g", "results")
     assert {row.location for row in counted} == {f"sink:kafka:{held.target}"}
+    location = f"sink:kafka:{held.target}"
+    assert held.decided() == [(REASON, {"decision": "count as written", "location": location})]

@@ -166,3 +166,21 @@ def test_columns_are_changed_only_from_their_latest_version(state: State) -> Non
     assert keep("g", "other") is None
     with pytest.raises(InvalidRequest, match="the sink has 0 characters"):
         keep("g", "", None, "one")
+
+
+def test_only_a_held_transfer_is_decided_about(state: State) -> None:
+    """Under its number, as the caller has seen it; otherwise nothing changes, and the audit log has nothing."""
+    outputs = state.outputs
+    acknowledge(state, "sink:pending:/a")
+    number = begin(state).number
+    for asked in (number, number + 1):
+        with pytest.raises(InvalidRequest, match="No results of sink 'lake' of group g are held"):
+            outputs.resume_results("g", "lake", asked, "sink:kafka:t")
+        assert outputs.hold_transfer("g", "lake", number, "the topic is gone")
+    assert outputs.resume_results("g", "lake", number, "sink:kafka:t") == 1
+    assert where(state) == ["sink:kafka:t"]
+    (act,) = state.database.rows(
+        sa.text("select before, after from sharequeue.audit_log where act = 'resume_results'")
+    )
+    assert act["before"] == {"sink": "lake", "number": number, "rows": 10, "reason": "the topic is gone"}
+    assert act["after"] == {"decision": "count as written", "location": "sink:kafka:t"}

@@ -71,8 +71,10 @@ class HeldResults:
     def send_again(self) -> None:
         """Let all rows be sent that wait where the marker does not allow it."""
         undecided = [(each.topic, each.partition) for each in self.sources() if each.problem]
-        self._topics.commit_offsets(self._names.markers, dict.fromkeys(undecided, _DECIDED_AT))
-        self._state.outputs.hold_transfer(self._group, self._sink, self.number, None)
+        # In one transaction: without the right to decide nothing changes in Kafka, and what fails there is undecided.
+        with self._state.transaction() as (_, state):
+            state.outputs.resume_results(self._group, self._sink, self.number, None)
+            self._topics.commit_offsets(self._names.markers, dict.fromkeys(undecided, _DECIDED_AT))
 
     def count_as_written(self) -> set[Place]:
         """Count the transfer as written; return its source partitions. What was acknowledged later still waits.
@@ -94,7 +96,7 @@ class HeldResults:
             # The claim ends, the reason stays.
             outputs.hold_transfer(self._group, self._sink, found.number, reasons[0].held_reason)
             raise
-        outputs.end_transfer(self._group, self._sink, found.number, f"{ELSEWHERE}kafka:{self._to}")
+        outputs.resume_results(self._group, self._sink, found.number, f"{ELSEWHERE}kafka:{self._to}")
         return set(found.sources.values())
 
     def _refuse_unsent(self, found: Transfer) -> None:
