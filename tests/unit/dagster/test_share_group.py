@@ -188,9 +188,10 @@ def test_a_chain_of_queues_is_connected_by_its_topics() -> None:
 
 def test_the_destination_of_a_yaml_is_that_of_its_pipeline() -> None:
     """A handler gets it. A pipeline with another destination of its own is refused: there is one place for it."""
-    yaml_has = {"destination": {"kafka_topic": {"topic": "clean", "key": "note", "source_headers": False}}}
+    given = {"topic": "clean", "key": "note", "value_subject": "clean-value", "source_headers": False}
+    yaml_has = {"destination": {"kafka_topic": given}}
     handler = f"{__name__}:handle"
-    expected = KafkaTopic("clean", key="note", source_headers=False)
+    expected = KafkaTopic("clean", key="note", value_subject="clean-value", source_headers=False)
     assert pipeline_of(share_group("orders", pipeline=handler, **yaml_has)).destination == expected
     assert pipeline_of(share_group("orders", pipeline=handler)).destination is None
     own = share_group("orders", pipeline=f"{__name__}:to_another_topic", **yaml_has)
