@@ -110,8 +110,8 @@ def test_avro_is_read_by_the_deserializer_of_confluent_kafka(registry_server: Re
         ),
         (["null", "string"], pa.array([b"a", b"\xff"]).view(pa.string()), "can't decode byte 0xff"),
         (
-            {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1},
-            pa.array([Decimal("1.5"), Decimal("9999.5")]),
+            record(field("p", {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1})),
+            pa.array([{"p": Decimal("1.5")}, {"p": Decimal("9999.5")}]),
             "precision",
         ),
     ],
