@@ -11,18 +11,21 @@ from pyspark import cloudpickle
 
 from sharequeue.spark.sinks.kafka.records import SOURCE_HEADERS
 from sharequeue.spark.sinks.kafka.sending import Names, TopicSender, TransferToSend
+from sharequeue.spark.sinks.kafka.serializing import RecordSchema, RowSerializer
 
-EXECUTOR = textwrap.dedent(
+LOADED = """
+import pickle, sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "sharequeue":
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Missing())
+sender = pickle.load(open(sys.argv[1], "rb"))
+"""
+EXECUTOR = LOADED + textwrap.dedent(
     """
-    import pickle, sys
-
-    class Missing:
-        def find_spec(self, name, path=None, target=None):
-            if name.partition(".")[0] == "sharequeue":
-                raise ImportError(name)
-
-    sys.meta_path.insert(0, Missing())
-    sender = pickle.load(open(sys.argv[1], "rb"))
     here = type(sender).__call__.__globals__
     import pyarrow as pa
     row = {"lease_id": 2, "key": b"k", "value": b"v", "headers": None, "to_partition": -1, "timestamp": 0}
@@ -40,19 +43,42 @@ EXECUTOR = textwrap.dedent(
 )
 
 
+SERIALIZED = LOADED + textwrap.dedent(
+    """
+    import pyarrow as pa
+    columns = [pa.array([1, None, 2**31]), pa.array(['{"value": "a"}', None, '{"value": 1}'])]
+    [made] = sender([pa.RecordBatch.from_arrays(columns, ["avro", "json"])])
+    for name, expected in (("avro", bytes([0, 0, 0, 0, 7, 2])), ("json", bytes([0, 0, 0, 0, 8]) + b'"a"')):
+        first, nothing, fault = made[name].to_pylist()
+        assert first == {"data": expected, "fault": None}, first
+        assert nothing == {"data": None, "fault": None}, nothing
+        assert fault["data"] is None and fault["fault"].startswith("InvalidRecord: "), fault
+    """
+)
+
+
+def called(script: str, function: object, folder: Path) -> None:
+    """Run a script in a process without the package, with a function as an executor gets it."""
+    pickled = folder / "function"
+    pickled.write_bytes(cloudpickle.dumps(function))  # type: ignore[no-untyped-call]
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(pickled)], capture_output=True, text=True, cwd=folder, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_an_executor_without_this_package_can_serialize(tmp_path: Path) -> None:
+    """With a schema of each type; what does not fit is a fault."""
+    avro = RecordSchema("of avro", 7, "AVRO", '{"type": "int"}')
+    in_json = RecordSchema("of json", 8, "JSON", '{"type": "string"}')
+    serializer = RowSerializer("target", {"avro": ("value", avro), "json": ("key", in_json)})
+    called(SERIALIZED, serializer, tmp_path)
+
+
 def test_an_executor_without_this_package_can_send(tmp_path: Path) -> None:
     """It makes the records and the marker; nothing is imported from the package."""
     sending = TransferToSend({}, Names("g", "s", "o"), "target", "id", {}, 7, SOURCE_HEADERS)
-    pickled = tmp_path / "sender"
-    pickled.write_bytes(cloudpickle.dumps(TopicSender(sending)))  # type: ignore[no-untyped-call]
-    ended = subprocess.run(
-        [sys.executable, "-c", EXECUTOR, str(pickled)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
+    called(EXECUTOR, TopicSender(sending), tmp_path)
 
 
 def test_a_name_that_is_not_ascii_is_encoded() -> None:
