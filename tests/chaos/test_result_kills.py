@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
+import pyarrow as pa
 import pytest
 
 from sharequeue.deadletters.outbox import BatchStep
@@ -132,3 +133,22 @@ def test_nothing_is_sent_to_another_topic_of_the_same_name(sent: Sent, make_topi
     sent.target = make_topic(1)
     assert sent.send(8, RECORDS) == (0, RECREATED)
     assert sent.values() == []
+
+
+def test_a_task_may_have_the_rows_of_several_source_partitions(sent: Sent, make_topic: MakeTopic) -> None:
+    """Each is sent by its own marker, and has its own headers; rows that are not together are not sent."""
+    other = make_topic(1)
+    commit_first_marker(sent._sending(0), other, 0, lambda: True)
+    rows = pa.Table.from_batches([*batches(sent.source, 0), *batches(other, 0)]).combine_chunks()
+    for number, records in ((7, RECORDS * ROWS), (7, 0)):
+        sender = TopicSender(sent._sending(number))
+        reports = [row for batch in sender(rows.to_batches()) for row in batch.to_pylist()]
+        assert [(each["topic"], each["records"], each["problem"]) for each in reports] == [
+            (sent.source, records, None),
+            (other, records, None),
+        ]
+    found = [dict(each.headers)["sharequeue.result.topic"] for each in results_in(sent.settings, sent.target)]
+    assert found == [name.encode() for name in (sent.source, other) for _ in range(RECORDS * ROWS)]
+    apart = pa.concat_tables([rows, rows.slice(0, 1)]).to_batches()
+    with pytest.raises(ValueError, match=f"the rows of {sent.source}-0 are not together in their task"):
+        list(TopicSender(sent._sending(8))(apart))

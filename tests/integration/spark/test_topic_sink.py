@@ -148,11 +148,13 @@ def test_a_run_that_fails_at_a_step_is_completed_by_the_next(
     step: Step,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Before the rows are sent, or after it: the next run, which leases nothing, sends what is missing."""
+    """Before the rows are sent, or after it: the next run, which leases nothing, sends what is missing of each source
+    partition."""
     # So long the next run waits for the one that has failed.
     monkeypatch.setattr(transfers, "CLAIM_SECONDS", 0.5)
-    topic, target = make_topic(1), make_topic(1)
-    produce(topic, 0, range(5))
+    topic, target = make_topic(2), make_topic(1)
+    for partition in range(2):
+        produce(topic, partition, range(5 * partition, 5 * partition + 5))
     holder = assigned(topic)
 
     def fail(reached: Step) -> None:
@@ -164,7 +166,12 @@ def test_a_run_that_fails_at_a_step_is_completed_by_the_next(
             job_of(group, topic, named, destination=KafkaTopic(target, value="note", on_step=fail)), holder
         )
     run_job(job_of(group, topic, named, destination=KafkaTopic(target, value="note")), holder)
-    assert [each.value for each in results_in(settings, target)] == [b"%d" % n for n in range(5)]
+    found = results_in(settings, target)
+    for partition in range(2):
+        mine = [
+            (each.source["offset"], each.value) for each in found if each.source["partition"] == partition
+        ]
+        assert mine == [(offset, b"%d" % (5 * partition + offset)) for offset in range(5)]
 
 
 def test_a_lost_marker_holds_the_rows_until_an_operator_decides(

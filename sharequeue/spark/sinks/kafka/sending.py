@@ -1,6 +1,6 @@
 """Send the records of a transfer from Spark's tasks, each source partition exactly once.
 
-This module runs in Python workers. A task has the rows of one source partition, by offset, and sends them as one
+This module runs in Python workers. A task has the rows of a source partition, by offset, and sends them as one
 batch of the outbox (`sharequeue.deadletters.outbox`), whose number is that of the transfer. Its producer fences an
 earlier attempt, also one of another process; the marker shows how far that one came. The marker alone decides whether
 the batch may be sent:
@@ -20,10 +20,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Any
 from urllib.parse import quote
 
 import confluent_kafka as kafka
+import numpy as np
 import pyarrow as pa
 from pyspark.cloudpickle import register_pickle_by_value
 
@@ -113,7 +116,7 @@ class _TransferBatch:
 
 class TopicSender:
     """A function that sends batches of rows (`topic, partition, offset, lease_id`, and the parts of a record), and
-    yields a report."""
+    yields a report for each source partition."""
 
     def __init__(
         self, sending: TransferToSend, on_step: Callable[[BatchStep], None] = lambda step: None
@@ -122,13 +125,18 @@ class TopicSender:
         self.on_step = on_step
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Send all rows, which are of one source partition, and then yield the report."""
-        rows = (batch for batch in batches if batch.num_rows)
-        first = next(rows, None)
-        if first is None:
-            return
-        topic, partition = first["topic"][0].as_py(), first["partition"][0].as_py()
-        results = _Results(self.sending, topic, partition, first, rows)
+        """Send all rows, one source partition after the other. Raises ValueError if its rows are not together."""
+        done = set[tuple[str, int]]()
+        for place, rows in groupby(_by_source(batches), key=itemgetter(0)):
+            if place in done:
+                raise ValueError(f"the rows of {place[0]}-{place[1]} are not together in their task")
+            done.add(place)
+            topic, partition = place
+            yield self._sent(topic, partition, (batch for _, batch in rows))
+
+    def _sent(self, topic: str, partition: int, rows: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
+        """Send the rows of one source partition; return the report."""
+        results = _Results(self.sending, topic, partition, rows)
         problem, error = None, None
         try:
             with MarkerGroup(self.sending.client, self.sending.names.markers) as markers:
@@ -141,7 +149,7 @@ class TopicSender:
             problem, error = found.problem, found.error
         except kafka.KafkaException as found:
             problem, error = REFUSED, found.args[0]
-        yield pa.RecordBatch.from_pylist(
+        return pa.RecordBatch.from_pylist(
             [
                 {
                     "topic": topic,
@@ -156,18 +164,32 @@ class TopicSender:
         )
 
 
+def _by_source(
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[tuple[tuple[str, int], pa.RecordBatch]]:
+    """Divide batches where the source partition changes.
+
+    Spark may give a task the rows of several, one after the other: a union of frames that have one partition each can
+    have one partition, too.
+    """
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        topics = batch["topic"].dictionary_encode().indices.to_numpy()
+        partitions = batch["partition"].to_numpy()
+        changes = (topics[1:] != topics[:-1]) | (partitions[1:] != partitions[:-1])
+        for first, end in pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), batch.num_rows]):
+            rows = batch.slice(first, end - first)
+            yield (rows["topic"][0].as_py(), rows["partition"][0].as_py()), rows
+
+
 class _Results:
     """The results of one source partition: an `OutboxSource` with one batch."""
 
     def __init__(
-        self,
-        sending: TransferToSend,
-        topic: str,
-        partition: int,
-        first: pa.RecordBatch,
-        rows: Iterator[pa.RecordBatch],
+        self, sending: TransferToSend, topic: str, partition: int, rows: Iterator[pa.RecordBatch]
     ) -> None:
-        self._sending, self._first, self._rows = sending, first, rows
+        self._sending, self._rows = sending, rows
         self._left: list[_TransferBatch] = [_TransferBatch(sending.number, str(sending.number))]
         self.markers: MarkerGroup | None = None
         self.sent = 0
@@ -212,7 +234,6 @@ class _Results:
 
     def records(self, batch: _TransferBatch, wanted: OffsetSet) -> Iterator[Record]:
         """Yield the records from the first wanted offset on."""
-        yield from self._of(self._first, wanted.first)
         for rows in self._rows:
             yield from self._of(rows, wanted.first)
 
@@ -263,7 +284,7 @@ def commit_first_marker(sending: TransferToSend, topic: str, partition: int, may
     Nothing is committed if `may`, which is asked after an earlier producer was fenced, returns False. Raises `Fenced`
     and `Problem`.
     """
-    results = _Results(sending, topic, partition, pa.RecordBatch.from_pylist([]), iter(()))
+    results = _Results(sending, topic, partition, iter(()))
     config = {**sending.client, **sending.producer}
     with (
         MarkerGroup(sending.client, sending.names.markers) as markers,

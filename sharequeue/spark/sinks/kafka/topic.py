@@ -20,7 +20,7 @@ from functools import reduce
 from typing import Any, ClassVar
 
 from confluent_kafka import KafkaError, KafkaException
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from sharequeue.deadletters.outbox import Fenced
 from sharequeue.deadletters.topic import inputs_of
@@ -353,9 +353,10 @@ class _OpenTopic(OpenTransfers):
             folders.setdefault(source, []).append(location.removeprefix(PENDING))
         sources = [self._rows(some) for some in folders.values()]
         reports: list[Row] = []
-        for first in range(0, len(sources), SOURCES_AT_ONCE):
-            rows = reduce(DataFrame.unionAll, sources[first : first + SOURCES_AT_ONCE])
-            reports += rows.mapInArrow(TopicSender(sending), REPORT).collect()
+        with _partitions_kept(self.context.spark):
+            for first in range(0, len(sources), SOURCES_AT_ONCE):
+                rows = reduce(DataFrame.unionAll, sources[first : first + SOURCES_AT_ONCE])
+                reports += rows.mapInArrow(TopicSender(sending), REPORT).collect()
         return reports
 
     def _rows(self, folders: Sequence[str]) -> DataFrame:
@@ -468,6 +469,20 @@ class _OpenTopic(OpenTransfers):
         return f"the broker refuses the records of {place} ({said}): {_REMEDIES.get(code, self._grants())}."
 
 
+@contextmanager
+def _partitions_kept(spark: SparkSession) -> Iterator[None]:
+    """Let unions keep the partitions of their frames, so that the source partitions are sent in parallel. Since Spark
+    4.1, a union of frames that have one partition each has one by default.
+    """
+    before = spark.conf.get(_UNITES, "true")
+    spark.conf.set(_UNITES, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(_UNITES, str(before))
+
+
+_UNITES = "spark.sql.unionOutputPartitioning"
 _SIZE = "raise max.message.bytes of the topic to what it was when the records were acknowledged"
 _REMEDIES: Mapping[int, str] = {
     KafkaError.MSG_SIZE_TOO_LARGE: _SIZE,
