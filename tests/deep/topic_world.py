@@ -47,7 +47,7 @@ ROWS = 2
 SLICE, KEYS = 150, 40
 ROUND_RECORDS = 60
 PAUSE_S = LOCK_MS / 1000 + 3
-SERVERS = ("postgres", "kafka")
+SERVERS: tuple[Who, ...] = ("postgres", "kafka")
 SERVICE_EVERY = 25
 """The service is killed once for so many other deaths."""
 TASK_STEPS = ("initialised", "opened", "begun", "producing", "marked", "committed")
@@ -202,7 +202,7 @@ class TopicWorld:
         for _ in range(draw.randint(2, 5)):
             planned.append(self._of_task("task"))
         if draw.random() < 0.4:
-            who: Who = draw.choice(SERVERS)
+            who = draw.choice(SERVERS)
             planned.append(self._of_task(who) if draw.random() < 0.5 else self._of_driver(who))
         planned.append(self._of_driver("pause" if draw.random() < 0.2 else "driver"))
         if draw.random() < 0.3:

@@ -28,9 +28,11 @@ EXECUTOR = LOADED + textwrap.dedent(
     """
     here = type(sender).__call__.__globals__
     import pyarrow as pa
-    row = {"lease_id": 2, "key": b"k", "value": b"v", "headers": None, "to_partition": -1, "timestamp": 0}
+    row = {"topic": "source", "partition": 3, "lease_id": 2, "key": b"k", "value": b"v", "headers": None}
+    row = {**row, "to_partition": -1, "timestamp": 0}
     rows = pa.RecordBatch.from_pylist([{**row, "offset": offset} for offset in (4, 5)])
-    results = here["_Results"](sender.sending, "source", 3, rows, iter(()))
+    ((place, mine),) = here["_by_source"]([rows])
+    results = here["_Results"](sender.sending, *place, iter([mine]))
     batch = results._left[0]
     everything = batch.offsets
     (record,) = results.records(batch, everything - type(everything).of((0, 5)))
