@@ -282,7 +282,14 @@ PUBLISHED_RECORDS = {
         ("of empty", "of the last offsets", "of wide"), "records that are not there have no rows"
     ),
 }
-LETTERS_HELD = {"p_offsets": meant(("empty", *ANY_SET[-2:]), "letters that are not there hold nothing")}
+LETTERS_HELD: Mapping[str, Any] = {
+    "sequences": [1],
+    "offsets": ["{[3,4)}"],
+    "meant": {
+        "p_sequences": meant(each(NUMBERS), NOBODY),
+        "p_offsets": meant(each(ANY_SET), "letters that are not there hold nothing"),
+    },
+}
 MEMBERS: Mapping[str, Any] = {"group_id": "members"}
 OPTIONAL_NAME = meant(("null", *NAMES), NOBODY)
 COMPARED_NUMBERS = meant(("a null in it", *each(NUMBERS)), COMPARED)
@@ -304,8 +311,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "acknowledge_many": operation(
         *WORKER, request_id=str(UUID(int=11)), outputs='[[{"sink": "s", "location": "l", "records": 3}]]'
     ),
-    "close_letters": operation(*SERVICE, meant=LETTERS_HELD),
-    "letters_held": operation(*SERVICE, meant=LETTERS_HELD),
+    "close_letters": operation(*SERVICE, **LETTERS_HELD),
+    "letters_held": operation(*SERVICE, **LETTERS_HELD),
     "blocked_keys": operation(*WORKER, meant={"p_tokens": meant(("of nobody", "a null in it"), NOBODY)}),
     "release_many": operation(
         *WORKER,

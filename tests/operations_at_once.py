@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -341,7 +341,11 @@ class Actor:
                 keys = offsets_by_key((offset, KEYS[offset % len(KEYS)]) for offset in offsets.iter_offsets())
             self.state.dead_letters.close(at, letters.sequence, keys=keys)
         if self.roll.random() < 0.3:
-            self.state.dead_letters.close_letters(at, OffsetSet.of((0, self.roll.randint(1, 2000))))
+            last = OffsetSet.of((0, self.roll.randint(1, 2000)))
+            holding = [
+                replace(batch, offsets=batch.offsets & last) for batch in self.state.dead_letters.holding()
+            ]
+            self.state.dead_letters.close_letters(holding)
 
     def compact(self) -> None:
         compaction, group = uuid4(), self.drawn_group

@@ -8,9 +8,11 @@ them to the topic is in ``sharequeue.deadletters.writer``.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -26,7 +28,6 @@ from sharequeue.domain.values import (
     SharePartition,
 )
 from sharequeue.state.calls import keys_to_json
-from sharequeue.state.offset_sets import Parameters
 from sharequeue.state.rows import share_partition_name
 
 
@@ -47,6 +48,24 @@ class FreedKeys:
 
 
 NOTHING_FREED = FreedKeys()
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingBatch:
+    """Dead letters of one batch that hold their keys.
+
+    The batch makes a letter known, and not only the place of its record: the same record may have an earlier letter,
+    and so may another record at that place, in a topic that was deleted and created again since.
+    """
+
+    share_partition: SharePartition
+    share_partition_id: int
+    """Another one after the offsets, or the group, were deleted: then the numbers of batches start again."""
+    sequence: int
+    identity: str
+    """The batch's identity, as its letters have it."""
+    offsets: OffsetSet
+    """Those of the letters' source records."""
 
 
 class DeadLetters:
@@ -154,22 +173,42 @@ class DeadLetters:
         )
         return int(rows[0]["closed"])
 
-    def close_letters(self, at: SharePartition, offsets: OffsetSet, *, execute: bool = True) -> FreedKeys:
-        """Free what the dead letters of these records hold, because they were redriven or discarded.
-
-        Return how many keys go on, and how many records were held. Without ``execute``, nothing is changed.
-        """
-        sets = Parameters()
-        chosen = sets.offset_set("offsets", offsets)
-        function = "close_letters" if execute else "letters_held"
-        rows = self._database.call(
+    def holding(self) -> list[HoldingBatch]:
+        """Return the letters of all groups that hold their keys, batch by batch."""
+        rows = self._database.rows(
             sa.text(
-                f"select * from sharequeue.{function}(:group_id, :topic, :partition, {chosen})"  # noqa: S608  (names)
-            ),
-            **share_partition_name(at),
-            **sets,
+                "select h.share_partition_id, h.group_id, h.topic, h.partition, h.sequence,"
+                " cast(h.offsets as text) as holding, r.topic_id, r.opened_at, r.cause, r.delivery_count,"
+                " cast(r.offsets as text) as offsets from sharequeue.holding_letters h"
+                " join sharequeue.dead_letter_batch_runs r using (group_id, topic, partition, sequence)"
+                " order by h.share_partition_id, h.sequence, r.cause, r.delivery_count"
+            )
         )
-        return FreedKeys(rows[0]["keys"], rows[0]["held_records"])
+        batches = groupby(rows, lambda row: (row["share_partition_id"], row["sequence"]))
+        return [_holding_batch(list(runs)) for _, runs in batches]
+
+    def close_letters(self, letters: Iterable[HoldingBatch], *, execute: bool = True) -> FreedKeys:
+        """Free what these dead letters hold, because they were redriven or discarded.
+
+        Return how many keys go on, and how many records were held. Without ``execute``, nothing is changed. Letters
+        that hold nothing any more change nothing.
+        """
+        function = "close_letters" if execute else "letters_held"
+        ordered = sorted(letters, key=lambda batch: (batch.share_partition_id, batch.sequence))
+        freed = NOTHING_FREED
+        for share_partition_id, some in groupby(ordered, lambda batch: batch.share_partition_id):
+            batches = list(some)
+            rows = self._database.call(
+                sa.text(
+                    f"select * from sharequeue.{function}(:share_partition_id,"  # noqa: S608  (names)
+                    " cast(:sequences as bigint[]), cast(:offsets as int8multirange[]))"
+                ),
+                share_partition_id=share_partition_id,
+                sequences=[batch.sequence for batch in batches],
+                offsets=[str(batch.offsets) for batch in batches],
+            )
+            freed += FreedKeys(rows[0]["keys"], rows[0]["held_records"])
+        return freed
 
     def hold(self, at: SharePartition, reason: str | None) -> None:
         """Record why the waiting dead letters cannot be written. None removes the reason; so does closing a batch."""
@@ -227,3 +266,16 @@ class DeadLetters:
             )
             for row in rows
         ]
+
+
+def _holding_batch(runs: Sequence[Mapping[Any, Any]]) -> HoldingBatch:
+    """Return a batch from its runs, each with what holds of the whole batch."""
+    first = runs[0]
+    at = SharePartition(first["group_id"], first["topic"], first["partition"])
+    letters = tuple(
+        DeadLetterRun(run["delivery_count"], run["cause"], OffsetSet.parse(run["offsets"])) for run in runs
+    )
+    batch = DeadLetterBatch(at, first["sequence"], first["topic_id"], letters, first["opened_at"])
+    return HoldingBatch(
+        at, first["share_partition_id"], batch.sequence, batch.identity, OffsetSet.parse(first["holding"])
+    )

@@ -368,15 +368,16 @@ create table sharequeue.open_key_records (
     released boolean not null default false,
     -- It waits for its dead letter to be written.
     archiving boolean not null default false,
-    -- Its dead letter is written, and holds the key.
-    letter boolean not null default false,
+    -- Its dead letter is written, and holds the key: the number of the letter's batch. Null: no letter does.
+    letter bigint,
     constraint open_key_records_pkey primary key (share_partition_id, "offset")
 ) with (fillfactor = 90);
 create index open_key_records_by_key on sharequeue.open_key_records (share_partition_id, key_hash, "offset")
     where key_hash is not null;
 create index open_key_records_that_stop on sharequeue.open_key_records (share_partition_id, key_hash, "offset")
-    where released or archiving or letter;
-create index open_key_records_letters on sharequeue.open_key_records (share_partition_id) where letter;
+    where released or archiving or letter is not null;
+create index open_key_records_letters on sharequeue.open_key_records (share_partition_id, letter, "offset")
+    where letter is not null;
 
 -- Results that are kept for a while, so that a call that is repeated after a lost reply has the same result.
 create table sharequeue.requests (
@@ -788,7 +789,7 @@ create table sharequeue.journal (
     advance_due boolean,
     keys_unknown boolean,
     archiving boolean,
-    letter boolean,
+    letter bigint,
     released boolean,
     kind text not null,
     cause text,

@@ -106,7 +106,7 @@ class Comparison:
 
     def _compare_keys(self) -> None:
         """The keys that are known of open records and of letters that hold them, and whether all are."""
-        known: dict[SharePartition, dict[int, tuple[str | None, bool]]] = {}
+        known: dict[SharePartition, dict[int, tuple[str | None, int | None]]] = {}
         unknown: dict[SharePartition, bool] = {}
         counted: dict[SharePartition, tuple[int, int]] = {}
         for row in self.sql.rows("known_keys", self.history.groups):
@@ -117,7 +117,10 @@ class Comparison:
         for at in self.history.there():
             found = self.memory.share_partition(at)
             expected = {
-                offset: (None if key is None else str(key), offset in found.letters)
+                offset: (
+                    None if key is None else str(key),
+                    found.letters[offset].sequence if offset in found.letters else None,
+                )
                 for offset, key in known_open(found).items()
             }
             if expected != known.get(at, {}):

@@ -7,6 +7,7 @@ key that is open.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -152,20 +153,28 @@ class OrderSteps:
         at = self.random.choice(holding) if holding else self.history.at()
         if at not in self.history.there():
             return
-        letters = sorted(self.memory.share_partition(at).letters)
-        chosen = OffsetSet.from_offsets([o for o in letters if self.random.random() < 0.6] or [0])
+        letters = self.memory.share_partition(at).letters
+        chosen = OffsetSet.from_offsets(sorted(o for o in letters if self.random.random() < 0.6) or [0])
+        # An earlier batch has written letters of the same records, or of others at their places: they hold nothing.
+        batches = {letter.sequence for letter in letters.values()} or {1}
+        wanted = {
+            sequence - (self.random.random() < 0.2): chosen
+            for sequence in sorted(batches)
+            if self.random.random() < 0.8
+        }
         self.tally.met["a letter that held its key"] += bool(letters)
         self.history.both(
             "let keys go",
-            lambda: self.memory.let_keys_go(at, chosen),
-            lambda: self._let_go(at, chosen),
+            lambda: self.memory.let_keys_go(at, wanted),
+            lambda: self._let_go(at, wanted),
             at,
-            chosen,
+            wanted,
         )
 
-    def _let_go(self, at: SharePartition, chosen: OffsetSet) -> object:
-        would = self.sql.rows("letters_held", *place(at), str(chosen))
-        done = self.sql.rows("let_keys_go", *place(at), str(chosen))
+    def _let_go(self, at: SharePartition, wanted: Mapping[int, OffsetSet]) -> object:
+        sequences, letters = list(wanted), [str(offsets) for offsets in wanted.values()]
+        would = self.sql.rows("letters_held", *place(at), sequences, letters)
+        done = self.sql.rows("let_keys_go", *place(at), sequences, letters)
         if done != would:
             raise Different(f"{done} were let go, and the dry run said {would}")
         return done[0]

@@ -35,6 +35,9 @@ _SHORT = {
     "@fetch": "text, text, bigint, bigint[], bigint[], int8multirange",
     "@acquired": "error_code, error_message, lease_id, token::text as token, expires_at, delivery_count,"
     " offsets::text as offsets, isolation_level",
+    # The id of the share-partition that a statement names first.
+    "@id": "(select sp.share_partition_id from sharequeue.share_partitions sp"
+    " where (sp.group_id, sp.topic, sp.partition) = ($1, $2, $3))",
 }
 _PREPARED = {
     "acquire": (
@@ -144,12 +147,12 @@ _ORDERED = {
         "select sharequeue.close_dead_letters($1, $2, $3, $4, $5, $6) as closed",
     ),
     "letters_held": (
-        "text, text, integer, int8multirange",
-        "select keys, held_records from sharequeue.letters_held($1, $2, $3, $4)",
+        "text, text, integer, bigint[], text[]",
+        "select keys, held_records from sharequeue.letters_held(@id, $4, $5::int8multirange[])",
     ),
     "let_keys_go": (
-        "text, text, integer, int8multirange",
-        "select keys, held_records from sharequeue.close_letters($1, $2, $3, $4)",
+        "text, text, integer, bigint[], text[]",
+        "select keys, held_records from sharequeue.close_letters(@id, $4, $5::int8multirange[])",
     ),
 }
 """What only those call who know of order by key."""

@@ -87,11 +87,16 @@ class OrderedQueue:
         first = self.random.randint(0, self.end)
         chosen = OffsetSet.of((first, first + self.random.randint(1, 6)))
         if self.random.random() < 0.4:
-            self.groups.let_keys_go(T0, chosen)
+            self.let_keys_go(chosen)
         elif self.random.random() < 0.5:
             self.groups.force_release(T0, chosen, execute=True)
         else:
             self.groups.force_dead_letter(T0, chosen, execute=True)
+
+    def let_keys_go(self, chosen: OffsetSet) -> None:
+        """The letters of these records hold their keys no longer."""
+        letters = self.groups.share_partition(T0).letters
+        self.groups.let_keys_go(T0, {letter.sequence: chosen for letter in letters.values()})
 
     def dead_letters(self) -> None:
         """Letters are written; the writer has read them, or not."""
@@ -122,7 +127,7 @@ class OrderedQueue:
         """Everything comes to an end in a bounded number of steps."""
         for _ in range(400):
             self.groups.advance(31)
-            self.groups.let_keys_go(T0, OffsetSet.of((0, self.end)))
+            self.let_keys_go(OffsetSet.of((0, self.end)))
             while batch := self.groups.open_dead_letters(T0):
                 self.groups.close_dead_letters(T0, batch.sequence)
             self.acquire(40)

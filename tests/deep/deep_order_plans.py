@@ -244,12 +244,11 @@ def reject_half(o: Ordered) -> Counted:
     return lambda: o.end(lease, {REJECT: lease.offsets & half}, lease.offsets - half)
 
 
-def written_half(o: Ordered) -> OffsetSet:
-    half = rejected_half(o)
+def written_half(o: Ordered) -> None:
+    rejected_half(o)
     batch = o.state.dead_letters.open(AT, o.records)
     assert batch is not None
     assert o.state.dead_letters.close(AT, batch.sequence) == o.records // 2
-    return half
 
 
 def close_batch(o: Ordered) -> Counted:
@@ -271,13 +270,15 @@ def drop_batch(o: Ordered) -> Counted:
 
 
 def letters_dry(o: Ordered) -> Counted:
-    half = written_half(o)
-    return lambda: o.state.dead_letters.close_letters(AT, half, execute=False)
+    written_half(o)
+    holding = o.state.dead_letters.holding()
+    return lambda: o.state.dead_letters.close_letters(holding, execute=False)
 
 
 def letters_go(o: Ordered) -> Counted:
-    half = written_half(o)
-    return lambda: o.state.dead_letters.close_letters(AT, half)
+    written_half(o)
+    holding = o.state.dead_letters.holding()
+    return lambda: o.state.dead_letters.close_letters(holding)
 
 
 def letters_continue(o: Ordered) -> Counted:

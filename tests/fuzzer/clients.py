@@ -36,7 +36,10 @@ CALLS = {
     " %(p_request_id)s, array[%(p_accept)s]::int8multirange[], array[%(p_release)s]::int8multirange[],"
     " array[%(p_reject)s]::int8multirange[], array[%(p_gap)s]::int8multirange[], '[[]]',"
     " array[%(p_not_before)s]::timestamptz[], p_holds => array[%(p_hold)s]::int8multirange[],"
-    " p_keys => jsonb_build_array(%(p_keys)s::jsonb))"
+    " p_keys => jsonb_build_array(%(p_keys)s::jsonb))",
+    "close_letters": "sharequeue.close_letters((select sp.share_partition_id from sharequeue.share_partitions sp"
+    " where (sp.group_id, sp.topic, sp.partition) = (%(p_group_id)s, %(p_topic)s, %(p_partition)s)),"
+    " array[%(p_sequence)s]::bigint[], array[%(p_offsets)s]::int8multirange[])",
 }
 """Operations whose function has another name, or other arguments."""
 READS = ("verify", "verify_journal")

@@ -181,7 +181,8 @@ class Ledger(Acknowledgements):
         at = call.share_partition
         partition = self.partitions.get(at) if at else None
         if partition is not None:
-            partition.let_go |= set(offsets_of(call.args["p_offsets"]))
+            letters, sequence = offsets_of(call.args["p_offsets"]), call.args["p_sequence"]
+            partition.let_go |= {o for o in letters if partition.batch_of.get(o) == sequence}
 
     def _close_dead_letters(self, call: Call) -> None:
         at = call.share_partition
@@ -201,6 +202,7 @@ class Ledger(Acknowledgements):
         for offset in opened:
             record = partition.records[offset]
             record.letter = "closed"
+            partition.batch_of[offset] = sequence
             self._note(record, f"letter of {sequence} closed")
         partition.open_letters = None
 

@@ -110,6 +110,8 @@ class Partition:
     """The last record of each key that was accepted."""
     reported: set[int] = field(default_factory=set)
     """The records whose key was reported."""
+    batch_of: dict[int, int] = field(default_factory=dict)
+    """The batch that wrote each letter."""
     let_go: set[int] = field(default_factory=set)
     """The letters that hold their key no longer, if they did."""
 

@@ -264,9 +264,21 @@ class Run:
         opened = self._plain(worker, "open_dead_letters", **worker.named(at), p_max_records=500)
         if opened:
             self._plain(worker, "close_dead_letters", **worker.named(at), p_sequence=opened[0]["sequence"])
-        if self.shared.ordered:
-            self._plain(worker, "close_letters", **worker.named(at), p_offsets="{[0,10000)}")
-        return bool(lease) + bool(opened)
+        return bool(lease) + bool(opened) + self._let_keys_go(worker, at)
+
+    def _let_keys_go(self, worker: Worker, at: At) -> int:
+        """Free what letters hold; return how many keys go on."""
+        holding = self._rows(
+            "select sequence, offsets::text from sharequeue.holding_letters"
+            " where (group_id, topic, partition) = (%s, %s, %s) order by 1",
+            *at,
+        )
+        freed = 0
+        for sequence, offsets in holding:
+            named = worker.named(at)
+            (row,) = self._plain(worker, "close_letters", **named, p_sequence=sequence, p_offsets=offsets)
+            freed += row["keys"]
+        return freed
 
 
 __all__ = ["Run", "array"]

@@ -228,9 +228,12 @@ class Worker(Client):
         return {**self.as_holder(lease), **sets, **wait, "p_keys": json.dumps(keys)}
 
     def let_keys_go(self) -> None:
-        """Dead letters were redriven or discarded."""
-        first = self.roll.randrange(200)
-        self.send("close_letters", **self.named(self.some()), p_offsets=f"{{[{first},{first + 60})}}")
+        """Dead letters were redriven or discarded: of the last batch that was opened, or of an earlier one."""
+        at, first = self.some(), self.roll.randrange(200)
+        sequence = max(1, self.shared.letters.get(at, 1) - self.roll.choice([0, 0, 1, 2]))
+        self.send(
+            "close_letters", **self.named(at), p_sequence=sequence, p_offsets=f"{{[{first},{first + 60})}}"
+        )
 
     def later(self) -> dict[str, Any]:
         """When released records may come back, at times."""

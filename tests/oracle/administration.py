@@ -225,10 +225,12 @@ class Administration:
         if topic_id in gone:
             return UnknownTopicId()
         del group.partitions[at.topic, at.partition]
+        last_batch = group.dead_letters[at.topic, at.partition].sequence
         after_id = topic_id or ("" if before.recreated else before.topic_id)
         self.initialize(at, after_id, start_offset, max(state_epoch, before.state_epoch + 1))
         after = group.partitions[at.topic, at.partition]
         after.replaced_topic_ids = before.replaced_topic_ids
+        group.dead_letters[at.topic, at.partition].sequence = last_batch
         if after_id == before.topic_id:
             after.log_end, after.last_stable_offset = before.log_end, before.last_stable_offset
         else:

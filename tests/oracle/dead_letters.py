@@ -13,7 +13,7 @@ from uuid import UUID
 from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.values import DeadLetterBatch, DeadLetterRun
 from tests.oracle import order
-from tests.oracle.records import RecordState
+from tests.oracle.records import LetterOfKey, RecordState
 from tests.oracle.share_partition import InMemorySharePartition
 
 
@@ -66,7 +66,7 @@ class DeadLetters:
             record = self.at.records[offset]
             key = record.reported.key_hash if record.reported else None
             if letters_hold and key is not None and offset not in gaps:
-                self.at.letters[offset] = key
+                self.at.letters[offset] = LetterOfKey(key, sequence)
             cause = "gap" if offset in gaps else record.cause or ""
             self.at.move(record, RecordState.ARCHIVED)
             self.at.outcomes[cause, record.delivery_count] += 1

@@ -318,11 +318,15 @@ class InMemoryShareGroups(Operations):
             return None
         return order.blocked_keys(self._find(at), lease.token)
 
-    def let_keys_go(self, at: SharePartition, offsets: OffsetSet) -> tuple[int, int]:
-        """Dead letters were redriven or discarded: they hold their keys no longer. Return how many keys and how many
-        held records go on."""
+    def let_keys_go(self, at: SharePartition, batches: Mapping[int, OffsetSet]) -> tuple[int, int]:
+        """Dead letters, by the numbers of their batches, were redriven or discarded: they hold their keys no longer.
+        Return how many keys and how many held records go on."""
         found = self._find(at)
-        letters = {offset for offset in found.letters if offset in offsets}
+        letters = {
+            offset
+            for offset, letter in found.letters.items()
+            if offset in batches.get(letter.sequence, EMPTY)
+        }
         return order.let_go(found, letters, self._seconds)
 
     # Looking

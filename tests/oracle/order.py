@@ -69,7 +69,7 @@ def unknown_open(at: InMemorySharePartition) -> list[int]:
 def known_open(at: InMemorySharePartition) -> dict[int, UUID | None]:
     """The open records whose key is known, and the dead letters that hold theirs; None for records without a key."""
     known = {o: r.reported.key_hash for o, r in at.records.items() if r.state in OPEN and r.reported}
-    return {**at.letters, **known}
+    return {**{offset: letter.key for offset, letter in at.letters.items()}, **known}
 
 
 def too_many_open(at: InMemorySharePartition, policy: Policy) -> bool:
@@ -165,10 +165,10 @@ def forced(at: InMemorySharePartition, offsets: Collection[int]) -> None:
 
 def let_go(at: InMemorySharePartition, letters: Collection[int], now: float) -> tuple[int, int]:
     """Letters hold their keys no longer; return how many keys have no letter now, and how many held records go on."""
-    keys = {at.letters[offset] for offset in letters}
+    keys = {at.letters[offset].key for offset in letters}
     for offset in letters:
         del at.letters[offset]
-    keys -= set(at.letters.values())
+    keys -= {letter.key for letter in at.letters.values()}
     known = known_open(at)
     held = [r for o, r in at.records.items() if r.not_before == math.inf and known.get(o) in keys]
     hold_and_free(at, now)

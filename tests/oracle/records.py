@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 from uuid import UUID
 
 from sharequeue.domain.offsets import EMPTY, OffsetSet
@@ -197,6 +197,13 @@ class BreakerPolicy:
     window_records: int
     probe_records: int
     open_seconds: float
+
+
+class LetterOfKey(NamedTuple):
+    """A dead letter that holds its key, and the number of the batch that wrote it."""
+
+    key: UUID
+    sequence: int
 
 
 @dataclass(frozen=True, slots=True)

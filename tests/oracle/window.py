@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from uuid import UUID
 
 from sharequeue.domain.values import SharePartition
 from tests.oracle.circuit_breaker import CircuitBreaker
@@ -19,6 +18,7 @@ from tests.oracle.records import (
     Description,
     HeldLease,
     InFlightBatch,
+    LetterOfKey,
     OffsetState,
     Policy,
     Record,
@@ -49,7 +49,7 @@ class InFlightWindow:
         self.replaced_topic_ids: tuple[str, ...] = ()
         self.paused_reason: str | None = None
         self.circuit: CircuitBreaker | None = None
-        self.letters: dict[int, UUID] = {}
+        self.letters: dict[int, LetterOfKey] = {}
         """Dead letters that were written and hold their key, by offset."""
         self.lost_records = 0
         self.splits = 0

@@ -16,12 +16,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.deadletters.redrive.held_keys import HoldingLetters, Sources
+from sharequeue.deadletters.redrive.held_keys import HoldingLetters
 from sharequeue.deadletters.redrive.selection import LetterPosition, Selection
 from sharequeue.domain.offsets import EMPTY, OffsetSet
-from sharequeue.domain.values import SharePartition
 from sharequeue.groups.group_names import all_group_names
-from sharequeue.state.dead_letters import NOTHING_FREED, DeadLetters, FreedKeys
+from sharequeue.state.dead_letters import DeadLetters, FreedKeys, HoldingBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,32 +201,15 @@ class RedriveBatches:
 
     def holding(self) -> HoldingLetters:
         """Return the letters that hold their keys, of all dead-letter topics; none of them is looked up yet."""
-        rows = self._database.rows(
-            sa.text(
-                "select group_id, topic, partition, cast(offsets as text) as offsets from sharequeue.holding_letters"
-            )
-        )
-        return HoldingLetters(
-            {
-                SharePartition(row["group_id"], row["topic"], row["partition"]): OffsetSet.parse(
-                    row["offsets"]
-                )
-                for row in rows
-            }
-        )
+        return HoldingLetters({batch.identity: batch for batch in DeadLetters(self._database).holding()})
 
-    def held_behind(self, letters: Sources) -> FreedKeys:
+    def held_behind(self, letters: Iterable[HoldingBatch]) -> FreedKeys:
         """Return what `free_keys` would free; nothing is changed."""
-        return self._freed(letters, execute=False)
+        return DeadLetters(self._database).close_letters(letters, execute=False)
 
-    def free_keys(self, letters: Sources) -> FreedKeys:
+    def free_keys(self, letters: Iterable[HoldingBatch]) -> FreedKeys:
         """Let the keys go on that these letters hold; a letter that holds none changes nothing."""
-        return self._freed(letters, execute=True)
-
-    def _freed(self, letters: Sources, *, execute: bool) -> FreedKeys:
-        state = DeadLetters(self._database)
-        found = (state.close_letters(at, offsets, execute=execute) for at, offsets in sorted(letters.items()))
-        return sum(found, NOTHING_FREED)
+        return DeadLetters(self._database).close_letters(letters)
 
     def open_partitions(self) -> list[int]:
         """Return the partitions with an open batch."""

@@ -16,14 +16,14 @@ from sharequeue.database import Database
 from sharequeue.deadletters.hidden import HiddenRecords, hidden_records
 from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.redrive.batches import UNHANDLED, RedriveBatches
-from sharequeue.deadletters.redrive.held_keys import HoldingLetters, Sources
+from sharequeue.deadletters.redrive.held_keys import HoldingLetters
 from sharequeue.deadletters.redrive.selection import LettersSeen, Selection, check_offsets, check_same
 from sharequeue.domain.offsets import EMPTY, OffsetSet, sets_of
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
-from sharequeue.state.dead_letters import NOTHING_FREED, FreedKeys
+from sharequeue.state.dead_letters import NOTHING_FREED, FreedKeys, HoldingBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,15 @@ class DiscardPlan:
     """The letters of the topic that hold their keys."""
     handled: Mapping[int, OffsetSet] = field(default_factory=dict)
     """Selected letters that were sent or discarded before: those that still hold their keys let them go on."""
-    absent: Sources = field(default_factory=dict)
-    """The source records of selected letters that hold a key and are not in the topic."""
+    absent: tuple[HoldingBatch, ...] = ()
+    """Selected letters that hold a key and are not in the topic."""
     freed: FreedKeys = NOTHING_FREED
     """The keys that go on if the letters are discarded, and the held records behind them."""
 
     @property
     def absent_letters(self) -> int:
         """The number of letters that hold a key and are not in the topic."""
-        return sum(offsets.count for offsets in self.absent.values())
+        return sum(batch.offsets.count for batch in self.absent)
 
     @property
     def letters(self) -> int:
@@ -128,9 +128,9 @@ class Discard:
         self._check_same()
         # A letter that cannot be read now is not absent.
         all_read = not hidden and not letters.unreadable
-        absent = holding.absent(self._selection, self._groups_writing(holding)) if all_read else {}
+        absent = holding.absent(self._selection, self._groups_writing(holding)) if all_read else []
         to_discard, handled_before = sets_of(dict(sorted(chosen.items()))), sets_of(done)
-        freed = self._batches.held_behind(holding.of(to_discard, handled_before))
+        freed = self._batches.held_behind([*holding.of(to_discard, handled_before), *absent])
         return DiscardPlan(
             to_discard,
             by_source,
@@ -142,8 +142,8 @@ class Discard:
             hidden,
             holding,
             handled_before,
-            absent,
-            freed + self._batches.held_behind(absent),
+            tuple(absent),
+            freed,
         )
 
     def run(self, plan: DiscardPlan) -> Discarded:
@@ -156,12 +156,12 @@ class Discard:
         letters = self._batches.discard(self._selection, plan.chosen)
         being_sent = {at: handled.being_sent for at, handled in self._batches.handled().items()}
         left = {at: offsets - being_sent.get(at, EMPTY) for at, offsets in plan.chosen.items()}
-        freed = self._batches.free_keys(plan.holding.of(left, plan.handled))
-        return Discarded(letters, freed + self._batches.free_keys(plan.absent))
+        going = [*plan.holding.of(left, plan.handled), *plan.absent]
+        return Discarded(letters, self._batches.free_keys(going))
 
     def _groups_writing(self, holding: HoldingLetters) -> set[str]:
         """Return the groups with letters that hold a key whose dead-letter topic this one is."""
-        groups = {at.group_id for at in holding.held}
+        groups = {batch.share_partition.group_id for batch in holding.held.values()}
         return {
             group
             for group in groups

@@ -9,7 +9,9 @@
 -- them are leased together. So a try of a record that fails again and again costs no more than that record, however many are
 -- held behind it. (With 10^5 held records that were leased with each try, a try took Postgres 10 s.)
 create or replace function sharequeue_internal.stops(p_record sharequeue.open_key_records) returns boolean
-language sql immutable parallel safe as $$ select p_record.released or p_record.archiving or p_record.letter $$;
+language sql immutable parallel safe as $$
+    select p_record.released or p_record.archiving or p_record.letter is not null
+$$;
 
 -- Returns the reported keys of a lease.
 create or replace function sharequeue_internal.keys_of(p_keys jsonb) returns sharequeue_internal.key_offsets[]
@@ -131,7 +133,7 @@ language sql stable set enable_seqscan = off as $$
         from unnamed u join sharequeue.open_key_records r
             on r.share_partition_id = p_id and r."offset" >= lower(u.offsets) and r."offset" < upper(u.offsets)
                 and u.offsets @> r."offset"
-        where not r.letter group by r.key_hash)
+        where r.letter is null group by r.key_hash)
 $$;
 
 -- Adds rows for open records with their keys, or updates them. p_failed were released or rejected: that stays so until they are
@@ -249,7 +251,8 @@ begin
     with gone as (
         delete from sharequeue.open_key_records o
         where share_partition_id = p_id and "offset" >= coalesce(lower(p_offsets), 0)
-            and "offset" < coalesce(upper(p_offsets), 9223372036854775807) and p_offsets @> "offset" and letter = p_letters
+            and "offset" < coalesce(upper(p_offsets), 9223372036854775807) and p_offsets @> "offset"
+            and (letter is not null) = p_letters
         returning o.key_hash, sharequeue_internal.stops(o) as stops
     )
     select array_agg(distinct g.key_hash) into v_keys from gone g where g.stops and g.key_hash is not null;
@@ -307,12 +310,12 @@ begin
     cross join lateral (select sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) as offsets) as o
     where f.share_partition_id = p_id and f.state in (0, 1, 3);
     update sharequeue.open_key_records set archiving = true, until = null
-    where share_partition_id = p_id and not archiving and not letter and v_archiving @> "offset";
+    where share_partition_id = p_id and not archiving and letter is null and v_archiving @> "offset";
     select array_agg(distinct r.key_hash) into v_keys from sharequeue.open_key_records r
     where r.share_partition_id = p_id and v_free @> r."offset" and sharequeue_internal.is_stopped(r);
     perform sharequeue_internal.wait_behind(p_id, v_keys);
     select coalesce(range_agg(int8range("offset", "offset" + 1)), '{}') into v_finished from sharequeue.open_key_records
-    where share_partition_id = p_id and not letter and not v_open @> "offset";
+    where share_partition_id = p_id and letter is null and not v_open @> "offset";
     perform sharequeue_internal.finish_open_keys(p_id, v_finished, p_at);
 end
 $$;
@@ -323,7 +326,7 @@ language plpgsql volatile set enable_seqscan = off as $$
 begin
     perform sharequeue_internal.finish_open_keys(p_id, (
         select coalesce(range_agg(int8range("offset", "offset" + 1)), '{}') from sharequeue.open_key_records
-        where share_partition_id = p_id and "offset" < p_log_start and not archiving and not letter), p_at);
+        where share_partition_id = p_id and "offset" < p_log_start and not archiving and letter is null), p_at);
 end
 $$;
 

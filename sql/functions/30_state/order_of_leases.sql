@@ -20,7 +20,7 @@ begin
         if p_sp.open_key_records > 0 and not p_settings.hold_dead_letters then
             perform sharequeue_internal.finish_open_keys(v_id, (
                 select coalesce(range_agg(int8range("offset", "offset" + 1)), '{}') from sharequeue.open_key_records
-                where share_partition_id = v_id and letter), p_at, true);
+                where share_partition_id = v_id and letter is not null), p_at, true);
         end if;
         if not p_sp.keys_unknown or not isempty(sharequeue_internal.unknown_keys(v_id)) then
             return v_sp;

@@ -112,7 +112,7 @@ begin
     end loop;
     if v_sp.open_key_records > 0 or p_keys is not null then
         perform sharequeue_internal.keep_letters(
-            v_sp, v_offsets, sharequeue_internal.keys_of(p_keys), p_dropped, sharequeue.clock());
+            v_sp, p_sequence, v_offsets, sharequeue_internal.keys_of(p_keys), p_dropped, sharequeue.clock());
     end if;
     -- The last total is stored, so that no query has to read all batches for it.
     select coalesce(max(total_letters), 0) as letters, coalesce(max(total_dropped), 0) as dropped into v_before

@@ -89,7 +89,7 @@ $$;
 -- Returns the open records whose keys are known.
 create or replace function sharequeue.replay_open_keys(
     p_share_partition_id bigint, p_snapshot_id bigint, p_until bigint default null
-) returns table ("offset" bigint, key_hash uuid, since timestamptz, until timestamptz, archiving boolean, letter boolean,
+) returns table ("offset" bigint, key_hash uuid, since timestamptz, until timestamptz, archiving boolean, letter bigint,
     released boolean)
 language sql stable set search_path = pg_catalog as $$
     with last as (

@@ -16,9 +16,11 @@ select sp.group_id, sp.topic, sp.partition, k.key_hash, k.first_offset,
 from sharequeue.share_partitions sp
 cross join lateral (select o.* from sharequeue_internal.open_keys_of(sp.share_partition_id) as o where sp.open_keys > 0) as k;
 
--- The records whose dead letters hold their keys (sharequeue.order.on.dead.letter = hold), as offsets of the source partition.
+-- The dead letters that hold their keys (sharequeue.order.on.dead.letter = hold), by the batch that wrote them: the offsets of
+-- their source records. dead_letter_batch_runs has the rest of the batch.
 create or replace view sharequeue.holding_letters as
-select sp.group_id, sp.topic, sp.partition, range_agg(int8range(r."offset", r."offset" + 1)) as offsets
+select sp.share_partition_id, sp.group_id, sp.topic, sp.partition, r.letter as sequence,
+    range_agg(int8range(r."offset", r."offset" + 1)) as offsets
 from sharequeue.open_key_records r join sharequeue.share_partitions sp using (share_partition_id)
-where r.letter
-group by sp.share_partition_id;
+where r.letter is not null
+group by sp.share_partition_id, r.letter;

@@ -113,7 +113,7 @@ language sql stable as $$
     )
     select c.share_partition_id, 'the key of a record is open, but the record is finished' from checked c
     where exists (select from sharequeue.open_key_records r
-        where r.share_partition_id = c.share_partition_id and not r.letter and not c.open @> r."offset")
+        where r.share_partition_id = c.share_partition_id and r.letter is null and not c.open @> r."offset")
     union all
     select c.share_partition_id, 'the numbers of open keys and of their records are wrong' from checked c
     cross join lateral (

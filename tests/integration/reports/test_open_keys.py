@@ -99,7 +99,7 @@ def test_keys_behind_dead_letters_are_a_remark(state: State, at: SharePartition)
     """It says what to do, and where they are listed."""
     with state.database.transaction() as connection:
         connection.exec_driver_sql(
-            'update sharequeue.open_key_records set letter = true, archiving = false where "offset" = 1'
+            'update sharequeue.open_key_records set letter = 1, archiving = false where "offset" = 1'
         )
     (status,) = state.figures.describe(at.group_id)
     assert (status.held_records, status.open_keys, status.letter_keys) == (2, 2, 1)

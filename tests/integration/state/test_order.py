@@ -134,9 +134,11 @@ def test_held_records_come_back_when_the_first_of_their_key_is_done(state: State
 
 
 def rows(state: State) -> list[tuple[int, bool, bool]]:
-    """Offset, archiving and letter of every open record whose key is known."""
+    """Offset, archiving and whether a letter holds, of every open record whose key is known."""
     found = state.database.rows(
-        sa.text('select "offset", archiving, letter from sharequeue.open_key_records order by 1')
+        sa.text(
+            'select "offset", archiving, letter is not null as letter from sharequeue.open_key_records order by 1'
+        )
     )
     return [(row["offset"], row["archiving"], row["letter"]) for row in found]
 
@@ -203,15 +205,65 @@ def test_a_dead_letter_holds_its_key_until_it_is_discarded(state: State, at: Sha
     acknowledge(state, fresh, reject=fresh.offsets)
     close_letters(state, at, {L: some(4), None: some(5)})
     assert rows(state) == [(0, False, True), (2, False, False), (3, False, False), (4, False, True)]
-    letters, both = state.dead_letters, OffsetSet.of((0, 5))
-    assert letters.close_letters(at, both, execute=False) == FreedKeys(2, 2)
-    assert letters.close_letters(at, some(4), execute=False) == FreedKeys(1, 0)
-    assert letters.close_letters(at, both) == FreedKeys(2, 2)
-    assert letters.close_letters(at, both) == FreedKeys(0, 0)
+    letters = state.dead_letters
+    both = letters.holding()
+    assert [(each.sequence, each.offsets) for each in both] == [(1, some(0)), (2, some(4))]
+    assert letters.close_letters(both, execute=False) == FreedKeys(2, 2)
+    assert letters.close_letters(both[1:], execute=False) == FreedKeys(1, 0)
+    assert letters.close_letters(both) == FreedKeys(2, 2)
+    assert letters.close_letters(both) == FreedKeys(0, 0)
     again = take(state, at, 2)
     assert again is not None
     assert again.offsets == some(2, 3)
     sound(state)
+
+
+@pytest.mark.parametrize("topic", ["the same topic", "a topic made again"])
+def test_a_letter_of_the_same_place_frees_nothing_of_a_later_one(
+    state: State, at: SharePartition, topic: str
+) -> None:
+    """After a reset the record at the offset is rejected again, or another one in a topic made again: what the older
+    letter held is forgotten, and only the newer one holds its key."""
+    configure(state, letters="hold")
+    letters = state.dead_letters
+    held = []
+    for key in (K, L):
+        lease = take(state, at, 2)
+        assert lease is not None
+        acknowledge(state, lease, reject=some(0), hold=some(1), keys={key: some(0, 1)})
+        close_letters(state, at)
+        held.append(letters.holding())
+        if key == K:
+            topic_id = "another id" if topic == "a topic made again" else "id"
+            single.alter_offsets(state, at, topic_id, 0)
+            single.observe(state, at, topic_id, 0, 1000, 1000)
+    old, new = held
+    assert letters.close_letters(old, execute=False) == FreedKeys(0, 0)
+    assert letters.close_letters(old) == FreedKeys(0, 0)
+    assert [key.state for key in state.figures.open_keys("g", 9)] == ["dead_letter"]
+    assert letters.close_letters([*old, *new]) == FreedKeys(1, 1)
+    sound(state)
+
+
+def test_a_letter_of_a_group_made_again_is_another_one(state: State, at: SharePartition) -> None:
+    """Its batches are numbered from 1 again."""
+    configure(state, letters="hold")
+    held = []
+    for again in (False, True):
+        if again:
+            pass_time(state.database, 1)
+            state.administration.delete_offsets("g", "t")
+            single.alter_offsets(state, at, "id", 0)
+            single.observe(state, at, "id", 0, 1000, 1000)
+        lease = take(state, at, 2)
+        assert lease is not None
+        acknowledge(state, lease, reject=some(0), hold=some(1), keys={K: some(0, 1)})
+        close_letters(state, at)
+        held.append(state.dead_letters.holding())
+    assert [batch.sequence for batch in (*held[0], *held[1])] == [1, 1]
+    assert held[0][0].identity != held[1][0].identity
+    assert state.dead_letters.close_letters(held[0]) == FreedKeys(0, 0)
+    assert state.dead_letters.close_letters(held[1]) == FreedKeys(1, 1)
 
 
 def test_a_record_before_a_dead_letter_is_not_held_by_it(state: State, at: SharePartition) -> None:
@@ -222,7 +274,7 @@ def test_a_record_before_a_dead_letter_is_not_held_by_it(state: State, at: Share
     acknowledge(state, lease, release=some(0), reject=some(1), hold=some(2), keys={K: some(0, 1, 2)})
     close_letters(state, at)
     assert rows(state) == [(0, False, False), (1, False, True), (2, False, False)]
-    assert state.dead_letters.close_letters(at, some(1)) == FreedKeys(1, 0)
+    assert state.dead_letters.close_letters(state.dead_letters.holding()) == FreedKeys(1, 0)
     sound(state)
 
 
@@ -241,7 +293,7 @@ def test_records_behind_a_dead_letter_wait_for_it_and_for_no_time(state: State, 
         assert (status.blocked_until, status.waiting_until) == (None, None)
         if not blocking:
             close_letters(state, at)
-    assert state.dead_letters.close_letters(at, some(0)) == FreedKeys(1, 1)
+    assert state.dead_letters.close_letters(state.dead_letters.holding()) == FreedKeys(1, 1)
     assert blocked(state) == (None, None)
 
 

@@ -148,13 +148,12 @@ def test_a_pipeline_obeys_order_by_key(queue: Queue, spark: SparkSession) -> Non
     assert handled() == {}
     assert [each.offset for each in queue.write_dead_letters("g")] == [4]
     assert handled() == {}, "the dead letter holds its key"
-    (held,) = queue.share_partitions("g")
-    assert queue.state.dead_letters.close_letters(held, OffsetSet.of((4, 5))).records == 1
+    assert queue.state.dead_letters.close_letters(queue.state.dead_letters.holding()).records == 1
     assert handled() == {5: "accept"}
     queue.advance(3600)
     assert handled() == {1: "release"}, "the held record comes when that one is finished"
     assert [(each.offset, each.cause) for each in queue.write_dead_letters("g")] == [(1, "exhausted")]
-    queue.state.dead_letters.close_letters(held, OffsetSet.of((1, 2)))
+    queue.state.dead_letters.close_letters(queue.state.dead_letters.holding())
     (last,) = queue.handle(job(), spark).rows
     assert (last.offset, last.outcome, last.deliveries) == (2, "accept", 1)
     assert queue.state.figures.verify() == []

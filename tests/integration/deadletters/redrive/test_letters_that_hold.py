@@ -43,14 +43,19 @@ def case(given_up: Make) -> GivenUp:
     alter_group_configs(made.database, made.group, order)
     made.produce(4)
     (at,) = made.observe()
-    lease = single.acquire(made.state, at, "member", None, 10)
+    reject_first(made, at)
+    return made
+
+
+def reject_first(case: GivenUp, at: SharePartition) -> None:
+    """Record 0 gets a dead letter, which holds 1 and 3; 2 is accepted."""
+    lease = single.acquire(case.state, at, "member", None, 10)
     assert lease is not None
     held, key = one(1) | one(3), key_hash(b"key 0")
     outcomes = {REJECT: one(0), ACCEPT: one(2)}
-    made.state.acknowledge([LeaseAcknowledgement(lease, outcomes, holds=held, keys={key: one(0) | held})])
-    made.writer().write()
-    assert leased(made) is None
-    return made
+    case.state.acknowledge([LeaseAcknowledgement(lease, outcomes, holds=held, keys={key: one(0) | held})])
+    case.writer().write()
+    assert leased(case) is None
 
 
 def leased(case: GivenUp) -> OffsetSet | None:
@@ -115,6 +120,35 @@ def test_a_redrive_that_died_is_repeated(case: GivenUp, monkeypatch: pytest.Monk
     assert (report.sent, report.freed) == (0, FreedKeys(1, 2))
     case.observe()
     assert leased(case) == OffsetSet.parse("{[1,2),[3,6)}")
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_an_older_letter_of_the_place_frees_nothing(case: GivenUp, *, made_again: bool) -> None:
+    """Neither an earlier letter of the same record nor, after the topic was made again, one of another record at its
+    offset lets a key go on: only the letter that holds it does, also where the other one was handled before."""
+    if made_again:
+        case.topics.delete(case.topic)
+        case.topics.create(case.topic, 1)
+        case.produce(4)
+    at = SharePartition(case.group, case.topic, 0)
+    single.alter_offsets(case.state, at, case.topics.info(case.topic).topic_id, 0)
+    case.observe()
+    reject_first(case, at)
+    old, new = (letter.offset for letter in case.letters())
+
+    def discard(offset: int) -> tuple[int, FreedKeys]:
+        selection = Selection(offsets={0: one(offset)})
+        discarding = Discard(case.settings, case.database, case.dead_letter_topic, selection)
+        plan = discarding.plan()
+        done = discarding.run(plan)
+        assert plan.freed == done.freed
+        return done.letters, done.freed
+
+    assert discard(old) == (1, FreedKeys())
+    assert leased(case) is None
+    assert discard(old) == (0, FreedKeys())
+    assert discard(new) == (1, FreedKeys(1, 2))
+    assert leased(case) == one(1) | one(3)
 
 
 def test_a_letter_that_is_no_longer_in_its_topic(case: GivenUp) -> None:

@@ -13,13 +13,13 @@ import pytest
 from sharequeue.deadletters.letters import DeadLetter
 from sharequeue.deadletters.redrive import redrive as module
 from sharequeue.deadletters.redrive.batches import HandledLetters
-from sharequeue.deadletters.redrive.held_keys import HoldingLetters, Sources
+from sharequeue.deadletters.redrive.held_keys import HoldingLetters
 from sharequeue.deadletters.redrive.redrive import Redrive, RedriveReport
 from sharequeue.deadletters.redrive.selection import RedriveRefused, Selection
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import LogOffsets, TopicInfo
-from sharequeue.state.dead_letters import FreedKeys
+from sharequeue.state.dead_letters import FreedKeys, HoldingBatch
 
 LOGS = {"dlq.t": LogOffsets(0, 9, 9), "orders": LogOffsets(2, 5, 5), "anew": LogOffsets(0, 9, 9)}
 
@@ -82,13 +82,13 @@ class Batches:
         """Return none."""
         return HoldingLetters()
 
-    def held_behind(self, letters: Sources) -> FreedKeys:
+    def held_behind(self, letters: Iterable[HoldingBatch]) -> FreedKeys:
         """Return none."""
-        return FreedKeys(len(letters))
+        return FreedKeys(len(list(letters)))
 
-    def free_keys(self, letters: Sources) -> FreedKeys:
+    def free_keys(self, letters: Iterable[HoldingBatch]) -> FreedKeys:
         """Return none."""
-        return FreedKeys(len(letters))
+        return FreedKeys(len(list(letters)))
 
     def begin(self, *_: Any, **__: Any) -> uuid.UUID:
         """Write down who asked."""
