@@ -37,6 +37,7 @@ HEADERS = {
     "__dlq.errors.message": "'Offset rejected by client.'",
     "sharequeue.dead.letter.sequence": "'1'",
     "sharequeue.dead.letter.batch": "repeat('0', 32)",
+    "sharequeue.source.topic.id": "repeat('i', 22)",
     "sharequeue.attempt.first": "repeat('1', 13)",
     "sharequeue.attempt.last": "repeat('1', 13)",
     "sharequeue.run.id": "'member'",

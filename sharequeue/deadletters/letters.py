@@ -39,6 +39,8 @@ SEQUENCE = "sharequeue.dead.letter.sequence"
 """The number of the batch that wrote the letter, per group and source partition."""
 BATCH = "sharequeue.dead.letter.batch"
 """The identity of that batch: the same for all letters of the batch, and different for every other batch."""
+TOPIC_ID = "sharequeue.source.topic.id"
+"""The id of the source topic: one that is created again with the same name has other records at the same offsets."""
 EXCEPTION_CLASS = "sharequeue.exception.class"
 EXCEPTION_MESSAGE = "sharequeue.exception.message"
 EXCEPTION_UNREADABLE = "sharequeue.exception.unreadable"
@@ -115,6 +117,11 @@ class DeadLetter:
     def source_topic(self) -> str | None:
         """The topic of the source record."""
         return self.header(TOPIC)
+
+    @property
+    def source_topic_id(self) -> str | None:
+        """The id of that topic; a letter of a broker's own share group has none."""
+        return self.header(TOPIC_ID)
 
     @property
     def source_partition(self) -> int | None:
@@ -219,6 +226,7 @@ class LetterWriting:
         self._batch: Headers = (
             (SEQUENCE, str(batch.sequence).encode()),
             (BATCH, batch.identity.encode()),
+            (TOPIC_ID, batch.topic_id.encode()),
         )
         self._causes: dict[tuple[int, str], Headers] = {
             (run.delivery_count, run.cause): (
@@ -231,7 +239,7 @@ class LetterWriting:
         self._explain = explain or (lambda offset: ())
 
     def headers(self, letter: Letter, ours: Iterable[Header] = ()) -> list[Header]:
-        """Return a letter's headers: Kafka's six, the batch's sequence and identity, its explanation, then `ours`."""
+        """Return a letter's headers: Kafka's six, those of the batch, its explanation, then `ours`."""
         offset, delivery_count, cause = letter
         return [
             self._topic,

@@ -6,7 +6,7 @@ broker's own share group has key and value, without the record's headers: it is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TypeAlias
@@ -45,27 +45,31 @@ class Originals:
         """
         for (topic, partition), some in groupby(letters, key=lambda letter: LetterPosition.of(letter)[:2]):
             of_source = list(some)
-            offsets = {
-                at.source_offset
-                for each in of_source
-                if not each.is_copy and (at := LetterPosition.of(each)).topic
+            without_copy = {
+                at for each in of_source if not each.is_copy and (at := LetterPosition.of(each)).topic
             }
-            wanted = OffsetSet.from_offsets(offset for offset in offsets if offset >= 0)
+            there = with_records(self.batches, self.topics, without_copy)
+            wanted = OffsetSet.from_offsets(
+                sorted({at.source_offset for at in there if at.source_offset >= 0})
+            )
             records: Iterator[Message] = iter(())
-            if wanted and partition >= 0 and (found := sources(self.batches, self.topics, {topic})):
-                self.topic_ids.setdefault(topic, found[topic])
+            if wanted and partition >= 0:
+                self.topic_ids.setdefault(topic, next(iter(there.values())))
                 records = self.reader.read(topic, partition, wanted)
-            yield from _paired(of_source, records)
+            yield from _paired(of_source, there, records)
 
 
-def _paired(letters: list[DeadLetter], records: Iterator[Message]) -> Iterator[tuple[DeadLetter, Original]]:
+def _paired(
+    letters: list[DeadLetter], there: Container[LetterPosition], records: Iterator[Message]
+) -> Iterator[tuple[DeadLetter, Original]]:
     """Yield the letters of one source partition with their records, both ascending."""
     original, refusal = None, None
     for letter in letters:
-        if letter.is_copy:
-            yield letter, letter
+        at = LetterPosition.of(letter)
+        if letter.is_copy or at not in there:
+            yield letter, letter if letter.is_copy or letter.has_content else None
             continue
-        wanted = LetterPosition.of(letter).source_offset
+        wanted = at.source_offset
         try:
             while refusal is None and (original is None or original.offset < wanted):
                 if (message := next(records, None)) is None:
@@ -85,10 +89,21 @@ def _paired(letters: list[DeadLetter], records: Iterator[Message]) -> Iterator[t
             yield letter, refusal
 
 
-def sources(batches: RedriveBatches, topics: Topics, names: Iterable[str]) -> dict[str, str]:
-    """Return the ids of those topics that are still the ones that letters name.
+def with_records(
+    batches: RedriveBatches, topics: Topics, letters: Iterable[LetterPosition]
+) -> dict[LetterPosition, str]:
+    """Return those of the letters whose source topic is still the one with their records, with the topic's id.
 
-    One that was deleted or created again since is left out: it holds other records.
+    One that was deleted or created again since holds other records. A letter of a broker has no topic id: its topic
+    is taken for the same one if no share group knows it under another id.
     """
-    there = topics.describe(filter(is_topic_name, names))
-    return {name: info.topic_id for name, info in there.items() if batches.is_source(name, info.topic_id)}
+    wanted = list(letters)
+    there = topics.describe({at.topic for at in wanted if is_topic_name(at.topic)})
+    known = {at.topic for at in wanted if at.topic_id is None and at.topic in there}
+    known = {name for name in known if batches.is_source(name, there[name].topic_id)}
+    return {
+        at: info.topic_id
+        for at in wanted
+        if (info := there.get(at.topic))
+        and (at.topic in known if at.topic_id is None else at.topic_id == info.topic_id)
+    }

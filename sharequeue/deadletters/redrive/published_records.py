@@ -41,7 +41,11 @@ class PublishedRecords:
         """
         at = LetterPosition.of(letter)
         named = self._found.get((letter.group or "", at.topic, at.source_partition), ())
-        found = [each for each in named if at.source_offset in each.offsets]
+        found = [
+            each
+            for each in named
+            if at.source_offset in each.offsets and at.topic_id in (None, each.topic_id)
+        ]
         for each in found:
             if not each.is_done:
                 raise RedriveRefused(

@@ -25,7 +25,7 @@ from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.outbox import BatchStep, Outbox
 from sharequeue.deadletters.redrive.batches import UNHANDLED, RedriveBatches, TargetLog
 from sharequeue.deadletters.redrive.held_keys import HoldingLetters
-from sharequeue.deadletters.redrive.originals import sources
+from sharequeue.deadletters.redrive.originals import with_records
 from sharequeue.deadletters.redrive.published_records import PublishedRecords
 from sharequeue.deadletters.redrive.redriven_letters import RedrivenLetters, RefusedLetter
 from sharequeue.deadletters.redrive.selection import (
@@ -45,7 +45,7 @@ from sharequeue.domain.offsets import EMPTY, OffsetSet, sets_of
 from sharequeue.domain.settings import Settings
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.reading import RecordReader
-from sharequeue.kafka.topics import TopicInfo, Topics
+from sharequeue.kafka.topics import TopicInfo, Topics, is_same
 from sharequeue.kafka.transactions import MarkerGroup, producer_limits
 from sharequeue.state import State
 from sharequeue.state.dead_letters import NOTHING_FREED, FreedKeys
@@ -265,9 +265,7 @@ class Redrive:
             len(gone),
             len(missing & with_content),
             in_output,
-            tuple(
-                (groups[at], at) for at in chosen if at.is_known and groups[at] in readers.get(at.topic, ())
-            ),
+            tuple((groups[at], at) for at in self._current(chosen) if groups[at] in readers.get(at.topic, ())),
             frozenset(letters.groups),
             self._other_groups(targets, chosen_groups),
             letters.unreadable_note(self._topic),
@@ -278,14 +276,20 @@ class Redrive:
         )
         return replace(plan, freed=self._batches.held_behind(holding.of(plan.chosen, handled_before)))
 
+    def _current(self, letters: Collection[LetterPosition]) -> list[LetterPosition]:
+        """Return the letters whose source topic was not created again since: only their records can be in replays."""
+        named = [at for at in letters if at.is_known]
+        there = self._topics.describe({at.topic for at in named})
+        return [at for at in named if at.topic_id is None or is_same(there, at.topic, at.topic_id)]
+
     def _gone(self, without_copy: Collection[LetterPosition]) -> set[LetterPosition]:
         """Return the letters whose record is outside its log, or was in a topic that was deleted or created again.
         Records removed by compaction are only found when they are read."""
-        names = {at.topic for at in without_copy}
-        logs = {name: self._topics.offsets(name) for name in sources(self._batches, self._topics, names)}
+        found = with_records(self._batches, self._topics, without_copy)
+        logs = {name: self._topics.offsets(name) for name in sorted({at.topic for at in found})}
 
         def is_there(at: LetterPosition) -> bool:
-            log = logs.get(at.topic, {}).get(at.source_partition)
+            log = logs[at.topic].get(at.source_partition) if at in found else None
             return log is not None and log.log_start <= at.source_offset < log.log_end
 
         return {at for at in without_copy if not is_there(at)}

@@ -34,7 +34,7 @@ def find_redriven_records(
     A record whose letter is no longer in its dead-letter topic is not found. Raises BrokerNotAvailable.
     """
     sent = state.database.rows(_PUT_BACK, topics=sorted(sources), group=group)
-    there = topics.describe({row["dead_letter_topic"] for row in sent})
+    there = topics.describe({*(row["dead_letter_topic"] for row in sent), *sources})
     found: dict[tuple[str, int], list[int]] = {}
     with RecordReader(settings) as reader:
         for row in sent:
@@ -49,6 +49,9 @@ def find_redriven_records(
                 source, partition, offset = letter.source_topic, letter.source_partition, letter.source_offset
                 if source is None or partition is None or offset is None:
                     continue
+                topic_id = letter.source_topic_id
+                if topic_id is not None and not is_same(there, source, topic_id):
+                    continue  # another record, of a topic that was created again
                 if letter.group == group and source in sources:
                     named.append(((source, partition), offset))
             # What was read counts if the topic was not created again meanwhile.

@@ -138,6 +138,8 @@ class LetterPosition(NamedTuple):
     source_offset: int
     partition: int
     offset: int
+    topic_id: str | None = None
+    """The id of the record's topic, if the letter has it."""
 
     @classmethod
     def of(cls, letter: DeadLetter) -> LetterPosition:
@@ -145,7 +147,8 @@ class LetterPosition(NamedTuple):
         partition, offset = (
             -1 if at is None else at for at in (letter.source_partition, letter.source_offset)
         )
-        return cls(letter.source_topic or "", partition, offset, letter.partition, letter.offset)
+        topic, topic_id = letter.source_topic or "", letter.source_topic_id
+        return cls(topic, partition, offset, letter.partition, letter.offset, topic_id)
 
     @property
     def is_known(self) -> bool:

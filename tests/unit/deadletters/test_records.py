@@ -54,6 +54,7 @@ def test_headers_are_kafkas_six_in_order_then_ours() -> None:
     assert tuple(name for name, _ in headers[:6]) == KAFKA_HEADERS
     assert all(name.startswith("sharequeue.") for name, _ in headers[6:])
     assert dict(headers)["sharequeue.dead.letter.sequence"] == b"7"
+    assert dict(headers)["sharequeue.source.topic.id"] == b"topic-id"
     assert headers[-1] == ("sharequeue.more", b"x")
 
 

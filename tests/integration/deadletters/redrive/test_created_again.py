@@ -8,10 +8,14 @@ from collections.abc import Callable
 
 import pytest
 
+from sharequeue.deadletters.hidden import read_settled
 from sharequeue.deadletters.outbox import BatchStep
 from sharequeue.deadletters.redrive.discard import Discard
 from sharequeue.deadletters.redrive.redrive import Redrive, RedriveReport
-from sharequeue.deadletters.redrive.selection import RedriveRefused, Selection
+from sharequeue.deadletters.redrive.selection import REDRIVE_COUNT, RedriveRefused, Selection
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import SharePartition
+from tests import single
 from tests.fixtures.deadletters import GivenUp, execute
 from tests.fixtures.stack import MakeTopic
 from tests.integration.deadletters.redrive.test_redrive import put_back
@@ -55,6 +59,26 @@ def at_step(wanted: BatchStep, act: Callable[[], None], number: int = 1) -> Call
             act()
 
     return on_step
+
+
+def test_a_letter_of_the_former_topic_is_not_taken_for_one_of_the_new_one(given_up: Make) -> None:
+    """Its record is gone, although the group goes on in the new topic, which has another record at the same offset;
+    that one's letter is sent."""
+    case = with_letters(given_up, copy=False)
+    create_again(case, case.topic)
+    case.produce(6, value=lambda number: b"new %d" % number)
+    single.alter_offsets(
+        case.state, SharePartition(case.group, case.topic, 0), case.topics.info(case.topic).topic_id, 0
+    )
+    assert redrive(case).plan().gone == 6
+    case.reject({0: OffsetSet.of((4, 5))})
+    case.writer().write()
+    work = redrive(case)
+    plan = work.plan()
+    assert (plan.letters, plan.gone) == (1, 6)
+    assert work.run(plan).sent == 1
+    records = read_settled(case.settings, case.topic)
+    assert [record.value for record in records if record.header(REDRIVE_COUNT)] == [b"new 4"]
 
 
 def test_the_dead_letter_topic_is_another_one_since_the_plan(given_up: Make, make_topic: MakeTopic) -> None:

@@ -11,9 +11,12 @@ import sqlalchemy as sa
 
 from sharequeue.deadletters.outbox import BatchStep
 from sharequeue.deadletters.redrive.redrive import Redrive
+from sharequeue.deadletters.redrive.redriven_records import find_redriven_records
 from sharequeue.deadletters.redrive.selection import RedriveRefused, Selection
 from sharequeue.domain.errors import InvalidRequest
 from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import SharePartition
+from tests import single
 from tests.fixtures.deadletters import GivenUp, Stop, execute
 from tests.fixtures.stack import MakeTopic
 from tests.waiting import PATIENCE_S
@@ -122,6 +125,20 @@ def test_a_published_record_may_go_to_others(
     publish(case, ALL, ALL)
     assert redrive(case, target=make_topic(1)).plan().letters == 6
     assert redrive(case).plan().letters == 0
+
+
+def test_a_letter_of_a_former_topic_is_of_another_record(case: GivenUp) -> None:
+    """The topic was created again: a publication of its records concerns no letter of the former one, and what was
+    put back for such a letter concerns no publication."""
+    case.topics.delete(case.topic)
+    topic_id = case.topics.create(case.topic, 1).topic_id
+    single.alter_offsets(case.state, SharePartition(case.group, case.topic, 0), topic_id, 0)
+    publish(case, ALL, ALL)
+    plan = redrive(case).plan()
+    assert (plan.letters, plan.published, plan.places) == (6, 0, ())
+    assert redrive(case).run(plan).sent == 6
+    found = find_redriven_records(case.settings, case.state, case.topics, case.group, [case.topic])
+    assert found == {}
 
 
 def test_no_redrive_begins_while_a_replay_with_its_records_is_published(case: GivenUp) -> None:

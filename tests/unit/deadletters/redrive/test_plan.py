@@ -104,13 +104,14 @@ class Batches:
     def end(self, redrive_id: uuid.UUID) -> None: ...
 
 
-def letter(at: int, topic: str, offset: int, copy: bool = False) -> DeadLetter:
-    """A letter at an offset of the dead-letter topic, for a record."""
+def letter(at: int, topic: str, offset: int, copy: bool = False, topic_id: str | None = None) -> DeadLetter:
+    """A letter at an offset of the dead-letter topic, for a record; without a topic id it is a broker's."""
     headers = (
         ("__dlq.errors.topic", topic.encode()),
         ("__dlq.errors.partition", b"0"),
         ("__dlq.errors.offset", b"%d" % offset),
         ("__dlq.errors.group", b"g"),
+        *([("sharequeue.source.topic.id", topic_id.encode())] if topic_id else []),
     )
     return DeadLetter(
         partition=0,
@@ -150,13 +151,16 @@ def test_a_letter_whose_record_is_gone_is_not_sent(letters: list[DeadLetter]) ->
         letter(4, "orders", 0, copy=True),
         letter(5, "anew", 3),
         letter(6, "anew", 4, copy=True),
+        letter(7, "orders", 3, topic_id="id-former"),
+        letter(8, "anew", 5, topic_id="id-anew"),
     ]
     plan = redrive().plan()
-    assert (plan.chosen, plan.letters, plan.gone) == ({0: OffsetSet.parse("{[1,3),[4,5),[6,7)}")}, 4, 3)
-    assert plan.targets == Counter({"orders": 3, "anew": 1})
-    assert plan.causes == Counter({"unknown": 4})
+    assert (plan.chosen, plan.letters) == ({0: OffsetSet.parse("{[1,3),[4,5),[6,7),[8,9)}")}, 5)
+    assert plan.gone == 4
+    assert plan.targets == Counter({"orders": 3, "anew": 2})
+    assert plan.causes == Counter({"unknown": 5})
     assert plan.without_headers == 2
-    assert redrive(target="orders").plan().targets == Counter({"orders": 4})
+    assert redrive(target="orders").plan().targets == Counter({"orders": 5})
 
 
 def test_a_redrive_with_nothing_to_send_makes_no_batch(letters: list[DeadLetter]) -> None:

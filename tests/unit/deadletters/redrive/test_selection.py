@@ -75,7 +75,7 @@ def test_letters_go_in_the_order_of_their_sources() -> None:
         *((2, [1]), (0, [2]), (1, [0, 1])),
     ]
     nowhere = DeadLetter(1, 7, None, None, HEADERS[:1], milliseconds_of(WRITTEN))
-    assert LetterPosition.of(nowhere) == ("orders", -1, -1, 1, 7)
+    assert LetterPosition.of(nowhere) == ("orders", -1, -1, 1, 7, None)
     assert list(in_order([LetterPosition.of(LETTER), LetterPosition.of(nowhere)], 9)) == [
         (1, OffsetSet.of((7, 8)))
     ]
