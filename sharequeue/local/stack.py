@@ -205,7 +205,7 @@ def _migrate(info: StackInfo, progress: Progress) -> None:
     finally:
         database.close()
     if applied:
-        progress(f"schema       {len(applied)} steps applied")
+        progress("schema       applied")
 
 
 def _serve(home: Home, info: StackInfo, progress: Progress) -> StackInfo:
