@@ -265,7 +265,9 @@ class Redrive:
             len(gone),
             len(missing & with_content),
             in_output,
-            tuple((groups[at], at) for at in self._current(chosen) if groups[at] in readers.get(at.topic, ())),
+            tuple(
+                (groups[at], at) for at in self._current(chosen) if groups[at] in readers.get(at.topic, ())
+            ),
             frozenset(letters.groups),
             self._other_groups(targets, chosen_groups),
             letters.unreadable_note(self._topic),
