@@ -98,6 +98,8 @@ def words_of(kind: type, name: str) -> str:
 OBSTACLES = ("window", "transaction", "truncated", "ordered", "open_keys", "unknown")
 """The values of `blocked_by` that no count of records, and no other reason, shows."""
 _LAG = "offsets that are not done, those of transaction markers included"
+_AVAILABLE = "records that will be delivered again, those included that wait for a later time or are held"
+_WAITING = "of the available records, those that wait for a later time, held ones included"
 _HELD = "with order by key: records that wait behind an earlier open record of their key"
 _OPEN_KEYS = (
     "with order by key: keys with a record that was delivered and is not done, so that later ones wait for it"
@@ -135,7 +137,8 @@ class GroupFigures:
         listed=True,
     )
     time_to_drain_seconds: float | None = figure(
-        "lag divided by throughput: the time needed if nothing new arrives; unknown if throughput is unknown",
+        "lag divided by throughput: the time needed if nothing new arrives; unknown if throughput is unknown, and"
+        " while records are held behind dead letters: they wait for an operator",
         "seconds",
         "time to drain",
         "TIME-TO-DRAIN",
@@ -164,9 +167,7 @@ class GroupFigures:
         listed=True,
         wrong=True,
     )
-    available: int = figure(
-        "records that will be delivered again", title="available", dagster="available_records"
-    )
+    available: int = figure(_AVAILABLE, title="available", dagster="available_records")
     suspects: int = figure(
         "of the available records, those whose last delivery ended without an acknowledgement",
         title="suspects",
@@ -195,7 +196,7 @@ class GroupFigures:
     exhausted: int = figure("records delivered as often as the group allows", title="exhausted")
     gap: int = figure("offsets that hold no record")
     leases: int = figure("leases that are held", "leases")
-    waiting: int = figure("available records that wait for a later time")
+    waiting: int = figure(_WAITING)
     held_records: int = figure(
         _HELD, title="held records", command="HELD", dagster="held_records", listed=True
     )
@@ -285,20 +286,18 @@ class SharePartitionStatus:
         "records held under a lock", title="acquired", command="ACQUIRED", listed=True, http="acquired"
     )
     available: int = figure(
-        "records that will be delivered again",
+        _AVAILABLE,
         title="available",
         command="AVAILABLE",
         listed=True,
         http="available",
     )
     waiting: int = figure(
-        "of the available records, those that wait for a later time",
+        _WAITING,
         title="wait for a later time",
         command="WAITING",
     )
-    held_records: int = figure(
-        _HELD, title="held records", command="HELD", wide=True, listed=True, http="held_records"
-    )
+    held_records: int = figure(_HELD, title="held records", command="HELD", listed=True, http="held_records")
     open_keys: int = figure(_OPEN_KEYS, "keys", "open keys", "OPEN-KEYS", wide=True, http="open_keys")
     letter_keys: int = figure(
         _LETTER_KEYS,

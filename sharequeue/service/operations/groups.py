@@ -116,8 +116,8 @@ class SharePartitionAnswer(TypedDict):
 
     If there is lag and nothing can be leased, `blocked_by` is the reason in one word; it may change at
     `blocked_until`, if that is known, and `blocked_offset` is the offset of the blocking record. In a group that is
-    ordered by key, `held_records` wait behind an earlier record of their key, and `open_offset` is that record of the
-    key that is open for the longest time.
+    ordered by key, `held_records` wait behind an earlier record of their key (`available` counts them too), and
+    `open_offset` is that record of the key that is open for the longest time.
     """
 
     topic_name: str

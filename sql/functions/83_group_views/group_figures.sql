@@ -1,14 +1,15 @@
 -- The current figures of each share group. finished_records are those that ended in the last window_seconds: since the oldest
 -- report of the last hour, or since a share-partition was created in that hour. throughput is their number per second, and
 -- time_to_drain_seconds the time for the lag at that rate. They are null if they are not known: without either, and the last
--- two also if no record ended. Without lag the time is 0. oldest_age_seconds is that of oldest_records.
+-- two also if no record ended. The time is also null while records are held behind dead letters, because they wait for an operator.
+-- Without lag it is 0. oldest_age_seconds is that of oldest_records.
 create or replace view sharequeue.group_figures as
 select f.group_id, f.share_partitions, f.lag, f.in_flight, f.available, f.acquired, f.archiving, f.waiting,
     f.delivery_complete_count, f.lost_records, f.accepted, f.rejected, f.exhausted, f.gap, f.leases, f.stuck_leases,
     f.oldest_age_seconds, f.finished_records, f.window_seconds,
     case when f.finished_records > 0 then f.finished_records / f.window_seconds end as throughput,
-    case when f.lag = 0 then 0 when f.finished_records > 0 then f.lag * f.window_seconds / f.finished_records end
-        as time_to_drain_seconds,
+    case when f.lag = 0 then 0 when f.held_by_letters then null
+        when f.finished_records > 0 then f.lag * f.window_seconds / f.finished_records end as time_to_drain_seconds,
     f.suspects, f.held_records, f.open_keys, f.letter_keys, f.open_seconds,
     f.results_waiting, f.results_oldest_seconds, f.results_held
 from (
@@ -22,6 +23,9 @@ from (
         coalesce(sum(s.gap), 0)::bigint as gap, coalesce(sum(s.leases), 0)::bigint as leases,
         coalesce(sum(s.held_records), 0)::bigint as held_records, coalesce(sum(s.open_keys), 0)::bigint as open_keys,
         coalesce(sum(s.letter_keys), 0)::bigint as letter_keys,
+        coalesce(bool_or(s.letter_keys > 0 and exists (
+            select from sharequeue_internal.open_keys_of(s.share_partition_id) as k
+            where k.is_letter and k.held_records > 0)), false) as held_by_letters,
         extract(epoch from sharequeue.clock() - min(s.open_since))::double precision as open_seconds,
         (select count(l.stuck_reason) from sharequeue.held_leases l where l.group_id = g.group_id) as stuck_leases,
         (select coalesce(sum(w.rows), 0)::bigint from sharequeue.waiting_results w where w.group_id = g.group_id)

@@ -95,6 +95,22 @@ def test_a_key_that_is_open_for_long_fails_the_check(state: State, at: SharePart
     assert late.problem.startswith("keys are open for longer than 1d: t-0 behind offset 0 (2 held records).")
 
 
+def test_no_time_is_promised_while_letters_hold_records(state: State, at: SharePartition) -> None:
+    """A letter that holds nothing changes nothing; what is held behind one waits for an operator, however fast others
+    end."""
+    pass_time(state.database, 100)
+    expected = (True, True, False)
+    for letters, promised in zip(("{}", "{1}", "{0,1}"), expected, strict=True):
+        with state.database.transaction() as connection:
+            connection.exec_driver_sql(
+                'update sharequeue.open_key_records set letter = 1, archiving = false where "offset" = any (%s)',
+                (letters,),
+            )
+        figures = read_figures(state.database, at.group_id)
+        assert figures.throughput is not None
+        assert (figures.time_to_drain_seconds is not None) == promised, letters
+
+
 def test_keys_behind_dead_letters_are_a_remark(state: State, at: SharePartition) -> None:
     """It says what to do, and where they are listed."""
     with state.database.transaction() as connection:
