@@ -166,6 +166,8 @@ def test_a_late_process_adds_no_rows(
             return error
         return None
 
+    # A process that is stopped does not extend its claim.
+    monkeypatch.setattr(TableTransfers, "renewed", lambda self, found: True)
     if at == "reading":
         append = TableTransfers._append
 

@@ -22,7 +22,6 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.spark import KafkaTopic, SinkRefused, read_output
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.run import run_rounds
-from sharequeue.spark.sinks import transfers
 from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.kafka.records import RecordColumns, TargetTopic, with_records
 from sharequeue.spark.sinks.transfers import Step
@@ -146,12 +145,10 @@ def test_a_run_that_fails_at_a_step_is_completed_by_the_next(
     assigned: Assigned,
     run_job: RunJob,
     step: Step,
-    monkeypatch: pytest.MonkeyPatch,
+    short_claims: None,
 ) -> None:
     """Before the rows are sent, or after it: the next run, which leases nothing, sends what is missing of each source
     partition."""
-    # So long the next run waits for the one that has failed.
-    monkeypatch.setattr(transfers, "CLAIM_SECONDS", 0.5)
     topic, target = make_topic(2), make_topic(1)
     for partition in range(2):
         produce(topic, partition, range(5 * partition, 5 * partition + 5))
