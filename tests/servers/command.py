@@ -6,6 +6,7 @@ command does is shown by `tests/integration/cli/test_cli.py`.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -66,6 +67,8 @@ def serve(listening: socket.socket) -> None:
 
     import sharequeue.cli  # noqa: F401 - what each call has at once
 
+    # Each call would search all of this for garbage when it ends: nine tenths of its CPU time.
+    gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         ready, _, _ = select.select([listening.fileno(), 0], [], [])
