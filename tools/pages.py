@@ -68,8 +68,6 @@ class Reader:
     database: Database
     programs: Path
     """Where the `sharequeue` is that a shell finds."""
-    prompt: bool = False
-    """Whether Python's blocks are typed at its prompt, not saved in a file."""
     _shell: Shell | None = None
     _python: Interpreter | None = None
 
@@ -102,7 +100,7 @@ class Reader:
     @property
     def interpreter(self) -> Interpreter:
         """The interpreter of the page."""
-        self._python = self._python or Interpreter(self.folder, self._variables(), self.prompt)
+        self._python = self._python or Interpreter(self.folder, self._variables())
         return self._python
 
     def end(self) -> None:

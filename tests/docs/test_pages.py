@@ -28,6 +28,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import AcknowledgeType, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics
+from sharequeue.local.home import Home
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
 from tests import single
@@ -39,6 +40,7 @@ from tests.fixtures.stack import MakeTopic
 from tests.servers.command import command_server
 from tests.waiting import PATIENCE_S, running
 from tools.pages import PAGES, ROOT, RUN, SHOWN, Block, Reader, blocks
+from tools.typed import type_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -222,7 +224,9 @@ def test_roles_upgrade_and_backup(reader: Reader) -> None:
 
 def test_automation(reader: Reader) -> None:
     """The definitions without YAML load, also with a sensor for failed runs; so do those with it."""
-    assert reader.reads("docs/howto/automation.md")
+    (query,) = (each for each in blocks("docs/howto/automation.md") if each.language == "sql")
+    reader.run(query)
+    assert defined("docs/howto/automation.md")
     (shown,) = [each for each in blocks("docs/howto/automation.md") if each.language == "yaml"]
     group = share_group("orders", **yaml.safe_load(shown.text))
     assert group.automation.sensor.min_lag == 1000
@@ -446,11 +450,6 @@ def test_replay(
     assert found == {"january": 3, "2013-01-01": 2}
 
 
-def test_test_your_pipeline(reader: Reader) -> None:
-    """A handler alone, the queue without a broker, the whole stack in a folder."""
-    assert reader.reads("docs/howto/test-your-pipeline.md")
-
-
 @pytest.fixture
 def folder(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Give the folder in which the test's process works, and the files of its session of Spark are."""
@@ -462,6 +461,16 @@ def folder(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     files.setWorkingDirectory(hadoop.fs.Path(str(tmp_path)))
     yield tmp_path
     files.setWorkingDirectory(before)
+
+
+def test_test_your_pipeline(settings: Settings, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler alone, the queue without a broker, the whole stack in a folder."""
+    monkeypatch.setenv("SHAREQUEUE_JARS", str(settings.jars))
+    names: dict[str, Any] = {}
+    for block in blocks("docs/howto/test-your-pipeline.md"):
+        if block.language in RUN:
+            run_here(block, names, {})
+    assert Home.at(folder / "stack").ports_file.exists()
 
 
 def test_lease_and_pipeline(
@@ -520,15 +529,31 @@ def _figures(settings: Settings, group: str) -> list[SharePartitionStatus]:
         return State(database).figures.describe(group)
 
 
-def test_tutorial(service: str, settings: Settings, topics: Topics, tmp_path: Path, programs: Path) -> None:
+def test_tutorial(
+    service: str,
+    settings: Settings,
+    database: Database,
+    topics: Topics,
+    spark: SparkSession,
+    tmp_path: Path,
+    programs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Ten orders, two of them dead letters, put back and accepted: what the tutorial promises, it asserts itself. Its
-    Python blocks are typed at the prompt."""
+    Python blocks are typed line by line, as at the prompt."""
     assert service
     environment = {"SHAREQUEUE_HOME": str(settings.home), "SHAREQUEUE_JARS": str(settings.jars)}
-    with Database.open(settings) as database:
-        reader = Reader(tmp_path, environment, database, programs, prompt=True)
-        try:
-            assert reader.reads("docs/tutorial/first-queue.md")
-        finally:
-            for topic in ("parcels", "dlq.parcels"):
-                topics.delete(topic)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    page, names = "docs/tutorial/first-queue.md", {"__name__": "__main__"}
+    reader = Reader(tmp_path, environment, database, programs)
+    try:
+        for block in blocks(page):
+            if block.language == "python":
+                type_lines(block.text, str(block), names)
+            elif block.language in RUN:
+                reader.run(block)
+    finally:
+        reader.end()
+        for topic in ("parcels", "dlq.parcels"):
+            topics.delete(topic)
