@@ -33,7 +33,11 @@ OF_SPARK = f"-XX:SharedArchiveFile={ARCHIVES['spark']} {QUIET}"
 # driver's CPU cleared that room.
 FIRST_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 # A fifth of a driver's CPU went into making code for queries of a few records, and compiling it.
-INTERPRETED = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+# A page of Spark's UI, which nobody opens, would have a long form of each query.
+INTERPRETED = (
+    "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+    " -Dspark.sql.ui.explainMode=simple"
+)
 """Spark evaluates expressions itself, to the same results. The end-to-end runs and all deep tests have its generated
 code, as users do."""
 PATIENCE_SECONDS = 120
