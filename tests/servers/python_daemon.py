@@ -1,8 +1,8 @@
 """Spark's daemon of Python workers, which has imported once what every worker imports.
 
-Spark puts archives on the path of its workers, such as PySpark itself. Before each task a worker has Python
-forget what it knows of the path, and for an archive that is to read its directory again, once for each package of it:
-0.3 s of CPU time a task. Here PySpark comes from the folder in which it is installed.
+Spark puts archives on the path of its workers, such as PySpark itself. Before each task a worker has Python forget
+what it knows of the path, and for an archive that is to read its directory again, once for each package of it: 0.3 s
+of CPU time a task. Here PySpark comes from the folder in which it is installed.
 """
 
 from __future__ import annotations
