@@ -203,7 +203,7 @@ def test_real_dead_letters_pass_every_check(
         )
         results = run_checks()
     assert failed(results) == set()
-    assert len(results) == 18
+    assert len(results) == 19
     assert number(results[RECONCILED], "expected_records") == len(letters)
     assert number(results["value_as_source"], "not_compared_records") == 0
     folder = context_folder(ours.settings, ours.group) / "gx"
