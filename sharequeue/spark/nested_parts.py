@@ -1,17 +1,15 @@
-"""Look at the parts of a value of Spark: find types in a type, and build conditions on the parts of a column."""
+"""Find types in a type of Spark, and build conditions in SQL on the parts of a value."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import reduce
-from operator import or_
 
-from pyspark.sql import Column
-from pyspark.sql import functions as fn
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from sharequeue.spark.sql_texts import quoted
+
 Chosen = Callable[[DataType], bool]
-Condition = Callable[[Column, DataType], Column]
+Condition = Callable[[str, DataType], str]
 
 
 def parts_of(kind: DataType) -> Iterator[DataType]:
@@ -28,20 +26,25 @@ def parts_of(kind: DataType) -> Iterator[DataType]:
         yield from parts_of(each)
 
 
-def any_part(value: Column, kind: DataType, chosen: Chosen, condition: Condition) -> Column:
+def any_part(value: str, kind: DataType, chosen: Chosen, condition: Condition, depth: int = 0) -> str:
     """Return whether a value, or a part of it at any depth, is of a `chosen` type and meets the condition: true or
-    false, never null.
+    false, never null. Values and conditions are expressions in SQL; `depth` counts the functions around this one.
     """
     if not any(map(chosen, parts_of(kind))):
-        return fn.lit(False)
+        return "false"
     if chosen(kind):
-        return fn.coalesce(condition(value, kind), fn.lit(False))
+        return f"coalesce({condition(value, kind)}, false)"
     if isinstance(kind, ArrayType):
-        of_element = kind.elementType
-        found = fn.exists(value, lambda each: any_part(each, of_element, chosen, condition))
-        return fn.coalesce(found, fn.lit(False))
+        each = f"part_{depth}"
+        found = any_part(each, kind.elementType, chosen, condition, depth + 1)
+        return f"coalesce(exists({value}, {each} -> {found}), false)"
     if isinstance(kind, MapType):
-        keys = any_part(fn.map_keys(value), ArrayType(kind.keyType), chosen, condition)
-        return keys | any_part(fn.map_values(value), ArrayType(kind.valueType), chosen, condition)
+        keys = any_part(f"map_keys({value})", ArrayType(kind.keyType), chosen, condition, depth)
+        values = any_part(f"map_values({value})", ArrayType(kind.valueType), chosen, condition, depth)
+        return f"({keys} or {values})"
     assert isinstance(kind, StructType)  # noqa: S101 - no other type has parts
-    return reduce(or_, (any_part(value[each.name], each.dataType, chosen, condition) for each in kind.fields))
+    parts = (
+        any_part(f"{value}.{quoted(each.name)}", each.dataType, chosen, condition, depth)
+        for each in kind.fields
+    )
+    return f"({' or '.join(parts)})"

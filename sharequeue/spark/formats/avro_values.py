@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -23,10 +23,11 @@ from pyspark.sql.avro.functions import from_avro
 
 from sharequeue.domain.settings.jar_sets import fetch_command
 from sharequeue.spark.formats.avro_units import changed_unit
-from sharequeue.spark.formats.decoded_column import DECODED, decided, of_registry, shown
+from sharequeue.spark.formats.decoded_column import DECODED, after_registry, decided, of_registry, shown
 from sharequeue.spark.handler import HandlerError
 from sharequeue.spark.registry import Registry
 from sharequeue.spark.session import AVRO_LIMITS, SparkNotReady
+from sharequeue.spark.sql_texts import bytes_literal, quoted, text_literal
 
 MOST_IDS = 1_000
 """The most schema ids of one lease. More mean that the topic has other bytes, and each would be a request to the
@@ -35,6 +36,7 @@ registry.
 MOST_SAID = 300
 """The most characters of Spark's own error in a message."""
 _ID = "sharequeue_schema_id"
+_NOT_THE_READERS = ", or not of the reader's: "
 _END_BYTES = 16
 _END = {"type": "fixed", "name": "sharequeue_end", "size": _END_BYTES}
 """The type of the secret that follows the value."""
@@ -66,13 +68,13 @@ def avro(
         )
     _refuse_without_avro(records)
     _limit_lengths(records)
-    raw, end = fn.col(column), secrets.token_bytes(_END_BYTES)
+    raw, end = quoted(column), secrets.token_bytes(_END_BYTES)
     if registry is None:
         assert schema is not None  # noqa: S101 - see above
         text = _checked(records, schema, "the schema")
         _refuse_untyped(records, text, "the schema")
-        read = records.withColumn(DECODED, _from_avro(raw, text, text, end))
-        return _decided(read, column, fn.lit("the schema"), end)
+        read = records.withColumn(DECODED, _from_avro(fn.col(raw), text, text, end))
+        return _decided(read, column, "'the schema'", end)
     what = "the reader's schema"
     if schema is None:
         what = f"the latest schema of {subject}"
@@ -81,14 +83,12 @@ def avro(
         schema = _avro_of(latest, what)
     reader = _checked(records, schema, what)
     _refuse_untyped(records, reader, what)
-    schema_id = fn.conv(fn.hex(fn.substring(raw, 2, 4)), 16, 10).cast("long")
-    with_ids = records.withColumn(_ID, fn.when(of_registry(raw), schema_id))
+    schema_id = f"cast(conv(hex(substring({raw}, 2, 4)), 16, 10) as bigint)"
+    with_ids = records.withColumn(_ID, fn.expr(f"if({of_registry(raw)}, {schema_id}, null)"))
     # The first branch never applies: it gives the column its type if no schema can be used.
-    decoded = fn.when(fn.lit(False), _from_avro(raw, reader, reader, end))
-    problem = fn.when(
-        fn.col(_ID).isNull(),
-        fn.concat(fn.lit("not in the registry's format (a zero byte, four of a schema id): "), shown(raw)),
-    )
+    decoded = fn.when(fn.lit(False), _from_avro(fn.col(raw), reader, reader, end))
+    unframed = text_literal("not in the registry's format (a zero byte, four of a schema id): ")
+    problems = [f"when {_ID} is null then concat({unframed}, {shown(raw)})"]
     for each in _ids(with_ids):
         here, name = fn.col(_ID) == each, f"schema {each}"
         found = registry.schema(each)
@@ -100,22 +100,25 @@ def avro(
             writer = _checked(records, _avro_of(found, name), name)
             _refuse_other_units(writer, reader, name)
         except HandlerError as error:
-            problem = problem.when(here, fn.lit(str(error)))
+            problems.append(f"when {_ID} = {each} then {text_literal(str(error))}")
         else:
-            decoded = decoded.when(here, _from_avro(fn.substring(raw, 6, 2**31 - 1), writer, reader, end))
-    name_of = fn.concat(fn.lit("schema "), fn.col(_ID).cast("string"))
-    return _decided(with_ids.withColumn(DECODED, decoded), column, name_of, end, problem).drop(_ID)
+            decoded = decoded.when(here, _from_avro(fn.expr(after_registry(raw)), writer, reader, end))
+    name_of = f"concat('schema ', cast({_ID} as string))"
+    return _decided(with_ids.withColumn(DECODED, decoded), column, name_of, end, problems).drop(_ID)
 
 
 def _decided(
-    records: DataFrame, column: str, name: Column, end: bytes, problem: Column | None = None
+    records: DataFrame, column: str, name: str, end: bytes, problems: Sequence[str] = ()
 ) -> DataFrame:
-    found, shows = fn.col(DECODED)["end"], shown(fn.col(column))
-    undecoded = fn.concat(fn.lit("no Avro of "), name, fn.lit(", or not of the reader's: "), shows)
-    longer = fn.concat(fn.lit("longer than its value of "), name, fn.lit(": "), shows)
-    when = fn.when if problem is None else problem.when
-    error = when(found.isNull(), undecoded).when(found != fn.lit(end), longer)
-    return decided(records, column, fn.col(DECODED)["value"], error)
+    found, shows = f"{DECODED}.`end`", shown(quoted(column))
+    undecoded = f"concat('no Avro of ', {name}, {text_literal(_NOT_THE_READERS)}, {shows})"
+    longer = f"concat('longer than its value of ', {name}, ': ', {shows})"
+    cases = [
+        *problems,
+        f"when {found} is null then {undecoded}",
+        f"when {found} != {bytes_literal(end)} then {longer}",
+    ]
+    return decided(records, column, fn.col(DECODED)["value"], f"case {' '.join(cases)} end")
 
 
 def _ids(records: DataFrame) -> list[int]:

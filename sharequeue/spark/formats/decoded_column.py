@@ -1,7 +1,7 @@
 """Put a decoded value and its outcome into a record.
 
 The decoded value replaces the bytes; `outcome` and `error` are added. The form is the same for every format, so that
-a handler does not depend on the format.
+a handler does not depend on the format. Expressions are texts of SQL, `raw` is the quoted name of the bytes.
 """
 
 from __future__ import annotations
@@ -10,38 +10,53 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 
 from sharequeue.spark.handler import ACCEPT, REJECT
+from sharequeue.spark.sql_texts import quoted, text_literal
 
 DECODED = "sharequeue_decoded"
 """The column in which a format stores the decoded value, until `decided` moves it to its final column."""
+TEXT = "sharequeue_text"
+"""The column in which a format stores a text that it needs several times."""
 NOTHING = "no value"
+_ERROR = "sharequeue_error"
+_OURS = (DECODED, TEXT, _ERROR)
 
 
-def of_registry(raw: Column) -> Column:
+def of_registry(raw: str) -> str:
     """Return whether bytes begin like those of a registry's serializer: a zero byte, then four bytes of schema id."""
-    return (fn.length(raw) >= 5) & (fn.substring(raw, 1, 1) == fn.lit(b"\0"))
+    return f"(length({raw}) >= 5 and substring({raw}, 1, 1) = X'00')"
 
 
-def shown(raw: Column) -> Column:
+def after_registry(raw: str) -> str:
+    """Return the bytes that follow those of a registry's serializer."""
+    return f"substring({raw}, 6, {2**31 - 1})"
+
+
+def shown(raw: str) -> str:
     """Return the number of bytes and the first of them, for the error of a record."""
-    beginning = fn.when(fn.length(raw) == 0, fn.lit("")).otherwise(
-        fn.concat(fn.lit(", beginning with 0x"), fn.lower(fn.hex(fn.substring(raw, 1, 8))))
+    beginning = (
+        f"if(length({raw}) = 0, '', concat(', beginning with 0x', lower(hex(substring({raw}, 1, 8)))))"
     )
-    return fn.concat(fn.length(raw).cast("string"), fn.lit(" bytes"), beginning)
+    return f"concat(cast(length({raw}) as string), ' bytes', {beginning})"
 
 
-def decided(records: DataFrame, column: str, value: Column, error: Column) -> DataFrame:
+def decided(records: DataFrame, column: str, value: Column, error: str) -> DataFrame:
     """Replace `column` by `value`, or by null where `error` is not null, and add the outcome.
 
-    `records` has the format's result in `DECODED`, which is dropped. Null bytes are an error, too. If `records`
-    already has an outcome, because another column was decoded, an earlier failure is kept.
+    `records` has the format's result in `DECODED`, which is left out, with all columns in `_OURS`. Null bytes are an
+    error, too. If `records` already has an outcome, because another column was decoded, an earlier failure is kept.
     """
-    error = fn.when(fn.col(column).isNull(), fn.lit(NOTHING)).otherwise(error)
+    error = f"if({quoted(column)} is null, '{NOTHING}', {error})"
     if column != "value":
-        error = fn.concat(fn.lit(f"{column}: "), error)
-    outcome = fn.when(error.isNotNull(), fn.lit(REJECT)).otherwise(fn.lit(ACCEPT))
-    if "error" in records.columns:
-        error = fn.coalesce(fn.col("error"), error)
-    if "outcome" in records.columns:
-        outcome = fn.when(fn.col("outcome") != ACCEPT, fn.col("outcome")).otherwise(outcome)
-    failed = records.withColumns({"outcome": outcome, "error": error})
-    return failed.withColumn(column, fn.when(fn.col("error").isNull(), value)).drop(DECODED)
+        error = f"concat({text_literal(f'{column}: ')}, {error})"
+    # A column of its own: the expression is long, and both results need it.
+    read = records.withColumn(_ERROR, fn.expr(error))
+    there = [name for name in records.schema.names if name not in _OURS]
+    made = {"outcome": f"if({_ERROR} is not null, '{REJECT}', '{ACCEPT}')", "error": _ERROR}
+    if "error" in there:
+        made["error"] = f"coalesce(error, {_ERROR})"
+    if "outcome" in there:
+        made["outcome"] = f"if(outcome != '{ACCEPT}', outcome, {made['outcome']})"
+    columns: dict[str, Column | str] = {name: quoted(name) for name in there}
+    columns |= {name: fn.expr(each).alias(name) for name, each in made.items()}
+    columns[column] = fn.when(fn.expr(f"{made['error']} is null"), value).alias(column)
+    return read.select(*columns.values())

@@ -7,15 +7,18 @@ A decimal is the one type whose parser may work without bound: `1e100000000` has
 digits. So a value that would be read as a decimal is refused before it is parsed if its exponent has four digits or
 if it is longer than a number may be. Spark's parser itself limits the length of numbers and the depth of nesting
 (1,000 each).
+
+All of it is SQL in texts: as Column objects, the expressions for 19 fields are 4,700 calls to the JVM, in each trial
+and each round.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import (
     ArrayType,
@@ -29,8 +32,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from sharequeue.spark.formats.decoded_column import DECODED, decided, of_registry, shown
+from sharequeue.spark.formats.decoded_column import DECODED, TEXT, after_registry, decided, of_registry, shown
 from sharequeue.spark.nested_parts import any_part, parts_of
+from sharequeue.spark.sql_texts import quoted, text_literal
 
 _MALFORMED = "sharequeue_malformed"
 _END = "sharequeue_end"
@@ -49,13 +53,17 @@ _SUSPECT = rf"[eE][-+,]*[0-9][0-9,]{{3}}|\\u00|[-+0-9.,]{{{MOST_DIGITS}}}"
 _LONG_NUMBER = rf"[:\[,]\s*-?[0-9]+(?:\.[0-9]+)?{_LONG_EXPONENT}[0-9]*\s*[,}}\]]"
 
 
+_AN_OBJECT = r"\A\s*\{"
 _ONE_BRACE = r"\A[^}]*\}\s*\z"
 """An object without objects inside it, and without braces in its texts: it ends where the text ends."""
+_BLANK = r"\A\s*\z"
+_TWO_BACKSLASHES = r"\\\\"
 _HIGH, _LOW = r"\\u[dD][89aAbB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _LONE = f"{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
 _HUGE = "[0-9][eE][+]?[0-9]{3}|[0-9]{309}"
 _AS_SPARK_WRITES = r"\A-?[0-9]+\.[0-9]+(E-?[0-9]+)?\z"
 _DIGITS_OF_A_DOUBLE = 17
+_TOO_LONG = f"a number with an exponent of four digits, or more than {MOST_DIGITS:,} characters"
 _LOST_DIGITS = "a number with more digits than Spark keeps in a string: read it as a decimal"
 _AS_SPARK_WRITES_HUGE = ('"Infinity"', '"-Infinity"')
 
@@ -70,45 +78,56 @@ def json(records: DataFrame, schema: str | StructType, *, column: str = "value")
     the serializer of a schema registry puts before JSON are skipped: JSON never begins with a zero byte.
     """
     wanted: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    raw = fn.col(column)
-    text = fn.when(of_registry(raw), fn.substring(raw, 6, 2**31 - 1)).otherwise(raw).cast("string")
-    found, refused = fn.col(DECODED), _without_bound(text, wanted)
-    value = found.dropFields(_MALFORMED)
-    whole = (
-        (found.isNotNull() & found[_MALFORMED].isNull())
-        & (text.rlike(r"\A\s*\{") & fn.is_valid_utf8(text) & ~_has_lone_surrogate(text))
-        & (text.rlike(_ONE_BRACE) | _is_one_value(text, StructType([StructField(_END, StringType())])))
-    )
-    error = fn.when(~fn.coalesce(whole, fn.lit(False)), _reason(raw, text, value, wanted)).when(
-        _is_infinite(value, wanted, text), fn.lit("a number that is too large for its type")
-    )
-    error = error.when(_has_lost_digits(value, wanted, text), fn.lit(_LOST_DIGITS))
-    parsed = _parsed(text, wanted)
+    raw = quoted(column)
+    text = f"cast(if({of_registry(raw)}, {after_registry(raw)}, {raw}) as string)"
+    parsed, refused = _parsed(TEXT, wanted), _without_bound(TEXT, wanted)
+    cases = [
+        (f"not coalesce({_is_whole(TEXT)}, false)", _reason(raw, TEXT, wanted)),
+        (_is_infinite(DECODED, wanted, TEXT), "'a number that is too large for its type'"),
+        (_has_lost_digits(DECODED, wanted, TEXT), f"'{_LOST_DIGITS}'"),
+    ]
     if refused is not None:
-        parsed = fn.when(~refused, parsed)
-        too_long = fn.lit(
-            f"a number with an exponent of four digits, or more than {MOST_DIGITS:,} characters"
-        )
-        error = fn.when(found.isNull() & refused, too_long).otherwise(error)
-    return decided(records.withColumn(DECODED, parsed), column, value, error)
+        parsed = f"if(not {refused}, {parsed}, null)"
+        cases.insert(0, (f"{DECODED} is null and {refused}", f"'{_TOO_LONG}'"))
+    read = records.withColumn(TEXT, fn.expr(text)).withColumn(DECODED, fn.expr(parsed))
+    return decided(read, column, fn.col(DECODED).dropFields(_MALFORMED), _case(cases))
 
 
-def _without_bound(text: Column, wanted: StructType) -> Column | None:
+def _case(cases: Iterable[tuple[str, str]], otherwise: str = "null") -> str:
+    """Return the value of the first condition that holds."""
+    return f"case {' '.join(f'when {holds} then {value}' for holds, value in cases)} else {otherwise} end"
+
+
+def _matches(text: str, pattern: str) -> str:
+    return f"({text} rlike {text_literal(pattern)})"
+
+
+def _is_whole(text: str) -> str:
+    """Return whether a text is one object and nothing else, and the object was read."""
+    is_one = _is_one_value(text, StructType([StructField(_END, StringType())]))
+    return (
+        f"({DECODED} is not null and {DECODED}.{_MALFORMED} is null"
+        f" and {_matches(text, _AN_OBJECT)} and is_valid_utf8({text}) and not {_has_lone_surrogate(text)}"
+        f" and ({_matches(text, _ONE_BRACE)} or {is_one}))"
+    )
+
+
+def _without_bound(text: str, wanted: StructType) -> str | None:
     """Return whether a text has a decimal that cannot be parsed in a bounded time; None if no part is a decimal."""
     if not any(isinstance(each, DecimalType) for each in parts_of(wanted)):
         return None
 
-    def too_long(part: Column, _: DataType) -> Column:
-        plain = fn.replace(part, fn.lit(","), fn.lit(""))
-        return (fn.length(part) > MOST_DIGITS) | plain.rlike(_LONG_EXPONENT)
+    def too_long(part: str, _: DataType) -> str:
+        plain = f"replace({part}, ',', '')"
+        return f"(length({part}) > {MOST_DIGITS} or {_matches(plain, _LONG_EXPONENT)})"
 
     as_texts: Any = _as_texts(wanted)
     in_quotes = any_part(
         _parsed(text, as_texts), wanted, lambda kind: isinstance(kind, DecimalType), too_long
     )
     # A condition, so that no other text is parsed twice.
-    long = fn.when(text.rlike(_SUSPECT), text.rlike(_LONG_NUMBER) | in_quotes)
-    return fn.coalesce(long, fn.lit(False))
+    long = f"if({_matches(text, _SUSPECT)}, {_matches(text, _LONG_NUMBER)} or {in_quotes}, null)"
+    return f"coalesce({long}, false)"
 
 
 def _as_texts(kind: DataType) -> DataType:
@@ -126,81 +145,87 @@ def _as_texts(kind: DataType) -> DataType:
     return kind
 
 
-def _parsed(text: Column, kind: StructType) -> Column:
+def _from_json(text: str, schema: str) -> str:
+    options = ", ".join(f"'{name}', '{value}'" for name, value in _OPTIONS.items())
+    return f"from_json({text}, {text_literal(schema)}, map({options}))"
+
+
+def _parsed(text: str, kind: StructType) -> str:
     """Return the object at the beginning of a text, and `_MALFORMED`, which is null if it could be read."""
-    return fn.from_json(text, StructType([*kind.fields, StructField(_MALFORMED, StringType())]), _OPTIONS)
+    return _from_json(text, StructType([*kind.fields, StructField(_MALFORMED, StringType())]).json())
 
 
-def _is_one_value(text: Column, kind: DataType) -> Column:
+def _is_one_value(text: str, kind: DataType) -> str:
     """Return whether a text is one JSON value and nothing else: of any kind if it is read as a text, otherwise an
     object.
     """
     secret = secrets.token_hex(16)
     end = f'{{"{_END}":"{secret}"}}'
-    both = fn.from_json(fn.concat(fn.lit("["), text, fn.lit(f",{end}]")), ArrayType(kind), _OPTIONS)
-    last = fn.get(both, fn.lit(1))
-    ends = last == end if isinstance(kind, StringType) else last[_END] == secret
-    return fn.coalesce((fn.size(both) == 2) & ends, fn.lit(False))
+    both = _from_json(f"concat('[', {text}, ',{end}]')", ArrayType(kind).json())
+    last = f"get({both}, 1)"
+    ends = f"{last} = '{end}'" if isinstance(kind, StringType) else f"{last}.{_END} = '{secret}'"
+    return f"coalesce(size({both}) = 2 and {ends}, false)"
 
 
-def _has_lone_surrogate(text: Column) -> Column:
+def _has_lone_surrogate(text: str) -> str:
     """Return whether a text in a text is not Unicode. Spark would read a question mark."""
-    without_backslashes = fn.regexp_replace(text, r"\\\\", "")
-    return text.rlike(f"{_HIGH}|{_LOW}") & without_backslashes.rlike(_LONE)
+    without_backslashes = f"regexp_replace({text}, {text_literal(_TWO_BACKSLASHES)}, '')"
+    return f"({_matches(text, f'{_HIGH}|{_LOW}')} and {_matches(without_backslashes, _LONE)})"
 
 
-def _is_infinite(value: Column, wanted: StructType, text: Column) -> Column:
+def _is_infinite(value: str, wanted: StructType, text: str) -> str:
     """Return whether a number was too large for its type, or for the text that Spark makes of a number."""
 
-    def special(part: Column, kind: DataType) -> Column:
+    def special(part: str, kind: DataType) -> str:
         if isinstance(kind, StringType):
-            return part.isin(*_AS_SPARK_WRITES_HUGE) & text.rlike(_HUGE)
-        return fn.abs(part) == float("inf")
+            huge = ", ".join(f"'{each}'" for each in _AS_SPARK_WRITES_HUGE)
+            return f"({part} in ({huge}) and {_matches(text, _HUGE)})"
+        return f"abs({part}) = double('Infinity')"
 
     kinds = (DoubleType, FloatType, StringType)
     return any_part(value, wanted, lambda kind: isinstance(kind, kinds), special)
 
 
-def _has_lost_digits(value: Column, wanted: StructType, text: Column) -> Column:
+def _has_lost_digits(value: str, wanted: StructType, text: str) -> str:
     """Return whether a number was read as a text with other digits: Spark writes one with a fraction as a double."""
 
-    def lost(part: Column, _: DataType) -> Column:
-        return (fn.length(part) >= _DIGITS_OF_A_DOUBLE) & part.rlike(_AS_SPARK_WRITES) & ~text.contains(part)
+    def lost(part: str, _: DataType) -> str:
+        is_number = _matches(part, _AS_SPARK_WRITES)
+        return f"(length({part}) >= {_DIGITS_OF_A_DOUBLE} and {is_number} and not contains({text}, {part}))"
 
     return any_part(value, wanted, lambda kind: isinstance(kind, StringType), lost)
 
 
-def _reason(raw: Column, text: Column, value: Column, wanted: StructType) -> Column:
+def _reason(raw: str, text: str, wanted: StructType) -> str:
     """Return why a text is not an object of the schema. Spark parses such a text twice more, and no other.
 
     Spark gives null for a field that does not fit. It does not tell which part of a field.
     """
-    fields = fn.from_json(text, "map<string, string>", _OPTIONS)
+    fields = _from_json(text, "map<string, string>")
 
-    def named(chosen: Callable[[StructField], bool | Column]) -> Column:
-        return fn.concat_ws(
-            ", ",
-            *(
-                fn.when(
-                    fields[field.name].isNotNull() & chosen(field),
-                    fn.lit(f"{field.name} ({field.dataType.typeName()})"),
-                )
-                for field in wanted.fields
-            ),
-        )
+    def named(chosen: Iterable[tuple[StructField, str]]) -> str:
+        """Return the names of the fields that the text has, if their condition holds."""
+        names = ["', '"]
+        for field, condition in chosen:
+            name = text_literal(f"{field.name} ({field.dataType.typeName()})")
+            names.append(_case([(f"{fields}[{text_literal(field.name)}] is not null and {condition}", name)]))
+        return f"concat_ws({', '.join(names)})"
 
-    unfit = named(lambda field: value[field.name].isNull())
-    with_parts = named(lambda field: isinstance(field.dataType, (StructType, ArrayType, MapType)))
-    return (
-        fn.when(text.rlike(r"\A\s*\z"), fn.lit("empty: expected a JSON object"))
-        .when(~fn.is_valid_utf8(text), fn.concat(fn.lit("not UTF-8: "), shown(raw)))
-        .when(~_is_one_value(text, StringType()), fn.concat(fn.lit("not JSON: "), shown(raw)))
-        .when(_has_lone_surrogate(text), fn.lit("not Unicode: half of a surrogate pair"))
-        .when(~text.rlike(r"\A\s*\{"), fn.lit("JSON, but not an object"))
-        .when(unfit != "", fn.concat(fn.lit("a field of another type than the schema's: "), unfit))
-        .otherwise(
-            fn.concat(
-                fn.lit("a part of another type than the schema's, in one of these fields: "), with_parts
-            )
-        )
+    unfit = named((each, f"{DECODED}.{quoted(each.name)} is null") for each in wanted.fields)
+    of_parts = (StructType, ArrayType, MapType)
+    with_parts = named((each, "true") for each in wanted.fields if isinstance(each.dataType, of_parts))
+    of_other, of_part = (
+        f"a {what} of another type than the schema's{where}: "
+        for what, where in (("field", ""), ("part", ", in one of these fields"))
+    )
+    return _case(
+        [
+            (_matches(text, _BLANK), "'empty: expected a JSON object'"),
+            (f"not is_valid_utf8({text})", f"concat('not UTF-8: ', {shown(raw)})"),
+            (f"not {_is_one_value(text, StringType())}", f"concat('not JSON: ', {shown(raw)})"),
+            (_has_lone_surrogate(text), "'not Unicode: half of a surrogate pair'"),
+            (f"not {_matches(text, _AN_OBJECT)}", "'JSON, but not an object'"),
+        ],
+        otherwise=f"coalesce(concat({text_literal(of_other)}, nullif({unfit}, '')), "
+        f"concat({text_literal(of_part)}, {with_parts}))",
     )

@@ -16,6 +16,7 @@ from pyspark.sql import functions as fn
 from sharequeue.spark.handler import ACCEPT, REJECT
 from sharequeue.spark.output.parquet import nullable, wider
 from sharequeue.spark.sinks.interface import NEVER, OPTIONAL, SinkRefused
+from sharequeue.spark.sql_texts import quoted
 
 _ROW, _FAULT = "sharequeue_row", "sharequeue_fault"
 _LENGTHS = "__CHAR_VARCHAR_TYPE_STRING"
@@ -144,11 +145,6 @@ def folder_limits(name: str, kind: types.DataType, escaped: str) -> list[Limit]:
         return []
     most = _FOLDER_BYTES - len(f"{name}=".encode())
     return [(f"octet_length({escaped}) > {most}", f"{name} is too long for the name of a partition's folder")]
-
-
-def quoted(name: str) -> str:
-    """Return a name quoted for SQL."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _key(name: str, there: Shape) -> str:

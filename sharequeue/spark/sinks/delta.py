@@ -27,9 +27,10 @@ from sharequeue.domain.settings.addresses import is_uri
 from sharequeue.domain.settings.jar_sets import fetch_command
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.session import EXTENSIONS
-from sharequeue.spark.sinks.columns import Limit, Shape, folder_limits, quoted
+from sharequeue.spark.sinks.columns import Limit, Shape, folder_limits
 from sharequeue.spark.sinks.interface import OpenSink, Sink, SinkContext, SinkRefused, Stored
 from sharequeue.spark.sinks.transfers import Rows, Step, opened
+from sharequeue.spark.sql_texts import quoted
 
 _READS_CHECKPOINTS = (4, 3)
 """The first Delta that reads checkpoints with every Spark of its series; an older one calls a constructor that Spark
@@ -151,8 +152,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _detail(spark: SparkSession, table: str) -> Row:
-    quoted = table.replace("`", "``")
-    name = f"delta.`{quoted}`" if "/" in table else table
+    name = f"delta.{quoted(table)}" if "/" in table else table
     try:
         [detail] = spark.sql(f"describe detail {name}").collect()
     except AnalysisException as error:

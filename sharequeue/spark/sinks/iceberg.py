@@ -21,9 +21,10 @@ from sharequeue.domain.errors import first_line
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.settings.jar_sets import fetch_command
 from sharequeue.spark.output.folders import SinkNames
-from sharequeue.spark.sinks.columns import Shape, folder_limits, quoted
+from sharequeue.spark.sinks.columns import Shape, folder_limits
 from sharequeue.spark.sinks.interface import OpenSink, Sink, SinkContext, SinkRefused, Stored
 from sharequeue.spark.sinks.transfers import Rows, Step, opened
+from sharequeue.spark.sql_texts import quoted
 
 _WAP = "write.wap.enabled"
 _WAP_ID = "wap.id"

@@ -192,6 +192,36 @@ def test_a_number_with_a_huge_exponent_is_refused_before_it_is_parsed(spark: Spa
         assert len(rows_of(json(records_of(spark, *values), f"a {kind}"))) == len(values)
 
 
+def test_a_wide_schema_costs_no_more_calls_to_the_jvm_than_a_narrow_one(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver builds one expression, whatever it has to check; a name of a field may have any character."""
+    client, records = spark.sparkContext._gateway._gateway_client, records_of(spark, b"{}")  # type: ignore[union-attr]
+    send, sent = client.send_command, list[str]()
+
+    def counted(command: str, *rest: Any, **more: Any) -> Any:
+        sent.append(command)
+        return send(command, *rest, **more)
+
+    def calls(schema: str) -> int:
+        with monkeypatch.context() as counting:
+            counting.setattr(client, "send_command", counted)
+            sent.clear()
+            json(records, schema)
+        # Objects that Python has dropped are released at any time.
+        return sum(not command.startswith("m\nd\n") for command in sent)
+
+    assert calls("s string") == calls(
+        ", ".join(f"s{at} string, d{at} decimal(9), m{at} map<string, float>" for at in range(9))
+    )
+    (row,) = rows_of(
+        json(
+            records_of(spark, b'{"it\'s": 1, "a\\\\b": "${x}", "`": {}}'), "`it's` int, `a\\b` int, ```` int"
+        )
+    )
+    assert row["error"] == "a field of another type than the schema's: a\\b (integer), ` (integer)"
+
+
 def test_a_time_is_cut_to_microseconds(spark: SparkSession) -> None:
     """As text, before 1970 too; as a `string` it stays. A number is seconds."""
     fine, old = "2024-01-01T00:00:00.123456789Z", "1969-12-31T23:59:59.999999999Z"

@@ -20,7 +20,6 @@ from sharequeue.deadletters.outbox import TRANSACTION_BYTES
 from sharequeue.domain.errors import first_line
 from sharequeue.kafka.headers import Header
 from sharequeue.spark.handler import ACCEPT
-from sharequeue.spark.sinks.columns import quoted
 from sharequeue.spark.sinks.interface import NEVER, OPTIONAL, SinkRefused
 from sharequeue.spark.sinks.kafka.schemas import refuse_unfit
 from sharequeue.spark.sinks.kafka.serializing import (
@@ -28,6 +27,7 @@ from sharequeue.spark.sinks.kafka.serializing import (
     RecordSchema,
     RowSerializer,
 )
+from sharequeue.spark.sql_texts import quoted
 
 RECORD = "sharequeue_record"
 """The column that has the record of an accepted row."""

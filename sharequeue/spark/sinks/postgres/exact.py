@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from psycopg2 import sql
-from pyspark.sql import Column, types
-from pyspark.sql import functions as fn
+from pyspark.sql import types
 
 from sharequeue.spark.nested_parts import any_part, parts_of
 from sharequeue.spark.sinks.postgres.copy import ATTEMPT, OFFSET
@@ -88,8 +87,8 @@ class Witness:
     """The condition under which the column does not have the value, on `{column}` and `{witness}`."""
     reason: str
     """With `{column}` and `{witness}`, as an expression."""
-    value: Callable[[Column], Column] = lambda column: column
-    """The value that is copied into it, as an expression of the column."""
+    value: Callable[[str], str] = str
+    """The value that is copied into it, as an expression in Spark's SQL of the column's quoted name."""
 
     def of(self, text: str) -> sql.Composable:
         """Return an expression with the names of both columns."""
@@ -124,11 +123,11 @@ def witness(
     return Witness(column, name, unlimited, _DIFFERENT, _BOTH) if unlimited else None
 
 
-def _finite(value: Column, kind: types.DataType) -> Column:
-    def special(part: Column, _: types.DataType) -> Column:
-        return fn.isnan(part) | (fn.abs(part) == float("inf"))
+def _finite(value: str, kind: types.DataType) -> str:
+    def special(part: str, _: types.DataType) -> str:
+        return f"(isnan({part}) or abs({part}) = double('Infinity'))"
 
-    return ~any_part(value, kind, lambda part: isinstance(part, _FLOATS), special)
+    return "not " + any_part(value, kind, lambda part: isinstance(part, _FLOATS), special)
 
 
 def changed_rows(

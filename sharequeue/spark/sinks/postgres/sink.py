@@ -84,6 +84,7 @@ from sharequeue.spark.sinks.postgres.tables import (
     staging_tables,
     with_password,
 )
+from sharequeue.spark.sql_texts import quoted
 from sharequeue.state import State
 
 _log = logging.getLogger(__name__)
@@ -537,11 +538,10 @@ def as_texts(rows: DataFrame, columns: Sequence[str], witnesses: Sequence[Witnes
     witnesses follow.
     """
 
-    def given(name: str) -> Column:
-        return fn.col("`" + name.replace("`", "``") + "`")
+    schema = rows.schema
 
     def text(name: str) -> Column:
-        kind, column = rows.schema[name].dataType, given(name)
+        kind, column = schema[name].dataType, fn.col(quoted(name))
         if isinstance(kind, types.BinaryType):
             return fn.concat(fn.lit("\\x"), fn.hex(column)).alias(name)
         if isinstance(kind, NESTED):
@@ -551,8 +551,8 @@ def as_texts(rows: DataFrame, columns: Sequence[str], witnesses: Sequence[Witnes
         return column
 
     def beside(each: Witness) -> Column:
-        of_json = isinstance(rows.schema[each.column].dataType, NESTED)
-        return (each.value(given(each.column)) if of_json else text(each.column)).alias(each.name)
+        of_json = isinstance(schema[each.column].dataType, NESTED)
+        return (fn.expr(each.value(quoted(each.column))) if of_json else text(each.column)).alias(each.name)
 
     return rows.select(
         fn.col("lease_id").alias(LEASE),
