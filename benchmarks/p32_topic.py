@@ -153,7 +153,7 @@ class Sinks:
 @case("P32", "ratio ≥ 0.6 of Spark's sink, which may write a record twice", records=200_000, rounds=1)
 def results_in_a_topic(records: int = 2_000_000, rounds: int = 3) -> Iterator[Table]:
     """Compare flights into a topic, exactly once, with Spark's sink."""
-    ours, plain = "leased, KafkaTopic, exactly once", "connector, Spark's sink, at least once"
+    ours, plain = "KafkaTopic, exactly once", "Spark's sink, at least once"
     with stack() as settings:
         produce(settings, limit=records)
         with jobs(settings) as job:
