@@ -19,7 +19,9 @@ cross join lateral (
     select greatest(0, least(
         sharequeue_internal.read_end(sp, g) - sp.speo,
         g.max_record_locks - (sp.speo - case when sp.advance_due then least(coalesce(s.oldest_offset, sp.speo), sp.speo)
-            else sp.spso end - s.waiting))) as fresh
+            else sp.spso end - s.waiting
+            -- Under order by key, finished records do not count.
+            - case when g.ordered and not sp.advance_due then sp.delivery_complete_count else 0 end))) as fresh
 ) as f
 cross join lateral (
     select coalesce(sum(sharequeue.records(sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets))), 0)::bigint

@@ -10,10 +10,12 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.record_bytes import key_hash
 from sharequeue.domain.values import AcknowledgeType, Lease, LogSeen, SharePartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.reports.waiting_work import work_of
 from sharequeue.state import State
+from sharequeue.state.calls import LeaseAcknowledgement
 from sharequeue.state.rows import Redelivery
 from tests import single
 from tests.conformance.reasons import NOT_LIVE_FUNCTION
@@ -194,6 +196,19 @@ def test_a_head_that_waits_is_the_reason_of_a_full_window(state: State, at: Shar
     assert "full (100 records) behind offset 0: waits for a later time, until " in status.obstacle
     pass_time(state.database, 301)
     assert why(state) == (None, None, False)
+
+
+def test_a_key_that_waits_fills_no_window(state: State, at: SharePartition) -> None:
+    """Under order by key, finished records behind a key that waits do not count: others are there for a run."""
+    alter_group_configs(
+        state.database, "g", {"sharequeue.order": "key", "share.partition.max.record.locks": 300}
+    )
+    lease, head = take(state, at, 300), OffsetSet.of((0, 1))
+    alter_group_configs(state.database, "g", {"share.partition.max.record.locks": 100})
+    outcomes, soon = {ACCEPT: lease.offsets - head, RELEASE: head}, state.now() + timedelta(minutes=5)
+    state.acknowledge([LeaseAcknowledgement(lease, outcomes, not_before=soon, keys={key_hash(b"k"): head})])
+    assert why(state) == (None, None, False)
+    assert take(state, at, REST).offsets == OffsetSet.of((300, 400))
 
 
 def test_dead_letters_are_the_reason(state: State, at: SharePartition) -> None:
