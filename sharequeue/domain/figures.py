@@ -297,7 +297,9 @@ class SharePartitionStatus:
         title="wait for a later time",
         command="WAITING",
     )
-    held_records: int = figure(_HELD, title="held records", command="HELD", listed=True, http="held_records")
+    held_records: int = figure(
+        _HELD, title="held records", command="HELD", wide=True, listed=True, http="held_records"
+    )
     open_keys: int = figure(_OPEN_KEYS, "keys", "open keys", "OPEN-KEYS", wide=True, http="open_keys")
     letter_keys: int = figure(
         _LETTER_KEYS,
