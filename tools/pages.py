@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sharequeue.database import Database
 from tools.typed import Interpreter, Shell
@@ -38,6 +39,10 @@ class Block:
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
+
+    def execute(self, names: dict[str, Any]) -> None:
+        """Run the block, which is Python, in this process with these names."""
+        exec(compile(self.text, str(self), "exec"), names)  # noqa: S102 - our own page
 
 
 def blocks(page: str) -> Iterator[Block]:
@@ -84,6 +89,17 @@ class Reader:
         finally:
             self.end()
         return done
+
+    def reads_here(self, page: str) -> str:
+        """Run the blocks of a page, those of Python in this process; return what the others printed."""
+        names: dict[str, Any] = {}
+        shown = ""
+        for block in blocks(page):
+            if block.language == "python":
+                block.execute(names)
+            elif block.language in RUN:
+                shown += self.run(block)
+        return shown
 
     def run(self, block: Block) -> str:
         """Run one block as it stands, after the earlier ones; return what it prints."""

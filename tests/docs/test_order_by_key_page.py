@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,7 +12,7 @@ from sharequeue.database import Database
 from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
 from tests.servers.command import command_server
-from tools.pages import RUN, Reader, blocks
+from tools.pages import Reader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,13 +46,7 @@ def test_the_page_runs(
     assert spark
     monkeypatch.setenv("SHAREQUEUE_HOME", str(settings.home))
     monkeypatch.chdir(reader.folder)
-    names: dict[str, Any] = {}
-    shown = ""
-    for block in blocks(PAGE):
-        if block.language == "python":
-            exec(compile(block.text, str(block), "exec"), names)  # noqa: S102 - our own page
-        elif block.language in RUN:
-            shown += reader.run(block)
+    shown = reader.reads_here(PAGE)
     printed = capsys.readouterr().out
     assert "5 accepted, 1 released, 2 to go" in printed
     assert "2 accepted, 0 to go" in printed
