@@ -127,12 +127,25 @@ def test_nothing_is_sent_without_a_marker(settings: Settings, group: str, make_t
     assert lost.values() == []
 
 
-def test_nothing_is_sent_to_another_topic_of_the_same_name(sent: Sent, make_topic: MakeTopic) -> None:
+def test_nothing_is_sent_to_a_topic_that_was_created_again(sent: Sent) -> None:
     """The marker is of the topic that was deleted."""
     assert sent.send(7, 0)[1] is None
-    sent.target = make_topic(1)
+    with Topics(sent.settings) as topics:
+        topics.delete(sent.target)
+        topics.create(sent.target, 1)
     assert sent.send(8, RECORDS) == (0, RECREATED)
     assert sent.values() == []
+
+
+def test_a_sink_may_change_its_topic(sent: Sent, forked: Send, make_topic: MakeTopic) -> None:
+    """Also in the middle of a transfer: the old topic keeps what it has, and the rest goes to the new one."""
+    assert sent.killed(forked, 7, 0, "begun", 3) == -signal.SIGKILL
+    there = sent.values(settled=False)
+    old, sent.target = sent.target, make_topic(1)
+    assert sent.send(7, 0)[1] is None
+    assert sent.send(8, RECORDS)[1] is None
+    assert sent.values() == rows_of(range(len(there) // ROWS, 2 * RECORDS))
+    assert [each.value for each in results_in(sent.settings, old)] == there
 
 
 def test_a_task_may_have_the_rows_of_several_source_partitions(sent: Sent, make_topic: MakeTopic) -> None:

@@ -12,6 +12,9 @@ the batch may be sent:
   metadata if the batch is to be sent. The sink commits a first marker before it acknowledges the first rows of a
   source partition.
 
+If the sink had a topic of another name before, the marker counts as well: that topic has what was sent to it, and
+what is missing goes to the new one.
+
 An error is a row of the report, not an exception: other tasks go on.
 """
 
@@ -268,7 +271,7 @@ def problem_of(found: Marker | None, target: str, target_id: str, number: int) -
     if found is None:
         return LOST
     # An offset without our metadata was set by an operator, who has decided that the batch is sent.
-    if found.batch and (found.topic, found.topic_id) != (target, target_id):
+    if found.batch and found.topic == target and found.topic_id != target_id:
         return RECREATED
     return OVERTAKEN if found.sequence > number else None
 
