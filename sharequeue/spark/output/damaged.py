@@ -68,7 +68,7 @@ def reads_what_counts(folders: Sequence[str]) -> Iterator[None]:
         if not is_damage(error, folders):
             raise
         text = whole_text(error)
-        raise _lost(
+        raise lost(
             [folder for folder in folders if _named(folder, text)], first_line(error)[:MOST_SAID]
         ) from error
 
@@ -77,10 +77,11 @@ def refuse_emptied(folders: Sequence[str], files: Sequence[str]) -> None:
     """Raise OutputDamaged for folders that count but contain none of these files, which are URIs."""
     there = {tuple(unquote(file).split("/")[-3:-1]) for file in files}
     if gone := [folder for folder in folders if tuple(folder.split("/")[-2:]) not in there]:
-        raise _lost(gone, "there is no file in it")
+        raise lost(gone, "there is no file in it")
 
 
-def _lost(folders: Sequence[str], reason: str) -> OutputDamaged:
+def lost(folders: Sequence[str], reason: str) -> OutputDamaged:
+    """Return the error for folders that count, and of which files are missing."""
     return OutputDamaged(
         f"files that count are missing or cannot be read: {named_folders(folders)}. Somebody has removed or changed "
         "them. Nothing else was changed. Restore the folder from a backup, or create its rows again with a replay "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import types as sql
 
 from sharequeue.spark.handler import PipelineError
@@ -29,11 +29,18 @@ class ColumnChanged(PipelineError):
 def read_parquet(
     spark: SparkSession, paths: Sequence[str], schema: sql.StructType | str | None = None
 ) -> DataFrame:
-    """Return the rows with all columns that any of these folders has, or those of `schema`. Raises ColumnChanged."""
+    """Return the rows with all columns that any of these folders has, or those of `schema`. Raises ColumnChanged.
+
+    A file that is missing or cannot be read is an error, also where the session skips such files.
+    """
     if schema is None:
         shapes = _shapes(spark, paths)
         schema = shapes[0] if len(shapes) == 1 else together(shapes)
-    return spark.read.schema(schema).parquet(*map(literal, paths))
+    return _reader(spark).schema(schema).parquet(*map(literal, paths))
+
+
+def _reader(spark: SparkSession) -> DataFrameReader:
+    return spark.read.options(ignoreMissingFiles="false", ignoreCorruptFiles="false")
 
 
 def _shapes(spark: SparkSession, paths: Sequence[str]) -> list[sql.StructType]:
@@ -41,7 +48,7 @@ def _shapes(spark: SparkSession, paths: Sequence[str]) -> list[sql.StructType]:
     found by bisection.
     """
     try:
-        return [spark.read.option("mergeSchema", "true").parquet(*map(literal, paths)).schema]
+        return [_reader(spark).option("mergeSchema", "true").parquet(*map(literal, paths)).schema]
     except Exception as error:
         if "CANNOT_MERGE" not in str(error) or len(paths) == 1:
             raise

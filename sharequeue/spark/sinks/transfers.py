@@ -6,8 +6,9 @@ durable, and marks them for the target (`PENDING` in the manifest). A process th
 point, before the target changes. Then the files of all such leases are written to the target, a transfer:
 
 1. `begin_transfer` stores in Postgres the files of the transfer and its number. Both stay until it has ended.
-2. The files are written to the target with the number, and the target accepts each number only once. Each subclass of
-   `OpenTransfers` must ensure this: a `NumberedTable` in one commit, a topic by a marker for each source partition.
+2. The files are written to the target with the number, if they have as many rows as were acknowledged
+   (`refuse_fewer`). The target accepts each number only once. Each subclass of `OpenTransfers` must ensure both: a
+   `NumberedTable` in one commit, a topic by a marker for each source partition.
 3. `end_transfer` records that the rows are in the target, and the files are removed.
 
 If a process is killed or fails on the way, the next round or run repeats its transfer: the same files with the same
@@ -22,7 +23,7 @@ import logging
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -33,6 +34,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.domain.errors import ShareError
 from sharequeue.domain.values import Transfer
+from sharequeue.spark.output.damaged import lost, reads_what_counts
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import remove_lease
 from sharequeue.spark.output.manifest import ELSEWHERE, PENDING
@@ -213,8 +215,9 @@ class TableTransfers(OpenTransfers):
         return unfit_rejected(handled, there, by_name(self.table.name, there, handled.schema))
 
     def append(self, found: Transfer) -> None:
-        """Append the rows in one commit."""
-        self.table.append(lambda spark: self._rows(spark, found), found.number)
+        """Append the rows in one commit. Raise OutputDamaged, and append nothing, if files are missing."""
+        with reads_what_counts(folders_of(found)):
+            self.table.append(lambda spark: self._rows(spark, found), found.number)
 
     def _rows(self, spark: SparkSession, found: Transfer) -> DataFrame:
         """Return the rows of a transfer with the columns that the table has now: it may have been altered since they
@@ -229,6 +232,7 @@ class TableTransfers(OpenTransfers):
                 f"{found.records:,} accepted rows wait in files for table {self.table.name}, which no longer accepts "
                 f"them: {error} Nothing was removed: undo the change of the table, and run again."
             ) from error
+        refuse_fewer(found, [rows])
         return rows.select(*as_table(there, pairs))
 
 
@@ -245,6 +249,19 @@ def complete_earlier(transfers: OpenTransfers) -> None:
     """Complete the transfers of earlier runs, before anything is leased."""
     with named_wait(f"the transfer of rows to {transfers.name}"):
         transfers.transfer(_WAIT_SECONDS)
+
+
+def refuse_fewer(found: Transfer, rows: Iterable[DataFrame]) -> None:
+    """Raise OutputDamaged unless these rows, read from the files of a transfer, are as many as were acknowledged.
+
+    Spark does not know of a file that was removed before it listed the folder.
+    """
+    # Spark reads no column for a count: only the footers of the files.
+    there = sum(each.count() for each in rows)
+    if there != found.records:
+        raise lost(
+            folders_of(found), f"{found.records:,} rows were acknowledged, and the files have {there:,}"
+        )
 
 
 def folders_of(found: Transfer) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -22,13 +22,16 @@ from sharequeue.spark import (
     DeltaTable,
     IcebergTable,
     KafkaTopic,
+    OutputDamaged,
     ParquetByLease,
     PostgresTable,
     pipeline,
     read_output,
 )
 from sharequeue.spark.output.folders import SinkNames
+from sharequeue.spark.output.manifest import PENDING
 from sharequeue.spark.sinks.interface import Sink, Stored
+from sharequeue.spark.sinks.transfers import Step
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
 from tests.fixtures.lakes import LakeOf
@@ -190,13 +193,17 @@ SINKS: Mapping[type[Sink], Entry] = {
     ),
 }
 
-every_sink = pytest.mark.parametrize(
-    "entry",
-    [
-        pytest.param(entry, id=kind.__name__, marks=[pytest.mark.deep] if entry.deep else [])
-        for kind, entry in SINKS.items()
-    ],
-)
+
+def for_sinks(*kinds: type[Sink]) -> pytest.MarkDecorator:
+    """Return the mark of a test of these sinks."""
+    entries = [
+        pytest.param(SINKS[kind], id=kind.__name__, marks=[pytest.mark.deep] if SINKS[kind].deep else [])
+        for kind in kinds
+    ]
+    return pytest.mark.parametrize("entry", entries)
+
+
+every_sink = for_sinks(*SINKS)
 
 
 def thirds_rejected(records: DataFrame) -> DataFrame:
@@ -234,6 +241,56 @@ def test_each_accepted_record_is_there_once_and_no_other(
         (at, n): 1 for at in range(2) for n in range(0, RECORDS, 3)
     }
     assert sweep_outputs(place.spark, output_settings, place.state, job) == []
+
+
+@pytest.fixture
+def missing_skipped(spark: SparkSession) -> Iterator[None]:
+    """The session skips files that are missing."""
+    spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    yield
+    spark.conf.unset("spark.sql.files.ignoreMissingFiles")
+
+
+@for_sinks(KafkaTopic, DeltaTable, IcebergTable)
+def test_no_row_is_left_out_because_its_file_is_missing(
+    entry: Entry,
+    place: Place,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    tmp_path: Path,
+    missing_skipped: None,
+    short_claims: None,
+) -> None:
+    """A file that is removed between the acknowledgement and the transfer holds all rows, also in a session that
+    skips missing files; when it is back, each is there once."""
+    topic = make_topic(2)
+    for partition in range(2):
+        produce(topic, partition, range(RECORDS))
+    holder = assigned(topic)
+    sink, found = entry.make(place)
+    taken: dict[Path, Path] = {}
+
+    def take_one(step: Step) -> None:
+        if step == "begun" and not taken:
+            [row, _] = place.state.outputs.counted(place.group, f"sink-{place.group}")
+            for file in Path(row.location.removeprefix(PENDING)).glob("*.parquet"):
+                taken[file] = tmp_path / file.name
+                file.rename(taken[file])
+
+    assert isinstance(sink, KafkaTopic | DeltaTable | IcebergTable)
+    first = job_of(place.group, topic, all_accepted, destination=replace(sink, on_step=take_one))
+    try:
+        said = str(run_job(first, holder).remark)
+    except OutputDamaged as damaged:
+        said = str(damaged)
+    assert "20 rows were acknowledged, and the files have 10" in said
+    assert found() == {}
+    for at, now in taken.items():
+        now.rename(at)
+    run_job(job_of(place.group, topic, all_accepted, destination=sink), holder)
+    assert found() == {(at, n): 1 for at in range(2) for n in range(RECORDS)}
 
 
 def third_once_released(records: DataFrame) -> DataFrame:

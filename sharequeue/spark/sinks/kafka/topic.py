@@ -38,9 +38,12 @@ from sharequeue.kafka.transactions import (
     MarkerGroup,
     is_passing,
 )
+from sharequeue.spark.output.damaged import reads_what_counts
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.output.manifest import PENDING
+from sharequeue.spark.output.parquet import read_parquet
+from sharequeue.spark.output.reachable import OutputDamaged
 from sharequeue.spark.sinks.interface import (
     AcceptedRows,
     OpenSink,
@@ -78,7 +81,14 @@ from sharequeue.spark.sinks.kafka.sending import (
     found_marker,
 )
 from sharequeue.spark.sinks.kafka.serializing import RecordSchema
-from sharequeue.spark.sinks.transfers import OpenTransfers, Step, TransferHeld, complete_earlier
+from sharequeue.spark.sinks.transfers import (
+    OpenTransfers,
+    Step,
+    TransferHeld,
+    complete_earlier,
+    folders_of,
+    refuse_fewer,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -306,9 +316,19 @@ class _OpenTopic(OpenTransfers):
         return refused
 
     def append(self, found: Transfer) -> None:
-        """Send what is missing of a transfer. Raise TransferHeld if the topic cannot take it."""
+        """Send what is missing of a transfer. Raise TransferHeld if the topic cannot take it, or files are gone."""
+        try:
+            with reads_what_counts(folders_of(found)):
+                self._send(found)
+        except OutputDamaged as damaged:
+            # Another process that has ended the transfer has removed its files.
+            if self.renewed(found):
+                raise TransferHeld(str(damaged)) from damaged
+
+    def _send(self, found: Transfer) -> None:
+        sources = self._sources(found)
         for _ in range(TAKEOVERS):
-            problems = [each for each in self._sent(found, self._sending(found.number)) if each["problem"]]
+            problems = [each for each in self._sent(sources, self._sending(found.number)) if each["problem"]]
             held = [each for each in problems if each["problem"] not in (FENCED, OVERTAKEN)]
             # Otherwise another process works on the transfer, or has ended it.
             if not held and (not problems or not self.renewed(found)):
@@ -346,23 +366,24 @@ class _OpenTopic(OpenTransfers):
         client = portable_config(self.context.settings)
         return TransferToSend(client, self.names, name, info.topic_id, producer, number, headers)
 
-    def _sent(self, found: Transfer, sending: TransferToSend) -> list[Row]:
-        """Send the rows of a transfer; return a report for each source partition."""
+    def _sources(self, found: Transfer) -> list[DataFrame]:
+        """Return the rows of each source partition of a transfer. Raise OutputDamaged if some are missing."""
         folders: dict[tuple[str, int], list[str]] = {}
         for location, source in found.sources.items():
             folders.setdefault(source, []).append(location.removeprefix(PENDING))
-        sources = [self._rows(some) for some in folders.values()]
+        sources = [read_parquet(self.context.spark, some, _ROWS) for some in folders.values()]
+        refuse_fewer(found, _together(sources))
+        return sources
+
+    def _sent(self, sources: Sequence[DataFrame], sending: TransferToSend) -> list[Row]:
+        """Send the rows of a transfer; return a report for each source partition."""
         reports: list[Row] = []
+        # Those of a source partition in one task, and in the order of their offsets.
+        ordered = [rows.selectExpr(*_SENT).coalesce(1).sortWithinPartitions("offset") for rows in sources]
         with _partitions_kept(self.context.spark):
-            for first in range(0, len(sources), SOURCES_AT_ONCE):
-                rows = reduce(DataFrame.unionAll, sources[first : first + SOURCES_AT_ONCE])
+            for rows in _together(ordered):
                 reports += rows.mapInArrow(TopicSender(sending), REPORT).collect()
         return reports
-
-    def _rows(self, folders: Sequence[str]) -> DataFrame:
-        """Return the rows of one source partition, in one task and in the order of their offsets."""
-        rows = self.context.spark.read.schema(_ROWS).parquet(*map(literal, folders))
-        return rows.selectExpr(*_SENT).coalesce(1).sortWithinPartitions("offset")
 
     def _refused(self, leases: Sequence[AcceptedRows]) -> Refused:
         if not leases:
@@ -467,6 +488,14 @@ class _OpenTopic(OpenTransfers):
         if is_passing(KafkaError(code)):
             return f"the broker does not take the records of {place} ({said}): the next round or run tries again."
         return f"the broker refuses the records of {place} ({said}): {_REMEDIES.get(code, self._grants())}."
+
+
+def _together(sources: Sequence[DataFrame]) -> list[DataFrame]:
+    """Return the rows of many source partitions in a few frames."""
+    return [
+        reduce(DataFrame.unionAll, sources[first : first + SOURCES_AT_ONCE])
+        for first in range(0, len(sources), SOURCES_AT_ONCE)
+    ]
 
 
 @contextmanager
