@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -126,11 +126,14 @@ class RecordsRefused(Exception):
 
 class MarkerGroup:
     """The consumer group of the markers, with this client's configuration. A context manager: leaving it closes the
-    client."""
+    client.
 
-    def __init__(self, client: Mapping[str, Any], group: str) -> None:
-        # read_committed, so that the client waits for a marker in an unfinished transaction.
-        config = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+    A marker in an unfinished transaction is waited for, unless `stable` is False: then the one before it is returned.
+    """
+
+    def __init__(self, client: Mapping[str, Any], group: str, *, stable: bool = True) -> None:
+        isolation = "read_committed" if stable else "read_uncommitted"
+        config = {"group.id": group, "enable.auto.commit": False, "isolation.level": isolation}
         self._consumer = kafka.Consumer({**client, **config})
 
     def __enter__(self) -> Self:
@@ -148,14 +151,24 @@ class MarkerGroup:
 
     def committed(self, topic: str, partition: int) -> kafka.TopicPartition:
         """Return the marker of a partition; its offset is negative if there is none. Raises KafkaException."""
+        (found,) = self.committed_of([(topic, partition)])
+        return found
+
+    def committed_of(self, places: Sequence[tuple[str, int]]) -> list[kafka.TopicPartition]:
+        """Return the markers of partitions, in one request. Raises KafkaException, also for the error of one."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             seconds = max(deadline - time.monotonic(), ASK_AGAIN_SECONDS)
             try:
-                (found,) = self._consumer.committed([kafka.TopicPartition(topic, partition)], timeout=seconds)
-                if found.error is not None:
-                    raise kafka.KafkaException(found.error)
-                return found
+                asked = [kafka.TopicPartition(*place) for place in places]
+                found = {
+                    (each.topic, each.partition): each
+                    for each in self._consumer.committed(asked, timeout=seconds)
+                }
+                for each in found.values():
+                    if each.error is not None:
+                        raise kafka.KafkaException(each.error)
+                return [found[place] for place in places]
             except kafka.KafkaException as error:
                 # The client does not retry by itself while the group's coordinator is being elected.
                 if not is_passing(error.args[0]) or time.monotonic() >= deadline:

@@ -19,7 +19,7 @@ class Coordinator:
     def committed(self, at: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         if self.refusals:
             raise KafkaException(KafkaError(self.refusals.pop(0)))
-        return [TopicPartition(at[0].topic, at[0].partition, 7)]
+        return [TopicPartition(each.topic, each.partition, 7) for each in at]
 
 
 def markers(monkeypatch: pytest.MonkeyPatch, coordinator: Coordinator) -> MarkerGroup:
@@ -33,7 +33,8 @@ def markers(monkeypatch: pytest.MonkeyPatch, coordinator: Coordinator) -> Marker
 def test_a_coordinator_that_is_still_elected_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first group of a new broker finds no coordinator for a moment: that holds no dead letters."""
     coordinator = Coordinator(KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
-    assert markers(monkeypatch, coordinator).committed("t", 0).offset == 7
+    found = markers(monkeypatch, coordinator).committed_of([("t", 1), ("t", 0)])
+    assert [(each.partition, each.offset) for each in found] == [(1, 7), (0, 7)]
 
 
 def test_a_refusal_that_needs_somebody_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

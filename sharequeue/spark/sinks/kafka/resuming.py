@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from sharequeue.deadletters.outbox import Marker
 from sharequeue.domain.errors import InvalidRequest
 from sharequeue.domain.names import listed
 from sharequeue.domain.settings import Settings
@@ -20,7 +21,7 @@ from sharequeue.kafka.clients import portable_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.kafka.transactions import MarkerGroup
 from sharequeue.spark.output.manifest import ELSEWHERE
-from sharequeue.spark.sinks.kafka.sending import Names, found_marker, is_written, problem_of
+from sharequeue.spark.sinks.kafka.sending import Names, found_markers, is_written, problem_of
 from sharequeue.state import State
 
 _CLAIM = timedelta(seconds=30)
@@ -113,10 +114,13 @@ class HeldResults:
 
     def _found(self, rows: Mapping[Place, int]) -> list[HeldSource]:
         with MarkerGroup(portable_config(self._settings), self._names.markers) as markers:
-            return list(self._with_markers(markers, sorted(rows.items())))
+            there = dict(zip(rows, found_markers(markers, [*rows]), strict=True))
+        return list(self._with_markers(there, sorted(rows.items())))
 
-    def _with_markers(self, markers: MarkerGroup, rows: Iterable[tuple[Place, int]]) -> Iterable[HeldSource]:
+    def _with_markers(
+        self, there: Mapping[Place, Marker | None], rows: Iterable[tuple[Place, int]]
+    ) -> Iterable[HeldSource]:
         for at, count in rows:
-            marker = found_marker(markers, at)
+            marker = there[at]
             problem = problem_of(marker, self._to, self._target_id, self.number)
             yield HeldSource(*at, count, problem, problem is None and is_written(marker, self.number))

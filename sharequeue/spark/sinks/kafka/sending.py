@@ -21,7 +21,7 @@ An error is a row of the report, not an exception: other tasks go on.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import itemgetter
@@ -263,7 +263,12 @@ class _Results:
 def found_marker(markers: MarkerGroup | None, place: tuple[str, int]) -> Marker | None:
     """Return the marker of a source partition; None if there is none."""
     assert markers is not None  # noqa: S101 - set before the outbox begins
-    return Marker.parse(markers.committed(*place))
+    return found_markers(markers, [place])[0]
+
+
+def found_markers(markers: MarkerGroup, places: Sequence[tuple[str, int]]) -> list[Marker | None]:
+    """Return the markers of source partitions, in one request."""
+    return [Marker.parse(each) for each in markers.committed_of(places)]
 
 
 def problem_of(found: Marker | None, target: str, target_id: str, number: int) -> str | None:

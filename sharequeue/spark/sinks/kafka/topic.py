@@ -78,7 +78,7 @@ from sharequeue.spark.sinks.kafka.sending import (
     TopicSender,
     TransferToSend,
     commit_first_marker,
-    found_marker,
+    found_markers,
 )
 from sharequeue.spark.sinks.kafka.serializing import RecordSchema
 from sharequeue.spark.sinks.transfers import (
@@ -281,8 +281,6 @@ class _OpenTopic(OpenTransfers):
     schemas: Mapping[str, RecordSchema] = field(init=False, default_factory=dict)
     """The schemas of a registry, by `key` and `value`."""
     steps: ClassVar[tuple[SinkStep, ...]] = ("stage", "transfer")
-    marked: set[tuple[str, int]] = field(init=False, default_factory=set)
-    """The source partitions that have a marker."""
 
     def fits(self, handled: DataFrame) -> DataFrame:
         """Return the rows with their records."""
@@ -312,7 +310,7 @@ class _OpenTopic(OpenTransfers):
             if each.lease.lease_id not in refused
             for at in (each.lease.share_partition,)
         }
-        self._mark(places - self.marked)
+        self._mark(sorted(places))
         return refused
 
     def append(self, found: Transfer) -> None:
@@ -402,21 +400,28 @@ class _OpenTopic(OpenTransfers):
             refused.setdefault(row["lease_id"], {})[row["offset"]] = row["fault"]
         return refused
 
-    def _mark(self, places: set[tuple[str, int]]) -> None:
-        """Give these source partitions a first marker, if they have none."""
+    def _mark(self, places: Sequence[tuple[str, int]]) -> None:
+        """Give these source partitions a first marker, if they have none.
+
+        In each round: the broker removes a marker after some days, and a run may last longer.
+        """
         if not places:
             return
-        sending = self._first_sending()
+        client = portable_config(self.context.settings)
         try:
-            with MarkerGroup(sending.client, self.names.markers) as markers:
-                missing = [at for at in sorted(places) if found_marker(markers, at) is None]
+            # A marker in an unfinished transaction of another process is there, too: it is not waited for.
+            with MarkerGroup(client, self.names.markers, stable=False) as markers:
+                found = found_markers(markers, places)
+            missing = [at for at, marker in zip(places, found, strict=True) if marker is None]
+            if not missing:
+                return
+            sending = self._first_sending()
             with ThreadPoolExecutor(MARKERS_AT_ONCE, "first-markers") as pool:
                 list(pool.map(lambda at: self._mark_one(sending, at), missing))
         except KafkaException as refused:
             raise self._no_marker(refused.args[0]) from refused
         except Problem as problem:
             raise self._no_marker(problem.error or KafkaError(KafkaError.UNKNOWN)) from problem
-        self.marked |= places
 
     def _first_sending(self) -> TransferToSend:
         try:

@@ -1,0 +1,90 @@
+"""The first markers of a topic's source partitions, without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from sharequeue.domain.settings import Settings
+from sharequeue.kafka.topics import TopicInfo
+from sharequeue.spark import KafkaTopic
+from sharequeue.spark.output.folders import SinkNames
+from sharequeue.spark.sinks.interface import SinkContext
+from sharequeue.spark.sinks.kafka import topic as topic_module
+from sharequeue.spark.sinks.kafka.records import TargetTopic
+from sharequeue.spark.sinks.kafka.sending import Names
+from sharequeue.spark.sinks.kafka.topic import _OpenTopic
+
+Place = tuple[str, int]
+
+
+class Broker:
+    """A broker with some markers, and with the target."""
+
+    def __init__(self) -> None:
+        self.marked: set[Place] = set()
+        self.committed: list[Place] = []
+        self.asked = 0
+
+    def markers(self, client: Any, group: str, *, stable: bool) -> Broker:
+        assert not stable
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def committed_of(self, places: Sequence[Place]) -> list[TopicPartition]:
+        self.asked += 1
+        return [TopicPartition(*at, 0 if at in self.marked else -1001) for at in places]
+
+    def commit(self, sending: object, topic: str, partition: int, may: Callable[[], bool]) -> None:
+        self.committed.append((topic, partition))
+        self.marked.add((topic, partition))
+
+    def describe(self, names: Sequence[str]) -> dict[str, TopicInfo]:
+        return {name: TopicInfo("id", 1) for name in names}
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    found = Broker()
+    monkeypatch.setattr(topic_module, "MarkerGroup", found.markers)
+    monkeypatch.setattr(topic_module, "commit_first_marker", found.commit)
+    return found
+
+
+def opened(broker: Broker, sink: KafkaTopic) -> _OpenTopic:
+    """Return a sink in a run, without a state and without Spark."""
+    nothing: Any = None
+    topics: Any = broker
+    return _OpenTopic(
+        SinkContext(
+            Settings({"bootstrap_servers": "broker:9092"}), nothing, nothing, SinkNames("g", "s"), ("source",)
+        ),
+        f"kafka:{sink.topic}",
+        sink.on_step,
+        sink=sink,
+        topics=topics,
+        names=Names("g", "s", "state"),
+        most_waiting=10,
+        target=TargetTopic(sink.topic, "id", 1, 1_000, compacted=False),
+        remark=None,
+    )
+
+
+def test_a_marker_is_looked_up_in_each_round(broker: Broker) -> None:
+    """The broker removes one that is old, also during a long run: it is committed again before rows wait for it."""
+    sink = opened(broker, KafkaTopic("t"))
+    both = [("source", 0), ("source", 1)]
+    sink._mark(both)
+    sink._mark(both)
+    assert (broker.committed, broker.asked) == (both, 2)
+    broker.marked.remove(("source", 1))
+    sink._mark(both)
+    assert broker.committed == [*both, ("source", 1)]
