@@ -60,6 +60,11 @@ def list_results(settings: Settings, output: Output, named: GroupsNamed) -> None
 @click.option(
     "--count-as-written", is_flag=True, help="Do not send the rows of the transfer; count them as written."
 )
+@click.option(
+    "--also-unsent",
+    is_flag=True,
+    help="With --count-as-written: also rows that can be sent, for example because the broker refuses one of them.",
+)
 @execute_option
 def resume(
     settings: Settings,
@@ -69,12 +74,17 @@ def resume(
     sink: str,
     to: str,
     count_as_written: bool,
+    also_unsent: bool,
 ) -> None:
     """Decide about rows that are held because it is not known whether their topic has them.
 
     The next run sends all of them, so that some may be in the topic twice; with --count-as-written it sends none, so
-    that some may be missing there. Rows of source partitions without a PROBLEM are sent as always.
+    that some may be missing there. Rows of source partitions without a PROBLEM are sent as always. If the broker
+    refuses one of them for good, --count-as-written --also-unsent gives up what was not sent: STATUS has from where
+    on.
     """
+    if also_unsent and not count_as_written:
+        raise click.UsageError("--also-unsent: give it with --count-as-written")
     # Imported here: other commands do not need Spark.
     from sharequeue.spark.sinks.kafka.resuming import HeldResults
 
@@ -84,7 +94,7 @@ def resume(
         sources = held.sources()
         statuses = dict.fromkeys(sources, output.planned)
         if execute and count_as_written:
-            counted = held.count_as_written()
+            counted = held.count_as_written(also_unsent=also_unsent)
             statuses = {
                 each: "counted as written" if (each.topic, each.partition) in counted else "waits"
                 for each in sources
@@ -95,6 +105,10 @@ def resume(
                 each: f"the next run sends {'all rows' if each.problem else 'what is missing'}"
                 for each in sources
             }
+    if also_unsent:
+        statuses = {
+            each: f"{status}, {each.unsent}" if each.unsent else status for each, status in statuses.items()
+        }
     output.rows(row_of(each, status=status) for each, status in statuses.items())
 
 

@@ -148,6 +148,8 @@ def test_what_is_not_known_counts_as_written(held: Held) -> None:
     assert f"Rows of {held.source}-1 have not been sent to {held.target}" in held.resumed(*words)
     assert (held.waiting(), held.decided()) == ([(10, REASON)], [])
     assert held.state.outputs.needed(held.leases)[1] == {("results", each) for each in held.leases}
+    given_up = held.resumed("--count-as-written", "--also-unsent")
+    assert [row["status"] for row in given_up] == ["dry run", "dry run, not sent after offset 3"]
     held.mark(1, held.ids[held.source], 3)
     done = held.resumed(*words)
     assert [(row["problem"], row["status"]) for row in done] == [
@@ -160,3 +162,14 @@ def test_what_is_not_known_counts_as_written(held: Held) -> None:
     assert {row.location for row in counted} == {f"sink:kafka:{held.target}"}
     location = f"sink:kafka:{held.target}"
     assert held.decided() == [(REASON, {"decision": "count as written", "location": location})]
+
+
+def test_rows_that_the_broker_refuses_can_be_given_up(held: Held) -> None:
+    """Their marker allows to send them, so that it has to be said; nothing of the transfer waits any more."""
+    held.mark(0, held.ids[held.target], 3)
+    done = held.resumed("--count-as-written", "--also-unsent", "--execute", "--yes")
+    assert [(row["problem"], row["status"]) for row in done] == [
+        (None, "counted as written, not sent after offset 3"),
+        (None, "counted as written"),
+    ]
+    assert held.waiting() == []

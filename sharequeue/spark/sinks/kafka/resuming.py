@@ -3,7 +3,7 @@
 A marker that is missing, of another topic, or of a later transfer stops the rows of its source partition
 (`sending.py`). Only an operator can know more. Either all that waits there is sent, also what the topic may have
 already, or the transfer counts as written, and nothing more of it is sent. Source partitions without such a problem
-are not touched.
+are not touched, unless the operator gives up what they have not sent, too: the broker may refuse a record for good.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from datetime import timedelta
 from sharequeue.deadletters.outbox import Marker
 from sharequeue.domain.errors import InvalidRequest
 from sharequeue.domain.names import listed
+from sharequeue.domain.offsets import MAX_OFFSET
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Transfer
 from sharequeue.kafka.clients import portable_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.kafka.transactions import MarkerGroup
 from sharequeue.spark.output.manifest import ELSEWHERE
-from sharequeue.spark.sinks.kafka.sending import Names, found_markers, is_written, problem_of
+from sharequeue.spark.sinks.kafka.sending import Names, found_markers, problem_of, sent_through
 from sharequeue.state import State
 
 _CLAIM = timedelta(seconds=30)
@@ -40,8 +41,20 @@ class HeldSource:
     rows: int
     problem: str | None
     """Why an operator has to decide; None if nothing is to be decided here."""
-    is_written: bool
-    """Whether the topic has all rows that the transfer has from here."""
+    through: int
+    """The offset up to which the transfer was sent from here; -1: nothing was, or it is not known."""
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the topic has all rows that the transfer has from here."""
+        return self.through >= MAX_OFFSET
+
+    @property
+    def unsent(self) -> str | None:
+        """What was not sent and can be; None if there is nothing."""
+        if self.problem is not None or self.is_written:
+            return None
+        return "nothing sent" if self.through < 0 else f"not sent after offset {self.through}"
 
 
 class HeldResults:
@@ -77,11 +90,11 @@ class HeldResults:
             state.outputs.resume_results(self._group, self._sink, self.number, None)
             self._topics.commit_offsets(self._names.markers, dict.fromkeys(undecided, _DECIDED_AT))
 
-    def count_as_written(self) -> set[Place]:
+    def count_as_written(self, *, also_unsent: bool = False) -> set[Place]:
         """Count the transfer as written; return its source partitions. What was acknowledged later still waits.
 
-        Raises InvalidRequest, and changes nothing, if rows of another source partition have not been sent yet, or if
-        another process works on the transfer.
+        Raises InvalidRequest, and changes nothing, if another process works on the transfer, and, unless
+        `also_unsent`, if rows of another source partition have not been sent yet.
         """
         outputs = self._state.outputs
         found = outputs.begin_transfer(self._group, self._sink, _CLAIM)
@@ -91,7 +104,8 @@ class HeldResults:
                 "results list`."
             )
         try:
-            self._refuse_unsent(found)
+            if not also_unsent:
+                self._refuse_unsent(found)
         except InvalidRequest:
             reasons = [each for each in outputs.waiting_results([self._group]) if each.sink == self._sink]
             # The claim ends, the reason stays.
@@ -103,13 +117,12 @@ class HeldResults:
     def _refuse_unsent(self, found: Transfer) -> None:
         """Raise InvalidRequest if a source partition of a transfer has rows that can be sent."""
         sources = self._found(dict.fromkeys(found.sources.values(), 0))
-        unsent = [
-            f"{each.topic}-{each.partition}" for each in sources if not (each.problem or each.is_written)
-        ]
+        unsent = [f"{each.topic}-{each.partition}" for each in sources if each.unsent]
         if unsent:
             raise InvalidRequest(
                 f"Rows of {listed(unsent)} have not been sent to {self._to}, and their marker allows it: run the "
-                "group first, so that only those are left that are to be decided."
+                "group first, so that only those are left that are to be decided. If they cannot be sent, "
+                "--also-unsent gives them up."
             )
 
     def _found(self, rows: Mapping[Place, int]) -> list[HeldSource]:
@@ -123,4 +136,6 @@ class HeldResults:
         for at, count in rows:
             marker = there[at]
             problem = problem_of(marker, self._to, self._target_id, self.number)
-            yield HeldSource(*at, count, problem, problem is None and is_written(marker, self.number))
+            yield HeldSource(
+                *at, count, problem, sent_through(marker, self.number) if problem is None else -1
+            )

@@ -281,9 +281,9 @@ def problem_of(found: Marker | None, target: str, target_id: str, number: int) -
     return OVERTAKEN if found.sequence > number else None
 
 
-def is_written(found: Marker | None, number: int) -> bool:
-    """Return whether a marker shows that all rows of a source partition in the transfer of this number were sent."""
-    return found is not None and found.wrote_all_of(_TransferBatch(number, str(number)))
+def sent_through(found: Marker | None, number: int) -> int:
+    """Return the offset up to which a marker shows that the transfer of this number was sent; -1: nothing was."""
+    return found.through if found is not None and found.is_of(_TransferBatch(number, str(number))) else -1
 
 
 def commit_first_marker(sending: TransferToSend, topic: str, partition: int, may: Callable[[], bool]) -> None:

@@ -212,6 +212,7 @@ class KafkaTopic(Sink):
         if compacted and self.key is None:
             raise SinkRefused(f"topic {name} is compacted and takes no record without a key: set `key`.")
         _refuse_too_few_replicas(name, info.replicas, given)
+        refuse_validated(self, given)
         if self.timestamp is not None:
             _refuse_old_timestamps(name, given)
         most = int(given.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES))
@@ -233,6 +234,17 @@ def refuse_own(sink: KafkaTopic, context: SinkContext, configs: GroupConfigs) ->
             f"group {group} reads {sink.topic}, and would get its own results as records: write to another topic, or "
             "set loop=True if that is meant."
         )
+
+
+def refuse_validated(sink: KafkaTopic, given: Mapping[str, str]) -> None:
+    """Raise SinkRefused for a topic whose broker takes only keys or values with a schema, if the sink has none."""
+    for part, subject in (("key", sink.key_subject), ("value", sink.value_subject)):
+        config = f"confluent.{part}.schema.validation"
+        if subject is None and given.get(config) == "true":
+            raise SinkRefused(
+                f"topic {sink.topic} has {config}=true, so its broker takes no {part} without a schema: set "
+                f"`{part}_subject`."
+            )
 
 
 def _refuse_too_few_replicas(name: str, replicas: int, given: Mapping[str, str]) -> None:
@@ -460,13 +472,13 @@ class _OpenTopic(OpenTransfers):
             f"`{self.names.markers}`"
         )
 
-    def _decide(self) -> str:
-        """Return how an operator decides what becomes of the rows."""
+    def _resume(self) -> str:
+        """Return the command with which an operator decides what becomes of the rows."""
         names = self.names
-        return (
-            "Decide whether they are sent all the same: `sharequeue results resume "
-            f"--group {names.group} --sink {names.sink} --to {self.sink.topic}`."
-        )
+        return f"`sharequeue results resume --group {names.group} --sink {names.sink} --to {self.sink.topic}`"
+
+    def _decide(self) -> str:
+        return f"Decide whether they are sent all the same: {self._resume()}."
 
     def _reason(self, held: Sequence[Any]) -> str:
         """Return why source partitions could not be sent, and what to do."""
@@ -492,7 +504,11 @@ class _OpenTopic(OpenTransfers):
         code, said = first["code"], first["reason"]
         if is_passing(KafkaError(code)):
             return f"the broker does not take the records of {place} ({said}): the next round or run tries again."
-        return f"the broker refuses the records of {place} ({said}): {_REMEDIES.get(code, self._grants())}."
+        return (
+            f"the broker refuses the records of {place} ({said}): {_REMEDIES.get(code, self._grants())}. If it never "
+            f"takes them, give up what was not sent of this transfer: {self._resume()} with --count-as-written "
+            "--also-unsent."
+        )
 
 
 def _together(sources: Sequence[DataFrame]) -> list[DataFrame]:

@@ -1,4 +1,4 @@
-"""The first markers of a topic's source partitions, without a broker."""
+"""What a topic as a sink asks and says, without a broker: its first markers, its limits, and its reasons."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.spark import KafkaTopic
 from sharequeue.spark.output.folders import SinkNames
-from sharequeue.spark.sinks.interface import SinkContext
+from sharequeue.spark.sinks.interface import SinkContext, SinkRefused
 from sharequeue.spark.sinks.kafka import topic as topic_module
 from sharequeue.spark.sinks.kafka.records import TargetTopic
-from sharequeue.spark.sinks.kafka.sending import Names
-from sharequeue.spark.sinks.kafka.topic import _OpenTopic
+from sharequeue.spark.sinks.kafka.sending import REFUSED, Names
+from sharequeue.spark.sinks.kafka.topic import _OpenTopic, refuse_validated
 
 Place = tuple[str, int]
 
@@ -88,3 +88,25 @@ def test_a_marker_is_looked_up_in_each_round(broker: Broker) -> None:
     broker.marked.remove(("source", 1))
     sink._mark(both)
     assert broker.committed == [*both, ("source", 1)]
+
+
+def test_a_topic_that_validates_schemas_needs_subjects() -> None:
+    """Its broker would refuse each record after its acknowledgement."""
+    given = {"confluent.key.schema.validation": "false", "confluent.value.schema.validation": "true"}
+    with pytest.raises(SinkRefused, match=r"confluent\.value\.schema\.validation=true.*set `value_subject`"):
+        refuse_validated(KafkaTopic("t", key="k"), given)
+    refuse_validated(KafkaTopic("t", value_subject="t-value"), given)
+
+
+def reason(broker: Broker, code: int) -> str:
+    """Return why rows wait that the broker refuses with this error."""
+    refused = {"topic": "source", "partition": 3, "problem": REFUSED, "code": code, "reason": "as it says"}
+    return opened(broker, KafkaTopic("t"))._reason([refused])
+
+
+def test_a_record_that_the_broker_refuses_can_be_given_up(broker: Broker) -> None:
+    """The reason names the command."""
+    assert reason(broker, KafkaError.INVALID_RECORD).endswith(
+        "If it never takes them, give up what was not sent of this transfer: `sharequeue results resume --group g "
+        "--sink s --to t` with --count-as-written --also-unsent."
+    )
