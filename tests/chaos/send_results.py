@@ -19,7 +19,7 @@ from tests.chaos.forked_processes import serve
 
 RECORDS, ROWS = 40, 2
 """Records of a transfer, and the rows of each."""
-PART_BYTES = 500
+PART_BYTES = 3_000
 """The size of a transaction: 5 records."""
 
 

@@ -256,6 +256,7 @@ class _Results:
             if names is not None:
                 headers += [*fixed, (names[2], b"%d" % offset), (names[3], b"%d" % lease_id)]
             size = len(key or b"") + len(value or b"") + 32 * (1 + len(headers))
+            size += sum(len(name) + len(content or b"") for name, content in headers)
             self.sent += 1
             yield offset, target, at, key, value, headers, size, timestamp
 

@@ -1,0 +1,65 @@
+"""What a task sends, and what the marker of a source partition says about a transfer, without a broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sharequeue.deadletters.outbox import Marker
+from sharequeue.spark.sinks.kafka.records import SOURCE_HEADERS
+from sharequeue.spark.sinks.kafka.sending import (
+    _ALL,
+    LOST,
+    OVERTAKEN,
+    RECREATED,
+    Names,
+    TransferToSend,
+    _Results,
+    problem_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("marker", "expected"),
+    [
+        (None, LOST),
+        (Marker(0, "0", "a", "1"), None),
+        (Marker(6, "6", "a", "1", 9), None),
+        (Marker(7, "7", "a", "1", 3), None),
+        (Marker(8, "8", "a", "1", 3), OVERTAKEN),
+        (Marker(6, "6", "a", "0", 9), RECREATED),
+        (Marker(7, "7", "a", "0", 3), RECREATED),
+        (Marker(6, "6", "b", "2", 9), None),
+        (Marker(7, "7", "b", "2", 3), None),
+        (Marker(8, "8", "b", "2", 3), OVERTAKEN),
+        (Marker(0, ""), None),
+        (Marker(9, ""), OVERTAKEN),
+    ],
+)
+def test_a_marker_allows_a_transfer_or_an_operator_decides(
+    marker: Marker | None, expected: str | None
+) -> None:
+    """Transfer 7 goes to topic a with id 1. A marker of another name is of the topic that the sink had before, so
+    that it shows what was sent; one of this name and another id is of a topic that was deleted. An offset without
+    metadata is a decision."""
+    assert problem_of(marker, "a", "1", 7) == expected
+
+
+def sent(**parts: Any) -> Any:
+    """Return the record that is sent for a row with these parts."""
+    row = {"topic": "source", "partition": 0, "offset": 4, "lease_id": 2, "key": None, "value": None}
+    row |= {"headers": None, "to_partition": -1, "timestamp": 0, **parts}
+    to = TransferToSend({}, Names("g", "s", "o"), "target", "id", {}, 7, SOURCE_HEADERS)
+    results = _Results(to, "source", 0, iter([pa.RecordBatch.from_pylist([row])]))
+    (record,) = results.records(results._left[0], _ALL)
+    return record
+
+
+def test_a_record_is_as_large_as_its_parts() -> None:
+    """Its headers count, with names and values: by size transactions are divided, and what is unsent is limited."""
+    small = sent()[6]
+    assert sent(key=b"k" * 100, value=b"v" * 1_000)[6] == small + 1_100
+    large = [{"key": "n" * 50, "value": b"h" * 50_000}, {"key": "none", "value": None}]
+    assert sent(headers=large)[6] == small + 50_054 + 2 * 32
