@@ -30,7 +30,7 @@ from sharequeue.domain.settings import SettingMissing, Settings
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.configs.names import environment_name
 from sharequeue.kafka.topics import Topics
-from sharequeue.kafka.transactions import TRANSACTION_TIMEOUT_MS, is_passing
+from sharequeue.kafka.transactions import DENIED, TRANSACTION_TIMEOUT_MS, is_passing
 
 GROUP_ENABLE = "errors.deadletterqueue.group.enable"
 """The topic config that allows dead letters of groups in a topic. Brokers before 4.4 do not know it."""
@@ -315,12 +315,8 @@ def create_dead_letter_topic(topics: Topics, name: str, partitions: int = -1) ->
             topics.create(name, partitions, configs)
 
 
-_NEEDS_SOMEBODY = frozenset(
+_NEEDS_SOMEBODY = DENIED | frozenset(
     {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         KafkaError.UNSUPPORTED_SASL_MECHANISM,
         KafkaError.SECURITY_DISABLED,
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -335,16 +331,6 @@ _NEEDS_SOMEBODY = frozenset(
 )
 """Refusals that last until an operator changes a permission, a size, a policy or a version. A refused password is not
 among them: the password may be about to change, and no record may be dropped for it."""
-
-
-_DENIED = frozenset(
-    {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    }
-)
 _LOGIN = "check the security settings SHAREQUEUE_KAFKA_… of the writer, and the broker's listener"
 _SIZE = "raise `max.message.bytes` of the dead-letter topic"
 _BY_HAND = f"create it by hand with `{GROUP_ENABLE}=true`"
@@ -396,7 +382,7 @@ def unanswered(error: ShareError, grant: str) -> CannotWrite:
 
 
 def _refused(code: int, said: str, grant: str) -> CannotWrite:
-    remedy = grant if code in _DENIED else _REMEDIES.get(code, _NO_REMEDY)
+    remedy = grant if code in DENIED else _REMEDIES.get(code, _NO_REMEDY)
     return CannotWrite(f"the broker refuses ({said}): {remedy}.", lasting=code in _NEEDS_SOMEBODY)
 
 

@@ -71,6 +71,15 @@ _PASSING = frozenset(
         kafka.KafkaError.UNKNOWN,
     }
 )
+DENIED = frozenset(
+    {
+        kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        kafka.KafkaError.GROUP_AUTHORIZATION_FAILED,
+        kafka.KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        kafka.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+"""A right is missing."""
 _OF_ANOTHER_RECORD = frozenset(
     {
         kafka.KafkaError._PURGE_QUEUE,

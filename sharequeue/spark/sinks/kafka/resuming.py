@@ -12,15 +12,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from confluent_kafka import KafkaError, KafkaException
+
 from sharequeue.deadletters.outbox import Marker
-from sharequeue.domain.errors import InvalidRequest
+from sharequeue.domain.errors import BrokerNotAvailable, InvalidRequest, ShareError, error_for
 from sharequeue.domain.names import listed
 from sharequeue.domain.offsets import MAX_OFFSET
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Transfer
 from sharequeue.kafka.clients import portable_config
 from sharequeue.kafka.topics import Topics
-from sharequeue.kafka.transactions import MarkerGroup
+from sharequeue.kafka.transactions import DENIED, MarkerGroup, is_passing
 from sharequeue.spark.output.manifest import ELSEWHERE
 from sharequeue.spark.sinks.kafka.sending import Names, found_markers, problem_of, sent_through
 from sharequeue.state import State
@@ -126,8 +128,11 @@ class HeldResults:
             )
 
     def _found(self, rows: Mapping[Place, int]) -> list[HeldSource]:
-        with MarkerGroup(portable_config(self._settings), self._names.markers) as markers:
-            there = dict(zip(rows, found_markers(markers, [*rows]), strict=True))
+        try:
+            with MarkerGroup(portable_config(self._settings), self._names.markers) as markers:
+                there = dict(zip(rows, found_markers(markers, [*rows]), strict=True))
+        except KafkaException as error:
+            raise _unreadable(self._names.markers, error.args[0]) from error
         return list(self._with_markers(there, sorted(rows.items())))
 
     def _with_markers(
@@ -139,3 +144,15 @@ class HeldResults:
             yield HeldSource(
                 *at, count, problem, sent_through(marker, self.number) if problem is None else -1
             )
+
+
+def _unreadable(markers: str, cause: KafkaError) -> ShareError:
+    said = f"The markers of group {markers} cannot be read ({cause.str()})"
+    if is_passing(cause):
+        return BrokerNotAvailable(f"{said}: try again.")
+    remedy = (
+        "grant READ on this group, and on the topics from which the rows came"
+        if cause.code() in DENIED
+        else "see the broker's log"
+    )
+    return error_for(int(cause.code()), f"{said}: {remedy}.")
