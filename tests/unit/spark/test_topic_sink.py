@@ -110,3 +110,23 @@ def test_a_record_that_the_broker_refuses_can_be_given_up(broker: Broker) -> Non
         "If it never takes them, give up what was not sent of this transfer: `sharequeue results resume --group g "
         "--sink s --to t` with --count-as-written --also-unsent."
     )
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "grant WRITE on topic t"),
+        (
+            KafkaError.INVALID_TRANSACTION_TIMEOUT,
+            "set transaction.max.timeout.ms of the brokers to at least 60000",
+        ),
+        (KafkaError.INVALID_TIMESTAMP, "check message.timestamp.before.max.ms"),
+        (KafkaError._UNKNOWN_PARTITION, "give the topic as many partitions as"),
+        (KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "see the broker's log"),
+        (KafkaError._TIMED_OUT, "one broker alone needs transaction.state.log.replication.factor=1"),
+    ],
+)
+def test_each_refusal_has_its_remedy(broker: Broker, code: int, expected: str) -> None:
+    """Rights are named only if one is missing; the same before the acknowledgement and after it."""
+    assert expected in reason(broker, code)
+    assert expected in str(opened(broker, KafkaTopic("t"))._no_marker(KafkaError(code)))

@@ -33,8 +33,10 @@ from sharequeue.kafka.clients import portable_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.kafka.transactions import (
     DEFAULT_MAX_MESSAGE_BYTES,
+    DENIED,
     LARGEST_MESSAGE_BYTES,
     MOST_BATCH_BYTES,
+    TRANSACTION_TIMEOUT_MS,
     MarkerGroup,
     is_passing,
 )
@@ -459,13 +461,18 @@ class _OpenTopic(OpenTransfers):
 
     def _no_marker(self, error: KafkaError) -> Exception:
         if is_passing(error):
-            return BrokerNotAvailable(f"{error.str()}. Nothing of the round was acknowledged; try again.")
+            return BrokerNotAvailable(
+                f"{error.str()}. Nothing of the round was acknowledged; try again.{_if_it_stays(error)}"
+            )
         return SinkRefused(
-            f"the broker takes no marker for results ({error.str()}): {self._grants()}. Nothing of the round was "
-            "acknowledged."
+            f"the broker takes no marker for results ({error.str()}): {self._remedy(error)}. Nothing of the round "
+            "was acknowledged."
         )
 
-    def _grants(self) -> str:
+    def _remedy(self, error: KafkaError) -> str:
+        """Return what to do about a refusal of the broker."""
+        if error.code() not in DENIED:
+            return _REMEDIES.get(error.code(), "see the broker's log")
         return (
             f"grant WRITE on topic {self.sink.topic} and on transactional ids that begin with "
             f"`sharequeue.results.{self.names.group}.`, and READ on the group's topics and on group "
@@ -501,13 +508,18 @@ class _OpenTopic(OpenTransfers):
                 f"topic {name} was deleted and created again since results of {place} were sent to it: what was "
                 f"there is lost. {self._decide()}"
             )
-        code, said = first["code"], first["reason"]
-        if is_passing(KafkaError(code)):
-            return f"the broker does not take the records of {place} ({said}): the next round or run tries again."
+        error, said = KafkaError(first["code"]), first["reason"]
+        if is_passing(error):
+            return (
+                f"the broker does not take the records of {place} ({said}): the next round or run tries again."
+                f"{_if_it_stays(error)}"
+            )
+        refused = f"the broker refuses the records of {place} ({said}): {self._remedy(error)}."
+        if error.code() in DENIED:
+            return refused
         return (
-            f"the broker refuses the records of {place} ({said}): {_REMEDIES.get(code, self._grants())}. If it never "
-            f"takes them, give up what was not sent of this transfer: {self._resume()} with --count-as-written "
-            "--also-unsent."
+            f"{refused} If it never takes them, give up what was not sent of this transfer: {self._resume()} with "
+            "--count-as-written --also-unsent."
         )
 
 
@@ -539,6 +551,30 @@ _REMEDIES: Mapping[int, str] = {
     KafkaError.RECORD_LIST_TOO_LARGE: _SIZE,
     KafkaError.INVALID_RECORD: "check what the topic requires of records, for example a key if it is compacted, and "
     "the broker's log",
+    KafkaError.INVALID_TIMESTAMP: "check message.timestamp.before.max.ms and message.timestamp.after.max.ms of the "
+    "topic",
     KafkaError.UNKNOWN_TOPIC_OR_PART: "create the topic again",
-    KafkaError.INVALID_TRANSACTION_TIMEOUT: "set transaction.max.timeout.ms of the brokers to at least 60000",
+    KafkaError._UNKNOWN_TOPIC: "create the topic again",
+    KafkaError._UNKNOWN_PARTITION: "give the topic as many partitions as when the records were acknowledged",
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: "set transaction.max.timeout.ms of the brokers to at least "
+    f"{TRANSACTION_TIMEOUT_MS}",
 }
+_OF_A_COORDINATOR = frozenset(
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.NOT_COORDINATOR,
+    }
+)
+
+
+def _if_it_stays(error: KafkaError) -> str:
+    """Return what may hide behind a coordinator that does not respond for long."""
+    if error.code() not in _OF_A_COORDINATOR:
+        return ""
+    return (
+        " If it stays so, the broker may have no place for transactions: one broker alone needs "
+        "transaction.state.log.replication.factor=1 and transaction.state.log.min.isr=1. Or a transaction hangs: "
+        "`kafka-transactions.sh find-hanging`."
+    )
