@@ -223,6 +223,8 @@ class MarkedProducer:
                 **config,
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                # A topic that is deleted meanwhile would come back with the broker's defaults.
+                "allow.auto.create.topics": False,
                 # The client keeps a callback for each record, and calls only those of errors.
                 "delivery.report.only.error": True,
             }

@@ -1,4 +1,4 @@
-"""The marker of a transaction, read from a broker that is not ready yet."""
+"""The marker of a transaction, read from a broker that is not ready yet, and the producer that commits it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from sharequeue.kafka.transactions import MarkerGroup
+from sharequeue.kafka.transactions import MarkedProducer, MarkerGroup
 
 
 class Coordinator:
@@ -44,3 +44,12 @@ def test_a_refusal_that_needs_somebody_is_not_asked_again(monkeypatch: pytest.Mo
         markers(monkeypatch, coordinator).committed("t", 0)
     assert refused.value.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED
     assert coordinator.refusals == [KafkaError.NOT_COORDINATOR]
+
+
+def test_no_producer_creates_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that is deleted during a transaction does not come back, also where the broker creates topics."""
+    made: dict[str, Any] = {}
+    monkeypatch.setattr("confluent_kafka.Producer", made.update)
+    nothing: Any = None
+    MarkedProducer({"bootstrap.servers": "127.0.0.1:1"}, "id", nothing, nothing)
+    assert made["allow.auto.create.topics"] is False
