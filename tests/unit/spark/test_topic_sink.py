@@ -16,7 +16,7 @@ from sharequeue.spark.sinks.interface import SinkContext, SinkRefused
 from sharequeue.spark.sinks.kafka import topic as topic_module
 from sharequeue.spark.sinks.kafka.records import TargetTopic
 from sharequeue.spark.sinks.kafka.sending import REFUSED, Names
-from sharequeue.spark.sinks.kafka.topic import _OpenTopic, refuse_validated
+from sharequeue.spark.sinks.kafka.topic import _OpenTopic, latest_ms, refuse_validated
 
 Place = tuple[str, int]
 
@@ -96,6 +96,14 @@ def test_a_topic_that_validates_schemas_needs_subjects() -> None:
     with pytest.raises(SinkRefused, match=r"confluent\.value\.schema\.validation=true.*set `value_subject`"):
         refuse_validated(KafkaTopic("t", key="k"), given)
     refuse_validated(KafkaTopic("t", value_subject="t-value"), given)
+
+
+def test_a_topic_that_has_times_of_its_own_limits_none() -> None:
+    """The limit applies to the timestamps of producers, which such a topic replaces."""
+    hour = {"message.timestamp.after.max.ms": "3600000"}
+    assert latest_ms(hour) == 3_600_000
+    assert latest_ms({**hour, "message.timestamp.type": "LogAppendTime"}) is None
+    assert latest_ms({"message.timestamp.after.max.ms": "9223372036854775807"}) is None
 
 
 def reason(broker: Broker, code: int) -> str:

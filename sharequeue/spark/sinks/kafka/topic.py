@@ -218,10 +218,9 @@ class KafkaTopic(Sink):
         if self.timestamp is not None:
             _refuse_old_timestamps(name, given)
         most = int(given.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES))
-        later = int(given.get("message.timestamp.after.max.ms", _NO_LIMIT))
         return TargetTopic(
             *(name, info.topic_id, info.partitions, most, compacted),
-            latest_ms=None if later == _NO_LIMIT else later,
+            latest_ms=latest_ms(given),
             compression=given.get("compression.type", "producer"),
         )
 
@@ -272,10 +271,20 @@ def _smaller_than(topics: Topics, inputs: Collection[str], target: TargetTopic) 
     )
 
 
+def latest_ms(given: Mapping[str, str]) -> int | None:
+    """Return how far a timestamp may be in the future, by the configs of a topic; None: without a limit."""
+    later = int(given.get("message.timestamp.after.max.ms", _NO_LIMIT))
+    return later if _keeps_timestamps(given) and later != _NO_LIMIT else None
+
+
+def _keeps_timestamps(given: Mapping[str, str]) -> bool:
+    """Return whether records have the timestamps of their producers: the broker checks only these."""
+    return given.get("message.timestamp.type", "CreateTime") == "CreateTime"
+
+
 def _refuse_old_timestamps(name: str, given: Mapping[str, str]) -> None:
     earlier = given.get("message.timestamp.before.max.ms", given.get("message.timestamp.difference.max.ms"))
-    by_producer = given.get("message.timestamp.type", "CreateTime") == "CreateTime"
-    if by_producer and earlier is not None and int(earlier) != _NO_LIMIT:
+    if _keeps_timestamps(given) and earlier is not None and int(earlier) != _NO_LIMIT:
         raise SinkRefused(
             f"topic {name} refuses records whose timestamp is older than {earlier} ms, and a record that waits gets "
             "older: leave out `timestamp`, or remove the limit message.timestamp.before.max.ms of the topic."
