@@ -159,7 +159,9 @@ class OpenSink(Protocol):
         return handled
 
     def waits(self) -> str | None:
-        """Return why nothing more may be leased now; None if the sink can accept more."""
+        """Return why nothing more may be leased now; None if the sink can accept more. Raise SinkRefused if it cannot
+        accept anything any more.
+        """
         return None
 
     def stage(self, leases: Sequence[AcceptedRows]) -> Refused:

@@ -14,9 +14,8 @@ from sharequeue.spark import KafkaTopic
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.sinks.interface import SinkContext, SinkRefused
 from sharequeue.spark.sinks.kafka import topic as topic_module
-from sharequeue.spark.sinks.kafka.records import TargetTopic
 from sharequeue.spark.sinks.kafka.sending import REFUSED, Names
-from sharequeue.spark.sinks.kafka.topic import _OpenTopic, latest_ms, refuse_validated
+from sharequeue.spark.sinks.kafka.topic import _OpenTopic, latest_ms, refuse_validated, target_of
 
 Place = tuple[str, int]
 
@@ -28,6 +27,9 @@ class Broker:
         self.marked: set[Place] = set()
         self.committed: list[Place] = []
         self.asked = 0
+        self.target: TopicInfo | None = TopicInfo("id", 1, replicas=1)
+        self.target_configs = {"max.message.bytes": "1000"}
+        self.outputs: Any = self
 
     def markers(self, client: Any, group: str, *, stable: bool) -> Broker:
         assert not stable
@@ -48,7 +50,13 @@ class Broker:
         self.marked.add((topic, partition))
 
     def describe(self, names: Sequence[str]) -> dict[str, TopicInfo]:
-        return {name: TopicInfo("id", 1) for name in names}
+        return {} if self.target is None else dict.fromkeys(names, self.target)
+
+    def configs(self, name: str) -> dict[str, str]:
+        return self.target_configs
+
+    def waiting(self, group: str, sink: str) -> dict[Place, int]:
+        return {}
 
 
 @pytest.fixture
@@ -62,18 +70,18 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
 def opened(broker: Broker, sink: KafkaTopic) -> _OpenTopic:
     """Return a sink in a run, without a state and without Spark."""
     nothing: Any = None
-    topics: Any = broker
+    given: Any = broker
     return _OpenTopic(
         SinkContext(
-            Settings({"bootstrap_servers": "broker:9092"}), nothing, nothing, SinkNames("g", "s"), ("source",)
+            Settings({"bootstrap_servers": "broker:9092"}), given, nothing, SinkNames("g", "s"), ("source",)
         ),
         f"kafka:{sink.topic}",
         sink.on_step,
         sink=sink,
-        topics=topics,
+        topics=given,
         names=Names("g", "s", "state"),
         most_waiting=10,
-        target=TargetTopic(sink.topic, "id", 1, 1_000, compacted=False),
+        target=target_of(sink, given),
         remark=None,
     )
 
@@ -104,6 +112,23 @@ def test_a_topic_that_has_times_of_its_own_limits_none() -> None:
     assert latest_ms(hour) == 3_600_000
     assert latest_ms({**hour, "message.timestamp.type": "LogAppendTime"}) is None
     assert latest_ms({"message.timestamp.after.max.ms": "9223372036854775807"}) is None
+
+
+def test_a_topic_is_described_again_in_each_round(broker: Broker) -> None:
+    """Its limits are those of the round, so that no row is rejected for a limit that was raised. While it is gone,
+    the last ones hold; one that cannot take the results any more ends the run."""
+    sink = opened(broker, KafkaTopic("t"))
+    assert (sink.target.partitions, sink.target.max_message_bytes) == (1, 1_000)
+    broker.target, broker.target_configs = TopicInfo("id", 3, replicas=1), {"max.message.bytes": "2000"}
+    assert sink.waits() is None
+    known = sink.target
+    assert (known.partitions, known.max_message_bytes) == (3, 2_000)
+    broker.target = None
+    assert sink.waits() is None
+    assert sink.target == known
+    broker.target, broker.target_configs = TopicInfo("id", 3, replicas=1), {"cleanup.policy": "compact"}
+    with pytest.raises(SinkRefused, match="takes no record without a key"):
+        sink.waits()
 
 
 def reason(broker: Broker, code: int) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, ClassVar
@@ -109,6 +109,10 @@ _SENT = (
 _NO_LIMIT = 2**63 - 1
 
 
+class TargetUnknown(SinkRefused):
+    """The topic does not exist, or it may not be described."""
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaTopic(Sink):
     """A topic, for other queues and for any consumer. It gets every accepted record exactly once, shortly after its
@@ -157,7 +161,7 @@ class KafkaTopic(Sink):
         configs = GroupConfigs.load(context.state.database, context.names.group)
         with Topics(context.settings) as topics:
             refuse_own(self, context, configs)
-            target = self._target(topics)
+            target = target_of(self, topics)
             names = Names(
                 context.names.group, context.names.sink, str(context.state.outputs.identity().origin_id)
             )
@@ -194,35 +198,38 @@ class KafkaTopic(Sink):
             if subject is not None
         }
 
-    def _target(self, topics: Topics) -> TargetTopic:
-        """Return the topic as the broker describes it. Raise SinkRefused if it cannot take the results."""
-        name = self.topic
-        if problem := topic_name_problem(name):
-            raise SinkRefused(f"{name!r} cannot be the name of a topic: {problem}.")
-        try:
-            info = topics.describe([name]).get(name)
-            if info is None:
-                raise SinkRefused(f"there is no topic {name}: create it first.")
-            given = topics.configs(name)
-        except BrokerNotAvailable:
-            raise
-        except ShareError as error:
-            raise SinkRefused(
-                f"topic {name} cannot be described ({error.message}): grant DESCRIBE and DESCRIBE_CONFIGS on it."
-            ) from error
-        compacted = "compact" in given.get("cleanup.policy", "delete").split(",")
-        if compacted and self.key is None:
-            raise SinkRefused(f"topic {name} is compacted and takes no record without a key: set `key`.")
-        _refuse_too_few_replicas(name, info.replicas, given)
-        refuse_validated(self, given)
-        if self.timestamp is not None:
-            _refuse_old_timestamps(name, given)
-        most = int(given.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES))
-        return TargetTopic(
-            *(name, info.topic_id, info.partitions, most, compacted),
-            latest_ms=latest_ms(given),
-            compression=given.get("compression.type", "producer"),
-        )
+
+def target_of(sink: KafkaTopic, topics: Topics) -> TargetTopic:
+    """Return the topic as the broker describes it. Raises SinkRefused if it cannot take the results, as
+    TargetUnknown if it is not there or may not be described, and BrokerNotAvailable.
+    """
+    name = sink.topic
+    if problem := topic_name_problem(name):
+        raise SinkRefused(f"{name!r} cannot be the name of a topic: {problem}.")
+    try:
+        info = topics.describe([name]).get(name)
+        if info is None:
+            raise TargetUnknown(f"there is no topic {name}: create it first.")
+        given = topics.configs(name)
+    except BrokerNotAvailable:
+        raise
+    except ShareError as error:
+        raise TargetUnknown(
+            f"topic {name} cannot be described ({error.message}): grant DESCRIBE and DESCRIBE_CONFIGS on it."
+        ) from error
+    compacted = "compact" in given.get("cleanup.policy", "delete").split(",")
+    if compacted and sink.key is None:
+        raise SinkRefused(f"topic {name} is compacted and takes no record without a key: set `key`.")
+    _refuse_too_few_replicas(name, info.replicas, given)
+    refuse_validated(sink, given)
+    if sink.timestamp is not None:
+        _refuse_old_timestamps(name, given)
+    most = int(given.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES))
+    return TargetTopic(
+        *(name, info.topic_id, info.partitions, most, compacted),
+        latest_ms=latest_ms(given),
+        compression=given.get("compression.type", "producer"),
+    )
 
 
 def refuse_own(sink: KafkaTopic, context: SinkContext, configs: GroupConfigs) -> None:
@@ -300,6 +307,7 @@ class _OpenTopic(OpenTransfers):
     names: Names
     most_waiting: int
     target: TargetTopic
+    """The topic as it was described last."""
     remark: str | None
     schemas: Mapping[str, RecordSchema] = field(init=False, default_factory=dict)
     """The schemas of a registry, by `key` and `value`."""
@@ -313,7 +321,10 @@ class _OpenTopic(OpenTransfers):
         return with_records(handled, columns, self.target, source_headers=sink.source_headers)
 
     def waits(self) -> str | None:
-        """Return that too many rows wait for the topic."""
+        """Return that too many rows wait for the topic. Raise SinkRefused if it can take no results any more."""
+        # In each round, because others may change a topic. While it is gone, the rows wait for it.
+        with suppress(TargetUnknown, BrokerNotAvailable):
+            self.target = target_of(self.sink, self.topics)
         names = self.context.names
         waiting = sum(self.context.state.outputs.waiting(names.group, names.sink).values())
         if not waiting or waiting < self.most_waiting:
