@@ -206,6 +206,11 @@ def test_a_lost_marker_holds_the_rows_until_an_operator_decides(
     report = run_job(job, holder)
     assert (report.accepted, report.drained) == (0, False)
     assert f"3 accepted rows wait for topic {target}, so nothing more is leased" in str(report.remark)
+    gone: Any = None
+    context = SinkContext(settings, state, gone, SinkNames(group, f"sink-{group}"), (topic,))
+    expected = "create it first. 3 accepted rows wait for absent in their files"
+    with pytest.raises(SinkRefused, match=expected), KafkaTopic("absent").open(context):
+        pass
     chosen = ConsumerGroupTopicPartitions(markers, [TopicPartition(topic, 0, 0)])
     admin.alter_consumer_group_offsets([chosen])[markers].result(PATIENCE_S)
     assert run_job(job, holder).accepted == 2

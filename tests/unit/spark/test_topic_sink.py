@@ -15,7 +15,7 @@ from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.sinks.interface import SinkContext, SinkRefused
 from sharequeue.spark.sinks.kafka import topic as topic_module
 from sharequeue.spark.sinks.kafka.sending import REFUSED, Names
-from sharequeue.spark.sinks.kafka.topic import _OpenTopic, latest_ms, refuse_validated, target_of
+from sharequeue.spark.sinks.kafka.topic import _OpenTopic, latest_ms, refuse_validated, rows_named, target_of
 
 Place = tuple[str, int]
 
@@ -27,6 +27,7 @@ class Broker:
         self.marked: set[Place] = set()
         self.committed: list[Place] = []
         self.asked = 0
+        self.rows: dict[Place, int] = {}
         self.target: TopicInfo | None = TopicInfo("id", 1, replicas=1)
         self.target_configs = {"max.message.bytes": "1000"}
         self.outputs: Any = self
@@ -56,7 +57,7 @@ class Broker:
         return self.target_configs
 
     def waiting(self, group: str, sink: str) -> dict[Place, int]:
-        return {}
+        return self.rows
 
 
 @pytest.fixture
@@ -129,6 +130,23 @@ def test_a_topic_is_described_again_in_each_round(broker: Broker) -> None:
     broker.target, broker.target_configs = TopicInfo("id", 3, replicas=1), {"cleanup.policy": "compact"}
     with pytest.raises(SinkRefused, match="takes no record without a key"):
         sink.waits()
+
+
+def test_a_topic_that_is_gone_names_the_rows_that_wait_for_it(broker: Broker) -> None:
+    """A run cannot begin without its limits, and the rows stay in their files."""
+    context, broker.target = opened(broker, KafkaTopic("t")).context, None
+    given: Any = broker
+    with (
+        pytest.raises(SinkRefused, match=r"there is no topic t: create it first\.$"),
+        rows_named(context, "t"),
+    ):
+        target_of(KafkaTopic("t"), given)
+    broker.rows = {("source", 0): 4, ("source", 1): 6}
+    with (
+        pytest.raises(SinkRefused, match=r"create it first\. 10 accepted rows wait for t"),
+        rows_named(context, "t"),
+    ):
+        target_of(KafkaTopic("t"), given)
 
 
 def reason(broker: Broker, code: int) -> str:

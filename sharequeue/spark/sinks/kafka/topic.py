@@ -161,7 +161,8 @@ class KafkaTopic(Sink):
         configs = GroupConfigs.load(context.state.database, context.names.group)
         with Topics(context.settings) as topics:
             refuse_own(self, context, configs)
-            target = target_of(self, topics)
+            with rows_named(context, self.topic):
+                target = target_of(self, topics)
             names = Names(
                 context.names.group, context.names.sink, str(context.state.outputs.identity().origin_id)
             )
@@ -197,6 +198,21 @@ class KafkaTopic(Sink):
             for part, subject in subjects.items()
             if subject is not None
         }
+
+
+@contextmanager
+def rows_named(context: SinkContext, topic: str) -> Iterator[None]:
+    """Let a refusal of the topic say how many accepted rows wait for it."""
+    try:
+        yield
+    except SinkRefused as refused:
+        names = context.names
+        waiting = sum(context.state.outputs.waiting(names.group, names.sink).values())
+        if not waiting:
+            raise
+        raise SinkRefused(
+            f"{refused} {waiting:,} accepted rows wait for {topic} in their files, and are sent once it takes them."
+        ) from refused
 
 
 def target_of(sink: KafkaTopic, topics: Topics) -> TargetTopic:
