@@ -36,6 +36,9 @@ TRANSACTION_BYTES = 64 * 1024 * 1024
 """A transaction is committed at this size, or when it is late (`MarkedProducer.is_late`), and what is left goes into
 another one, so that each ends within its timeout."""
 
+NOW = 0
+"""The timestamp of a record that gets the time at which it is sent, as Kafka's client has it."""
+
 BatchStep = Literal["initialised", "opened", "begun", "producing", "marked", "committed", "closed"]
 
 
@@ -70,8 +73,8 @@ Record: TypeAlias = tuple[
     int, str, int, bytes | None, bytes | None, list[Header] | dict[str, bytes | None], int, int
 ]
 """One record to write: its offset in the batch, topic, partition, key, value, headers, its size in bytes, about, and
-its timestamp in milliseconds since 1970, 0 for the time at which it is sent. Several records may have one offset. A
-plain tuple, because making a named one takes a quarter of the time of producing a letter."""
+its timestamp in milliseconds since 1970, or NOW. Several records may have one offset. A plain tuple, because making a
+named one takes a quarter of the time of producing a letter."""
 
 
 @dataclass(frozen=True, slots=True)

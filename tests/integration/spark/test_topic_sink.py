@@ -23,7 +23,7 @@ from sharequeue.spark import KafkaTopic, SinkRefused, read_output
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sinks.interface import SinkContext
-from sharequeue.spark.sinks.kafka.records import RecordColumns, TargetTopic, with_records
+from sharequeue.spark.sinks.kafka.records import RECORD, RecordColumns, TargetTopic, with_records
 from sharequeue.spark.sinks.transfers import Step
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
@@ -295,6 +295,24 @@ def test_columns_that_cannot_be_written_are_refused(
     only = all_accepted(rows)
     with pytest.raises(SinkRefused, match="have no column for the value"):
         with_records(only, RecordColumns(**given), target, source_headers=True)
+
+
+ROWS = "topic string, partition int, offset bigint, lease_id bigint, outcome string, v binary"
+PARTS: dict[str, Any] = {"key": None, "value": "v", "headers": None, "partition": None, "timestamp": None}
+ROW = {"topic": "t", "partition": 0, "offset": 0, "lease_id": 1, "outcome": "accept", "v": b"v"}
+
+
+def test_a_timestamp_is_kept_missing_or_refused(spark: SparkSession) -> None:
+    """Without one, the row gets the time of sending. Kafka's client cannot write the first millisecond of 1970: it
+    takes 0 for the time of sending."""
+    rows = spark.createDataFrame([{**ROW, "at": at} for at in (None, 0, 1, -1)], f"{ROWS}, at bigint")
+    target = TargetTopic("t", "id", 1, 1_000, compacted=False)
+    columns = RecordColumns(**{**PARTS, "timestamp": "at"})
+    timed = rows.withColumn("at", fn.timestamp_millis("at"))
+    made = with_records(timed, columns, target, source_headers=False).select(f"{RECORD}.*").collect()
+    assert [row["timestamp"] for row in made] == [None, 0, 1, -1]
+    assert [row["fault"] is None for row in made] == [True, False, True, False]
+    assert made[1]["fault"].startswith("InvalidTimestamp: the timestamp is not after 1970-01-01 00:00 UTC")
 
 
 ORDER = {

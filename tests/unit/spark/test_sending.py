@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sharequeue.deadletters.outbox import Marker
+from sharequeue.deadletters.outbox import NOW, Marker
 from sharequeue.spark.sinks.kafka.records import SOURCE_HEADERS
 from sharequeue.spark.sinks.kafka.sending import (
     _ALL,
@@ -63,3 +63,8 @@ def test_a_record_is_as_large_as_its_parts() -> None:
     assert sent(key=b"k" * 100, value=b"v" * 1_000)[6] == small + 1_100
     large = [{"key": "n" * 50, "value": b"h" * 50_000}, {"key": "none", "value": None}]
     assert sent(headers=large)[6] == small + 50_054 + 2 * 32
+
+
+def test_a_record_without_a_timestamp_gets_the_time_of_sending() -> None:
+    """Its row has none; all others are kept."""
+    assert [sent(timestamp=at)[7] for at in (None, 1, 1_700_000_000_000)] == [NOW, 1, 1_700_000_000_000]

@@ -47,7 +47,7 @@ SOURCE_HEADERS = (TOPIC, PARTITION, OFFSET, LEASE)
 
 _HEADERS = "array<struct<key: string, value: binary>>"
 RECORD_TYPE = f"struct<key: binary, value: binary, headers: {_HEADERS}, partition: int, timestamp: bigint>"
-"""The type of the column RECORD, without size and fault."""
+"""The type of the column RECORD, without size and fault. Without a timestamp it gets the time of sending."""
 _SERIALIZED = {"key": "sharequeue_key", "value": "sharequeue_value"}
 """The columns of parts that are serialized with a schema."""
 _SERIALIZED_AS = types.StructType().add("data", types.BinaryType()).add("fault", types.StringType())
@@ -190,10 +190,10 @@ class _Made:
             by_key = fn.coalesce(self._typed("partition", given.partition, kinds, "int"), by_key)
         yield by_key.cast("int").alias("partition")
         if given.timestamp is None:
-            yield fn.lit(0).cast("bigint").alias("timestamp")
+            yield fn.lit(None).cast("bigint").alias("timestamp")
         else:
             at = self._typed("timestamp", given.timestamp, (types.TimestampType,), "timestamp")
-            yield fn.coalesce(fn.unix_millis(at), fn.lit(0)).alias("timestamp")
+            yield fn.unix_millis(at).alias("timestamp")
 
     def given(self, part: str) -> Column:
         """Return the expression for the key or the value before it becomes bytes."""
@@ -245,7 +245,13 @@ class _Made:
 
     def _with_times(self, found: Column) -> Column:
         at, latest = fn.col(f"{RECORD}.timestamp"), self._target.latest_ms
-        found = found.when(at < 0, fn.lit("InvalidTimestamp: the timestamp is before 1970"))
+        found = found.when(
+            at <= 0,
+            # Kafka's client takes 0 for the time of sending.
+            fn.lit(
+                "InvalidTimestamp: the timestamp is not after 1970-01-01 00:00 UTC, the first that can be written"
+            ),
+        )
         if latest is None:
             return found
         return found.when(

@@ -34,7 +34,7 @@ import pyarrow as pa
 from pyspark.cloudpickle import register_pickle_by_value
 
 from sharequeue.deadletters import outbox
-from sharequeue.deadletters.outbox import BatchStep, Fenced, Marker, Outbox, Record
+from sharequeue.deadletters.outbox import NOW, BatchStep, Fenced, Marker, Outbox, Record
 from sharequeue.domain import offsets, record_bytes
 from sharequeue.domain.offsets import MAX_OFFSET, OffsetSet
 from sharequeue.kafka import transactions
@@ -258,7 +258,7 @@ class _Results:
             size = len(key or b"") + len(value or b"") + 32 * (1 + len(headers))
             size += sum(len(name) + len(content or b"") for name, content in headers)
             self.sent += 1
-            yield offset, target, at, key, value, headers, size, timestamp
+            yield offset, target, at, key, value, headers, size, timestamp or NOW
 
 
 def found_marker(markers: MarkerGroup | None, place: tuple[str, int]) -> Marker | None:
