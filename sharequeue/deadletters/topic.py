@@ -30,7 +30,13 @@ from sharequeue.domain.settings import SettingMissing, Settings
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.configs.names import environment_name
 from sharequeue.kafka.topics import Topics
-from sharequeue.kafka.transactions import DENIED, TRANSACTION_TIMEOUT_MS, is_passing
+from sharequeue.kafka.transactions import (
+    DEFAULT_MAX_MESSAGE_BYTES,
+    DENIED,
+    TRANSACTION_TIMEOUT_MS,
+    is_passing,
+    most_uncompressed,
+)
 
 GROUP_ENABLE = "errors.deadletterqueue.group.enable"
 """The topic config that allows dead letters of groups in a topic. Brokers before 4.4 do not know it."""
@@ -43,7 +49,6 @@ PREFIX = "errors.deadletterqueue.topic.name.prefix"
 TIMEOUT_SECONDS = 20.0
 ASK_SECONDS = 5.0
 """The timeout of requests about a topic to which nothing is being written."""
-_DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 _WAIT = "the records wait, and they are tried again."
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -103,13 +108,14 @@ class DeadLetterTopic:
     topic_id: str
     partitions: int
     max_message_bytes: int
+    """The most bytes of a letter, before a compression by the topic."""
 
     def partition_for(self, source_partition: int) -> int:
         """Return the partition for the letters of a source partition: its number modulo the topic's partitions."""
         return source_partition % self.partitions
 
 
-NO_TOPIC = DeadLetterTopic("", "", 1, _DEFAULT_MAX_MESSAGE_BYTES)
+NO_TOPIC = DeadLetterTopic("", "", 1, DEFAULT_MAX_MESSAGE_BYTES)
 """A placeholder for a producer that only fences others and writes nothing."""
 
 
@@ -200,7 +206,7 @@ class TopicKeeper:
                 raise CannotWrite(
                     f"topic `{rules.topic}` was deleted while it was created: try again.", lasting=False
                 )
-        limit = int(found.configs.get("max.message.bytes", _DEFAULT_MAX_MESSAGE_BYTES))
+        limit = most_uncompressed(found.configs)
         return DeadLetterTopic(rules.topic, found.topic_id, found.partitions, limit)
 
     def judge(self, rules: DeadLetterRules) -> FoundTopic | None:

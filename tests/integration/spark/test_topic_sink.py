@@ -289,7 +289,7 @@ def test_columns_that_cannot_be_written_are_refused(
         "partition": None,
         "timestamp": None,
     }
-    target = TargetTopic("t", "id", 2, 1000, compacted=False)
+    target = TargetTopic("t", "id", 2, 1000, compacted=False, most_bytes=1000)
     with pytest.raises(SinkRefused, match=expected):
         with_records(rows, RecordColumns(**{**given, **changed}), target, source_headers=True)
     only = all_accepted(rows)
@@ -306,7 +306,7 @@ def test_a_timestamp_is_kept_missing_or_refused(spark: SparkSession) -> None:
     """Without one, the row gets the time of sending. Kafka's client cannot write the first millisecond of 1970: it
     takes 0 for the time of sending."""
     rows = spark.createDataFrame([{**ROW, "at": at} for at in (None, 0, 1, -1)], f"{ROWS}, at bigint")
-    target = TargetTopic("t", "id", 1, 1_000, compacted=False)
+    target = TargetTopic("t", "id", 1, 1_000, compacted=False, most_bytes=1_000)
     columns = RecordColumns(**{**PARTS, "timestamp": "at"})
     timed = rows.withColumn("at", fn.timestamp_millis("at"))
     made = with_records(timed, columns, target, source_headers=False).select(f"{RECORD}.*").collect()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from sharequeue.kafka.transactions import MarkedProducer, MarkerGroup
+from sharequeue.kafka.transactions import MarkedProducer, MarkerGroup, most_uncompressed
 
 
 class Coordinator:
@@ -53,3 +53,11 @@ def test_no_producer_creates_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing: Any = None
     MarkedProducer({"bootstrap.servers": "127.0.0.1:1"}, "id", nothing, nothing)
     assert made["allow.auto.create.topics"] is False
+
+
+def test_a_topic_that_compresses_takes_a_little_less() -> None:
+    """Its broker checks the limit after its own compression."""
+    assert most_uncompressed({"compression.type": "producer"}) == 1_048_588
+    assert most_uncompressed({"compression.type": "uncompressed", "max.message.bytes": "2000"}) == 2_000
+    assert most_uncompressed({"compression.type": "gzip", "max.message.bytes": "2000"}) == 1_966
+    assert most_uncompressed({"compression.type": "gzip", "max.message.bytes": "0"}) == 1

@@ -123,7 +123,7 @@ def test_a_topic_is_described_again_in_each_round(broker: Broker) -> None:
     broker.target, broker.target_configs = TopicInfo("id", 3, replicas=1), {"max.message.bytes": "2000"}
     assert sink.waits() is None
     known = sink.target
-    assert (known.partitions, known.max_message_bytes) == (3, 2_000)
+    assert (known.partitions, known.max_message_bytes, known.most_bytes) == (3, 2_000, 2_000)
     broker.target = None
     assert sink.waits() is None
     assert sink.target == known

@@ -92,6 +92,8 @@ class TargetTopic:
     partitions: int
     max_message_bytes: int
     compacted: bool
+    most_bytes: int
+    """The most bytes of a record alone in its batch, before compression."""
     latest_ms: int | None = None
     """How far a record's timestamp may be in the future, in milliseconds; None: without a limit."""
     compression: str = "producer"
@@ -212,11 +214,14 @@ class _Made:
     def _fault_of_topic(self) -> Column:
         target, size = self._target, self.size()
         found = fn.when(
-            size > target.max_message_bytes,
+            size > target.most_bytes,
             fn.concat(
                 fn.lit("RecordTooLarge: the record takes up to "),
                 size.cast("string"),
-                fn.lit(f" bytes, and max.message.bytes of {target.name} is {target.max_message_bytes}"),
+                fn.lit(
+                    f" bytes with its headers, and {target.name} takes {target.most_bytes}: its max.message.bytes is "
+                    f"{target.max_message_bytes}"
+                ),
             ),
         )
         if self._columns.partition is not None:
@@ -267,8 +272,8 @@ class _Made:
         return fn.col(quoted(self._columns.partition)).isNotNull()
 
     def size(self) -> Column:
-        """Return the most bytes of a record alone in its batch: before compression, so that the broker never refuses
-        what passes here."""
+        """Return the most bytes of a record alone in its batch, before compression: an upper estimate with all
+        headers, so that the broker never refuses what passes here."""
         fixed: list[Header] = []
         size = fn.lit(0).cast("bigint")
         if self._source_headers:

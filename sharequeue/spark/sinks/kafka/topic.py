@@ -39,6 +39,7 @@ from sharequeue.kafka.transactions import (
     TRANSACTION_TIMEOUT_MS,
     MarkerGroup,
     is_passing,
+    most_uncompressed,
 )
 from sharequeue.spark.output.damaged import reads_what_counts
 from sharequeue.spark.output.files import literal
@@ -131,10 +132,10 @@ class KafkaTopic(Sink):
 
     Four headers name the source of each record: `sharequeue.result.topic`, `….partition`, `….offset` and `….lease`;
     not with `source_headers=False`. A record with a row that the topic would refuse is rejected, with the reason:
-    larger than `max.message.bytes` before compression, a partition that does not exist, no key for a compacted topic,
-    a value that does not fit its schema. All rows of a record are in one Kafka transaction; a record with more than
-    64 MB of rows is rejected. Records of a source partition are sent in the order of their offsets. A topic that the
-    group reads is refused, unless `loop=True`.
+    larger than `max.message.bytes` (an upper estimate before compression, with all headers), a partition that does
+    not exist, no key for a compacted topic, a value that does not fit its schema. All rows of a record are in one
+    Kafka transaction; a record with more than 64 MB of rows is rejected. Records of a source partition are sent in
+    the order of their offsets. A topic that the group reads is refused, unless `loop=True`.
 
     Acknowledged rows are in files until they are sent. If a run is killed in between, the next run of the group sends
     them before it leases anything. If the topic cannot be written, they wait, and the group goes on until
@@ -240,9 +241,11 @@ def target_of(sink: KafkaTopic, topics: Topics) -> TargetTopic:
     refuse_validated(sink, given)
     if sink.timestamp is not None:
         _refuse_old_timestamps(name, given)
-    most = int(given.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES))
     return TargetTopic(
-        *(name, info.topic_id, info.partitions, most, compacted),
+        *(name, info.topic_id, info.partitions),
+        max_message_bytes=int(given.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES)),
+        compacted=compacted,
+        most_bytes=most_uncompressed(given),
         latest_ms=latest_ms(given),
         compression=given.get("compression.type", "producer"),
     )
@@ -405,7 +408,7 @@ class _OpenTopic(OpenTransfers):
             # The partitioner of Kafka's own producers.
             "partitioner": "murmur2_random",
             "message.max.bytes": LARGEST_MESSAGE_BYTES,
-            "batch.size": max(1, min(MOST_BATCH_BYTES, target.max_message_bytes)),
+            "batch.size": max(1, min(MOST_BATCH_BYTES, target.most_bytes)),
             "compression.type": target.compression
             if target.compression not in ("producer", "uncompressed")
             else "none",
