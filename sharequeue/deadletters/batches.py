@@ -61,6 +61,11 @@ def marker_group(group_id: str) -> str:
     return f"sharequeue.dlq-encoded.{quote(group_id, safe='')}"
 
 
+def transactional_id(at: SharePartition) -> str:
+    """Return the id for the letters of a share-partition. No topic has a colon, so that no other has the same id."""
+    return f"sharequeue.dlq.{at.group_id}:{at.topic}-{at.partition}"
+
+
 class LetterBatches:
     """The dead letters of one share-partition: an `OutboxSource`.
 
@@ -92,7 +97,7 @@ class LetterBatches:
         self._hold_keys = hold_keys
         self._explanations = Explanations(messages=messages)
         self._max_records = max_records
-        self.transactional_id = f"sharequeue.dlq.{at.group_id}.{at.topic}.{at.partition}"
+        self.transactional_id = transactional_id(at)
         self.place = at.topic, at.partition
         self.producer: dict[str, Any] = {
             # Not compressed, as the broker's own dead letters.

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from sharequeue.deadletters.batches import marker_group
+from sharequeue.deadletters.batches import marker_group, transactional_id
 from sharequeue.deadletters.outbox import Marker
 from sharequeue.deadletters.topic import (
     CannotWrite,
@@ -116,6 +116,13 @@ def test_the_marker_of_each_group_has_a_name_that_the_client_takes() -> None:
     found = [marker_group(name) for name in names]
     assert len(set(found)) == len(names)
     assert all(name.isascii() and name.isprintable() for name in found)
+
+
+def test_each_share_partition_has_a_transactional_id_of_its_own() -> None:
+    """Group and topic may have dots; writers of the same id would fence one another."""
+    names = [("a.b", "c"), ("a", "b.c"), ("a:b", "c"), ("a", "b-1"), ("a", "b")]
+    ids = [transactional_id(SharePartition(*each, partition)) for each in names for partition in (0, 1)]
+    assert len({*ids}) == len(ids)
 
 
 @pytest.mark.parametrize(

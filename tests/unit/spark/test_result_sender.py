@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from itertools import product
 from pathlib import Path
 
 from pyspark import cloudpickle
@@ -87,3 +88,14 @@ def test_a_name_that_is_not_ascii_is_encoded() -> None:
     """The client commits no offset for a group of such a name."""
     assert Names("g", "s", "o").markers == "sharequeue.results.g.s.o"
     assert Names("größe", "s", "o").markers == "sharequeue.results-encoded.gr%C3%B6%C3%9Fe.s.o"
+
+
+def test_no_two_sinks_have_the_same_names() -> None:
+    """Wherever the dots are, and whatever is encoded; all begin with what an operator grants rights for."""
+    texts = ["a", "b", "a.b", "b.c", "a.b.c", "a%2Eb", "a%252Eb", "ä", "ä.b", "%C3%A4", "a:b"]
+    every = [Names(group, sink, "o") for group, sink in product(texts, texts)]
+    assert len({each.markers for each in every}) == len(every)
+    assert all(each.markers.startswith(each.prefix) for each in every)
+    places = [("b", 0), ("b.c", 0), ("c", 0), ("c-0", 1), ("c", 1), ("c.o", 0)]
+    ids = [each.transactional_id(*place) for each, place in product(every, places)]
+    assert len({*ids}) == len(ids)

@@ -71,18 +71,29 @@ class Names:
     """The state's id, because two deployments may have the same group id."""
 
     @property
-    def markers(self) -> str:
-        """The consumer group of the markers. The client refuses to commit for one that is not printable ASCII: such a
-        name is URL-encoded, after a prefix that no other group has.
+    def prefix(self) -> str:
+        """How all names of the group begin. The client refuses to commit offsets for a consumer group that is not
+        printable ASCII: such a name is URL-encoded, after a prefix that no other has.
         """
-        name = f"{self.group}.{self.sink}.{self.origin_id}"
-        if all(" " <= each <= "~" for each in name):
-            return f"sharequeue.results.{name}"
-        return f"sharequeue.results-encoded.{quote(name, safe='')}"
+        if self._is_plain:
+            return f"sharequeue.results.{self.group}."
+        return f"sharequeue.results-encoded.{quote(self.group, safe='')}."
+
+    @property
+    def markers(self) -> str:
+        """The consumer group of the markers. Group and sink may have dots: those of the sink are encoded, so that no
+        other two have the same one.
+        """
+        sink = self.sink.replace("%", "%25") if self._is_plain else quote(self.sink, safe="")
+        return f"{self.prefix}{sink.replace('.', '%2E')}.{self.origin_id}"
 
     def transactional_id(self, topic: str, partition: int) -> str:
-        """Return the id for a source partition."""
-        return f"sharequeue.results.{self.group}.{self.sink}.{topic}.{partition}.{self.origin_id}"
+        """Return the id for a source partition. No topic has a colon."""
+        return f"{self.markers}:{topic}-{partition}"
+
+    @property
+    def _is_plain(self) -> bool:
+        return all(" " <= each <= "~" for each in self.group + self.sink)
 
 
 @dataclass(frozen=True, slots=True)

@@ -514,7 +514,7 @@ class _OpenTopic(OpenTransfers):
             return _REMEDIES.get(error.code(), "see the broker's log")
         return (
             f"grant WRITE on topic {self.sink.topic} and on transactional ids that begin with "
-            f"`sharequeue.results.{self.names.group}.`, and READ on the group's topics and on group "
+            f"`{self.names.prefix}`, and READ on the group's topics and on group "
             f"`{self.names.markers}`"
         )
 
