@@ -161,8 +161,8 @@ class KafkaTopic(Sink):
         """
         configs = GroupConfigs.load(context.state.database, context.names.group)
         with Topics(context.settings) as topics:
-            refuse_own(self, context, configs)
             with rows_named(context, self.topic):
+                refuse_own(self, context, configs)
                 target = target_of(self, topics)
             names = Names(
                 context.names.group, context.names.sink, str(context.state.outputs.identity().origin_id)
