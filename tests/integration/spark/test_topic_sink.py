@@ -218,6 +218,31 @@ def test_a_lost_marker_holds_the_rows_until_an_operator_decides(
     assert state.outputs.waiting(group, f"sink-{group}") == {}
 
 
+def test_a_marker_may_be_gone_when_a_round_begins(
+    group: str,
+    settings: Settings,
+    state: State,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+) -> None:
+    """The broker removes one that is old, also during a run: while nothing waits, nothing is lost with it."""
+    topic, target = make_topic(1), make_topic(1)
+    produce(topic, 0, range(4))
+    admin = AdminClient(client_config(settings))
+    markers = f"sharequeue.results.{group}.sink-{group}.{state.outputs.identity().origin_id}"
+
+    def lose(step: Step) -> None:
+        if step == "removed":
+            admin.delete_consumer_groups([markers])[markers].result(PATIENCE_S)
+
+    sink = KafkaTopic(target, value="note", on_step=lose)
+    report = run_job(job_of(group, topic, named, destination=sink), assigned(topic), max_records=2)
+    assert (report.accepted, len(report.rounds), report.remark) == (4, 2, None)
+    assert [each.value for each in results_in(settings, target)] == [b"%d" % n for n in range(4)]
+
+
 def test_a_topic_that_cannot_take_the_results_is_refused_before_anything_is_leased(
     group: str, settings: Settings, state: State, make_topic: MakeTopic, assigned: Assigned
 ) -> None:
