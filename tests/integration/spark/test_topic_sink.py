@@ -239,7 +239,8 @@ def test_a_marker_may_be_gone_when_a_round_begins(
 
     sink = KafkaTopic(target, value="note", on_step=lose)
     report = run_job(job_of(group, topic, named, destination=sink), assigned(topic), max_records=2)
-    assert (report.accepted, len(report.rounds), report.remark) == (4, 2, None)
+    assert (report.accepted, report.remark) == (4, None)
+    assert len(report.rounds) > 1
     assert [each.value for each in results_in(settings, target)] == [b"%d" % n for n in range(4)]
 
 

@@ -209,11 +209,12 @@ def rows_named(context: SinkContext, topic: str) -> Iterator[None]:
     except SinkRefused as refused:
         names = context.names
         waiting = sum(context.state.outputs.waiting(names.group, names.sink).values())
-        if not waiting:
-            raise
-        raise SinkRefused(
-            f"{refused} {waiting:,} accepted rows wait for {topic} in their files, and are sent once it takes them."
-        ) from refused
+        rows = (
+            f" {waiting:,} accepted rows wait for {topic} in their files, and are sent once it takes them."
+            if waiting
+            else ""
+        )
+        raise SinkRefused(f"{refused}{rows}") from refused
 
 
 def target_of(sink: KafkaTopic, topics: Topics) -> TargetTopic:
