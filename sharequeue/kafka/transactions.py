@@ -175,6 +175,8 @@ class MarkerGroup:
 
     def committed_of(self, places: Sequence[tuple[str, int]]) -> list[kafka.TopicPartition]:
         """Return the markers of partitions, in one request. Raises KafkaException, also for the error of one."""
+        if not places:
+            return []
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             seconds = max(deadline - time.monotonic(), ASK_AGAIN_SECONDS)
