@@ -375,7 +375,7 @@ class _OpenTopic(OpenTransfers):
         except OutputDamaged as damaged:
             # Another process that has ended the transfer has removed its files.
             if self.renewed(found):
-                raise TransferHeld(str(damaged)) from damaged
+                raise TransferHeld(f"{damaged} If they are lost, {self._give_up()}") from damaged
 
     def _send(self, found: Transfer) -> None:
         sources = self._sources(found)
@@ -525,6 +525,12 @@ class _OpenTopic(OpenTransfers):
         names = self.names
         return f"`sharequeue results resume --group {names.group} --sink {names.sink} --to {self.sink.topic}`"
 
+    def _give_up(self) -> str:
+        return (
+            f"give up what was not sent of this transfer: {self._resume()} with --count-as-written "
+            "--also-unsent."
+        )
+
     def _decide(self) -> str:
         return f"Decide whether they are sent all the same: {self._resume()}."
 
@@ -558,10 +564,7 @@ class _OpenTopic(OpenTransfers):
         refused = f"the broker refuses the records of {place} ({said}): {self._remedy(error)}."
         if error.code() in DENIED:
             return refused
-        return (
-            f"{refused} If it never takes them, give up what was not sent of this transfer: {self._resume()} with "
-            "--count-as-written --also-unsent."
-        )
+        return f"{refused} If it never takes them, {self._give_up()}"
 
 
 def _together(sources: Sequence[DataFrame]) -> list[DataFrame]:
