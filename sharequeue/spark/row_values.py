@@ -244,36 +244,39 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
-def python_values(array: pa.Array) -> list[Any]:
+def python_values(array: pa.Array, *, counts: bool = False) -> list[Any]:
     """Return the values of an array: times with a zone in UTC, maps as dicts, and a date or time outside the years 1
-    to 9999 as an int, the days or microseconds since 1970. Raises UnicodeDecodeError for a text that is not UTF-8.
+    to 9999 as an int, the days or microseconds since 1970. With `counts`, every date and time is such an int. Raises
+    UnicodeDecodeError for a text that is not UTF-8.
 
     A map whose keys are structs, lists or maps is a list of pairs, because these cannot be keys of a dict.
     """
     kind = array.type
     if pa.types.is_timestamp(kind):
         # Not by Arrow, which asks for the time zone for each value; and Python may not know the session's.
-        counts = array.cast(pa.timestamp("us", kind.tz)).view(pa.int64())
-        return _times(counts, _EPOCH if kind.tz is None else _EPOCH.replace(tzinfo=UTC), _MICROSECOND)
+        since = _EPOCH if kind.tz is None else _EPOCH.replace(tzinfo=UTC)
+        found = array.cast(pa.timestamp("us", kind.tz)).view(pa.int64()).to_pylist()
+        return list(found) if counts else _times(found, since, _MICROSECOND)
     if pa.types.is_date(kind):
-        return _times(array.cast(pa.date32()).view(pa.int32()), _EPOCH.date(), _DAY)
+        found = array.cast(pa.date32()).view(pa.int32()).to_pylist()
+        return list(found) if counts else _times(found, _EPOCH.date(), _DAY)
     if pa.types.is_struct(kind):
         names = [kind.field(at).name for at in range(kind.num_fields)]
-        columns = [python_values(part) for part in array.flatten()]
+        columns = [python_values(part, counts=counts) for part in array.flatten()]
         return _where_valid(array, _rows(names, columns, len(array)))
     if pa.types.is_map(kind):
-        return _maps(array)
+        return _maps(array, counts=counts)
     if _is_list(kind):
-        return _where_valid(array, _divided(python_values(_used(array, array.values)), _sizes(array)))
+        parts = python_values(_used(array, array.values), counts=counts)
+        return _where_valid(array, _divided(parts, _sizes(array)))
     return list(array.to_pylist())
 
 
-def _times(counts: pa.Array, since: date, unit: timedelta) -> list[Any]:
-    values = counts.to_pylist()
+def _times(counts: Sequence[int | None], since: date, unit: timedelta) -> list[Any]:
     try:
-        return [None if value is None else since + value * unit for value in values]
+        return [None if value is None else since + value * unit for value in counts]
     except OverflowError:
-        return [_time(value, since, unit) for value in values]
+        return [_time(value, since, unit) for value in counts]
 
 
 def _time(value: int | None, since: date, unit: timedelta) -> date | int | None:
@@ -283,15 +286,10 @@ def _time(value: int | None, since: date, unit: timedelta) -> date | int | None:
         return value
 
 
-def _maps(array: pa.Array) -> list[Any]:
-    pairs = list(
-        zip(
-            python_values(_used(array, array.keys)),
-            python_values(_used(array, array.items)),
-            strict=True,
-        )
-    )
-    divided = _divided(pairs, _sizes(array))
+def _maps(array: pa.Array, *, counts: bool) -> list[Any]:
+    keys = python_values(_used(array, array.keys), counts=counts)
+    items = python_values(_used(array, array.items), counts=counts)
+    divided = _divided(list(zip(keys, items, strict=True)), _sizes(array))
     if _nested(array.type.key_type):
         return _where_valid(array, divided)
     if any(_twice([key for key, _ in some]) for some in divided):

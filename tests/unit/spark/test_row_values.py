@@ -175,3 +175,14 @@ def test_a_time_that_python_cannot_represent_is_an_int() -> None:
         None,
     ]
     assert python_values(pa.array([[5_000_000]], pa.list_(pa.date32()))) == [[5_000_000]]
+
+
+def test_every_date_and_time_is_an_int_where_counts_are_asked_for() -> None:
+    """So that a time that Python cannot represent is no exception, at any depth and whatever its unit in Arrow."""
+    kinds = (pa.timestamp("us"), pa.timestamp("ms", "GMT+8"), pa.date32())
+    for kind, expected in zip(kinds, (1, 1000, 1), strict=True):
+        assert python_values(pa.array([1, None], kind), counts=True) == [expected, None]
+        nested = pa.map_(pa.string(), pa.list_(pa.struct([("at", kind)])))
+        assert python_values(pa.array([[("k", [{"at": 1}])]], nested), counts=True) == [
+            {"k": [{"at": expected}]}
+        ]
