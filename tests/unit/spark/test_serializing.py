@@ -106,7 +106,7 @@ def test_avro_is_read_by_the_deserializer_of_confluent_kafka(registry_server: Re
         (
             record(field("id", "string")),
             pa.array([{"id": "a"}, {"id": None}]),
-            "Field(shop.Order.id) is None expected string",
+            "shop.Order.id is null: expected string",
         ),
         (["null", "string"], pa.array([b"a", b"\xff"]).view(pa.string()), "can't decode byte 0xff"),
         (
@@ -272,17 +272,22 @@ LINE = {"type": "record", "name": "Line", "fields": [field("n", "long")]}
         (
             record(field("l", {"type": "array", "items": LINE})),
             columns_of(l=types.ArrayType(types.StructType().add("m", INT))),
-            "no field m of the l",
+            "no field m of shop.Order.l",
         ),
         (
             record(field("first", LINE), field("last", ["null", "Line"])),
             columns_of(first=OF_N, last=TEXT),
-            "last is string, and the schema has the record Line",
+            "last is string, and the schema has the record shop.Line",
         ),
         (
             record(field("l", {"type": "map", "values": "int"})),
             columns_of(l=INT),
-            "l is int, and the schema has an map",
+            "l is int, and the schema has map",
+        ),
+        (
+            record(field("l", {"type": "map", "values": "string"})),
+            columns_of(l=types.MapType(INT, TEXT)),
+            "l is map<int,string>, and the keys of a map are texts in Avro",
         ),
     ],
 )
@@ -311,7 +316,7 @@ def test_rows_without_a_field_that_a_json_schema_requires_are_refused() -> None:
             columns_of(a=types.TimestampType(), b=INT, c=OF_N),
         ),
         (
-            [{"type": {"type": "string", "logicalType": "uuid"}}, LINE, ["null", "Line"]],
+            [{"type": "string", "logicalType": "uuid"}, LINE, ["null", "Line"]],
             columns_of(a=TEXT, b=OF_N, c=OF_N),
         ),
     ],

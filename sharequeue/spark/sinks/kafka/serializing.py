@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.cloudpickle import register_pickle_by_value
 
 from sharequeue.spark.row_values import python_values
+from sharequeue.spark.sinks.kafka.avro_values import AvroValues
 
 AVRO, JSON = "AVRO", "JSON"
 """The types of schemas, as a registry names them."""
@@ -25,7 +26,7 @@ _MOST_SAID = 500
 """The most characters of a serializer's error in a fault."""
 
 Write = Callable[[Any], bytes | None]
-"""A function that returns the bytes of a value; null is none."""
+"""A function that returns the bytes of a value that is not null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class RowSerializer:
         writers = {name: writer(schema, self.topic, part) for name, (part, schema) in self.schemas.items()}
         for batch in batches:
             columns = [
-                self._serialized(writers[name], name, column) if name in writers else column
+                self._serialized(writers[name](column.type), name, column) if name in writers else column
                 for name, column in zip(batch.schema.names, batch.columns, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
@@ -71,42 +72,37 @@ class RowSerializer:
             try:
                 if isinstance(value, Exception):
                     raise value
-                data = write(value)
+                data = None if value is None else write(value)
             except Exception as error:
                 fault = f"InvalidRecord: the {part} does not fit {schema}: {_reason(error)}"
             made.append({"data": data, "fault": fault})
         return pa.array(made, _SERIALIZED)
 
 
-def writer(schema: RecordSchema, topic: str, part: str) -> Write:
-    """Return the function that writes a value with a schema. Raises an error of the serializer's package if the
-    schema is invalid.
+def writer(schema: RecordSchema, topic: str, part: str) -> Callable[[pa.DataType], Write]:
+    """Return the function that makes the writer of values with a schema, by the type of their column. Raises an error
+    of the serializer's package if the schema is invalid.
     """
     from confluent_kafka.serialization import MessageField, SerializationContext
 
     context = SerializationContext(topic, MessageField.KEY if part == "key" else MessageField.VALUE)
-    return _avro(schema, context) if schema.kind == AVRO else _json(schema, context)
+    return _avro(schema, context, part) if schema.kind == AVRO else _json(schema, context)
 
 
-def _avro(schema: RecordSchema, context: Any) -> Write:
+def _avro(schema: RecordSchema, context: Any, part: str) -> Callable[[pa.DataType], Write]:
     from confluent_kafka.schema_registry.avro import AvroSerializer
-    from fastavro import parse_schema, validate
 
+    values = AvroValues(schema.text)
     serialize = AvroSerializer(_Known(schema), _registered(schema).schema, conf=_conf(schema))
-    parsed = parse_schema(json.loads(schema.text))
 
-    def write(value: Any) -> bytes | None:
-        if value is None:
-            return None
-        # The serializer alone would write 1.5 as the int 1, and an int of any size.
-        validate(value, parsed)
-        data: bytes | None = serialize(value, context)
-        return data
+    def of_column(kind: pa.DataType) -> Write:
+        convert = values.conversion(kind, f"the {part}")
+        return lambda value: serialize(convert(value), context)
 
-    return write
+    return of_column
 
 
-def _json(schema: RecordSchema, context: Any) -> Write:
+def _json(schema: RecordSchema, context: Any) -> Callable[[pa.DataType], Write]:
     from confluent_kafka.schema_registry.json_schema import JSONSerializer
     from jsonschema.validators import validator_for
 
@@ -116,14 +112,12 @@ def _json(schema: RecordSchema, context: Any) -> Write:
         _registered(schema).schema, _Known(schema), conf=_conf(schema), json_encode=_text
     )
 
-    def write(text: str | None) -> bytes | None:
-        if text is None:
-            return None
+    def write(text: str) -> bytes | None:
         value = _without_optional_nulls(json.loads(text, parse_float=_Number)["value"], parsed, parsed)
         data: bytes | None = serialize(value, context)
         return data
 
-    return write
+    return lambda kind: write
 
 
 class _Known:
@@ -203,14 +197,14 @@ def _resolved(schema: Any, root: Any) -> Mapping[str, Any]:
 def _values(column: pa.Array) -> Sequence[Any]:
     """Return the values of a column, with an exception in place of each one that Python cannot represent."""
     try:
-        return python_values(column)
+        return python_values(column, counts=True)
     except Exception:
         return [_value(column.slice(at, 1)) for at in range(len(column))]
 
 
 def _value(column: pa.Array) -> Any:
     try:
-        return python_values(column)[0]
+        return python_values(column, counts=True)[0]
     except Exception as error:
         return error
 
