@@ -192,6 +192,22 @@ def test_a_value_that_a_json_schema_refuses_is_a_fault_of_its_row(
         ({"type": "nonsense"}, "AVRO", "is not a valid AVRO schema"),
         ({"type": 1}, "JSON", "is not a valid JSON schema"),
         ("syntax = 'proto3';", "PROTOBUF", "is PROTOBUF: expected AVRO or JSON"),
+        (
+            {"$ref": "https://example.com/a.json"},
+            "JSON",
+            "is not a valid JSON schema: it refers to https://example.com/a.json, which is not in it: include it",
+        ),
+        (
+            {"$schema": "http://json-schema.org/draft-03/schema#"},
+            "JSON",
+            "is not a valid JSON schema: it is of draft 3",
+        ),
+        ({"items": {"$ref": "other.json"}}, "JSON", "is not a valid JSON schema: it refers to other.json"),
+        (
+            {"$ref": "#/definitions/nothing"},
+            "JSON",
+            "is not a valid JSON schema: it refers to #/definitions/",
+        ),
     ],
 )
 def test_a_schema_that_cannot_be_used_is_refused(

@@ -362,3 +362,81 @@ def test_a_decimal_of_bytes_alone_is_refused() -> None:
     """Its bytes would have no length, and readers take them for bytes; a `fixed` has its length in the schema."""
     assert "a decimal of bytes alone" in str(refused("AVRO", decimal(4, 0), types.DecimalType(4, 0)))
     assert refused("AVRO", decimal(4, 0, size=2), types.DecimalType(4, 0)) is None
+
+
+def in_json(value: str) -> pa.Array:
+    return pa.array([f'{{"value": {value}}}'])
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "fault"),
+    [
+        ({"type": "number", "multipleOf": 0.01}, "19.99", None),
+        ({"type": "number", "multipleOf": 0.01}, "4.02", None),
+        ({"type": "number", "multipleOf": 0.01}, "99999999999999999999999999999999999.99", None),
+        ({"type": "number", "multipleOf": 0.01}, "19.995", "$: 19.995 is not a multiple of 0.01"),
+        ({"type": "number", "multipleOf": 1e-300}, "1E-300", None),
+        ({"type": "number", "multipleOf": 3}, "9.0", None),
+        ({"type": "number", "minimum": 0.1}, "0.1", None),
+        ({"type": "number", "maximum": 0.1}, "0.10000000000000000001", "greater than the maximum of 0.1"),
+        ({"enum": [0.1, 1]}, "0.10", None),
+        ({"const": 1.5}, "1.50000000000000000001", "1.5 was expected"),
+        ({"type": "integer"}, "5.00", None),
+        ({"type": "integer"}, "12345678901234567.50", "12345678901234567.50 is not of type 'integer'"),
+        ({"type": "integer"}, "9007199254740993", None),
+        ({"type": "integer", "maximum": 2**53}, "9007199254740993", "greater than the maximum"),
+        ({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer"}, "5.0", "'integer'"),
+        ({"uniqueItems": True}, "[0.12345678901234567890, 0.12345678901234567891]", None),
+        ({"uniqueItems": True}, "[1, 1.0]", "non-unique"),
+        ({"type": "number"}, '"NaN"', "'NaN' is not of type 'number'"),
+        ({"format": "date-time"}, '"yesterday"', None),
+        ({"type": "array", "items": [{"type": "string"}, {"type": "integer"}]}, '["a", 1]', None),
+        ({"type": "array", "items": [{"type": "string"}]}, "[1]", "$[0]: 1 is not of type 'string'"),
+        ({"$ref": "http://json-schema.org/draft-07/schema#"}, '{"type": 1}', "$.type: 1 is not valid"),
+        ({"$ref": "https://json-schema.org/draft/2020-12/schema"}, '{"type": 1}', "$.type: 1 is not valid"),
+    ],
+)
+def test_a_json_schema_checks_exact_numbers(schema: object, value: str, fault: str | None) -> None:
+    """With the digits of the value and of the schema; without `$schema`, by the rules of draft 7."""
+    [(data, found)] = serialized("JSON", schema, in_json(value))
+    if fault is None:
+        assert (data, found) == (b"\0\0\0\0\x07" + value.replace(", ", ",").encode(), None)
+    else:
+        assert fault in str(found)
+
+
+ITEM = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "multipleOf": 1}},
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "expected"),
+    [
+        ({"type": "array", "items": [ITEM, ITEM]}, '[{"n":null}]', "[{}]"),
+        ({"type": "object", "additionalProperties": ITEM}, '{"k":{"n":null}}', '{"k":{}}'),
+        ({"anyOf": [{"type": "null"}, ITEM]}, '{"n":null}', "{}"),
+        ({"allOf": [{"$ref": "#/definitions/a~1b"}], "definitions": {"a/b": ITEM}}, '{"n":null}', "{}"),
+        ({"$ref": "#item", "definitions": {"i": {"$id": "#item"} | ITEM}}, '{"n":null}', "{}"),
+        (
+            {"$schema": "http://json-schema.org/draft-07/schema#"}
+            | {"properties": {"of": {"$ref": "#"}, "n": {"type": "integer", "multipleOf": 0.1}}},
+            '{"of":{"of":null,"n":1.0}}',
+            '{"of":{"n":1.0}}',
+        ),
+        (
+            {
+                "$schema": "https://json-schema.org/draft/2020-12/schema",
+                "prefixItems": [ITEM],
+                "items": False,
+            },
+            '[{"n":null}]',
+            "[{}]",
+        ),
+    ],
+)
+def test_an_optional_null_is_left_out_at_any_depth(schema: object, value: str, expected: str) -> None:
+    """In arrays, in maps of records, and where another part of the schema names the field."""
+    assert serialized("JSON", schema, in_json(value)) == [(b"\0\0\0\0\x07" + expected.encode(), None)]

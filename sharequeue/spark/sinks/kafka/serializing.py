@@ -1,13 +1,13 @@
 """Serialize keys and values of records in Spark's tasks, with the serializers of confluent-kafka.
 
 This module runs in Python workers, which need confluent-kafka with its packages for a schema registry, and `fastavro`
-or `jsonschema`. They send no request: the driver has read the schema (`schemas.py`). A part that the schema refuses
-has a fault in place of its bytes.
+or `jsonschema`. They send no request: the driver has read the schema (`schemas.py`), which is whole. The serializers
+write some values in another form, so values are checked before (`avro_values.py`, `json_values.py`). A part that the
+schema refuses has a fault in place of its bytes.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from pyspark.cloudpickle import register_pickle_by_value
 
 from sharequeue.spark.row_values import python_values
 from sharequeue.spark.sinks.kafka.avro_values import AvroValues
+from sharequeue.spark.sinks.kafka.json_values import JsonValues, as_json
 
 AVRO, JSON = "AVRO", "JSON"
 """The types of schemas, as a registry names them."""
@@ -104,20 +105,16 @@ def _avro(schema: RecordSchema, context: Any, part: str) -> Callable[[pa.DataTyp
 
 def _json(schema: RecordSchema, context: Any) -> Callable[[pa.DataType], Write]:
     from confluent_kafka.schema_registry.json_schema import JSONSerializer
-    from jsonschema.validators import validator_for
 
-    parsed = json.loads(schema.text)
-    validator_for(parsed).check_schema(parsed)
+    values = JsonValues(schema.text)
+    # Its own check has numbers with a rounded fraction, another draft, and fetches what the schema refers to.
     serialize = JSONSerializer(
-        _registered(schema).schema, _Known(schema), conf=_conf(schema), json_encode=_text
+        _registered(schema).schema,
+        _Known(schema),
+        conf=_conf(schema) | {"validate": False},
+        json_encode=as_json,
     )
-
-    def write(text: str) -> bytes | None:
-        value = _without_optional_nulls(json.loads(text, parse_float=_Number)["value"], parsed, parsed)
-        data: bytes | None = serialize(value, context)
-        return data
-
-    return lambda kind: write
+    return lambda kind: lambda text: serialize(values.parsed(text), context)
 
 
 class _Known:
@@ -146,54 +143,6 @@ def _conf(schema: RecordSchema) -> dict[str, Any]:
     return {"auto.register.schemas": False, "subject.name.strategy": lambda context, name: schema.subject}
 
 
-class _Number(float):
-    """A number that is written as it was read: a float would lose digits of a decimal."""
-
-    text: str
-
-    def __new__(cls, text: str) -> _Number:
-        self = super().__new__(cls, text)
-        self.text = text
-        return self
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, _Number):
-        return value.text
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{_text(name)}:{_text(each)}" for name, each in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_text, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _without_optional_nulls(value: Any, schema: Any, root: Any) -> Any:
-    """Return a value without its null fields that the schema names and does not require."""
-    schema = _resolved(schema, root)
-    if isinstance(value, list):
-        return [_without_optional_nulls(each, schema.get("items"), root) for each in value]
-    if not isinstance(value, dict):
-        return value
-    named = schema.get("properties", {})
-    optional = named.keys() - set(schema.get("required", ()))
-    return {
-        name: _without_optional_nulls(each, named.get(name), root)
-        for name, each in value.items()
-        if each is not None or name not in optional
-    }
-
-
-def _resolved(schema: Any, root: Any) -> Mapping[str, Any]:
-    """Return the schema to which a `$ref` inside the same document leads; an empty one if that is not an object."""
-    seen = 0
-    while isinstance(schema, dict) and str(schema.get("$ref", "")).startswith("#") and seen < 100:
-        found: Any = root
-        for name in schema["$ref"].lstrip("#").strip("/").split("/"):
-            found = found.get(name) if isinstance(found, dict) and name else found
-        schema, seen = found, seen + 1
-    return schema if isinstance(schema, dict) else {}
-
-
 def _values(column: pa.Array) -> Sequence[Any]:
     """Return the values of a column, with an exception in place of each one that Python cannot represent."""
     try:
@@ -211,10 +160,9 @@ def _value(column: pa.Array) -> Any:
 
 def _reason(error: Exception) -> str:
     """Return what the error says: the first part of the value that does not fit."""
-    errors = getattr(error, "errors", None)
-    text = str(errors[0] if isinstance(errors, list | tuple) and errors else error)
-    path = getattr(error.__context__, "json_path", None)
-    text = " ".join((text if path is None else f"{path}: {text}").split()) or type(error).__name__
+    path = getattr(error, "json_path", None)
+    text = str(error) if path is None else f"{path}: {error.message}"  # type: ignore[attr-defined]
+    text = " ".join(text.split()) or type(error).__name__
     return text.encode("utf-8", "backslashreplace").decode()[:_MOST_SAID]
 
 
