@@ -319,7 +319,7 @@ def test_rows_that_can_never_fit_an_avro_schema_are_refused(
 def test_rows_without_a_field_that_a_json_schema_requires_are_refused() -> None:
     """A null is one, too, but of a single row."""
     read = RecordSchema(SUBJECT, 7, "JSON", json.dumps(ORDER["definitions"]["Order"]))  # type: ignore[index]
-    with pytest.raises(SinkRefused, match="it requires code, and they have id"):
+    with pytest.raises(SinkRefused, match="the value has no column code, which the schema requires"):
         refuse_unfit(read, columns_of(id=TEXT), "value")
 
 

@@ -440,3 +440,38 @@ ITEM = {
 def test_an_optional_null_is_left_out_at_any_depth(schema: object, value: str, expected: str) -> None:
     """In arrays, in maps of records, and where another part of the schema names the field."""
     assert serialized("JSON", schema, in_json(value)) == [(b"\0\0\0\0\x07" + expected.encode(), None)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "fitting"),
+    [
+        ({"type": "string"}, "string binary date timestamp timestamp_ntz"),
+        ({"type": ["boolean", "null"]}, "boolean"),
+        ({"type": "integer"}, "int bigint double decimal"),
+        ({"type": "number"}, "int bigint double decimal"),
+        ({"type": "array"}, "strings"),
+        ({"type": "array", "items": {"type": "integer"}}, ""),
+        ({"type": "object"}, "map map-by-int x xy"),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, "map-by-int"),
+        (
+            {"type": "object", "properties": {"x": {"type": "integer"}}, "additionalProperties": False},
+            "map map-by-int x",
+        ),
+        (
+            {"$ref": "#/definitions/y", "definitions": {"y": {"required": ["y"], "type": "object"}}},
+            "map map-by-int xy",
+        ),
+        ({"allOf": [{"type": "number"}, {"type": "integer"}]}, "int bigint double decimal"),
+        ({"anyOf": [{"type": "string"}, {"required": ["y"]}]}, " ".join(KINDS)),
+        (True, " ".join(KINDS)),
+        (False, ""),
+    ],
+)
+def test_a_type_of_which_no_value_fits_a_json_schema_is_refused(schema: object, fitting: str) -> None:
+    """As far as types decide; an interval and `void` are left to the value."""
+    whole = {"type": "object", "properties": {"v": schema}}
+    if isinstance(schema, dict):
+        whole |= {"definitions": schema.get("definitions", {})}
+    accepted = {each for each in KINDS if refused("JSON", whole, rows_of(f"v {each}")) is None}
+    undecided = {"interval", "void"} if schema is not False else set()
+    assert accepted == set(fitting.split()) | undecided

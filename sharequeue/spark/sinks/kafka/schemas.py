@@ -6,7 +6,8 @@ alone is refused there; a value that the schema refuses is found when it is seri
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import types
@@ -17,10 +18,24 @@ from sharequeue.domain.settings import SettingMissing, Settings
 from sharequeue.spark.registry import Registry
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.spark.sinks.kafka.avro_values import AvroValues, UnfitType
+from sharequeue.spark.sinks.kafka.json_values import JsonValues
 from sharequeue.spark.sinks.kafka.serializing import AVRO, JSON, RecordSchema, writer
 
 _PACKAGES = {AVRO: "fastavro", JSON: "jsonschema"}
 """The package that the serializer of each type of schema imports."""
+
+_OF_JSON: Mapping[type[types.DataType], tuple[str, ...]] = {
+    types.BooleanType: ("boolean",),
+    types.IntegralType: ("integer", "number"),
+    types.FractionalType: ("number", "integer"),
+    types.StructType: ("object",),
+    types.MapType: ("object",),
+    types.ArrayType: ("array",),
+    types.StringType: ("string",),
+    types.BinaryType: ("string",),
+    types.DatetimeType: ("string",),
+}
+"""The types of JSON for the values of a type of Spark."""
 
 
 def read_schema(settings: Settings, subject: str, topic: str, part: str) -> RecordSchema:
@@ -76,9 +91,48 @@ def _unfit_avro(text: str, kind: types.DataType, at: str) -> str | None:
 
 
 def _unfit_json(text: str, kind: types.DataType, at: str) -> str | None:
-    """Return which fields a JSON schema requires that the rows do not have."""
-    schema = json.loads(text)
-    if not isinstance(kind, types.StructType) or not isinstance(schema, dict):
+    values = JsonValues(text)
+    return _of_json(values, values.schema, kind, at)
+
+
+def _of_json(values: JsonValues, schema: Any, kind: types.DataType, at: str) -> str | None:
+    """Return why no value of a type fits a JSON schema; None if it may. What only `anyOf` and the like, or a rule for
+    values, decide is left to the value.
+    """
+    if schema is False:
+        return f"the schema does not allow {at}"
+    problems = (
+        find(values, part, kind, at) for part in values.parts(schema) for find in (_of_type, _of_parts)
+    )
+    return next((each for each in problems if each is not None), None)
+
+
+def _of_type(values: JsonValues, part: Mapping[str, Any], kind: types.DataType, at: str) -> str | None:
+    expected = part.get("type")
+    allowed = [expected] if isinstance(expected, str) else expected
+    given = next((named for each, named in _OF_JSON.items() if isinstance(kind, each)), None)
+    if not allowed or given is None or set(given) & set(allowed):
         return None
-    missing = [each for each in schema.get("required", ()) if each not in kind.names]
-    return f"it requires {', '.join(missing)}, and they have {', '.join(kind.names)}" if missing else None
+    return f"{at} is {kind.simpleString()}, and the schema has {' or '.join(allowed)}"
+
+
+def _of_parts(values: JsonValues, part: Mapping[str, Any], kind: types.DataType, at: str) -> str | None:
+    if isinstance(kind, types.StructType):
+        return _of_fields(values, part, kind, at)
+    if isinstance(kind, types.ArrayType) and isinstance(part.get("items"), dict):
+        return _of_json(values, part["items"], kind.elementType, at)
+    if isinstance(kind, types.MapType) and not {"properties", "patternProperties"} & part.keys():
+        return _of_json(values, part.get("additionalProperties", True), kind.valueType, at)
+    return None
+
+
+def _of_fields(values: JsonValues, part: Mapping[str, Any], kind: types.StructType, at: str) -> str | None:
+    if missing := [each for each in part.get("required", ()) if each not in kind.names]:
+        return f"{at} has no column {', '.join(missing)}, which the schema requires"
+    named = part.get("properties", {})
+    others = True if "patternProperties" in part else part.get("additionalProperties", True)
+    if others is False and (strange := [each for each in kind.names if each not in named]):
+        return f"the schema has no field {', '.join(strange)} of {at}, and allows no others"
+    fields = ((each, named.get(each.name, others)) for each in kind.fields)
+    problems = (_of_json(values, schema, each.dataType, f"{at}.{each.name}") for each, schema in fields)
+    return next((each for each in problems if each is not None), None)
