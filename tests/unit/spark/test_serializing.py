@@ -98,6 +98,28 @@ def test_avro_is_read_by_the_deserializer_of_confluent_kafka(registry_server: Re
 
 
 @pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ('"string"', "a"),
+        ('"bytes"', b"\0a"),
+        ({"type": "string"}, "a"),
+        (["null", "long", "string"], "a"),
+        ({"type": "map", "values": ["null", "int"]}, {"a": 1}),
+        ({"type": "enum", "name": "E", "symbols": ["a", "b"]}, "b"),
+    ],
+)
+def test_a_value_that_is_no_record_is_read_by_the_deserializer(
+    registry_server: RegistryServer, schema: object, value: object
+) -> None:
+    """Most keys have the schema `"string"`, the name of a type alone."""
+    kind = pa.map_(pa.string(), pa.int32()) if isinstance(value, dict) else None
+    [(data, fault)] = written(registry_server, schema, pa.array([value], kind))
+    assert fault is None
+    client = SchemaRegistryClient({"url": registry_server.url})
+    assert AvroDeserializer(client)(data, CONTEXT) == value
+
+
+@pytest.mark.parametrize(
     ("kind", "values", "expected"),
     [
         ({"type": "int"}, pa.array([1, 2**31]), "is <2147483648>"),

@@ -94,7 +94,8 @@ def _avro(schema: RecordSchema, context: Any, part: str) -> Callable[[pa.DataTyp
     from confluent_kafka.schema_registry.avro import AvroSerializer
 
     values = AvroValues(schema.text)
-    serialize = AvroSerializer(_Known(schema), _registered(schema).schema, conf=_conf(schema))
+    # As a text, in which the serializer takes the name of a type alone, too.
+    serialize = AvroSerializer(_Known(schema), schema.text, conf=_conf(schema))
 
     def of_column(kind: pa.DataType) -> Write:
         convert = values.conversion(kind, f"the {part}")
