@@ -18,6 +18,7 @@ from sharequeue.database import Database
 from sharequeue.domain.figures import OBSTACLES, SharePartitionStatus, column_list
 from sharequeue.domain.moments import span
 from sharequeue.domain.names import listed, plural
+from sharequeue.domain.values import WaitingResults
 from sharequeue.reports.first_run import NO_STATE
 from sharequeue.state import State
 from sharequeue.state.replicas import ALIVE_SECONDS, LATE_SECONDS, read_replicas
@@ -136,13 +137,16 @@ def remarks_of(
     group_id: str,
     statuses: Iterable[SharePartitionStatus],
     watch: TopicWatch | None = None,
+    results: Iterable[WaitingResults] | None = None,
 ) -> list[Remark]:
-    """Return all remarks on a group: on these share-partitions, and on what has no state yet.
+    """Return all remarks on a group: on these share-partitions, on what has no state yet, and on results that wait.
 
-    `watch` is read if it is not given.
+    `watch` and `results` are read if they are not given.
     """
     found = _of_all(database, [group_id], statuses, watch or TopicWatch.read(database))
-    return [*found, *_on_results(database, [group_id])]
+    if results is None:
+        results = State(database).outputs.waiting_results([group_id])
+    return [*found, *_on_results(results)]
 
 
 def remarks_of_groups(database: Database, group_ids: Sequence[str]) -> list[Remark]:
@@ -159,7 +163,8 @@ def remarks_of_groups(database: Database, group_ids: Sequence[str]) -> list[Rema
         most=MOST_FOUND,
     )
     found = _of_all(database, group_ids, [SharePartitionStatus(**row) for row in rows], watch)
-    return [*(each for each in found if each.topic is not None), *_on_results(database, group_ids)]
+    results = State(database).outputs.waiting_results(group_ids)
+    return [*(each for each in found if each.topic is not None), *_on_results(results)]
 
 
 def remarks_on(status: SharePartitionStatus, watch: TopicWatch) -> list[Remark]:
@@ -173,13 +178,13 @@ def remarks_on(status: SharePartitionStatus, watch: TopicWatch) -> list[Remark]:
     return [Remark(status.group_id, text, status.topic, status.partition) for text in texts if text]
 
 
-def _on_results(database: Database, group_ids: Sequence[str]) -> list[Remark]:
+def _on_results(results: Iterable[WaitingResults]) -> list[Remark]:
     """Return which accepted rows wait because the table or topic of their sink could not be written."""
     return [
         Remark(
             each.group_id, f"{plural(each.rows, 'accepted row')} of sink {each.sink} wait: {each.held_reason}"
         )
-        for each in State(database).outputs.waiting_results(group_ids)
+        for each in results
         if each.held_reason is not None
     ]
 

@@ -171,7 +171,7 @@ async def group(call: Call) -> Response:
     found = await call.run(lambda: describe_group(database, group_id))
     partitions = await call.run(lambda: State(database).figures.describe(group_id))
     results = await call.run(lambda: State(database).outputs.waiting_results([group_id]))
-    remarks = await call.run(lambda: remarks_of(database, group_id, partitions))
+    remarks = await call.run(lambda: remarks_of(database, group_id, partitions, results=results))
     waiting = {
         topic: why for (waits, topic), why in call.service.coordinator.waiting.items() if waits == group_id
     }

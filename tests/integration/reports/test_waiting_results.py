@@ -83,7 +83,9 @@ def test_results_that_are_held_are_a_remark_and_fail_the_check(state: State) -> 
     }
     assert text in {each.remark for each in remarks_of_groups(state.database, ["g"])}
     statuses = state.figures.describe("g")
-    results, remarks = state.outputs.waiting_results(["g"]), remarks_of(state.database, "g", statuses)
+    results = state.outputs.waiting_results(["g"])
+    remarks = remarks_of(state.database, "g", statuses, results=results)
+    assert remarks == remarks_of(state.database, "g", statuses)
     answer = group_answer(describe_group(state.database, "g"), statuses, results, remarks, {})
     assert text in answer["remarks"]
     assert answer["results"] == [
