@@ -9,13 +9,15 @@ import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
 from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import Transfer
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.spark import KafkaTopic
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.sinks.interface import SinkContext, SinkRefused
 from sharequeue.spark.sinks.kafka import topic as topic_module
-from sharequeue.spark.sinks.kafka.sending import REFUSED, Names
+from sharequeue.spark.sinks.kafka.sending import REFUSED, Names, TransferToSend
 from sharequeue.spark.sinks.kafka.topic import _OpenTopic, latest_ms, refuse_validated, rows_named, target_of
+from sharequeue.spark.sinks.transfers import TransferHeld
 
 Place = tuple[str, int]
 
@@ -130,6 +132,31 @@ def test_a_topic_is_described_again_in_each_round(broker: Broker) -> None:
     broker.target, broker.target_configs = TopicInfo("id", 3, replicas=1), {"cleanup.policy": "compact"}
     with pytest.raises(SinkRefused, match="takes no record without a key"):
         sink.waits()
+
+
+def test_rows_are_sent_in_smaller_batches_after_the_limit_was_lowered(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was lowered after the round began: the broker refuses a batch of records that it takes one by one. Rows that
+    it refuses again wait."""
+    sink, sizes, refusals = opened(broker, KafkaTopic("t")), list[int](), [True, False]
+
+    def sent(self: object, sources: object, sending: TransferToSend) -> list[dict[str, object]]:
+        sizes.append(sending.producer["batch.size"])
+        code = KafkaError.MSG_SIZE_TOO_LARGE
+        report = {"topic": "source", "partition": 3, "code": code, "reason": "too large"}
+        return [{**report, "problem": REFUSED if refusals.pop(0) else None}]
+
+    monkeypatch.setattr(_OpenTopic, "_sources", lambda self, found: [])
+    monkeypatch.setattr(_OpenTopic, "_sent", sent)
+    transfer = Transfer(1, {}, 1, busy=False)
+    broker.target_configs = {"max.message.bytes": "500"}
+    sink._send(transfer)
+    assert sizes == [1_000, 500]
+    refusals += [True]
+    with pytest.raises(TransferHeld, match=r"raise max\.message\.bytes of the topic"):
+        sink._send(transfer)
+    assert sizes == [1_000, 500, 500]
 
 
 def test_a_topic_that_is_gone_names_the_rows_that_wait_for_it(broker: Broker) -> None:

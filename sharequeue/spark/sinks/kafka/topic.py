@@ -386,13 +386,23 @@ class _OpenTopic(OpenTransfers):
             if not held and (not problems or not self.renewed(found)):
                 return
             held = held or [each for each in problems if each["problem"] == OVERTAKEN]
-            if held:
+            if held and not self._has_other_limits():
                 raise TransferHeld(self._reason(held))
         raise TransferHeld(
             f"another process took over {TAKEOVERS} times, or a transaction exceeds its timeout: check that each "
             f"deployment has a state of its own, and that the broker takes {MOST_RECORD_BYTES:,} bytes, the most of "
             "one record, in half a minute. The next round or run tries again."
         )
+
+    def _has_other_limits(self) -> bool:
+        """Describe the topic again; return whether it takes other sizes than it did before.
+
+        Each record may be small enough where a batch of them is too large.
+        """
+        before = self.target.most_bytes
+        with suppress(SinkRefused, BrokerNotAvailable):
+            self.target = target_of(self.sink, self.topics)
+        return self.target.most_bytes != before
 
     def _sending(self, number: int) -> TransferToSend:
         """Return what the tasks have to know. Raise TransferHeld if the topic is gone."""
