@@ -13,6 +13,17 @@ language sql immutable parallel safe as $$
     select p_record.released or p_record.archiving or p_record.letter is not null
 $$;
 
+-- Returns the rows of these records. Range by range: from the first to the last offset, there may be 10^5 other open records.
+create or replace function sharequeue_internal.open_records_at(p_id bigint, p_offsets int8multirange)
+returns setof sharequeue.open_key_records
+language sql stable set enable_seqscan = off as $$
+    select r.* from unnest(p_offsets) as run
+    cross join lateral (
+        select o.* from sharequeue.open_key_records o
+        where o.share_partition_id = p_id and o."offset" >= coalesce(lower(run), 0)
+            and o."offset" < coalesce(upper(run), 9223372036854775807) offset 0) as r
+$$;
+
 -- Returns the reported keys of a lease.
 create or replace function sharequeue_internal.keys_of(p_keys jsonb) returns sharequeue_internal.key_offsets[]
 language plpgsql stable as $$
@@ -98,8 +109,7 @@ begin
     end if;
     if not p_sp.keys_unknown and not isempty(v_open) then
         select v_open - coalesce(range_agg(int8range(r."offset", r."offset" + 1)), '{}') into v_unknown
-        from sharequeue.open_key_records r
-        where r.share_partition_id = v_id and r."offset" between lower(v_open) and upper(v_open) - 1 and v_open @> r."offset";
+        from sharequeue_internal.open_records_at(v_id, v_open) as r;
         update sharequeue.share_partitions set keys_unknown = true
         where share_partition_id = v_id and not isempty(v_unknown);
     end if;
@@ -113,10 +123,7 @@ returns int8multirange
 language sql stable set enable_seqscan = off as $$
     select coalesce(range_agg(int8range(r."offset", r."offset" + 1)), '{}')
     from unnest(p_keys) as k
-    cross join lateral unnest(k.offsets) as run
-    cross join lateral (
-        select o."offset", o.key_hash from sharequeue.open_key_records o
-        where o.share_partition_id = p_id and o."offset" >= lower(run) and o."offset" < upper(run) offset 0) as r
+    cross join lateral sharequeue_internal.open_records_at(p_id, k.offsets) as r
     where r.key_hash is distinct from k.key
 $$;
 
@@ -125,14 +132,10 @@ create or replace function sharequeue_internal.known_keys(
     p_id bigint, p_open int8multirange, p_keys sharequeue_internal.key_offsets[]
 ) returns sharequeue_internal.key_offsets[]
 language sql stable set enable_seqscan = off as $$
-    with unnamed as materialized (
-        select p_open - coalesce(range_agg(k.offsets), '{}') as offsets from unnest(p_keys) as k
-    )
     select array(
         select row(r.key_hash, range_agg(int8range(r."offset", r."offset" + 1)))::sharequeue_internal.key_offsets
-        from unnamed u join sharequeue.open_key_records r
-            on r.share_partition_id = p_id and r."offset" >= lower(u.offsets) and r."offset" < upper(u.offsets)
-                and u.offsets @> r."offset"
+        from sharequeue_internal.open_records_at(
+            p_id, p_open - (select coalesce(range_agg(k.offsets), '{}') from unnest(p_keys) as k)) as r
         where r.letter is null group by r.key_hash)
 $$;
 
@@ -250,9 +253,9 @@ begin
     end if;
     with gone as (
         delete from sharequeue.open_key_records o
-        where share_partition_id = p_id and "offset" >= coalesce(lower(p_offsets), 0)
-            and "offset" < coalesce(upper(p_offsets), 9223372036854775807) and p_offsets @> "offset"
-            and (letter is not null) = p_letters
+        where share_partition_id = p_id and "offset" = any (array(
+            select r."offset" from sharequeue_internal.open_records_at(p_id, p_offsets) as r
+            where (r.letter is not null) = p_letters))
         returning o.key_hash, sharequeue_internal.stops(o) as stops
     )
     select array_agg(distinct g.key_hash) into v_keys from gone g where g.stops and g.key_hash is not null;
@@ -334,6 +337,6 @@ $$;
 create or replace function sharequeue_internal.stop_waiting(p_id bigint, p_offsets int8multirange) returns void
 language sql volatile set enable_seqscan = off as $$
     update sharequeue.open_key_records set until = null
-    where share_partition_id = p_id and "offset" between lower(p_offsets) and upper(p_offsets) - 1 and p_offsets @> "offset"
-        and until is not null
+    where share_partition_id = p_id and "offset" = any (array(
+        select r."offset" from sharequeue_internal.open_records_at(p_id, p_offsets) as r where r.until is not null))
 $$;

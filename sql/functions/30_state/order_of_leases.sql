@@ -117,10 +117,8 @@ language sql stable set enable_seqscan = off as $$
     select coalesce(range_agg(int8range(b."offset", b."offset" + 1)), '{}')
     from (
         -- The first of each key once: looked for by every record, a key of n records could be read n times.
-        select o.key_hash, min(o."offset") as first from sharequeue.open_key_records o
-        where o.share_partition_id = p_id and o."offset" >= coalesce(lower(p_offsets), 0)
-            and o."offset" < coalesce(upper(p_offsets), 9223372036854775807)
-            and p_offsets @> o."offset" and not sharequeue_internal.stops(o) and o.key_hash is not null
+        select o.key_hash, min(o."offset") as first from sharequeue_internal.open_records_at(p_id, p_offsets) as o
+        where not sharequeue_internal.stops(o) and o.key_hash is not null
         group by o.key_hash
     ) as a
     cross join lateral (

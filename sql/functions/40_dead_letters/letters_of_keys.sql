@@ -26,8 +26,8 @@ begin
         where k.key is not null order by a.at_offset
         on conflict on constraint open_key_records_pkey do nothing;
         update sharequeue.open_key_records set letter = p_sequence, archiving = false, until = null
-        where share_partition_id = v_id and "offset" between lower(p_offsets) and upper(p_offsets) - 1
-            and p_offsets @> "offset" and key_hash is not null;
+        where share_partition_id = v_id and "offset" = any (array(
+            select r."offset" from sharequeue_internal.open_records_at(v_id, p_offsets) as r where r.key_hash is not null));
         perform sharequeue_internal.wait_behind(v_id, array(
             select distinct k.key from unnest(p_keys) as k where k.key is not null));
     end if;

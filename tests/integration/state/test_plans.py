@@ -287,6 +287,27 @@ def test_order_by_key_reads_the_open_keys_of_its_share_partition(loaded: Databas
         connection.rollback()
 
 
+def test_what_is_done_to_the_first_and_to_a_fresh_record_reads_no_open_key_between(loaded: Database) -> None:
+    """Of 200 open records only the first is accepted, with a fresh one, and another two are held: a few rows are read."""
+    with loaded.transaction() as connection:
+        state = State(Joined(connection))
+        for number in range(CALLS):
+            lease = single.acquire(state, SharePartition("group-958", "topic", number), "m", None, 300)
+            assert lease is not None
+            assert lease.offsets == OffsetSet.of((200, 300), (1000, 1200))
+            held = OffsetSet.of((201, 202), (1001, 1002))
+            given = LeaseAcknowledgement(
+                lease,
+                {AcknowledgeType.ACCEPT: OffsetSet.of((200, 201), (1000, 1001))},
+                holds=held,
+                keys={key_hash(b"k"): held},
+            )
+            with _bounded(connection, 1, 20, "open_key_records"):
+                (result,) = state.acknowledge([given])
+            assert isinstance(result, Acknowledged)
+        connection.rollback()
+
+
 def _keys(first: int, end: int) -> dict[UUID | None, OffsetSet]:
     """Return offsets by their key, the one that all rows above have."""
     return {key_hash(b"k"): OffsetSet.of((first, end))}
