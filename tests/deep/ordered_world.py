@@ -27,13 +27,12 @@ from sharequeue.database import Database
 from sharequeue.deadletters.topic import create_dead_letter_topic
 from sharequeue.domain.figures import SharePartitionStatus
 from sharequeue.domain.settings import Settings
-from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.local.stack import status, up
 from sharequeue.state import State
 from tests.deep.ordered_outputs import Kind, Output
-from tests.deep.servers import Replica, of_code, sharequeue
+from tests.deep.servers import Replica, of_code, set_configs, sharequeue
 from tests.fixtures.stack import REPOSITORY, jars_folder, say
 
 LOCK_MS, SESSION_MS, HEARTBEAT_MS = 5_000, 8_000, 1_000
@@ -56,9 +55,9 @@ DISTURBANCES = (*WORKERS, "pause first run", "pause consumer", "postgres", "kafk
 _BEHIND = sa.text(
     "select count(*) as records from sharequeue.open_key_records r"
     " join sharequeue.share_partitions sp using (share_partition_id)"
-    " where sp.group_id = :group and not r.letter and exists ("
-    " select from sharequeue.open_key_records l where l.share_partition_id = r.share_partition_id and l.letter"
-    ' and l.key_hash = r.key_hash and l."offset" < r."offset")'
+    " where sp.group_id = :group and r.letter is null and exists ("
+    " select from sharequeue.open_key_records l where l.share_partition_id = r.share_partition_id"
+    ' and l.letter is not null and l.key_hash = r.key_hash and l."offset" < r."offset")'
 )
 NULL_KEYS = 0.02
 """The part of the records that have no key."""
@@ -365,7 +364,7 @@ def ordered_world(
     with Topics(settings) as topics:
         create_dead_letter_topic(topics, f"dlq.{name}", 2)
     with Database.open(settings) as database:
-        alter_group_configs(
+        set_configs(
             database,
             name,
             {

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,9 @@ import psutil
 import psycopg2
 import sqlalchemy as sa
 
+from sharequeue.database import Database
+from sharequeue.domain.errors import InvalidConfig
+from sharequeue.groups.configs import alter_group_configs
 from sharequeue.local import ports, postgres, processes
 from sharequeue.local.home import Home
 from sharequeue.local.stack import StackInfo
@@ -210,6 +214,21 @@ def of_code(code: Path, given: dict[str, str]) -> dict[str, str]:
     """The environment of a process that runs the code in this folder, and sees none of our own settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SHAREQUEUE_")}
     return {**kept, "PYTHONPATH": str(code), **given}
+
+
+def set_configs(database: Database, group: str, configs: Mapping[str, str]) -> None:
+    """Set the configs of a group, once the service that has just been started has published its bounds for them."""
+    refused: list[InvalidConfig] = []
+
+    def is_set() -> bool:
+        try:
+            alter_group_configs(database, group, configs)
+        except InvalidConfig as error:
+            refused.append(error)
+            return False
+        return True
+
+    wait_until(is_set, otherwise=lambda: refused[-1])
 
 
 def sharequeue(code: Path, given: dict[str, str], *arguments: str) -> str:

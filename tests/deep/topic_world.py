@@ -15,7 +15,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,10 +25,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.database import Database
 from sharequeue.deadletters.topic import create_dead_letter_topic
-from sharequeue.domain.errors import InvalidConfig, ShareError
+from sharequeue.domain.errors import ShareError
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import READ_COMMITTED
-from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.headers import headers_of
 from sharequeue.kafka.reading import offset_of, place_of, scan
@@ -38,9 +36,8 @@ from sharequeue.local.stack import status, up
 from sharequeue.state import State
 from tests.deep.deaths import CALM, PIDS, Death, Deaths, Who, came
 from tests.deep.ordered_world import LOCK_MS, QUIET_S, SHORT
-from tests.deep.servers import Replica, of_code
+from tests.deep.servers import Replica, of_code, set_configs
 from tests.fixtures.stack import REPOSITORY, jars_folder, say
-from tests.waiting import wait_until
 
 ROWS = 2
 """Of each accepted record."""
@@ -386,9 +383,8 @@ def topic_world(
         with Database.open(settings) as database:
             for queue in queues:
                 first = {"share.isolation.level": "read_committed"} if queue is not queues[0] else {}
-                wait_until(
-                    partial(_altered, database, queue.group, {**first, **configs, _LETTERS: queue.letters})
-                )
+                own = {**first, **configs, _LETTERS: queue.letters}
+                set_configs(database, queue.group, {**_CONFIGS, **own})
             world = TopicWorld(
                 *(settings, database, replica, folder, given),
                 random.Random(seed),  # noqa: S311
@@ -411,12 +407,3 @@ _CONFIGS = {
     "sharequeue.retry.backoff.ms": "300",
     "sharequeue.retry.backoff.max.ms": "1000",
 }
-
-
-def _altered(database: Database, group: str, configs: dict[str, str]) -> bool:
-    """Set the configs of a group; return False while the service has not published its bounds."""
-    try:
-        alter_group_configs(database, group, {**_CONFIGS, **configs})
-    except InvalidConfig:
-        return False
-    return True
