@@ -149,7 +149,7 @@ HISTORY_EDITS = (
     ),
     Edit(
         "waiting records leave the window",
-        "in_flight_span",
+        "waiting_in_window",
         "if not p_sp.redeliverable then",
         "if true then",
     ),
@@ -319,9 +319,9 @@ RULE_EDITS = {
     ),
     "R-NF": Edit(
         "in flight is a span",
-        "in_flight_span",
-        "return p_sp.speo - p_sp.spso;",
-        "return p_sp.speo - p_sp.spso - p_sp.delivery_complete_count;",
+        "window_room",
+        "case when p_settings.ordered",
+        "case when true",
     ),
     "R-AQ": Edit(
         "batch_optimized takes the last log batch whole",

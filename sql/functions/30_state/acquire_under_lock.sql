@@ -129,15 +129,13 @@ language sql immutable parallel safe as $$
 $$;
 
 -- Returns how many fresh records a lease of up to p_wanted records may have; 0 or less if none. Redelivery is not limited by
--- the window. Numbers of records are compared, not offsets: near 2^63 a sum would overflow. Under order by key, finished records
--- do not count: one key that waits would block the window for the others.
+-- the window. Numbers of records are compared, not offsets: near 2^63 a sum would overflow.
 create or replace function sharequeue_internal.fresh_records(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_wanted bigint, p_at timestamptz
 ) returns bigint
 language sql stable as $$
     select least(sharequeue_internal.read_end(p_sp, p_settings) - p_sp.speo, p_wanted,
-        p_settings.max_record_locks - sharequeue_internal.in_flight_span(p_sp, p_at)
-            + case when p_settings.ordered then p_sp.delivery_complete_count else 0 end)
+        sharequeue_internal.window_room(p_sp, p_settings, p_sp.spso, sharequeue_internal.waiting_in_window(p_sp, p_at)))
 $$;
 
 -- Returns that many offsets from SPEO on.
@@ -147,15 +145,26 @@ language sql immutable parallel safe as $$
     select int8multirange(int8range(p_sp.speo, p_sp.speo + greatest(0, p_records)))
 $$;
 
--- Returns the number of offsets in flight that count towards share.partition.max.record.locks: the span from SPSO to SPEO
--- (R-NF-5), without records that wait for a later time, because these would block the window.
-create or replace function sharequeue_internal.in_flight_span(p_sp sharequeue.share_partitions, p_at timestamptz) returns bigint
+-- Returns how many more records may be in flight, by share.partition.max.record.locks; 0 or less if none. What counts is the span
+-- from SPSO to SPEO (R-NF-5), without p_waiting records that wait for a later time, because these would block the window. Under
+-- order by key, finished records do not count: one key that waits would block the window for the others. p_from is where SPSO
+-- will be once it has passed what is finished (null: at SPEO), or SPSO.
+create or replace function sharequeue_internal.window_room(
+    p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_from bigint, p_waiting bigint
+) returns bigint
+language sql immutable parallel safe as $$
+    select p_settings.max_record_locks + p_waiting - case when p_settings.ordered
+        then p_sp.speo - p_sp.spso - p_sp.delivery_complete_count else p_sp.speo - coalesce(p_from, p_sp.speo) end
+$$;
+
+-- Returns how many records in flight wait for a later time.
+create or replace function sharequeue_internal.waiting_in_window(p_sp sharequeue.share_partitions, p_at timestamptz) returns bigint
 language plpgsql stable as $$
 begin
     if not p_sp.redeliverable then
-        return p_sp.speo - p_sp.spso;
+        return 0;
     end if;
-    return p_sp.speo - p_sp.spso - coalesce((
+    return coalesce((
         select sum(sharequeue.records(sharequeue_internal.offsets_of(first_offset, last_offset, offsets)))
         from sharequeue.in_flight_batches
         where share_partition_id = p_sp.share_partition_id and state = 0 and not_before > p_at), 0);

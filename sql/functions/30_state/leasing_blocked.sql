@@ -25,16 +25,15 @@ begin
     end if;
     select min(lower(o.offsets)) as head,
         min(lower(o.offsets)) filter (where b.state = 0 and coalesce(b.not_before <= v_at, true)) as ready_from,
-        coalesce(sum(sharequeue.records(o.offsets)) filter (where b.state = 0 and b.not_before > v_at), 0) as waiting
+        coalesce(sum(sharequeue.records(o.offsets)) filter (where b.state = 0 and b.not_before > v_at), 0)::bigint as waiting
     into v_window
     from sharequeue.in_flight_batches b
     cross join lateral (select sharequeue_internal.offsets_from(
         sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets), p_sp.spso) as offsets) as o
     where b.share_partition_id = p_sp.share_partition_id and b.state in (0, 1, 3);
     -- An acquire that finds nothing moves SPSO past finished records if that is due.
-    v_full := p_sp.speo - case when p_sp.advance_due then coalesce(v_window.head, p_sp.speo) else p_sp.spso end
-        - v_window.waiting - case when p_settings.ordered and not p_sp.advance_due then p_sp.delivery_complete_count else 0 end
-        >= p_settings.max_record_locks;
+    v_full := sharequeue_internal.window_room(
+        p_sp, p_settings, case when p_sp.advance_due then v_window.head else p_sp.spso end, v_window.waiting) <= 0;
     if not p_settings.ordered and p_sp.open_key_records > 0
             and not isempty(sharequeue_internal.held_by_keys(p_sp.share_partition_id)) then
         -- The next acquire frees them.

@@ -8,14 +8,15 @@ declare
     v_id bigint := p_sp.share_partition_id;
     -- Nothing in the window; records below it that the log start has passed do not count.
     v_empty boolean := p_sp.spso = p_sp.speo;
-    v_in_flight bigint := sharequeue_internal.in_flight_span(p_sp, p_at);
+    v_room bigint := sharequeue_internal.window_room(
+        p_sp, p_settings, p_sp.spso, sharequeue_internal.waiting_in_window(p_sp, p_at));
     -- The start of the fetch (R-NF): the first redeliverable offset, else the first one never delivered.
     v_available bigint := case when p_sp.redeliverable then sharequeue_internal.first_available(v_id, p_at) end;
     v_fetch bigint := coalesce(v_available, p_sp.speo);
     v_options sharequeue_internal.fetch_options := p_options;
     v_log_base bigint := v_fetch;
     v_last bigint := sharequeue_internal.read_end(p_sp, p_settings) - 1;
-    v_budget bigint := least(p_max_records, p_settings.max_record_locks - v_in_flight);
+    v_budget bigint := least(p_max_records, v_room);
     v_cached record;
     v_result sharequeue.taken_offsets;
 begin
@@ -26,7 +27,7 @@ begin
         v_last := v_options.log_lasts[array_upper(v_options.log_lasts, 1)];
     end if;
     if v_last is null or v_last < v_fetch or v_last < p_sp.spso
-            or (v_available is null and v_in_flight >= p_settings.max_record_locks and not v_empty) then
+            or (v_available is null and v_room <= 0 and not v_empty) then
         return null;
     end if;
     -- The budget (R-AQ-2).

@@ -18,10 +18,8 @@ left join sharequeue.held_dead_letters k on k.share_partition_id = sp.share_part
 cross join lateral (
     select greatest(0, least(
         sharequeue_internal.read_end(sp, g) - sp.speo,
-        g.max_record_locks - (sp.speo - case when sp.advance_due then least(coalesce(s.oldest_offset, sp.speo), sp.speo)
-            else sp.spso end - s.waiting
-            -- Under order by key, finished records do not count.
-            - case when g.ordered and not sp.advance_due then sp.delivery_complete_count else 0 end))) as fresh
+        sharequeue_internal.window_room(
+            sp, g, case when sp.advance_due then least(s.oldest_offset, sp.speo) else sp.spso end, s.waiting))) as fresh
 ) as f
 cross join lateral (
     select coalesce(sum(sharequeue.records(sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets))), 0)::bigint

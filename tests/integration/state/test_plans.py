@@ -288,7 +288,7 @@ def test_order_by_key_reads_the_open_keys_of_its_share_partition(loaded: Databas
 
 
 def test_what_is_done_to_the_first_and_to_a_fresh_record_reads_no_open_key_between(loaded: Database) -> None:
-    """Of 200 open records only the first is accepted, with a fresh one, and another two are held: a few rows are read."""
+    """Of 200 open records the first is accepted, with a fresh one, and another two are held: few rows are read."""
     with loaded.transaction() as connection:
         state = State(Joined(connection))
         for number in range(CALLS):
