@@ -7,7 +7,7 @@ drawn from. The operations are in ``two_engines`` and ``operator_steps``, the co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any
@@ -21,7 +21,7 @@ from tests.conformance.sql_side import SqlSide, place, ranges_of, refusal
 from tests.conformance.tally import Different, Held, Tally
 from tests.fixtures.stack import LOCK_BOUNDS
 from tests.oracle import AcknowledgementBatch, Acquired, InMemoryShareGroups, LogBatch, RecordState
-from tests.ordered import key_of
+from tests.ordered import HASHES, key_of
 
 MEMBERS = ("m1", "m'2", "m3")
 LIMIT, LOCKS = "share.delivery.count.limit", "share.partition.max.record.locks"
@@ -61,6 +61,8 @@ class History:
         self.tokens: dict[str, UUID] = {}
         self.sent: list[tuple[Callable[[], object], object]] = []
         self.paused: list[Where] = []
+        self.mistaken: dict[SharePartition, set[int]] = {}
+        """The records of which another key than theirs was reported last."""
         pick = self.random.choice
         configs = {group: self._configs() for group in self.groups}
         sql.begin(self.names, configs)
@@ -187,6 +189,12 @@ class History:
     def key_of(self, at: SharePartition) -> Callable[[int], UUID | None]:
         """The key of each record of a share-partition."""
         return lambda offset: key_of(self.number, *place(at)[1:], offset)
+
+    def mistakes(self, offsets: Iterable[int]) -> tuple[set[int], UUID | None]:
+        """Draw some records, now and then, of which a faulty worker reports another key, and that key."""
+        some = {o for o in offsets if self.random.random() < 0.3} if self.random.random() < 0.1 else set()
+        self.tally.met["a key that is not the record's"] += bool(some)
+        return some, self.random.choice(HASHES[1:])
 
     def wait(self, how_often: float = 0.25) -> datetime | None:
         """A time for what is released: mostly none, now and then one that has passed."""

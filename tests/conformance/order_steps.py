@@ -2,7 +2,7 @@
 
 A worker that obeys asks which keys are blocked right after its acquire, holds what must wait, and reports the keys of
 what it does not accept: of all, or only where it must. No record that such a worker accepts has an earlier one of its
-key that is open.
+key that is open, unless another key was reported of that one: now and then a worker does so.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class OrderSteps:
         sent = obey(chosen, offsets, key, learned.blocked, learned.before)
         careless = self.random.random() < 0.2
         known = {o: k for o, k in sent.items() if k == HOLD or not careless or self.random.random() < 0.5}
-        keys = {k: OffsetSet.from_offsets(found) for k, found in reported(known, key).items()}
+        mistakes, other = self.history.mistakes(known)
+        told = reported(known, lambda offset: other if offset in mistakes else key(offset))
+        keys = {k: OffsetSet.from_offsets(found) for k, found in told.items()}
         early = self._overtaken(lease, sent)
         self.tally.met["a held record"] += HOLD in sent.values()
         self.tally.met["a key that nobody reports"] += any(
@@ -92,6 +94,9 @@ class OrderSteps:
         if early:
             raise Different(f"accepted before earlier ones of their keys: {early}; last: {self.history.last}")
         learned.before |= sent
+        mistaken = self.history.mistaken.setdefault(lease.at, set())
+        mistaken.difference_update(known)
+        mistaken.update(mistakes)
 
     def _wanted(self, records: int) -> list[int | None]:
         """What a handler would like to do with each record."""
@@ -136,7 +141,7 @@ class OrderSteps:
         return self.history.send("acknowledge in order", memory, sql, at, runs, sets[HOLD], keys, wait)
 
     def _overtaken(self, lease: Held, sent: dict[int, int]) -> list[tuple[int, int]]:
-        """Offsets about to be accepted, each with an earlier one of its key that is open."""
+        """Offsets about to be accepted, each with an earlier one of its key that is open and known to be of it."""
         at = lease.at
         if at not in self.history.there():
             return []
@@ -144,6 +149,7 @@ class OrderSteps:
         done = {o for o, kind in sent.items() if kind in (ACCEPT, GAP)}
         still = {o for o, r in found.records.items() if r.state in OPEN} - done
         still |= found.letters.keys()
+        still -= self.history.mistaken.get(at, set())
         there = [o for o in done if sent[o] == ACCEPT and o >= found.spso and o in found.records and key(o)]
         return [(o, earlier) for o in there for earlier in still if earlier < o and key(earlier) == key(o)]
 

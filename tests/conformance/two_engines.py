@@ -265,7 +265,10 @@ class MemberSteps:
         """The writer has read the records, all or some, and reports their keys; or it has written nothing."""
         dropped = self.random.random() < 0.1
         read = {o: REJECT for o in batch.offsets.iter_offsets() if self.random.random() < 0.9}
-        keys = reported(read, self.history.key_of(at)) if self.random.random() < 0.8 else {}
+        key, (mistakes, other) = self.history.key_of(at), self.history.mistakes(read)
+        told = reported(read, lambda offset: other if offset in mistakes else key(offset))
+        keys = told if self.random.random() < 0.8 else {}
+        self.history.mistaken.setdefault(at, set()).update(mistakes)
         sets = {key: OffsetSet.from_offsets(offsets) for key, offsets in keys.items()}
         self.history.both(
             "close dead letters",

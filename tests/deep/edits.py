@@ -272,6 +272,12 @@ ORDER_EDITS = (
         "v_id, ",
     ),
     Edit(
+        "the key that was reported last counts",
+        "other_keys",
+        "where r.key_hash is distinct from k.key",
+        "where false",
+    ),
+    Edit(
         "a dead letter holds its key",
         "keep_letters",
         "if v_settings.ordered and v_settings.hold_dead_letters and not p_dropped then",
