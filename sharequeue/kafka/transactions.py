@@ -10,8 +10,10 @@ state, then the marker.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -35,6 +37,8 @@ DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 MOST_BATCH_BYTES = 1_000_000
 _REPORTED_WITHIN_SECONDS = 2.0
 _FULL_SECONDS, _FLUSH_SECONDS = 0.01, 0.2
+_RETURNS_WITHIN_SECONDS = 5.0
+"""So much later than its timeout a request returns."""
 
 _log = logging.getLogger(__name__)
 FENCED = frozenset(
@@ -320,9 +324,31 @@ class MarkedProducer:
     def mark(self, marker: kafka.TopicPartition) -> None:
         """Add the marker to the transaction."""
         self._deliver()
-        self._asked(
-            self._producer.send_offsets_to_transaction, [marker], self._markers.membership, TIMEOUT_SECONDS
-        )
+        self._asked(self._send_offset, marker)
+
+    def _send_offset(self, marker: kafka.TopicPartition) -> None:
+        """Add the marker. Raises KafkaException, also if the client does not return in time: it may wait without end
+        for a coordinator that stood still (librdkafka issue 5456).
+        """
+        done, membership = Future[None](), self._markers.membership
+
+        def send() -> None:
+            try:
+                self._producer.send_offsets_to_transaction([marker], membership, TIMEOUT_SECONDS)
+                done.set_result(None)
+            except BaseException as error:
+                done.set_exception(error)
+
+        threading.Thread(target=send, name=f"marker-of-{self._id}", daemon=True).start()
+        if not wait([done], TIMEOUT_SECONDS + _RETURNS_WITHIN_SECONDS).done:
+            # Thread and producer are left behind. The next producer, or its time-out, aborts the transaction.
+            self._open = False
+            raise kafka.KafkaException(
+                kafka.KafkaError(
+                    kafka.KafkaError._TIMED_OUT, "the group's coordinator did not take the marker"
+                )
+            )
+        done.result()
 
     def commit(self) -> None:
         """Make records and marker visible, both or neither.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from sharequeue.kafka.transactions import MarkedProducer, MarkerGroup, most_uncompressed
+from sharequeue.kafka import transactions
+from sharequeue.kafka.transactions import MarkedProducer, MarkerGroup, is_passing, most_uncompressed
 
 
 class Coordinator:
@@ -53,6 +56,52 @@ def test_no_producer_creates_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing: Any = None
     MarkedProducer({"bootstrap.servers": "127.0.0.1:1"}, "id", nothing, nothing)
     assert made["allow.auto.create.topics"] is False
+
+
+class Stuck:
+    """A client whose request for the marker does not return, whatever its timeout."""
+
+    def __init__(self, *_: Any) -> None:
+        self.goes_on = threading.Event()
+        self.aborted = False
+
+    def init_transactions(self, timeout: float) -> None:
+        pass
+
+    def begin_transaction(self) -> None:
+        pass
+
+    def send_offsets_to_transaction(self, *_: Any) -> None:
+        self.goes_on.wait()
+
+    def abort_transaction(self, timeout: float) -> None:
+        self.aborted = True
+
+    def commit_transaction(self, timeout: float) -> None:
+        pass
+
+    def __len__(self) -> int:
+        return 0
+
+
+def test_a_marker_that_the_client_never_sends_fails_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka waits without end for a coordinator that stood still: the transaction is given up, as one whose
+    request has timed out."""
+    stuck = Stuck()
+    monkeypatch.setattr("confluent_kafka.Producer", lambda _: stuck)
+    monkeypatch.setattr(transactions, "TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr(transactions, "_RETURNS_WITHIN_SECONDS", 0.01)
+    group: Any = SimpleNamespace(membership=None)
+    failed = pytest.raises(KafkaException)
+    try:
+        with failed as found, MarkedProducer({}, "id", group, lambda error: error) as producer:
+            producer.begin()
+            producer.mark(TopicPartition("t", 0, 7))
+    finally:
+        stuck.goes_on.set()
+    assert is_passing(found.value.args[0])
+    # A second call while the first one lasts would be refused.
+    assert not stuck.aborted
 
 
 def test_a_topic_that_compresses_takes_a_little_less() -> None:
