@@ -23,7 +23,7 @@ import logging
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -232,7 +232,7 @@ class TableTransfers(OpenTransfers):
                 f"{found.records:,} accepted rows wait in files for table {self.table.name}, which no longer accepts "
                 f"them: {error} Nothing was removed: undo the change of the table, and run again."
             ) from error
-        refuse_fewer(found, [rows])
+        refuse_fewer(found, rows)
         return rows.select(*as_table(there, pairs))
 
 
@@ -251,13 +251,13 @@ def complete_earlier(transfers: OpenTransfers) -> None:
         transfers.transfer(_WAIT_SECONDS)
 
 
-def refuse_fewer(found: Transfer, rows: Iterable[DataFrame]) -> None:
+def refuse_fewer(found: Transfer, rows: DataFrame) -> None:
     """Raise OutputDamaged unless these rows, read from the files of a transfer, are as many as were acknowledged.
 
     Spark does not know of a file that was removed before it listed the folder.
     """
     # Spark reads no column for a count: only the footers of the files.
-    there = sum(each.count() for each in rows)
+    there = rows.count()
     if there != found.records:
         raise lost(
             folders_of(found), f"{found.records:,} rows were acknowledged, and the files have {there:,}"

@@ -148,8 +148,9 @@ def faults(rows: DataFrame, *, several: bool) -> DataFrame:
     """Return `lease_id, offset, fault` of the records with a row that the topic would refuse, and, if some have
     `several` rows, of those whose rows are too many for one transaction.
     """
-    # Without several rows, no record is compared with others: nothing is exchanged between tasks.
-    found = rows if several else rows.where(f"{RECORD}.fault is not null")
+    if not several:
+        # No record is compared with others: nothing is exchanged between tasks.
+        return rows.select("lease_id", "offset", f"{RECORD}.fault").where("fault is not null")
     size = fn.sum(f"{RECORD}.size")
     too_large = fn.when(
         size > MOST_RECORD_BYTES,
@@ -160,7 +161,7 @@ def faults(rows: DataFrame, *, several: bool) -> DataFrame:
         ),
     )
     fault = fn.coalesce(fn.min(f"{RECORD}.fault"), too_large)
-    return found.groupBy("lease_id", "offset").agg(fault.alias("fault")).where("fault is not null")
+    return rows.groupBy("lease_id", "offset").agg(fault.alias("fault")).where("fault is not null")
 
 
 FAULTS_SCHEMA = f"lease_id bigint, offset bigint, {RECORD} struct<size: bigint, fault: string>"

@@ -434,8 +434,8 @@ class _OpenTopic(OpenTransfers):
         for location, source in found.sources.items():
             folders.setdefault(source, []).append(location.removeprefix(PENDING))
         sources = [read_parquet(self.context.spark, some, _ROWS) for some in folders.values()]
-        with _partitions_kept(self.context.spark):
-            refuse_fewer(found, _together(sources))
+        # Its files are listed after theirs: a file that is missing there is missing here, too.
+        refuse_fewer(found, read_parquet(self.context.spark, folders_of(found), _ROWS))
         return sources
 
     def _sent(self, sources: Sequence[DataFrame], sending: TransferToSend) -> list[Row]:
@@ -587,8 +587,8 @@ def _together(sources: Sequence[DataFrame]) -> list[DataFrame]:
 
 @contextmanager
 def _partitions_kept(spark: SparkSession) -> Iterator[None]:
-    """Let unions keep the partitions of their frames, so that the source partitions are counted and sent in parallel.
-    Since Spark 4.1, a union of frames that have one partition each has one by default.
+    """Let unions keep the partitions of their frames, so that the source partitions are sent in parallel. Since Spark
+    4.1, a union of frames that have one partition each has one by default.
     """
     before = spark.conf.get(_UNITES, "true")
     spark.conf.set(_UNITES, "false")
