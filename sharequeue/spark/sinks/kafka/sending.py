@@ -20,17 +20,20 @@ An error is a row of the report, not an exception: other tasks go on.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any
 from urllib.parse import quote
 
 import confluent_kafka as kafka
-import numpy as np
 import pyarrow as pa
+from pyarrow import compute
+from pyarrow.json import ParseOptions, read_json
 from pyspark.cloudpickle import register_pickle_by_value
 
 from sharequeue.deadletters import outbox
@@ -163,19 +166,23 @@ class TopicSender:
             problem, error = found.problem, found.error
         except kafka.KafkaException as found:
             problem, error = REFUSED, found.args[0]
-        return pa.RecordBatch.from_pylist(
-            [
-                {
-                    "topic": topic,
-                    "partition": partition,
-                    "records": results.sent,
-                    "problem": problem,
-                    "code": None if error is None else error.code(),
-                    "reason": None if error is None else error.str(),
-                }
-            ],
-            _REPORT,
+        return _report(
+            topic=topic,
+            partition=partition,
+            records=results.sent,
+            problem=problem,
+            code=None if error is None else error.code(),
+            reason=None if error is None else error.str(),
         )
+
+
+def _report(**columns: Any) -> pa.RecordBatch:
+    """Return a row of the report. Arrays that PyArrow makes of Python's values, or for NumPy, import pandas, which
+    would be half of the work of a new Python worker with some thousand records.
+    """
+    row = BytesIO(json.dumps(columns).encode())
+    (batch,) = read_json(row, parse_options=ParseOptions(explicit_schema=_REPORT)).to_batches()
+    return batch
 
 
 def _by_source(
@@ -187,12 +194,8 @@ def _by_source(
     have one partition, too.
     """
     for batch in batches:
-        if not batch.num_rows:
-            continue
-        topics = batch["topic"].dictionary_encode().indices.to_numpy()
-        partitions = batch["partition"].to_numpy()
-        changes = (topics[1:] != topics[:-1]) | (partitions[1:] != partitions[:-1])
-        for first, end in pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), batch.num_rows]):
+        runs = [compute.run_end_encode(batch[name]).run_ends for name in ("topic", "partition")]
+        for first, end in pairwise([0, *sorted({end for ends in runs for end in ends.to_pylist()})]):
             rows = batch.slice(first, end - first)
             yield (rows["topic"][0].as_py(), rows["partition"][0].as_py()), rows
 
