@@ -4,19 +4,24 @@ at the steps of a transfer and at random moments, drivers paused past their lock
 Another client reads each target all the time, with `read_committed`: it sees each row of an accepted record once, no
 row of any other, at no time a part of a record's rows, and the records of a source partition by the offsets of each
 transfer. With two queues in a row and order by key, the order of a key in the first topic is that in the last one.
-`SHAREQUEUE_TEST_KILLS=1000,200` are the deaths of the two tests.
+`SHAREQUEUE_TEST_KILLS=1000,200,60` are the deaths of the test of one queue, of the chain, and of each other case.
+After `SHAREQUEUE_TEST_SECONDS` no more come: a test ends its work, judges what there is, and says how many came.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import fastavro
 import pytest
 
 from sharequeue.deadletters.letters import read_dead_letters
@@ -25,11 +30,38 @@ from sharequeue.kafka.reading import offset_of, place_of, scan
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
 from tests.deep.deaths import came
-from tests.deep.topic_world import ROWS, Place, Queue, Reader, Sent, TopicWorld, topic_world
+from tests.deep.topic_world import (
+    ROWS,
+    TRANSACTION_MS,
+    Case,
+    Place,
+    Queue,
+    Reader,
+    Sent,
+    TopicWorld,
+    topic_world,
+)
+from tests.fixtures.registry import RegistryServer, framed
 from tests.ordered_journal import History, history_of
 
-KILLS, CHAIN_KILLS = (int(each) for each in os.environ.get("SHAREQUEUE_TEST_KILLS", "1000,200").split(","))
+KILLS, CHAIN_KILLS, OTHER_KILLS = (
+    int(each) for each in os.environ.get("SHAREQUEUE_TEST_KILLS", "1000,200,60").split(",")
+)
+SECONDS = float(os.environ.get("SHAREQUEUE_TEST_SECONDS", "inf"))
 SEED = int(os.environ.get("SHAREQUEUE_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+
+QUEUE = [("given", "made")]
+SCHEMA_ID = 7
+SCHEMA = {
+    "type": "record",
+    "name": "Row",
+    "fields": [
+        {"name": "number", "type": "int"},
+        {"name": "row", "type": "int"},
+        {"name": "fails", "type": "int"},
+        {"name": "rejected", "type": "boolean"},
+    ],
+}
 
 
 def records_of(world: TopicWorld, topic: str) -> dict[Place, tuple[bytes | None, int]]:
@@ -138,6 +170,22 @@ def by_key(records: list[tuple[Place, bytes | None, int]]) -> dict[bytes, list[i
     return found
 
 
+def avro(value: bytes) -> Mapping[str, Any]:
+    """Read a row that was written with the schema."""
+    assert value[:5] == framed(SCHEMA_ID, b"")
+    return fastavro.schemaless_reader(io.BytesIO(value[5:]), SCHEMA, SCHEMA)  # type: ignore[return-value]
+
+
+def hold(stack_home: Path, folder: Path, told: list[str], title: str, case: Case, kills: int) -> None:
+    """Let a queue write under kills, and hold its target to its journal."""
+    print(f"SHAREQUEUE_TEST_SEED={SEED}")
+    with topic_world(stack_home, folder, SEED, case) as world:
+        world.chaos(kills, SECONDS)
+        world.until_done()
+        of_each = zip(world.queues, world.readers, strict=True)
+        tell(world, told, title, [check(world, queue, reader) for queue, reader in of_each])
+
+
 def tell(world: TopicWorld, told: list[str], title: str, lines: list[str]) -> None:
     """Add the figures of a test to the end of the run."""
     deaths = came(world.folder)
@@ -149,13 +197,49 @@ def tell(world: TopicWorld, told: list[str], title: str, lines: list[str]) -> No
 
 @pytest.mark.timeout(0)
 def test_a_topic_has_each_accepted_record_once(stack_home: Path, tmp_path: Path, told: list[str]) -> None:
-    """Two runs of one group, which take over from each other, and everybody is killed."""
-    print(f"SHAREQUEUE_TEST_SEED={SEED}")
-    with topic_world(stack_home, tmp_path, SEED, [("given", 2), ("made", 3)], (0, 0), {}) as world:
-        world.chaos(KILLS)
-        world.until_done()
-        (queue,), (reader,) = world.queues, world.readers
-        tell(world, told, "results in a topic", [check(world, queue, reader)])
+    """Two groups of two runs, which take over from each other, and everybody is killed."""
+    topics = {"given": 2, "made": 3, "also-made": 2}
+    case = Case(topics, [("given", "made"), ("given", "also-made")], (0, 0, 1, 1))
+    hold(stack_home, tmp_path, told, "results in a topic", case, KILLS)
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(Case({"given": 1, "made": 1}, QUEUE, (0, 0)), id="one partition"),
+        pytest.param(Case({"given": 50, "made": 50}, QUEUE, (0, 0)), id="fifty partitions"),
+        pytest.param(
+            Case(
+                *({"given": 2, "made": 3}, QUEUE, (0, 0)),
+                servers=("stall",),
+                of_servers=(3, 4, 5),
+                tasks=(0, 0, 1),
+                environment={"TOPIC_TRANSACTION_MS": str(TRANSACTION_MS)},
+            ),
+            id="the broker stands still for longer than a transaction",
+        ),
+    ],
+)
+def test_other_topics_have_each_accepted_record_once(
+    stack_home: Path, tmp_path: Path, told: list[str], case: Case, request: pytest.FixtureRequest
+) -> None:
+    """The same with other topics, and with a broker that aborts transactions because they have timed out."""
+    hold(stack_home, tmp_path, told, request.node.callspec.id, case, OTHER_KILLS)
+
+
+@pytest.mark.timeout(0)
+def test_a_topic_has_each_accepted_record_once_as_avro(
+    stack_home: Path, tmp_path: Path, told: list[str], registry_server: RegistryServer
+) -> None:
+    """Values are Avro with a schema of a registry; rows that do not fit it make their record a dead letter."""
+    registry_server.register("made-value", SCHEMA, SCHEMA_ID)
+    case = Case(
+        *({"given": 2, "made": 3}, QUEUE, (0, 0)),
+        environment={"TOPIC_SUBJECT": "made-value", "SHAREQUEUE_REGISTRY_URL": registry_server.url},
+        parse=avro,
+    )
+    hold(stack_home, tmp_path, told, "results as Avro", case, OTHER_KILLS)
 
 
 @pytest.mark.timeout(0)
@@ -164,9 +248,10 @@ def test_a_chain_of_two_queues_keeps_the_order_of_each_key(
 ) -> None:
     """What the second queue reads is what the first has written: order by key in both, and kills of both."""
     print(f"SHAREQUEUE_TEST_SEED={SEED}")
-    topics = [("given", 2), ("between", 3), ("last", 2)]
-    with topic_world(stack_home, tmp_path, SEED, topics, (0, 1), {"sharequeue.order": "key"}) as world:
-        world.chaos(CHAIN_KILLS)
+    topics = {"given": 2, "between": 3, "last": 2}
+    case = Case(topics, [("given", "between"), ("between", "last")], (0, 1), {"sharequeue.order": "key"})
+    with topic_world(stack_home, tmp_path, SEED, case) as world:
+        world.chaos(CHAIN_KILLS, SECONDS)
         world.until_done()
         lines = [
             check(world, queue, reader) for queue, reader in zip(world.queues, world.readers, strict=True)

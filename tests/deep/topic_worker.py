@@ -14,8 +14,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
 from sharequeue.deadletters import outbox
+from sharequeue.kafka import transactions
 from sharequeue.spark import KafkaTopic, pipeline
 from sharequeue.spark import round as round_module
+from sharequeue.spark import session as session_module
 from sharequeue.spark.outcomes.acknowledging import acknowledge_all
 from sharequeue.spark.sinks import transfers
 from sharequeue.spark.sinks.kafka import topic as topic_module
@@ -23,6 +25,7 @@ from sharequeue.spark.sinks.kafka.sending import TopicSender
 from tests.deep.deaths import Deaths
 
 GROUP, SOURCE, TARGET = (os.environ[f"TOPIC_{name}"] for name in ("GROUP", "SOURCE", "TARGET"))
+SUBJECT = os.environ.get("TOPIC_SUBJECT")
 ROWS = 2
 CLAIM_S = 4.0
 PART_BYTES = 2_000
@@ -30,6 +33,7 @@ PART_BYTES = 2_000
 
 deaths = Deaths.parse(os.environ["TOPIC_DEATHS"])
 outbox.TRANSACTION_BYTES, outbox.PRODUCED_STEP = PART_BYTES, ROWS
+transactions.TRANSACTION_TIMEOUT_MS = int(os.environ.get("TOPIC_TRANSACTION_MS", "60000"))
 transfers.CLAIM_SECONDS = transfers._WAIT_SECONDS = CLAIM_S
 topic_module.TopicSender = partial(TopicSender, on_step=deaths)  # type: ignore[attr-defined, assignment]
 
@@ -42,6 +46,8 @@ def acknowledge(*given: Any) -> Any:
     return done
 
 
+# Several drivers at once, whose heaps would grow to a quarter of the machine's memory each.
+session_module._driver_memory = lambda: "1g"
 round_module.acknowledge_all = acknowledge  # type: ignore[attr-defined, assignment]
 
 
@@ -59,15 +65,15 @@ def handle(records: DataFrame) -> DataFrame:
     )
     row = fn.explode(fn.sequence(fn.lit(0), fn.lit(ROWS - 1))).alias("row")
     # What the second queue of a chain does with a row of the first.
-    later = fn.when(fn.col("told.number") % 11 == fn.col("row"), 1).otherwise(0)
+    later = fn.when(fn.col("told.number") % 37 == fn.col("row"), 1).otherwise(0)
     wrong = (fn.col("told.number") % 29 == 7) & (fn.col("row") == 1)
     rows = rows.withColumn("outcome", outcome).select("*", row)
-    value = fn.to_json(
-        fn.struct(
-            *("told.number", "row", later.alias("fails"), wrong.alias("rejected")),
-        )
-    )
-    return rows.select(*kept, "of_key", value.alias("text"), "outcome")
+    number = fn.col("told.number").cast("long")
+    if SUBJECT:
+        # The schema has an int.
+        number += fn.when((fn.col("told.number") % 53 == 5) & (fn.col("row") == 1), 2**40).otherwise(0)
+    value = fn.struct(number.alias("number"), "row", later.alias("fails"), wrong.alias("rejected"))
+    return rows.select(*kept, "of_key", (value if SUBJECT else fn.to_json(value)).alias("made"), "outcome")
 
 
 work = pipeline(
@@ -77,6 +83,10 @@ work = pipeline(
     deliveries_per_run=20,
     failed_share=None,
     destination=KafkaTopic(
-        TARGET, key="of_key", value="text", on_step=lambda step: deaths(f"transfer {step}")
+        TARGET,
+        key="of_key",
+        value="made",
+        value_subject=SUBJECT,
+        on_step=lambda step: deaths(f"transfer {step}"),
     ),
 )(handle)

@@ -4,6 +4,7 @@ and started again, and a reader of committed records."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -12,11 +13,11 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
@@ -44,9 +45,14 @@ ROWS = 2
 SLICE, KEYS = 150, 40
 ROUND_RECORDS = 60
 PAUSE_S = LOCK_MS / 1000 + 3
+STALL_S = (5.0, 25.0)
+"""How long the broker stands still: shorter and longer than a transaction may last (`TRANSACTION_MS`)."""
+TRANSACTION_MS = 10_000
 SERVERS: tuple[Who, ...] = ("postgres", "kafka")
 SERVICE_EVERY = 25
 """The service is killed once for so many other deaths."""
+LIFE = 8
+"""In the first so many of its transfers or rounds a driver dies; its tasks also in later ones, if it lives longer."""
 TASK_STEPS = ("initialised", "opened", "begun", "producing", "marked", "committed")
 DRIVER_STEPS = (
     "handling",
@@ -84,12 +90,32 @@ class Queue:
         return f"dlq.{self.group}"
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a world has: topics with their partitions, of which the first is fed; queues from one to another; the
+    queue of each run, the configs of the groups, the servers that die, and what the pipelines are told."""
+
+    topics: Mapping[str, int]
+    queues: Sequence[tuple[str, str]]
+    runs: Sequence[int]
+    configs: Mapping[str, str] = field(default_factory=dict)
+    servers: Sequence[Who] = ("postgres", "kafka")
+    of_servers: Sequence[int] = (0, 0, 0, 1, 1)
+    """How many of their deaths the life of a driver has: one of these numbers."""
+    tasks: Sequence[int] = (2, 3, 4, 4, 5, 6)
+    """How many deaths of its tasks a transfer has: one of these. With the fourth of one task its job fails."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    parse: Callable[[bytes], Mapping[str, Any]] = json.loads
+    """Of the values of the results."""
+
+
 @dataclass
 class Reader:
     """Somebody who reads a target up to its last stable offset, again and again."""
 
     settings: Settings
     topic: str
+    parse: Callable[[bytes], Mapping[str, Any]]
     seen: list[Sent] = field(default_factory=list)
     looks: int = 0
     halves: list[str] = field(default_factory=list)
@@ -106,7 +132,7 @@ class Reader:
         ) as messages:
             found = []
             for each in messages:
-                told, headers = json.loads(each.value() or b""), dict(headers_of(each))
+                told, headers = self.parse(each.value() or b""), dict(headers_of(each))
                 of = {
                     name: int(headers[f"sharequeue.result.{name}"] or b"")
                     for name in ("partition", "offset", "lease")
@@ -139,10 +165,9 @@ class TopicWorld:
     replica: Replica
     folder: Path
     given: dict[str, str]
+    case: Case
     draw: random.Random
     queues: Sequence[Queue]
-    runs: Sequence[Queue]
-    """The queue of each run."""
     readers: list[Reader]
     processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     lives: int = 0
@@ -178,49 +203,54 @@ class TopicWorld:
         return ()
 
     def feed(self, least: int) -> None:
-        """Produce some records if fewer are open: each key has a partition, one in fifty has none."""
-        if not 0 <= self.lag(self.queues[0]) < least and self.produced:
+        """Produce some records if fewer are open: each key has a partition, one in fifty records has none."""
+        topic, partitions = next(iter(self.case.topics.items()))
+        if (
+            not 0 <= min(self.lag(each) for each in self.queues if each.source == topic) < least
+            and self.produced
+        ):
             return
         producer = Producer(client_config(self.settings, enable_idempotence=True) | {"log_level": 0})
-        partitions = 2
         for number in range(self.produced, self.produced + SLICE):
             chance, key = self.draw.random(), min(int(self.draw.paretovariate(0.7)), KEYS)
             told = {"number": number, "rejected": chance < 0.02}
             told["fails"] = 0 if chance < 0.02 or chance > 0.05 else 1 if chance < 0.04 else 2
             name = None if number % 50 == 49 else b"key-%d" % key
             at = key % partitions if name else number % partitions
-            producer.produce(self.queues[0].source, json.dumps(told).encode(), name, at)
+            producer.produce(topic, json.dumps(told).encode(), name, at)
         assert producer.flush(QUIET_S) == 0
         self.produced += SLICE
 
     def plan(self, run: int) -> Deaths:
         """Choose the deaths of a process: some of its tasks', often a server's, and its own."""
         draw, planned = self.draw, []
-        for _ in range(draw.randint(2, 5)):
-            planned.append(self._of_task("task"))
-        if draw.random() < 0.4:
-            who = draw.choice(SERVERS)
-            planned.append(self._of_task(who) if draw.random() < 0.5 else self._of_driver(who))
+        for transfer in range(1, 3 * LIFE + 1):
+            for _ in range(draw.choice(self.case.tasks)):
+                planned.append(self._of_task("task", transfer))
+        for _ in range(draw.choice(self.case.of_servers)):
+            who, transfer = draw.choice(self.case.servers), draw.randint(1, LIFE)
+            planned.append(self._of_task(who, transfer) if draw.random() < 0.5 else self._of_driver(who))
         planned.append(self._of_driver("pause" if draw.random() < 0.2 else "driver"))
         if draw.random() < 0.3:
-            planned.append(self._of_task("driver"))
-        planned.append(Death("driver", "handling", draw.randint(9, 14)))
+            planned.append(self._of_task("driver", draw.randint(1, LIFE)))
+        planned.append(Death("driver", "handling", draw.randint(14, 24)))
         self.lives += 1
         return Deaths(str(self.folder), f"{self.lives}-of-run-{run}", planned)
 
-    def _of_task(self, who: Who) -> Death:
+    def _of_task(self, who: Who, transfer: int) -> Death:
         step = self.draw.choice(TASK_STEPS)
         nth = 1 if step in ("initialised", "opened") else self.draw.randint(1, 5)
-        return Death(who, step, nth)
+        return Death(who, step, nth, transfers=transfer)
 
     def _of_driver(self, who: Who) -> Death:
         step = self.draw.choice(DRIVER_STEPS)
         delay_ms = self.draw.choice([0, self.draw.randint(1, 1500 if step == "transfer begun" else 300)])
-        return Death(who, step, self.draw.randint(2, 6), delay_ms)
+        return Death(who, step, self.draw.randint(2, LIFE), delay_ms)
 
     def start(self) -> None:
         """Start each run that has ended."""
-        for run, queue in enumerate(self.runs):
+        for run, number in enumerate(self.case.runs):
+            queue = self.queues[number]
             process = self.processes.get(run)
             if process is not None and process.poll() is None:
                 continue
@@ -229,6 +259,7 @@ class TopicWorld:
             program = ["run", "tests.deep.topic_worker:work", "--follow", "--no-progress"]
             environment = {
                 **self.given,
+                **self.case.environment,
                 "TOPIC_GROUP": queue.group,
                 "TOPIC_SOURCE": queue.source,
                 "TOPIC_TARGET": queue.target,
@@ -245,10 +276,11 @@ class TopicWorld:
                     start_new_session=True,
                 )
 
-    def chaos(self, kills: int) -> None:
-        """Let everybody work and die."""
+    def chaos(self, kills: int, seconds: float) -> None:
+        """Let everybody work and die, for so many seconds at most."""
         before, since, told = self._state(), time.monotonic(), 0
-        while self.killed() < kills:
+        end = since + seconds
+        while self.killed() < kills and time.monotonic() < end:
             self.start()
             self.feed(SLICE)
             if self.killed() >= (self.services + 1) * SERVICE_EVERY:
@@ -260,7 +292,7 @@ class TopicWorld:
                 told = self.killed()
                 print(f"{told} deaths, {self.produced:,} records, figures {now}", flush=True)
             assert time.monotonic() - since < QUIET_S, self.logs()
-            time.sleep(0.2)
+            time.sleep(0.5)
         (self.folder / CALM).touch()
 
     def _state(self) -> tuple[int, ...]:
@@ -283,7 +315,7 @@ class TopicWorld:
             if now != before:
                 before, since = now, time.monotonic()
             assert time.monotonic() - since < QUIET_S, self.logs()
-            time.sleep(0.3)
+            time.sleep(0.5)
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
@@ -291,16 +323,27 @@ class TopicWorld:
 
     def keep(self) -> None:
         """Start servers that have died, and let those go on that were paused, until the end."""
-        paused = set[str]()
-        while not self._over.wait(0.2):
+        ends = dict[str, float]()
+        # Each look searches all processes of the machine.
+        while not self._over.wait(1):
             if any(each.state != "running" for each in status(self.settings.home) if each.name in SERVERS):
                 time.sleep(self.draw.uniform(0, 2))
                 self.up()
             for death in came(self.folder):
-                since = (self.folder / death["file"]).stat().st_mtime
-                if death["who"] == "pause" and death["file"] not in paused and time.time() > since + PAUSE_S:
-                    paused.add(death["file"])
-                    self.send(death["driver"], signal.SIGCONT)
+                if death["who"] not in ("pause", "stall"):
+                    continue
+                seconds = PAUSE_S if death["who"] == "pause" else self.draw.uniform(*STALL_S)
+                end = ends.setdefault(death["file"], time.monotonic() + seconds)
+                if time.monotonic() > end:
+                    ends[death["file"]] = math.inf
+                    self.go_on(death)
+
+    def go_on(self, death: Mapping[str, Any]) -> None:
+        """Let a driver go on that was paused, or the broker."""
+        if death["who"] == "pause":
+            self.send(death["driver"], signal.SIGCONT)
+        else:
+            self.send(json.loads((self.folder / PIDS).read_text())["kafka"], signal.SIGCONT)
 
     def up(self) -> None:
         """Start the servers that do not run, and tell the runs their process ids."""
@@ -316,10 +359,10 @@ class TopicWorld:
             for reader in self.readers:
                 reader.look_if_possible()
 
-    def send(self, driver: int, number: signal.Signals) -> None:
-        """Send a signal to a driver and its JVM."""
+    def send(self, leader: int, number: signal.Signals) -> None:
+        """Send a signal to a driver and its JVM, or to a server."""
         with suppress(ProcessLookupError):
-            os.killpg(driver, number)
+            os.killpg(leader, number)
 
     def logs(self) -> str:
         """Return the ends of all logs, and the figures."""
@@ -342,6 +385,9 @@ class TopicWorld:
             self._over.set()
             for thread in threads:
                 thread.join()
+            for death in came(self.folder):
+                if death["who"] == "stall":
+                    self.go_on(death)
             for process in self.processes.values():
                 self.send(process.pid, signal.SIGCONT)
                 self.send(process.pid, signal.SIGKILL)
@@ -352,15 +398,12 @@ def topic_world(
     home: Path,
     folder: Path,
     seed: int,
-    topics: Sequence[tuple[str, int]],
-    runs: Sequence[int],
-    configs: dict[str, str],
+    case: Case,
 ) -> Iterator[TopicWorld]:
-    """Give servers, a service, and queues from each topic to the next, with the configs; `runs` are the numbers of
-    their queues."""
+    """Give servers, a service, topics and queues."""
     up(home, say, service=False, environment={"SHAREQUEUE_JARS": str(jars_folder())})
     settings = Settings.load(home)
-    queues = [Queue(f"to-{target}", source, target) for (source, _), (target, _) in pairwise(topics)]
+    queues = [Queue(f"to-{target}", source, target) for source, target in case.queues]
     given = {
         "SHAREQUEUE_HOME": str(home),
         "SHAREQUEUE_JARS": str(jars_folder()),
@@ -372,7 +415,7 @@ def topic_world(
         **SHORT,
     }
     admin = AdminClient(client_config(settings))
-    for name, partitions in topics:
+    for name, partitions in case.topics.items():
         admin.create_topics([NewTopic(name, partitions, 1)])[name].result(60)
     with Topics(settings) as known:
         for queue in queues:
@@ -383,14 +426,13 @@ def topic_world(
         with Database.open(settings) as database:
             for queue in queues:
                 first = {"share.isolation.level": "read_committed"} if queue is not queues[0] else {}
-                own = {**first, **configs, _LETTERS: queue.letters}
+                own = {**first, **case.configs, _LETTERS: queue.letters}
                 set_configs(database, queue.group, {**_CONFIGS, **own})
             world = TopicWorld(
-                *(settings, database, replica, folder, given),
+                *(settings, database, replica, folder, given, case),
                 random.Random(seed),  # noqa: S311
                 queues,
-                [queues[number] for number in runs],
-                [Reader(settings, queue.target) for queue in queues],
+                [Reader(settings, queue.target, case.parse) for queue in queues],
             )
             world.up()
             with world.at_work():
