@@ -70,6 +70,8 @@ _PASSING = frozenset(
         kafka.KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         kafka.KafkaError.KAFKA_STORAGE_ERROR,
         kafka.KafkaError._MSG_TIMED_OUT,
+        # An open transaction has a newer marker: it ends, at the latest after its timeout.
+        kafka.KafkaError.UNSTABLE_OFFSET_COMMIT,
         # An error without a code in the broker. One is known: a commit between another producer's fence and the
         # abort that follows it. The broker then logs `Preparing transaction state transition`.
         kafka.KafkaError.UNKNOWN,

@@ -202,6 +202,7 @@ def test_a_record_that_the_broker_refuses_can_be_given_up(broker: Broker) -> Non
         (KafkaError._UNKNOWN_PARTITION, "give the topic as many partitions as"),
         (KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "see the broker's log"),
         (KafkaError._TIMED_OUT, "one broker alone needs transaction.state.log.replication.factor=1"),
+        (KafkaError.UNSTABLE_OFFSET_COMMIT, "Or a transaction hangs: `kafka-transactions.sh find-hanging`."),
     ],
 )
 def test_each_refusal_has_its_remedy(broker: Broker, code: int, expected: str) -> None:
