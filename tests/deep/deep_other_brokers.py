@@ -18,7 +18,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.kafka.topics import Topics
 from sharequeue.local.home import write_json
 from sharequeue.service.coordinator import Coordinator
-from tests.deep.main_path import invoke, walk
+from tests.deep.main_path import invoke, walk, walk_to_topic
 from tests.fixtures.stack import Copies, _made
 from tests.integration.consumer.share_group import poll_some, wait_until, work_on
 from tests.servers.own_brokers import OwnBroker, jars_of, own_broker
@@ -63,6 +63,11 @@ def lead_to(
 def test_the_main_path(there: Settings, private_database: Database, spark: SparkSession) -> None:
     """Job, dead letters, redrive, consumer and resets do on a broker without share groups what they do on 4.4."""
     walk(there, private_database, spark)
+
+
+def test_results_to_a_topic(there: Settings, private_database: Database, spark: SparkSession) -> None:
+    """A topic gets each accepted row once, also after a run that ended before it had sent them."""
+    walk_to_topic(there, private_database, spark)
 
 
 @pytest.mark.parametrize("older", VERSIONS[-1:], indirect=True)

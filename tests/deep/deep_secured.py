@@ -36,7 +36,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import ports
-from tests.deep.main_path import invoke, walk
+from tests.deep.main_path import invoke, walk, walk_to_topic
 from tests.fixtures.stack import jars_folder
 from tests.integration.consumer.share_group import Work, poll_some, wait_until, work_on
 from tests.servers.certificates import Authority, TokenKey
@@ -221,6 +221,12 @@ class Place:
 def test_the_main_path(place: Place, kind: str, private_database: Database, spark: SparkSession) -> None:
     """Service, job, dead letters, redrive, consumer and resets, with librdkafka and with Spark's Java client."""
     walk(place(kind), private_database, spark)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_to_a_topic(place: Place, kind: str, private_database: Database, spark: SparkSession) -> None:
+    """The executors' producers log in as all other clients do: each accepted row is there once."""
+    walk_to_topic(place(kind), private_database, spark)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,10 +7,12 @@ offsets. Each step asserts what came of it.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Producer
 
@@ -23,19 +25,21 @@ from sharequeue.deadletters.topic import create_dead_letter_topic
 from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import SharePartition
-from sharequeue.groups.configs import GroupConfigs
+from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.local.doctor import OK, examine_servers
 from sharequeue.state import State
 from tests.fixtures.deadletters import execute
 from tests.fixtures.pipelines import Holder, job_of
+from tests.fixtures.results import results_in
 from tests.integration.consumer.share_group import Work, wait_until, work_on
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from sharequeue.spark.report import RunReport
+    from sharequeue.spark.sinks.transfers import Step
 
 VALUES = ("accept", "release", "reject", "accept")
 
@@ -163,3 +167,69 @@ def reset_offsets(work: Work, topic: str, before: datetime) -> None:
 def invoke(*words: str) -> Result:
     """Run the command in this process."""
     return CliRunner().invoke(command, list(words))
+
+
+def walk_to_topic(settings: Settings, database: Database, spark: SparkSession) -> None:
+    """Send the results of a run that was ended after its acknowledgement: each once, committed, in order."""
+    from sharequeue.spark import KafkaTopic
+    from sharequeue.spark.run import run_rounds
+
+    group, topic, target = (f"{name}-{uuid4().hex[:8]}" for name in ("group", "topic", "results"))
+    configs = {"sharequeue.retry.backoff.ms": "0", "share.record.lock.duration.ms": "60000"}
+    alter_group_configs(database, group, configs)
+    state, parts = State(database), [SharePartition(group, topic, at) for at in range(2)]
+    producer = Producer(client_config(settings, enable_idempotence=True))
+    with Topics(settings) as topics:
+        topics.create(topic, 2)
+        topics.create(target, 3)
+        for number in range(40):
+            producer.produce(topic, b"%d" % number, key=b"k%d" % (number % 7), partition=number % 2)
+        assert producer.flush(60) == 0
+        for at in parts:
+            state.initialize(at, topics.info(topic).topic_id, 0, 1)
+
+        def run(on_step: Callable[[Step], None] = lambda step: None) -> RunReport:
+            sink = KafkaTopic(target, key="k", on_step=on_step)
+            job = job_of(group, topic, two_rows, destination=sink, failed_share=None)
+            holder = Holder(parts)
+            return run_rounds(
+                settings, job, membership=holder, state=state, topics=topics, spark=spark, max_records=25
+            )
+
+        def ended(step: Step) -> None:
+            if step == "begun":
+                raise RuntimeError("ended")
+
+        with pytest.raises(RuntimeError, match="ended"):
+            run(ended)
+        run()
+    found = results_in(settings, target)
+    accepted = [
+        (source, offset) for source in range(2) for offset in range(20) if offset % 5 != 4 for _ in range(2)
+    ]
+    assert sorted((each.source["partition"], each.source["offset"]) for each in found) == accepted
+    for source in range(2):
+        for to in range(3):
+            mine = [
+                each.source["offset"]
+                for each in found
+                if (each.source["partition"], each.partition) == (source, to)
+            ]
+            assert mine == sorted(mine)
+    assert not state.outputs.waiting(group, f"sink-{group}")
+
+
+def two_rows(records: DataFrame) -> DataFrame:
+    """Two rows of each record; every fifth offset is rejected."""
+    return records.selectExpr(
+        *(
+            "topic",
+            "partition",
+            "offset",
+            "lease_id",
+            "cast(key as string) as k",
+            "cast(value as string) as note",
+        ),
+        "explode(array(0, 1)) as row",
+        "if(offset % 5 = 4, 'reject', 'accept') as outcome",
+    )
