@@ -33,6 +33,7 @@ _UNREACHABLE = frozenset(
         KafkaError._RESOLVE,
         KafkaError._FAIL,
         KafkaError._DESTROY,
+        KafkaError._DESTROY_BROKER,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.BROKER_NOT_AVAILABLE,
         KafkaError.NETWORK_EXCEPTION,
@@ -194,7 +195,8 @@ class BrokerClient:
 def connection_broke(error: BrokerNotAvailable) -> bool:
     """Return whether a broker closed its connection, or died, with the request on its way: another may answer it."""
     cause = error.__cause__
-    return isinstance(cause, KafkaException) and bool(cause.args[0].code() == KafkaError._TRANSPORT)
+    broken = (KafkaError._TRANSPORT, KafkaError._DESTROY_BROKER)
+    return isinstance(cause, KafkaException) and cause.args[0].code() in broken
 
 
 def _is_of_tls(error: KafkaError) -> bool:

@@ -61,6 +61,7 @@ _PASSING = frozenset(
         kafka.KafkaError.LEADER_NOT_AVAILABLE,
         kafka.KafkaError.NOT_LEADER_FOR_PARTITION,
         kafka.KafkaError._TRANSPORT,
+        kafka.KafkaError._DESTROY_BROKER,
         kafka.KafkaError._TIMED_OUT,
         kafka.KafkaError._ALL_BROKERS_DOWN,
         kafka.KafkaError.REQUEST_TIMED_OUT,

@@ -65,20 +65,25 @@ def test_a_broker_that_is_silent_is_waited_for_once(monkeypatch: pytest.MonkeyPa
 class DyingBroker(SilentBroker):
     """A client whose first request is on its way to a broker that dies."""
 
+    def __init__(self, code: int) -> None:
+        super().__init__()
+        self.code = code
+
     def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Future[Any]]:
         """Fail once, as librdkafka does when a connection breaks."""
         self.questions += 1
         found: Future[Any] = Future()
         if self.questions == 1:
-            found.set_exception(KafkaException(KafkaError(KafkaError._TRANSPORT)))
+            found.set_exception(KafkaException(KafkaError(self.code)))
         else:
             found.set_result(SimpleNamespace(topic_id=Uuid(1, 2), partitions=[]))
         return {"orders": found}
 
 
-def test_another_broker_is_asked_when_one_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError._DESTROY_BROKER])
+def test_another_broker_is_asked_when_one_dies(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """A request that was on its way to it is no outage of the cluster."""
-    topics, dying = Topics(Settings({"bootstrap_servers": "127.0.0.1:1"})), DyingBroker()
+    topics, dying = Topics(Settings({"bootstrap_servers": "127.0.0.1:1"})), DyingBroker(code)
     monkeypatch.setattr(broker_client, "AdminClient", lambda *_, **__: dying)
     assert (list(topics.describe(["orders"])), dying.questions) == (["orders"], 2)
 
