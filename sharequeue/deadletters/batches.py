@@ -43,7 +43,7 @@ from sharequeue.domain.values import DeadLetterBatch, SharePartition
 from sharequeue.kafka.headers import Header
 from sharequeue.kafka.reading import RecordReader, offset_of
 from sharequeue.kafka.topics import Topics
-from sharequeue.kafka.transactions import FENCED, LARGEST_MESSAGE_BYTES
+from sharequeue.kafka.transactions import FENCED, LARGEST_MESSAGE_BYTES, takes_commits
 from sharequeue.state import State
 
 LARGEST_LETTER_BYTES = 8_192
@@ -56,7 +56,7 @@ def marker_group(group_id: str) -> str:
     The client refuses to commit for a group whose name is not printable ASCII. Such a name is URL-encoded, after a
     prefix that no other group has.
     """
-    if all(" " <= each <= "~" for each in group_id):
+    if takes_commits(group_id):
         return f"sharequeue.dlq.{group_id}"
     return f"sharequeue.dlq-encoded.{quote(group_id, safe='')}"
 

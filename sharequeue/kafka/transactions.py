@@ -139,6 +139,11 @@ def is_passing(cause: kafka.KafkaError) -> bool:
     return bool(cause.code() in _PASSING or cause.retriable())
 
 
+def takes_commits(group: str) -> bool:
+    """Return whether the client commits offsets for a consumer group of this name: it must be printable ASCII."""
+    return all(" " <= each <= "~" for each in group)
+
+
 class RecordsRefused(Exception):
     """The broker or the client refuses some records of a transaction, which was aborted; others may be written.
 

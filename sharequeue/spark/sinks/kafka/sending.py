@@ -43,7 +43,7 @@ from sharequeue.domain.offsets import MAX_OFFSET, OffsetSet
 from sharequeue.kafka import transactions
 from sharequeue.kafka.headers import Header
 from sharequeue.kafka.transactions import FENCED as FENCED_CODES
-from sharequeue.kafka.transactions import MarkedProducer, MarkerGroup
+from sharequeue.kafka.transactions import MarkedProducer, MarkerGroup, takes_commits
 
 FENCED, OVERTAKEN, REFUSED = "fenced", "overtaken by a later transfer", "refused"
 LOST, RECREATED = "marker lost", "topic created again"
@@ -96,7 +96,7 @@ class Names:
 
     @property
     def _is_plain(self) -> bool:
-        return all(" " <= each <= "~" for each in self.group + self.sink)
+        return takes_commits(self.group + self.sink)
 
 
 @dataclass(frozen=True, slots=True)

@@ -444,7 +444,8 @@ class _OpenTopic(OpenTransfers):
         # Those of a source partition in one task, and in the order of their offsets.
         ordered = [rows.selectExpr(*_SENT).coalesce(1).sortWithinPartitions("offset") for rows in sources]
         with _partitions_kept(self.context.spark):
-            for rows in _together(ordered):
+            for first in range(0, len(ordered), SOURCES_AT_ONCE):
+                rows = reduce(DataFrame.unionAll, ordered[first : first + SOURCES_AT_ONCE])
                 reports += rows.mapInArrow(TopicSender(sending), REPORT).collect()
         return reports
 
@@ -575,14 +576,6 @@ class _OpenTopic(OpenTransfers):
         if error.code() in DENIED:
             return refused
         return f"{refused} If it never takes them, {self._give_up()}"
-
-
-def _together(sources: Sequence[DataFrame]) -> list[DataFrame]:
-    """Return the rows of many source partitions in a few frames."""
-    return [
-        reduce(DataFrame.unionAll, sources[first : first + SOURCES_AT_ONCE])
-        for first in range(0, len(sources), SOURCES_AT_ONCE)
-    ]
 
 
 @contextmanager
