@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 
-from sharequeue.state import State
-
 if TYPE_CHECKING:
     from sharequeue.database import Database
     from sharequeue.service.coordinator import Coordinator
@@ -63,17 +61,24 @@ def pass_time(database: Database, seconds: float) -> None:
     )
 
 
+def _one_day(now: datetime) -> datetime:
+    """Return a time that is followed by ten minutes of the same day, in UTC."""
+    midnight = datetime.combine(now.astimezone(UTC).date() + timedelta(days=1), datetime.min.time(), UTC)
+    return midnight if midnight - now < timedelta(minutes=10) else now
+
+
 @contextmanager
 def clock_stands(database: Database) -> Iterator[None]:
     """Have the database's clock stand in a block: only `set_clock` and `pass_time` move it.
 
-    What is compared with the clock is then exact, however slow the machine.
+    What is compared with the clock is then exact, however slow the machine. Where midnight is near, in UTC, it stands
+    behind it: what follows happens on one day.
     """
     with database.transaction() as connection:
         made = connection.exec_driver_sql(
             "select pg_get_functiondef('sharequeue.clock()'::regprocedure)"
         ).scalar_one()
-        now = connection.exec_driver_sql("select pg_catalog.clock_timestamp()").scalar_one()
+        now = _one_day(connection.exec_driver_sql("select pg_catalog.clock_timestamp()").scalar_one())
         going, standing = "pg_catalog.clock_timestamp()", f"pg_catalog.timestamptz '{now.isoformat()}'"
         assert going in made
         connection.exec_driver_sql(made.replace(going, standing))
@@ -82,14 +87,6 @@ def clock_stands(database: Database) -> Iterator[None]:
     finally:
         with database.transaction() as connection:
             connection.exec_driver_sql(made)
-
-
-def leave_midnight(database: Database) -> None:
-    """Move the database's clock past midnight, in UTC, where that is near: what follows happens on one day."""
-    now = State(database).now().astimezone(UTC)
-    tomorrow = datetime.combine(now.date() + timedelta(days=1), datetime.min.time(), UTC)
-    if tomorrow - now < timedelta(minutes=10):
-        pass_time(database, (tomorrow - now).total_seconds() + 1)
 
 
 class Round(NamedTuple):

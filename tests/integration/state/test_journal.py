@@ -19,7 +19,7 @@ from sharequeue.domain.values import AcknowledgeType, Lease, SharePartition
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
 from tests import single
-from tests.waiting import leave_midnight, pass_time, set_clock
+from tests.waiting import pass_time, set_clock
 
 AT = SharePartition("g", "t", 0)
 
@@ -27,7 +27,6 @@ AT = SharePartition("g", "t", 0)
 @pytest.fixture
 def journal(private_database: Database) -> Journal:
     """Give the journal of a database in which share-partition t-0 of group g has 1,000,000 fresh records."""
-    leave_midnight(private_database)
     with private_database.transaction() as connection:
         connection.exec_driver_sql(
             "insert into sharequeue.share_groups (group_id) values ('g');"

@@ -23,7 +23,7 @@ from sharequeue.state.journal import Journal
 from tests import single
 from tests.fixtures.stack import LOCK_BOUNDS
 from tests.integration.state.state_calls import take
-from tests.waiting import PATIENCE_S, leave_midnight, pass_time, wait_for_locks
+from tests.waiting import PATIENCE_S, pass_time, wait_for_locks
 
 ACCEPT, RENEW = AcknowledgeType.ACCEPT, AcknowledgeType.RENEW
 WEEK = timedelta(days=7)
@@ -39,7 +39,6 @@ def at_configs() -> Mapping[str, str | int]:
 @pytest.fixture
 def journal(state: State, at: SharePartition) -> Journal:
     """Give the journal of a day's beginning, with a share-partition of a thousand records."""
-    leave_midnight(state.database)
     return Journal(state.database)
 
 
@@ -68,7 +67,9 @@ def test_no_day_without_a_service_is_missing(journal: Journal, state: State, at:
             pass_time(state.database, DAY)
     kept = journal.keep(retention=timedelta(days=30))
     assert kept.waiting is None
-    assert kept.rolled_up == tuple(first + timedelta(days=day) for day in range(8))
+    # The database may have been made on the day before.
+    rolled_up = [day for day in kept.rolled_up if day >= first]
+    assert rolled_up == [first + timedelta(days=day) for day in range(8)]
     days = {day.day: day for day in journal.days("g")}
     assert [days[first + timedelta(days=day)].accepted_first for day in range(8)] == list(range(1, 9))
     assert days[first + timedelta(days=4)].entered == 5
@@ -203,6 +204,6 @@ def test_the_command_keeps_the_journal_as_long_as_the_service_does(
     assert "dropped" not in runner.invoke(command, ["keep", "--execute", "--yes"]).output
     assert first in [each.day for each in journal.partitions()]
     would = json.loads(runner.invoke(command, ["keep", "--retention-days", "7", "-o", "json"]).output)
-    oldest = would[0]
-    assert (oldest["act"], oldest["day"], oldest["rows"]) == ("would drop", str(first), rows["rows"])
+    (oldest,) = (each for each in would if each["day"] == str(first))
+    assert (oldest["act"], oldest["rows"]) == ("would drop", rows["rows"])
     assert "dropped" in runner.invoke(command, ["keep", "--retention-days", "7", "--execute", "--yes"]).output
