@@ -18,10 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from sharequeue.spark import DeltaTable, PostgresTable, Reject, Release, by_row, pipeline
+from sharequeue.spark import session as session_module
 
 NAME = os.environ.get("ORDERED_NAME", "ordered")
 _KIND, _, _TABLE = os.environ.get("ORDERED_TABLE", "").partition(":")
 REPAIRED = Path(os.environ.get("ORDERED_REPAIRED", "repaired"))
+
+# Several drivers at once, whose heaps would grow to a quarter of the machine's memory each.
+session_module._driver_memory = lambda: "1g"
 
 
 def outcome_of(value: bytes, delivery_count: int) -> str:
