@@ -15,8 +15,10 @@ from sharequeue.spark import KafkaTopic
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.sinks.interface import SinkContext, SinkRefused
 from sharequeue.spark.sinks.kafka import topic as topic_module
+from sharequeue.spark.sinks.kafka.refusals import Refusals
 from sharequeue.spark.sinks.kafka.sending import REFUSED, Names, TransferToSend
-from sharequeue.spark.sinks.kafka.topic import _OpenTopic, latest_ms, refuse_validated, rows_named, target_of
+from sharequeue.spark.sinks.kafka.target import latest_ms, refuse_validated
+from sharequeue.spark.sinks.kafka.topic import _OpenTopic, rows_named
 from sharequeue.spark.sinks.transfers import TransferHeld
 
 Place = tuple[str, int]
@@ -84,8 +86,9 @@ def opened(broker: Broker, sink: KafkaTopic) -> _OpenTopic:
         topics=given,
         names=Names("g", "s", "state"),
         most_waiting=10,
-        target=target_of(sink, given),
+        target=sink.target(given),
         remark=None,
+        refusals=Refusals(sink.topic, Names("g", "s", "state")),
     )
 
 
@@ -105,8 +108,8 @@ def test_a_topic_that_validates_schemas_needs_subjects() -> None:
     """Its broker would refuse each record after its acknowledgement."""
     given = {"confluent.key.schema.validation": "false", "confluent.value.schema.validation": "true"}
     with pytest.raises(SinkRefused, match=r"confluent\.value\.schema\.validation=true.*set `value_subject`"):
-        refuse_validated(KafkaTopic("t", key="k"), given)
-    refuse_validated(KafkaTopic("t", value_subject="t-value"), given)
+        refuse_validated("t", {"key": None, "value": None}, given)
+    refuse_validated("t", {"key": None, "value": "t-value"}, given)
 
 
 def test_a_topic_that_has_times_of_its_own_limits_none() -> None:
@@ -167,19 +170,19 @@ def test_a_topic_that_is_gone_names_the_rows_that_wait_for_it(broker: Broker) ->
         pytest.raises(SinkRefused, match=r"there is no topic t: create it first\.$"),
         rows_named(context, "t"),
     ):
-        target_of(KafkaTopic("t"), given)
+        KafkaTopic("t").target(given)
     broker.rows = {("source", 0): 4, ("source", 1): 6}
     with (
         pytest.raises(SinkRefused, match=r"create it first\. 10 accepted rows wait for t"),
         rows_named(context, "t"),
     ):
-        target_of(KafkaTopic("t"), given)
+        KafkaTopic("t").target(given)
 
 
 def reason(broker: Broker, code: int) -> str:
     """Return why rows wait that the broker refuses with this error."""
     refused = {"topic": "source", "partition": 3, "problem": REFUSED, "code": code, "reason": "as it says"}
-    return opened(broker, KafkaTopic("t"))._reason([refused])
+    return opened(broker, KafkaTopic("t")).refusals.reason([refused])
 
 
 def test_a_record_that_the_broker_refuses_can_be_given_up(broker: Broker) -> None:
@@ -208,4 +211,4 @@ def test_a_record_that_the_broker_refuses_can_be_given_up(broker: Broker) -> Non
 def test_each_refusal_has_its_remedy(broker: Broker, code: int, expected: str) -> None:
     """Rights are named only if one is missing; the same before the acknowledgement and after it."""
     assert expected in reason(broker, code)
-    assert expected in str(opened(broker, KafkaTopic("t"))._no_marker(KafkaError(code)))
+    assert expected in str(opened(broker, KafkaTopic("t")).refusals.no_marker(KafkaError(code)))

@@ -12,12 +12,12 @@ too many records wait.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -25,21 +25,15 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from sharequeue.deadletters.outbox import Fenced
 from sharequeue.deadletters.topic import inputs_of
 from sharequeue.domain.errors import BrokerNotAvailable, ShareError
-from sharequeue.domain.names import listed, plural, topic_name_problem
 from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Transfer
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.clients import portable_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.kafka.transactions import (
-    DEFAULT_MAX_MESSAGE_BYTES,
-    DENIED,
     LARGEST_MESSAGE_BYTES,
     MOST_BATCH_BYTES,
-    TRANSACTION_TIMEOUT_MS,
     MarkerGroup,
-    is_passing,
-    most_uncompressed,
 )
 from sharequeue.spark.output.damaged import reads_what_counts
 from sharequeue.spark.output.files import literal
@@ -69,12 +63,11 @@ from sharequeue.spark.sinks.kafka.records import (
     faults,
     with_records,
 )
+from sharequeue.spark.sinks.kafka.refusals import Refusals
 from sharequeue.spark.sinks.kafka.schemas import read_schema
 from sharequeue.spark.sinks.kafka.sending import (
     FENCED,
-    LOST,
     OVERTAKEN,
-    RECREATED,
     REPORT,
     Names,
     Problem,
@@ -84,6 +77,7 @@ from sharequeue.spark.sinks.kafka.sending import (
     found_markers,
 )
 from sharequeue.spark.sinks.kafka.serializing import RecordSchema
+from sharequeue.spark.sinks.kafka.target import TargetUnknown, smaller_than, target_of
 from sharequeue.spark.sinks.transfers import (
     OpenTransfers,
     Step,
@@ -107,11 +101,6 @@ _SENT = (
     *("topic", "partition", "offset", "lease_id", f"{RECORD}.key", f"{RECORD}.value", f"{RECORD}.headers"),
     *(f"{RECORD}.partition as to_partition", f"{RECORD}.timestamp"),
 )
-_NO_LIMIT = 2**63 - 1
-
-
-class TargetUnknown(SinkRefused):
-    """The topic does not exist, or it may not be described."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +152,7 @@ class KafkaTopic(Sink):
         with Topics(context.settings) as topics:
             with rows_named(context, self.topic):
                 refuse_own(self, context, configs)
-                target = target_of(self, topics)
+                target = self.target(topics)
             names = Names(
                 context.names.group, context.names.sink, str(context.state.outputs.identity().origin_id)
             )
@@ -176,7 +165,8 @@ class KafkaTopic(Sink):
                 names=names,
                 most_waiting=configs.results_max_waiting_records,
                 target=target,
-                remark=_smaller_than(topics, context.topics, target),
+                refusals=Refusals(self.topic, names),
+                remark=smaller_than(topics, context.topics, target),
             )
             complete_earlier(opened)
             # Rows that wait are records already, which need no registry.
@@ -187,18 +177,25 @@ class KafkaTopic(Sink):
         """Return the topic."""
         return Stored("kafka", table=self.topic)
 
+    def target(self, topics: Topics) -> TargetTopic:
+        """Return the topic as the broker describes it. Raises what `target_of` raises."""
+        timed = self.timestamp is not None
+        return target_of(topics, self.topic, self._subjects(), keyed=self.key is not None, timed=timed)
+
     def _schemas(self, settings: Settings) -> Mapping[str, RecordSchema]:
         """Return the schemas of key and value, as the registry has them now."""
         if self.key_subject is not None and self.key is None:
             raise SinkRefused(
                 f"key_subject is set for topic {self.topic}, and key is not: name the column of the key."
             )
-        subjects = {"key": self.key_subject, "value": self.value_subject}
         return {
             part: read_schema(settings, subject, self.topic, part)
-            for part, subject in subjects.items()
+            for part, subject in self._subjects().items()
             if subject is not None
         }
+
+    def _subjects(self) -> Mapping[str, str | None]:
+        return {"key": self.key_subject, "value": self.value_subject}
 
 
 @contextmanager
@@ -217,41 +214,6 @@ def rows_named(context: SinkContext, topic: str) -> Iterator[None]:
         raise SinkRefused(f"{refused}{rows}") from refused
 
 
-def target_of(sink: KafkaTopic, topics: Topics) -> TargetTopic:
-    """Return the topic as the broker describes it. Raises SinkRefused if it cannot take the results, as
-    TargetUnknown if it is not there or may not be described, and BrokerNotAvailable.
-    """
-    name = sink.topic
-    if problem := topic_name_problem(name):
-        raise SinkRefused(f"{name!r} cannot be the name of a topic: {problem}.")
-    try:
-        info = topics.describe([name]).get(name)
-        if info is None:
-            raise TargetUnknown(f"there is no topic {name}: create it first.")
-        given = topics.configs(name)
-    except BrokerNotAvailable:
-        raise
-    except ShareError as error:
-        raise TargetUnknown(
-            f"topic {name} cannot be described ({error.message}): grant DESCRIBE and DESCRIBE_CONFIGS on it."
-        ) from error
-    compacted = "compact" in given.get("cleanup.policy", "delete").split(",")
-    if compacted and sink.key is None:
-        raise SinkRefused(f"topic {name} is compacted and takes no record without a key: set `key`.")
-    _refuse_too_few_replicas(name, info.replicas, given)
-    refuse_validated(sink, given)
-    if sink.timestamp is not None:
-        _refuse_old_timestamps(name, given)
-    return TargetTopic(
-        *(name, info.topic_id, info.partitions),
-        max_message_bytes=int(given.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES)),
-        compacted=compacted,
-        most_bytes=most_uncompressed(given),
-        latest_ms=latest_ms(given),
-        compression=given.get("compression.type", "producer"),
-    )
-
-
 def refuse_own(sink: KafkaTopic, context: SinkContext, configs: GroupConfigs) -> None:
     """Raise SinkRefused for a topic that the group reads, or that has its dead letters."""
     group = context.names.group
@@ -261,60 +223,6 @@ def refuse_own(sink: KafkaTopic, context: SinkContext, configs: GroupConfigs) ->
         raise SinkRefused(
             f"group {group} reads {sink.topic}, and would get its own results as records: write to another topic, or "
             "set loop=True if that is meant."
-        )
-
-
-def refuse_validated(sink: KafkaTopic, given: Mapping[str, str]) -> None:
-    """Raise SinkRefused for a topic whose broker takes only keys or values with a schema, if the sink has none."""
-    for part, subject in (("key", sink.key_subject), ("value", sink.value_subject)):
-        config = f"confluent.{part}.schema.validation"
-        if subject is None and given.get(config) == "true":
-            raise SinkRefused(
-                f"topic {sink.topic} has {config}=true, so its broker takes no {part} without a schema: set "
-                f"`{part}_subject`."
-            )
-
-
-def _refuse_too_few_replicas(name: str, replicas: int, given: Mapping[str, str]) -> None:
-    if (needed := int(given.get("min.insync.replicas", "1"))) > replicas:
-        raise SinkRefused(
-            f"topic {name} has a partition with {plural(replicas, 'replica')}, and its min.insync.replicas is "
-            f"{needed}, so it takes no record: lower min.insync.replicas, or give the partitions more replicas."
-        )
-
-
-def _smaller_than(topics: Topics, inputs: Collection[str], target: TargetTopic) -> str | None:
-    """Return that the topic takes only smaller records than an input; the handler may make them smaller."""
-    limits = {
-        name: int(given.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES))
-        for name, given in topics.configs_of(inputs).items()
-    }
-    larger = [name for name, most in sorted(limits.items()) if most > target.max_message_bytes]
-    if not larger:
-        return None
-    return (
-        f"max.message.bytes of {listed(larger)} is larger than that of {target.name}: a record whose result is larger"
-        f" than {target.max_message_bytes:,} bytes is rejected"
-    )
-
-
-def latest_ms(given: Mapping[str, str]) -> int | None:
-    """Return how far a timestamp may be in the future, by the configs of a topic; None: without a limit."""
-    later = int(given.get("message.timestamp.after.max.ms", _NO_LIMIT))
-    return later if _keeps_timestamps(given) and later != _NO_LIMIT else None
-
-
-def _keeps_timestamps(given: Mapping[str, str]) -> bool:
-    """Return whether records have the timestamps of their producers: the broker checks only these."""
-    return given.get("message.timestamp.type", "CreateTime") == "CreateTime"
-
-
-def _refuse_old_timestamps(name: str, given: Mapping[str, str]) -> None:
-    earlier = given.get("message.timestamp.before.max.ms", given.get("message.timestamp.difference.max.ms"))
-    if _keeps_timestamps(given) and earlier is not None and int(earlier) != _NO_LIMIT:
-        raise SinkRefused(
-            f"topic {name} refuses records whose timestamp is older than {earlier} ms, and a record that waits gets "
-            "older: leave out `timestamp`, or remove the limit message.timestamp.before.max.ms of the topic."
         )
 
 
@@ -328,6 +236,7 @@ class _OpenTopic(OpenTransfers):
     most_waiting: int
     target: TargetTopic
     """The topic as it was described last."""
+    refusals: Refusals
     remark: str | None
     schemas: Mapping[str, RecordSchema] = field(init=False, default_factory=dict)
     """The schemas of a registry, by `key` and `value`."""
@@ -344,7 +253,7 @@ class _OpenTopic(OpenTransfers):
         """Return that too many rows wait for the topic. Raise SinkRefused if it can take no results any more."""
         # In each round, because others may change a topic. While it is gone, the rows wait for it.
         with suppress(TargetUnknown, BrokerNotAvailable):
-            self.target = target_of(self.sink, self.topics)
+            self.target = self.sink.target(self.topics)
         names = self.context.names
         waiting = sum(self.context.state.outputs.waiting(names.group, names.sink).values())
         if not waiting or waiting < self.most_waiting:
@@ -375,7 +284,7 @@ class _OpenTopic(OpenTransfers):
         except OutputDamaged as damaged:
             # Another process that has ended the transfer has removed its files.
             if self.renewed(found):
-                raise TransferHeld(f"{damaged} If they are lost, {self._give_up()}") from damaged
+                raise TransferHeld(f"{damaged} If they are lost, {self.refusals.give_up()}") from damaged
 
     def _send(self, found: Transfer) -> None:
         sources = self._sources(found)
@@ -387,7 +296,7 @@ class _OpenTopic(OpenTransfers):
                 return
             held = held or [each for each in problems if each["problem"] == OVERTAKEN]
             if held and not self._has_other_limits():
-                raise TransferHeld(self._reason(held))
+                raise TransferHeld(self.refusals.reason(held))
         raise TransferHeld(
             f"another process took over {TAKEOVERS} times, or a transaction exceeds its timeout: check that each "
             f"deployment has a state of its own, and that the broker takes {MOST_RECORD_BYTES:,} bytes, the most of "
@@ -401,7 +310,7 @@ class _OpenTopic(OpenTransfers):
         """
         before = self.target.most_bytes
         with suppress(SinkRefused, BrokerNotAvailable):
-            self.target = target_of(self.sink, self.topics)
+            self.target = self.sink.target(self.topics)
         return self.target.most_bytes != before
 
     def _sending(self, number: int) -> TransferToSend:
@@ -485,9 +394,9 @@ class _OpenTopic(OpenTransfers):
             with ThreadPoolExecutor(MARKERS_AT_ONCE, "first-markers") as pool:
                 list(pool.map(lambda at: self._mark_one(sending, at), missing))
         except KafkaException as refused:
-            raise self._no_marker(refused.args[0]) from refused
+            raise self.refusals.no_marker(refused.args[0]) from refused
         except Problem as problem:
-            raise self._no_marker(problem.error or KafkaError(KafkaError.UNKNOWN)) from problem
+            raise self.refusals.no_marker(problem.error or KafkaError(KafkaError.UNKNOWN)) from problem
 
     def _first_sending(self) -> TransferToSend:
         try:
@@ -511,72 +420,6 @@ class _OpenTopic(OpenTransfers):
             f"another process writes the first marker of {at[0]}-{at[1]} at the same time: run again."
         )
 
-    def _no_marker(self, error: KafkaError) -> Exception:
-        if is_passing(error):
-            return BrokerNotAvailable(
-                f"{error.str()}. Nothing of the round was acknowledged; try again.{_if_it_stays(error)}"
-            )
-        return SinkRefused(
-            f"the broker takes no marker for results ({error.str()}): {self._remedy(error)}. Nothing of the round "
-            "was acknowledged."
-        )
-
-    def _remedy(self, error: KafkaError) -> str:
-        """Return what to do about a refusal of the broker."""
-        if error.code() not in DENIED:
-            return _REMEDIES.get(error.code(), "see the broker's log")
-        return (
-            f"grant WRITE on topic {self.sink.topic} and on transactional ids that begin with "
-            f"`{self.names.prefix}`, and READ on the group's topics and on group "
-            f"`{self.names.markers}`"
-        )
-
-    def _resume(self) -> str:
-        """Return the command with which an operator decides what becomes of the rows."""
-        names = self.names
-        return f"`sharequeue results resume --group {names.group} --sink {names.sink} --to {self.sink.topic}`"
-
-    def _give_up(self) -> str:
-        return (
-            f"give up what was not sent of this transfer: {self._resume()} with --count-as-written "
-            "--also-unsent."
-        )
-
-    def _decide(self) -> str:
-        return f"Decide whether they are sent all the same: {self._resume()}."
-
-    def _reason(self, held: Sequence[Any]) -> str:
-        """Return why source partitions could not be sent, and what to do."""
-        first, name = held[0], self.sink.topic
-        more = f" (and {plural(len(held) - 1, 'other partition')})" if len(held) > 1 else ""
-        place = f"{first['topic']}-{first['partition']}{more}"
-        if first["problem"] == LOST:
-            return (
-                f"the marker of {place} in group {self.names.markers} is missing, so that what {name} already has is "
-                "not known: the group was deleted, or nothing was sent for longer than the broker's "
-                f"offsets.retention.minutes. {self._decide()}"
-            )
-        if first["problem"] == OVERTAKEN:
-            return (
-                f"the marker of {place} in group {self.names.markers} is of a later transfer than Postgres knows: "
-                f"the database was restored from a backup, or its clock was set back. {self._decide()}"
-            )
-        if first["problem"] == RECREATED:
-            return (
-                f"topic {name} was deleted and created again since results of {place} were sent to it: what was "
-                f"there is lost. {self._decide()}"
-            )
-        error, said = KafkaError(first["code"]), first["reason"]
-        if is_passing(error):
-            return (
-                f"the broker does not take the records of {place} ({said}): the next round or run tries again."
-                f"{_if_it_stays(error)}"
-            )
-        refused = f"the broker refuses the records of {place} ({said}): {self._remedy(error)}."
-        if error.code() in DENIED:
-            return refused
-        return f"{refused} If it never takes them, {self._give_up()}"
-
 
 @contextmanager
 def _partitions_kept(spark: SparkSession) -> Iterator[None]:
@@ -592,37 +435,3 @@ def _partitions_kept(spark: SparkSession) -> Iterator[None]:
 
 
 _UNITES = "spark.sql.unionOutputPartitioning"
-_SIZE = "raise max.message.bytes of the topic to what it was when the records were acknowledged"
-_REMEDIES: Mapping[int, str] = {
-    KafkaError.MSG_SIZE_TOO_LARGE: _SIZE,
-    KafkaError.RECORD_LIST_TOO_LARGE: _SIZE,
-    KafkaError.INVALID_RECORD: "check what the topic requires of records, for example a key if it is compacted, and "
-    "the broker's log",
-    KafkaError.INVALID_TIMESTAMP: "check message.timestamp.before.max.ms and message.timestamp.after.max.ms of the "
-    "topic",
-    KafkaError.UNKNOWN_TOPIC_OR_PART: "create the topic again",
-    KafkaError._UNKNOWN_TOPIC: "create the topic again",
-    KafkaError._UNKNOWN_PARTITION: "give the topic as many partitions as when the records were acknowledged",
-    KafkaError.INVALID_TRANSACTION_TIMEOUT: "set transaction.max.timeout.ms of the brokers to at least "
-    f"{TRANSACTION_TIMEOUT_MS}",
-}
-_OF_A_COORDINATOR = frozenset(
-    {
-        KafkaError._TIMED_OUT,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.UNSTABLE_OFFSET_COMMIT,
-    }
-)
-
-
-def _if_it_stays(error: KafkaError) -> str:
-    """Return what may hide behind a coordinator that does not respond for long."""
-    if error.code() not in _OF_A_COORDINATOR:
-        return ""
-    return (
-        " If it stays so, the broker may have no place for transactions: one broker alone needs "
-        "transaction.state.log.replication.factor=1 and transaction.state.log.min.isr=1. Or a transaction hangs: "
-        "`kafka-transactions.sh find-hanging`."
-    )
