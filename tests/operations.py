@@ -171,6 +171,8 @@ ARGUMENTS: Mapping[str, Argument] = {
     "p_delays": Argument(None, meant(("null",), "no record has a time of its own")),
     "p_holds": Argument(None, meant(("null", "of empty"), "nothing to hold")),
     "p_keys": Argument(None, meant(("null", "a list"), "no key is reported")),
+    "p_kept": Argument(None, meant(("null", "a list of null"), "nothing is kept")),
+    "p_all": EITHER_OF,
     "p_hashes": Argument(None, meant(("null", "of nobody", "a null in it"), "of all keys; or of none")),
     "p_cancelled": EITHER_OF,
     "p_refund": EITHER_OF,
@@ -309,7 +311,10 @@ OPERATIONS: Mapping[str, Operation] = {
     "acquire_many": operation(*WORKER, request_id=str(UUID(int=10)), max_bytes=1000, mean_bytes=[10.0]),
     "renew_many": operation(*WORKER),
     "acknowledge_many": operation(
-        *WORKER, request_id=str(UUID(int=11)), outputs='[[{"sink": "s", "location": "l", "records": 3}]]'
+        *WORKER,
+        request_id=str(UUID(int=11)),
+        outputs='[[{"sink": "s", "location": "l", "records": 3}]]',
+        kept='[{"location": "l", "offsets": "{[3,4)}"}]',
     ),
     "close_letters": operation(*SERVICE, **LETTERS_HELD),
     "letters_held": operation(*SERVICE, **LETTERS_HELD),
@@ -457,6 +462,12 @@ OPERATIONS: Mapping[str, Operation] = {
     "forget_publication": operation(*WORKER, publication_id=str(REFUSED_PUBLICATION)),
     "removable_outputs": operation(*WORKER),
     "forget_compaction": operation(*WORKER),
+    "kept_of": operation(*WORKER),
+    "removable_kept": operation(*WORKER),
+    "drop_kept": operation(
+        *WORKER,
+        meant={"p_lease_ids": meant(("no elements", "a null in it", "one more", *each(NUMBERS)), NOBODY)},
+    ),
     "mark_sink": operation(
         *WORKER,
         folder="/output/orders",

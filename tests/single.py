@@ -18,6 +18,7 @@ from sharequeue.domain.offsets import EMPTY, OffsetSet
 from sharequeue.domain.values import (
     Acknowledged,
     AcknowledgeType,
+    KeptRecords,
     Lease,
     LeaseOutput,
     LogSeen,
@@ -117,11 +118,11 @@ def acknowledge(
     outputs: Sequence[LeaseOutput] = (),
     request_id: UUID | None = None,
     not_before: datetime | None = None,
+    kept: KeptRecords | None = None,
 ) -> Acknowledged:
     """Acknowledge records of one lease."""
-    return _of_one(
-        state.acknowledge([LeaseAcknowledgement(lease, outcomes, outputs, not_before)], request_id=request_id)
-    )
+    each = LeaseAcknowledgement(lease, outcomes, outputs, not_before, kept=kept)
+    return _of_one(state.acknowledge([each], request_id=request_id))
 
 
 def renew(state: State, lease: Lease) -> datetime:

@@ -110,6 +110,29 @@ class LeaseOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptRecords:
+    """Raw records of a lease that its acknowledgement releases, kept in files for their next delivery."""
+
+    location: str
+    offsets: OffsetSet
+
+    def within(self, offsets: OffsetSet) -> KeptRecords | None:
+        """Return those of these offsets; None without any."""
+        some = self.offsets & offsets
+        return KeptRecords(self.location, some) if some else None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRow:
+    """Where a lease has kept raw records."""
+
+    lease_id: int
+    """The lease that has kept them."""
+    location: str
+    offsets: OffsetSet
+
+
+@dataclass(frozen=True, slots=True)
 class StateIdentity:
     """Which state this is: outputs carry it, so that a state knows its own."""
 

@@ -63,7 +63,7 @@ def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -
     # Of any group: a folder may have files of another group, if both gave a sink the same name, or if they wrote the
     # address of the same output in different ways.
     written = (some for folders in found.values() for some in folders.values())
-    held, counted = state.outputs.needed(
+    held, counted, _ = state.outputs.needed(
         {abs(each) for ends, numbers in written for each in (*ends, *numbers)}
     )
     counting = {

@@ -17,7 +17,7 @@ import numpy as np
 
 from sharequeue.domain.errors import ShareError
 from sharequeue.domain.offsets import EMPTY, MAX_OFFSET, OffsetSet
-from sharequeue.domain.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
+from sharequeue.domain.values import AcknowledgeType, KeptRecords, Lease, LeaseOutput, SharePartition
 
 A_CALL = 200
 """Share-partitions in one call: their rows are locked for about 0.1 s. The functions refuse more than 1,000."""
@@ -41,6 +41,8 @@ class LeaseAcknowledgement:
     In a group that is ordered by key, ``holds`` are given back unprocessed, with their delivery, because an earlier
     record of their key is open, and ``keys`` has the keys of all released, rejected and held offsets: the MD5 of the
     key as a UUID, None for records without a key.
+
+    ``kept`` are released records whose raw bytes are in files.
     """
 
     lease: Lease
@@ -51,6 +53,7 @@ class LeaseAcknowledgement:
     delays: Mapping[datetime, OffsetSet] = field(default_factory=dict)
     holds: OffsetSet = EMPTY
     keys: Mapping[UUID | None, OffsetSet] = field(default_factory=dict)
+    kept: KeptRecords | None = None
 
     @property
     def range_count(self) -> int:
@@ -74,6 +77,7 @@ class LeaseAcknowledgement:
                 delays={at: some for at, chosen in self.delays.items() if (some := chosen & part)},
                 holds=self.holds & part,
                 keys={key: some for key, chosen in self.keys.items() if (some := chosen & part)},
+                kept=self.kept and self.kept.within(part),
             )
 
 

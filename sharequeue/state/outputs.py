@@ -93,18 +93,19 @@ class Outputs:
         )
         return {row["folder"]: row["group_id"] for row in rows}
 
-    def needed(self, lease_ids: Iterable[int]) -> tuple[set[int], set[tuple[str, int]]]:
-        """Return which of these leases are held, and which have files that count in which sink, of any group.
-        Files of other leases are not needed.
+    def needed(self, lease_ids: Iterable[int]) -> tuple[set[int], set[tuple[str, int]], set[int]]:
+        """Return which of these leases are held, which have files that count in which sink, and which have kept
+        records, of any group. Files of other leases are not needed.
         """
         rows = self._database.rows(
             sa.text(
-                "select lease_id, held, sink from sharequeue.needed_outputs(cast(:lease_ids as bigint[]))"
+                "select lease_id, held, sink, kept from sharequeue.needed_outputs(cast(:lease_ids as bigint[]))"
             ),
             lease_ids=list(lease_ids),
         )
         held = {row["lease_id"] for row in rows if row["held"]}
-        return held, {(row["sink"], row["lease_id"]) for row in rows if not row["held"]}
+        counted = {(row["sink"], row["lease_id"]) for row in rows if row["sink"] is not None}
+        return held, counted, {row["lease_id"] for row in rows if row["kept"]}
 
     def newest(self, group_id: str, sink: str) -> OutputRow | None:
         """Return a sink's newest output, by lease, that counts and has records; None without one."""

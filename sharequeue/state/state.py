@@ -48,6 +48,7 @@ from sharequeue.state.calls import (
 from sharequeue.state.dead_letters import DeadLetters
 from sharequeue.state.fetches import Fetches
 from sharequeue.state.figures import Figures
+from sharequeue.state.kept import Kept
 from sharequeue.state.offset_sets import Parameters
 from sharequeue.state.outputs import Outputs
 from sharequeue.state.rows import (
@@ -74,6 +75,7 @@ class State:
     - ``fetches``: acknowledgements in Kafka's batches,
     - ``dead_letters``: the state's part of writing dead letters,
     - ``outputs``: the outputs of a sink that count, and their compaction,
+    - ``kept``: where raw records of released offsets are kept,
     - ``figures``: the current state, read only,
     - ``administration``: operations of administrators and of the service,
     - ``runs``: what a run of a pipeline records about itself.
@@ -87,6 +89,7 @@ class State:
         self.fetches = Fetches(database)
         self.dead_letters = DeadLetters(database)
         self.outputs = Outputs(database)
+        self.kept = Kept(database)
         self.figures = Figures(database)
         self.administration = Administration(database)
         self.runs = Runs(database)
@@ -313,7 +316,7 @@ class State:
                 " :member_id, cast(:member_epoch as integer), cast(:tokens as uuid[]), cast(:request_id as uuid),"
                 f" {accepts}, {releases}, {rejects}, {gaps}, cast(:outputs as jsonb),"
                 f" cast(:not_befores as timestamptz[]), :backoff, cast(:delays as jsonb), {holds},"
-                " cast(:keys as jsonb))"
+                " cast(:keys as jsonb), cast(:kept as jsonb))"
             ),
             **holders_of([each.lease for each in acknowledgements]),
             **sets,
@@ -323,6 +326,7 @@ class State:
             backoff=acknowledgements[0].backoff,
             delays=_delays_of(acknowledgements),
             keys=_keys_of(acknowledgements),
+            kept=_kept_of(acknowledgements),
         )
         return [error_of_row(row) or acknowledged_of(row) for row in rows]
 
@@ -402,3 +406,15 @@ def _keys_of(acknowledgements: Sequence[LeaseAcknowledgement]) -> str | None:
     if not any(each.keys for each in acknowledgements):
         return None
     return json.dumps([keys_to_json(each.keys) for each in acknowledgements])
+
+
+def _kept_of(acknowledgements: Sequence[LeaseAcknowledgement]) -> str | None:
+    """Return the kept records, as JSON; None without any."""
+    if not any(each.kept for each in acknowledgements):
+        return None
+    return json.dumps(
+        [
+            each.kept and {"location": each.kept.location, "offsets": str(each.kept.offsets)}
+            for each in acknowledgements
+        ]
+    )

@@ -33,7 +33,7 @@ declare
         'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets', 'resume_results',
         'begin_compaction', 'commit_compaction', 'commit_replacement', 'forget_compaction', 'mark_sink', 'removable_outputs',
         'begin_transfer', 'end_transfer', 'hold_transfer', 'renew_transfer', 'keep_sink_columns',
-        'begin_publication', 'end_publication', 'forget_publication',
+        'begin_publication', 'end_publication', 'forget_publication', 'drop_kept', 'kept_of', 'removable_kept',
         'journal_days', 'journal_partitions', 'roll_up_journal'];
     v_service constant text[] := array[
         'add_acl', 'adopt', 'allow_everyone_if_no_acl_found', 'beat', 'begin_redrive', 'clear_other_journal', 'close_redrive', 'confirm_observations', 'create_token',

@@ -630,6 +630,25 @@ create index lease_outputs_by_sink on sharequeue.lease_outputs (group_id, sink);
 create index lease_outputs_pending on sharequeue.lease_outputs (group_id, sink)
     where starts_with(location, 'sink:pending:');
 
+-- Raw records of released offsets in files, for their next delivery: the acknowledgement that released them writes the row in its
+-- transaction. The row of a newer lease counts before that of an older one. The topic is that of the share-partition: a reset
+-- removes the rows.
+create table sharequeue.kept_records (
+    -- The lease under which they were read.
+    lease_id bigint constraint kept_records_pkey primary key,
+    share_partition_id bigint not null,
+    -- The isolation level at which they were read.
+    read_committed boolean,
+    location text not null,
+    -- The first of the offsets, and the exclusive end of the last one.
+    first_offset bigint not null,
+    past bigint not null,
+    offsets int8multirange not null,
+    kept_at timestamptz not null
+);
+alter table sharequeue.kept_records alter column offsets set storage external;
+create index kept_records_by_end on sharequeue.kept_records (share_partition_id, past, first_offset);
+
 -- Which group a sink's folder belongs to.
 create table sharequeue.sink_folders (
     folder text not null,
@@ -1003,7 +1022,9 @@ create type sharequeue_internal.tally as (
 create type sharequeue_internal.acknowledge_request as (
     group_id text, topics text[], partitions integer[], state_epochs integer[], member_id text, member_epoch integer, tokens uuid[],
     accepts int8multirange[], releases int8multirange[], rejects int8multirange[], gaps int8multirange[], outputs jsonb,
-    not_befores timestamptz[], backoff boolean, delays jsonb, holds int8multirange[], keys jsonb
+    not_befores timestamptz[], backoff boolean, delays jsonb, holds int8multirange[], keys jsonb, kept jsonb
 );
+-- Records of a lease that are kept in files, in the form of an element of p_kept.
+create type sharequeue_internal.kept_offsets as (location text, offsets int8multirange);
 -- Records with one key that a worker has reported, in the form of the elements of p_keys.
 create type sharequeue_internal.key_offsets as (key uuid, offsets int8multirange);

@@ -165,6 +165,12 @@ _GROUP = (
         MAX_INT,
     ),
     ConfigKey(
+        "sharequeue.retry.keep.enable",
+        "boolean",
+        False,
+        "Whether batch runs keep the raw records that they release in files, and read them from there again.",
+    ),
+    ConfigKey(
         "sharequeue.order",
         "text",
         "none",

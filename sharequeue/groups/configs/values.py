@@ -205,6 +205,8 @@ class GroupConfigs:
     """Bytes of keys and values that a round of a batch run leases; 0: no bound."""
     results_max_waiting_records = _Typed("sharequeue.results.max.waiting.records", int)
     """Accepted records waiting for a sink's topic at which a run leases nothing more."""
+    retry_keep_enable = _Typed("sharequeue.retry.keep.enable", bool)
+    """Whether batch runs keep the raw records that they release in files."""
     order = _Typed("sharequeue.order", str)
     """`none`, or `key`: within a share-partition, the records of a key are accepted in offset order."""
     order_on_dead_letter = _Typed("sharequeue.order.on.dead.letter", str)

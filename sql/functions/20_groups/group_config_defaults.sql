@@ -31,7 +31,8 @@ language sql immutable parallel safe as $$
         'sharequeue.order.on.dead.letter',
         'sharequeue.results.max.waiting.records',
         'sharequeue.retry.backoff.max.ms',
-        'sharequeue.retry.backoff.ms']
+        'sharequeue.retry.backoff.ms',
+        'sharequeue.retry.keep.enable']
 $$;
 
 -- Return the default of a group's config, or of a bound of a lock's duration; null if there is no such config.
@@ -68,5 +69,6 @@ language sql immutable parallel safe as $$
         when 'sharequeue.results.max.waiting.records' then '10000000'
         when 'sharequeue.retry.backoff.max.ms' then '3600000'
         when 'sharequeue.retry.backoff.ms' then '60000'
+        when 'sharequeue.retry.keep.enable' then 'false'
     end
 $$;

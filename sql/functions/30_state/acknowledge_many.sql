@@ -18,12 +18,15 @@
 -- p_outputs is an array with one array for each lease, of objects with "sink", "location" and "records": the outputs that count
 -- from this commit on. They need a current holder: the lease has that token and has not lapsed, and every offset of the sets is
 -- held under it, also those below SPSO. A lease has one output for each sink.
+--
+-- p_kept has the records that are kept for their next delivery (kept_records.sql): an array with, for each lease, null or an object
+-- with "location" and "offsets", which this acknowledgement releases. They need a current holder, as an output does.
 create or replace function sharequeue.acknowledge_many(
     p_group_id text, p_topics text[], p_partitions integer[], p_state_epochs integer[], p_member_id text,
     p_member_epoch integer, p_tokens uuid[], p_request_id uuid, p_accepts int8multirange[],
     p_releases int8multirange[], p_rejects int8multirange[], p_gaps int8multirange[], p_outputs jsonb,
     p_not_befores timestamptz[], p_backoff boolean default false, p_delays jsonb default null,
-    p_holds int8multirange[] default null, p_keys jsonb default null
+    p_holds int8multirange[] default null, p_keys jsonb default null, p_kept jsonb default null
 ) returns setof sharequeue.acknowledged_of
 -- One plan for all calls: a custom plan for each call would cost more than its execution. The plan may be made while tables
 -- are small, but even then it reads no table whole.
@@ -32,7 +35,7 @@ set search_path = pg_catalog set plan_cache_mode = force_generic_plan set enable
 declare
     v_request sharequeue_internal.acknowledge_request := row(p_group_id, p_topics, p_partitions, p_state_epochs, p_member_id,
         p_member_epoch, p_tokens, p_accepts, p_releases, p_rejects, p_gaps, p_outputs, p_not_befores, p_backoff, p_delays,
-        p_holds, p_keys);
+        p_holds, p_keys, p_kept);
     v_sps sharequeue.share_partitions[];
     v_settings sharequeue.group_settings;
     v_key uuid;
@@ -44,13 +47,14 @@ declare
     v_rows sharequeue.acknowledged_of[] := '{}';
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue_internal.check_lists(p_outputs, p_delays, p_keys);
+    perform sharequeue_internal.check_lists(p_outputs, p_delays, p_keys, p_kept);
     v_sps := sharequeue_internal.lock_share_partitions(p_group_id, p_topics, p_partitions,
         coalesce(cardinality(p_state_epochs), 0), coalesce(cardinality(p_tokens), 0),
         coalesce(cardinality(p_accepts), 0), coalesce(cardinality(p_releases), 0),
         coalesce(cardinality(p_rejects), 0), coalesce(cardinality(p_gaps), 0), jsonb_array_length(p_outputs),
         coalesce(cardinality(p_not_befores), 0), coalesce(jsonb_array_length(p_delays), cardinality(p_topics)),
-        coalesce(cardinality(p_holds), cardinality(p_topics)), coalesce(jsonb_array_length(p_keys), cardinality(p_topics)));
+        coalesce(cardinality(p_holds), cardinality(p_topics)), coalesce(jsonb_array_length(p_keys), cardinality(p_topics)),
+        coalesce(jsonb_array_length(p_kept), cardinality(p_topics)));
     select * into v_settings from sharequeue.group_settings where group_id = p_group_id;
     v_key := sharequeue_internal.request_key(v_settings, p_group_id, p_topics || p_tokens::text[], p_partitions,
         'acknowledge_many', p_member_id, p_request_id);
@@ -84,7 +88,8 @@ end
 $$;
 
 -- Checks the arguments that are JSON arrays with an array for each lease. What is wrong with an output refuses its lease only.
-create or replace function sharequeue_internal.check_lists(p_outputs jsonb, p_delays jsonb, p_keys jsonb) returns void
+create or replace function sharequeue_internal.check_lists(p_outputs jsonb, p_delays jsonb, p_keys jsonb, p_kept jsonb)
+returns void
 language plpgsql immutable as $$
 begin
     if p_outputs is null or jsonb_typeof(p_outputs) <> 'array' then
@@ -95,6 +100,8 @@ begin
     elsif p_keys is not null and (jsonb_typeof(p_keys) <> 'array' or exists (
             select from jsonb_path_query(p_keys, 'strict $[*]') as k where jsonb_typeof(k) <> 'array')) then
         raise exception 'p_keys is not valid: expected an array with one array for each lease' using errcode = 'SQ042';
+    elsif p_kept is not null and jsonb_typeof(p_kept) <> 'array' then
+        raise exception 'p_kept is not valid: expected an array with an object or null for each lease' using errcode = 'SQ042';
     end if;
 end
 $$;
@@ -123,7 +130,8 @@ begin
                 and v_accept = range_merge(v_accept)::int8multirange and p_request.not_befores[v_place] is null
                 and p_request.outputs -> (v_place - 1) = '[]'
                 and (p_request.delays is null or p_request.delays -> (v_place - 1) = '[]')
-                and (p_request.holds is null or p_request.holds[v_place] = '{}') and v_sp.open_key_records = 0
+                and (p_request.holds is null or p_request.holds[v_place] = '{}')
+                and (p_request.kept is null or p_request.kept -> (v_place - 1) = 'null') and v_sp.open_key_records = 0
                 and v_sp.spso = lower(v_accept) and v_sp.next_expiry > p_at and not v_sp.advance_due
                 and coalesce(p_request.state_epochs[v_place] = v_sp.state_epoch, true)
                 and not v_sp.share_partition_id = any (v_seen) then
@@ -201,6 +209,7 @@ declare
             else p_request.holds[p_place] end);
     v_keys sharequeue_internal.key_offsets[];
     v_outputs jsonb := p_request.outputs -> (p_place - 1);
+    v_kept sharequeue_internal.kept_offsets;
     v_times sharequeue_internal.release_times;
     v_sp sharequeue.share_partitions := p_sp;
     v_one sharequeue.acknowledged;
@@ -209,10 +218,14 @@ begin
         v_times := sharequeue_internal.release_times_of(p_request.not_befores[p_place], p_request.backoff,
             coalesce(p_request.delays -> (p_place - 1), '[]'));
         v_keys := sharequeue_internal.keys_of(p_request.keys -> (p_place - 1));
+        if p_request.kept is not null then
+            v_kept := sharequeue_internal.kept_of_lease(p_request.kept -> (p_place - 1));
+        end if;
         v_fault.error_message := coalesce(sharequeue_internal.acknowledgements_fault(v_acknowledgements),
             sharequeue_internal.outputs_fault(v_outputs), sharequeue_internal.not_before_fault(v_times.not_before),
             sharequeue_internal.delays_fault((v_acknowledgements).release, v_times),
-            sharequeue_internal.keys_fault(v_acknowledgements, v_keys));
+            sharequeue_internal.keys_fault(v_acknowledgements, v_keys),
+            sharequeue_internal.kept_fault((v_acknowledgements).release, v_kept));
         v_fault.error_code := case when v_fault.error_message is null then 0 else 42 end;
     end if;
     if v_fault.error_code = 0 then
@@ -227,7 +240,7 @@ begin
         end if;
         v_one := sharequeue_internal.acknowledge_lease(v_sp, p_settings,
             row(p_request.member_id, p_request.member_epoch, p_request.tokens[p_place]), v_acknowledgements, v_keys, v_outputs,
-            v_times, p_at);
+            v_kept, v_times, p_at);
     end if;
     return row(p_request.topics[p_place], p_request.partitions[p_place], p_request.tokens[p_place],
         v_one.*)::sharequeue.acknowledged_of;
@@ -260,7 +273,7 @@ $$;
 create or replace function sharequeue_internal.acknowledge_lease(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_holder sharequeue_internal.holder,
     p_acknowledgements sharequeue.acknowledgements, p_keys sharequeue_internal.key_offsets[], p_outputs jsonb,
-    p_times sharequeue_internal.release_times, p_at timestamptz
+    p_kept sharequeue_internal.kept_offsets, p_times sharequeue_internal.release_times, p_at timestamptz
 ) returns sharequeue.acknowledged
 language plpgsql volatile as $$
 declare
@@ -271,13 +284,14 @@ declare
     v_held int8multirange;
     v_outside bigint;
     v_lease_id bigint;
+    v_has_files constant boolean := p_outputs <> '[]' or p_kept.location is not null;
 begin
     if not isempty(v_span) then
         v_held := sharequeue_internal.held(v_sp.share_partition_id, lower(v_span), upper(v_span) - 1, p_holder.member_id,
             p_holder.token);
         v_outside := sharequeue_internal.first_outside(v_from_spso, v_held);
     end if;
-    if p_outputs <> '[]' then
+    if v_has_files then
         -- Records that were already found to be held are not looked up again.
         select * into v_result.error_code, v_result.error_message, v_lease_id
         from sharequeue_internal.check_outputs(v_sp.share_partition_id, p_holder.member_id, p_holder.token,
@@ -293,8 +307,13 @@ begin
             'already, or it belongs to another member', v_outside);
         return v_result;
     end if;
-    if p_outputs <> '[]' then
-        v_result.error_message := sharequeue_internal.claim_folders(v_sp.group_id, p_outputs);
+    if v_has_files then
+        v_result.error_message := sharequeue_internal.claim_folders(v_sp.group_id, case when p_kept.location is null then p_outputs
+            else p_outputs || jsonb_build_object('location', p_kept.location) end);
+        p_kept.offsets := p_kept.offsets * v_from_spso.release;
+        if v_result.error_message is null and not isempty(p_kept.offsets) then
+            v_result.error_message := sharequeue_internal.keep_records(v_lease_id, p_kept, p_at);
+        end if;
         if v_result.error_message is not null then
             v_result.error_code := 42;
             return v_result;

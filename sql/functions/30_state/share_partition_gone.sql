@@ -6,6 +6,7 @@ begin
     delete from sharequeue.in_flight_batches where share_partition_id = old.share_partition_id;
     delete from sharequeue.leases where share_partition_id = old.share_partition_id;
     delete from sharequeue.open_key_records where share_partition_id = old.share_partition_id;
+    perform sharequeue_internal.forget_kept(old.share_partition_id);
     return null;
 end
 $$;

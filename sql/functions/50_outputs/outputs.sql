@@ -111,13 +111,15 @@ language sql stable set search_path = pg_catalog as $$
 $$;
 
 -- Returns those of these leases, of any group, whose files may still be needed: `held` ones, and those with outputs
--- that count in files. The files of other leases are not needed.
+-- that count in files (`sink`), or have kept records (`kept`). The files of other leases are not needed.
 create or replace function sharequeue.needed_outputs(p_lease_ids bigint[])
-returns table (lease_id bigint, held boolean, sink text)
+returns table (lease_id bigint, held boolean, sink text, kept boolean)
 language sql stable set search_path = pg_catalog as $$
     -- In one statement: a lease that is acknowledged meanwhile is held or counts.
-    select l.lease_id, true, null from sharequeue.leases l where l.lease_id = any (p_lease_ids)
+    select l.lease_id, true, null, false from sharequeue.leases l where l.lease_id = any (p_lease_ids)
     union all
-    select o.lease_id, false, o.sink from sharequeue.lease_outputs o
+    select k.lease_id, false, null, true from sharequeue.kept_records k where k.lease_id = any (p_lease_ids)
+    union all
+    select o.lease_id, false, o.sink, false from sharequeue.lease_outputs o
     where o.lease_id = any (p_lease_ids) and (starts_with(o.location, 'sink:pending:') or not starts_with(o.location, 'sink:'))
 $$;

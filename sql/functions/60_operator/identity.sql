@@ -142,9 +142,12 @@ begin
     -- Of the leases that the state knows, before they are fenced. The sequence says less: it also numbers the journal, so
     -- that it may have passed ids that the other database has given to leases since.
     v_last_lease_id := greatest((select max(l.lease_id) from sharequeue.leases l),
-        (select max(o.lease_id) from sharequeue.lease_outputs o), (select max(j.lease_id) from sharequeue.journal j), 0);
+        (select max(o.lease_id) from sharequeue.lease_outputs o), (select max(k.lease_id) from sharequeue.kept_records k),
+        (select max(j.lease_id) from sharequeue.journal j), 0);
     -- It sets the sequences that a copy is behind with, before the audit log is written.
     v_raised := sharequeue.raise_state_epochs();
+    -- Their files belong to the other database as well, which removes them.
+    delete from sharequeue.kept_records;
     select * into v_here from sharequeue_internal.place();
     select * into v_before from sharequeue.state_identity for update;
     if not found then

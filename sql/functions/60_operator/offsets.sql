@@ -62,6 +62,7 @@ begin
         delete from sharequeue.in_flight_batches where share_partition_id = v_sp.share_partition_id;
         delete from sharequeue.leases where share_partition_id = v_sp.share_partition_id;
         delete from sharequeue.open_key_records where share_partition_id = v_sp.share_partition_id;
+        perform sharequeue_internal.forget_kept(v_sp.share_partition_id);
         delete from sharequeue.circuit_breakers where share_partition_id = v_sp.share_partition_id;
         perform sharequeue_internal.forget_attempts(v_sp.share_partition_id, 9223372036854775807);
         delete from sharequeue.held_dead_letters where share_partition_id = v_sp.share_partition_id;

@@ -15,7 +15,7 @@ language sql stable set search_path = pg_catalog as $$
         select case s.sequence
             when 'leases_lease_id_seq' then greatest(
                 (select max(lease_id) from sharequeue.leases), (select max(lease_id) from sharequeue.lease_outputs),
-                (select max(lease_id) from sharequeue.failed_attempts),
+                (select max(lease_id) from sharequeue.failed_attempts), (select max(lease_id) from sharequeue.kept_records),
                 (select max(journal_id) from sharequeue.journal_snapshots),
                 (select max(journal_id) from sharequeue.journal_counted),
                 (select max(journal_id) from sharequeue.journal j where j.journal_id >= s.next))

@@ -82,6 +82,11 @@ language sql stable set search_path = pg_catalog as $$
         select l.share_partition_id, 'a lock lapses before the next expiry of its share-partition' from sharequeue.leases l
         join checked sp using (share_partition_id) where sp.next_expiry is null or l.expires_at < sp.next_expiry
         union all
+        select k.share_partition_id, 'kept records were never delivered, or have impossible values'
+        from sharequeue.kept_records k join checked sp using (share_partition_id)
+        where k.past > sp.speo or isempty(k.offsets)
+            or (k.first_offset, k.past) is distinct from (lower(k.offsets), upper(k.offsets))
+        union all
         select s.share_partition_id, 'there is lag, nothing can be leased, and the reason is unknown'
         from sharequeue.share_partition_status s join checked using (share_partition_id) where s.blocked_by = 'unknown'
         union all

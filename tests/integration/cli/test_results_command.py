@@ -157,7 +157,7 @@ def test_what_is_not_known_counts_as_written(held: Held) -> None:
         (RECREATED, "counted as written"),
     ]
     assert held.waiting() == []
-    assert held.state.outputs.needed(held.leases) == (set(), set())
+    assert held.state.outputs.needed(held.leases) == (set(), set(), set())
     counted = held.state.outputs.counted("g", "results")
     assert {row.location for row in counted} == {f"sink:kafka:{held.target}"}
     location = f"sink:kafka:{held.target}"
