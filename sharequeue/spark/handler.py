@@ -62,6 +62,10 @@ HOLD = "hold"
 
 RESULT_NAMES = ("outcome", "error", "not_before")
 """Columns of a handler's result that are for the queue and are not values of a record."""
+RAW = "sharequeue_raw"
+"""The column with the raw record, in a group that keeps the records that it releases (`raw_records.py`): a released
+record whose row has it is read from files when it is delivered again.
+"""
 LEASE = "sharequeue_lease"
 """The column by which Spark divides what it writes: the lease's id, negative for what was not accepted. Spark finds a
 number among its open files faster than a text.
@@ -268,7 +272,7 @@ def _refuse_cut_times(handled: DataFrame) -> None:
     times = (
         each.name
         for each in handled.schema.fields
-        if any(isinstance(part, TimestampType) for part in parts_of(each.dataType))
+        if each.name != RAW and any(isinstance(part, TimestampType) for part in parts_of(each.dataType))
     )
     if (name := next(times, None)) is None:
         return

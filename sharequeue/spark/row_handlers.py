@@ -25,12 +25,14 @@ from sharequeue.spark.handler import (
     HOLD,
     KEY_HASH,
     OUTCOMES,
+    RAW,
     REJECT,
     RELEASE,
     Handler,
     kept_columns,
 )
 from sharequeue.spark.ordering.frames import in_key_order
+from sharequeue.spark.raw_records import PART, RawParts
 from sharequeue.spark.row_values import exact_array, python_values
 
 __all__ = ["Reject", "Release", "RowFunction", "by_row"]
@@ -105,12 +107,19 @@ def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: st
     def handler(records: DataFrame) -> DataFrame:
         names = kept_columns(records)
         declared = _declared(columns, names)
+        given = records.schema
+        raw = RawParts.of(given) if RAW in given.names else None
+        if raw is not None:
+            records = raw.apart(records)
         if KEY_HASH in names:
             records = in_key_order(records)
-        kept = [records.schema[name] for name in names]
+        kept = [given[name] for name in names]
         results = [sql.StructField(name, kind) for name, kind in RESULT_COLUMNS.items()]
-        worker = _Worker(function, arrow_schema(declared), on_error, names)
-        return records.mapInArrow(worker, sql.StructType([*kept, *declared.fields, *results]))
+        sources = () if raw is None else raw.sources
+        worker = _Worker(function, arrow_schema(declared), on_error, names, sources)
+        fields = [*kept, *declared.fields, *results, *([] if raw is None else [raw.field])]
+        handled = records.mapInArrow(worker, sql.StructType(fields))
+        return handled if raw is None else raw.together(handled)
 
     # A pipeline without a sink is named after the user's function, not after this one.
     handler.__name__ = str(getattr(function, "__name__", "<callable>"))
@@ -136,8 +145,19 @@ def _declared(columns: str | sql.StructType, kept: Sequence[str]) -> sql.StructT
 class _Worker:
     """A function on Arrow batches that runs in the Python workers of Spark's executors."""
 
-    def __init__(self, function: RowFunction, columns: pa.Schema, on_error: str, kept: Sequence[str]) -> None:
+    def __init__(
+        self,
+        function: RowFunction,
+        columns: pa.Schema,
+        on_error: str,
+        kept: Sequence[str],
+        raw: Sequence[str] = (),
+    ) -> None:
         self.kept = list(kept)
+        self.raw = list(raw)
+        """The columns of which the raw record of a released row is made."""
+        self.hidden = [name for name in self.raw if name.startswith(PART)]
+        """Those of them that the function does not get."""
         self.function = function
         self.columns = columns
         self.names = frozenset(columns.names)
@@ -156,7 +176,7 @@ class _Worker:
         outcomes: list[str] = []
         errors: list[str | None] = []
         waits: list[datetime | None] = []
-        for row_number, record in enumerate(_records(batch)):
+        for row_number, record in enumerate(_records(batch.drop_columns(self.hidden))):
             key = keys[row_number]
             outcome, error, wait, row = _HELD if key in stopped else self._outcome(record)
             if outcome != ACCEPT and key is not None:
@@ -180,7 +200,16 @@ class _Worker:
         ]
         arrays = [*here.columns, *made, *results]
         names = [*self.kept, *self.columns.names, *RESULT_COLUMNS]
+        if self.raw:
+            arrays.append(self._raw_of(batch, kept, outcomes))
+            names.append(RAW)
         return pa.RecordBatch.from_arrays(arrays, names=names)
+
+    def _raw_of(self, batch: pa.RecordBatch, kept: Sequence[int], outcomes: Sequence[str]) -> pa.Array:
+        """Return the parts of the raw record of each released row, null for the others: only these go back."""
+        parts = pa.StructArray.from_arrays([batch[name] for name in self.raw], names=self.raw)
+        rows = zip(kept, outcomes, strict=True)
+        return parts.take(pa.array([at if outcome == RELEASE else None for at, outcome in rows], pa.int64()))
 
     def _keys(self, batch: pa.RecordBatch) -> list[_Key | None]:
         """Return the key of each record, None if no record waits for it."""
