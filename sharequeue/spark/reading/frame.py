@@ -285,22 +285,30 @@ def _looked_up(records: DataFrame, few: Mapping[tuple[int, int], Leased]) -> Dat
 
 
 def _joined(spark: SparkSession, records: DataFrame, scan: Scan, pieces: Sequence[Leased]) -> DataFrame:
-    runs = _runs(scan.segments, pieces)
+    more = ["topic = r_topic"] if len(scan.topics) > 1 else []
+    joined = in_runs(spark, records, _runs(scan.segments, pieces), "partition", *more)
+    return joined.selectExpr(*records.columns, "r_delivery_count as delivery_count", "r_lease_id as lease_id")
+
+
+def in_runs(spark: SparkSession, records: DataFrame, runs: pa.Table, key: str, *more: str) -> DataFrame:
+    """Return the records at the offsets of ranges that have the same `key`, a whole number, with the ranges' columns.
+
+    The ranges have `r_first, r_last` and the key with the prefix `r_`; `more` are further conditions.
+    """
     width = _bucket_exponent(runs)
     within = f"explode(sequence(shiftright(r_first, {width}), shiftright(r_last, {width}))) as bucket"
     buckets = (
         spark.createDataFrame(runs)
         .selectExpr("*", within)
-        .selectExpr("*", f"{_bucket_key('bucket', 'r_partition')} as r_key")
+        .selectExpr("*", f"{_bucket_key('bucket', f'r_{key}')} as r_key")
     )
     matches = [
-        f"{_bucket_key(f'shiftright(offset, {width})', 'partition')} = r_key",
-        "partition = r_partition",
+        f"{_bucket_key(f'shiftright(offset, {width})', key)} = r_key",
+        f"{key} = r_{key}",
         "offset between r_first and r_last",
-        *(["topic = r_topic"] if len(scan.topics) > 1 else []),
+        *more,
     ]
-    joined = records.join(fn.broadcast(buckets), fn.expr(" and ".join(matches)), "inner")
-    return joined.selectExpr(*records.columns, "r_delivery_count as delivery_count", "r_lease_id as lease_id")
+    return records.join(fn.broadcast(buckets), fn.expr(" and ".join(matches)), "inner")
 
 
 def _bucket_key(bucket: str, partition: str) -> str:

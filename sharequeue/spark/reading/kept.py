@@ -1,0 +1,84 @@
+"""Choose which leased records are read from kept files, and read these.
+
+A record that an earlier lease released may be kept in files. It is read from there, so that a second pass over a few
+records does not read the log between them. All others are read from the log. This decision is made only here, and
+without any I/O; `sharequeue.spark.kept_records` finds out what is kept. Both ways give the same records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.values import KeptRow, Lease
+from sharequeue.spark.raw_records import from_text
+from sharequeue.spark.reading.frame import in_runs
+
+
+@dataclass(frozen=True, slots=True)
+class FromFiles:
+    """Offsets with the same lease and delivery count that are read from one folder."""
+
+    row: KeptRow
+    lease_id: int
+    delivery_count: int
+    offsets: OffsetSet
+
+
+def divide(
+    leases: Sequence[Lease], kept: Mapping[int, Sequence[KeptRow]]
+) -> tuple[list[FromFiles], list[Lease]]:
+    """Return what of these leases is read from kept files, and the leases with what is read from the log.
+
+    `kept` has the rows of each lease, by its id. Every leased offset is read exactly once: of several rows with an
+    offset the first one counts.
+    """
+    files: list[FromFiles] = []
+    log: list[Lease] = []
+    for lease in leases:
+        rows = kept.get(lease.lease_id, ())
+        deliveries = []
+        for delivery in lease.deliveries:
+            left = delivery.offsets
+            for row in rows:
+                if some := left & row.offsets:
+                    files.append(FromFiles(row, lease.lease_id, delivery.delivery_count, some))
+                    left -= some
+            if left:
+                deliveries.append(replace(delivery, offsets=left))
+        if deliveries:
+            log.append(replace(lease, deliveries=tuple(deliveries)))
+    return files, log
+
+
+def records_from(rows: DataFrame, pieces: Sequence[FromFiles], *, headers: bool) -> DataFrame:
+    """Return the records of these pieces, in the columns of leased records, from rows of their folders."""
+    found = in_runs(rows.sparkSession, rows, _runs(pieces), "lease_id")
+    # The lease that has kept a record, until its own takes the place.
+    return from_text(
+        found, "r_delivery_count as delivery_count", "r_new_lease_id as lease_id", headers=headers
+    )
+
+
+def _runs(pieces: Sequence[FromFiles]) -> pa.Table:
+    bounds = [piece.offsets.bounds for piece in pieces]
+    counts = [len(some) for some in bounds]
+    ends = np.concatenate(bounds)
+
+    def of_pieces(values: list[int]) -> pa.Array:
+        return pa.array(np.repeat(np.array(values, np.int64), counts))
+
+    return pa.table(
+        {
+            "r_lease_id": of_pieces([piece.row.lease_id for piece in pieces]),
+            "r_first": pa.array(ends[:, 0]),
+            "r_last": pa.array(ends[:, 1] - 1),
+            "r_delivery_count": of_pieces([piece.delivery_count for piece in pieces]).cast(pa.int32()),
+            "r_new_lease_id": of_pieces([piece.lease_id for piece in pieces]),
+        }
+    )
