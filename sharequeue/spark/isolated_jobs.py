@@ -18,7 +18,8 @@ run has succeeded, or none since the first failure, no record is the cause: the 
 delivery back. So restarting such a run does not bring records closer to the dead-letter topic. Any other exception of
 a task ends the run at the first round of which every job fails.
 
-A job whose records Spark's connector cannot represent is run again, with its records sought.
+A job whose records Spark's connector cannot represent is run again, with its records sought, and one whose kept files
+are damaged is run again on the log.
 
 A job that fails because a partition has lost its leader shows nothing about records or handler: its leases are given
 back without a delivery, and the round goes on with the other jobs.
@@ -84,6 +85,10 @@ def apart(leases: Sequence[Lease]) -> list[list[Lease]]:
     return [*([together] if together else []), *([lease] for lease in leases if lease.suspects)]
 
 
+def _no_other(error: Exception) -> DataFrame | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class SparkJob:
     """One job of a round: leases, and the handler's result for their records."""
@@ -92,6 +97,8 @@ class SparkJob:
     handled: DataFrame
     sought: Callable[[], DataFrame]
     """Returns the same for records that Spark's connector cannot represent."""
+    from_log: Callable[[Exception], DataFrame | None] = _no_other
+    """Returns the same from the log after an error of kept files; None after any other error."""
 
     def reads(self, share_partitions: Collection[SharePartition]) -> bool:
         """Return whether the job reads one of these."""
@@ -175,6 +182,7 @@ class IsolatedJobs:
                 {at: folder for _, written in succeeded for at, folder in written.accepted.items()},
                 {at: folder for _, written in succeeded for at, folder in written.exceptions.items()},
                 sum(written.rows for _, written in succeeded),
+                {at: folder for _, written in succeeded for at, folder in written.kept.items()},
             ),
             [*ended, *given_back],
             leaderless,
@@ -260,6 +268,8 @@ class IsolatedJobs:
             try:
                 return self._files.write(job.handled, job.leases)
             except SPARK_ERRORS as error:
+                if (handled := job.from_log(error)) is not None:
+                    return self._files.write(handled, job.leases)
                 if not cannot_be_scanned(error):
                     raise
             with sought_instead():

@@ -30,6 +30,7 @@ from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.spark.dead_letters import WrittenAtEnd, about_letters, write_letters_at_end
 from sharequeue.spark.handler import ACCEPT, HandlerError, check_without_row
+from sharequeue.spark.kept_records import KeptFiles
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
 from sharequeue.spark.leasing.group import (
     OpenedGroup,
@@ -78,9 +79,16 @@ class _OpenLease:
     sending: Sending
     order: KeyOrder | None
     """The order of the records by key, if the group is ordered."""
+    kept: KeptFiles | None = None
+    """The raw records that the group keeps."""
     wanted: dict[int, Acknowledgement] = field(default_factory=dict)
     """The acknowledgements that were to be sent, by lease id."""
     dead_letters: WrittenAtEnd | None = None
+
+    def records(self, leases: Sequence[Lease]) -> DataFrame:
+        """Return the records of leases, those that the group keeps from files."""
+        kept = self.kept
+        return self.source.records(leases) if kept is None else kept.records(leases, kept.find(leases))
 
 
 class LeasedRecords(Shown):
@@ -241,7 +249,7 @@ class LeasedRecords(Shown):
         LockLost.
         """
         work = self._at_work()
-        records = work.source.records(self.leases) if self.leases else no_records(work.source.spark)
+        records = work.records(self.leases) if self.leases else no_records(work.source.spark)
         return records if work.order is None else work.order.in_turn(records, self.leases)
 
     def check(self) -> None:
@@ -372,7 +380,8 @@ def lease(
                 _log.warning("%s", about)
         sending = Sending(keeper, leases)
         order = KeyOrder.of(at.state, leases, configs)
-        found = _OpenLease(source, keeper, own, observed.infos, tuple(leases), lost, why, sending, order)
+        opened_at = (source, keeper, own, observed.infos, tuple(leases), lost, why, sending, order)
+        found = _OpenLease(*opened_at, KeptFiles.of(source, configs, names, may_forget=False))
         return found
 
     return LeasedRecords(group, begin, without_row)

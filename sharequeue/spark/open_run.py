@@ -10,6 +10,7 @@ from sharequeue.domain.values import SharePartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.reports.waiting_work import work_of
 from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.kept_records import KeptFiles
 from sharequeue.spark.leasing.budget import Budget, RecordSizes
 from sharequeue.spark.leasing.releases import Releases
 from sharequeue.spark.leasing.renewal import LeasingMember
@@ -41,6 +42,8 @@ class OpenRun:
     """When the run was called; a wait for an assignment is left out."""
     lease_files: LeaseFiles = field(init=False)
     columns: WrittenColumns = field(init=False)
+    kept: KeptFiles | None = field(init=False)
+    """The raw records that the group keeps; None if it keeps none."""
     releases: Releases = field(init=False)
     leaderless: frozenset[TopicPartition] = field(init=False, default=frozenset())
     """The partitions of the topics that had no leader when a round was last leased."""
@@ -62,7 +65,9 @@ class OpenRun:
     def __post_init__(self) -> None:
         spark, settings, state = self.source.spark, self.source.settings, self.source.state
         files = Files(spark, settings.output)
-        self.lease_files = LeaseFiles(spark, settings, state, self.job.names, files)
+        self.kept = KeptFiles.of(self.source, self.configs, self.job.topics)
+        keep = None if self.kept is None else self.kept.keep
+        self.lease_files = LeaseFiles(spark, settings, state, self.job.names, files, keep)
         self.columns = WrittenColumns(spark, state, self.job.names)
         self.releases = Releases(self.job.deliveries_per_run)
 

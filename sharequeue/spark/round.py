@@ -22,11 +22,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from sharequeue.domain.errors import BrokerNotAvailable, InvalidRequest
-from sharequeue.domain.offsets import EMPTY
-from sharequeue.domain.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, SharePartition
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import (
+    Acknowledged,
+    AcknowledgeType,
+    KeptRecords,
+    Lease,
+    LeaseOutput,
+    SharePartition,
+)
 from sharequeue.kafka.topics import TopicInfo
-from sharequeue.spark.handler import call_handler
 from sharequeue.spark.isolated_jobs import EndedJobs, IsolatedJobs, SparkJob, apart, parts_each
+from sharequeue.spark.kept_records import Kept, call_keeping, kept_in
 from sharequeue.spark.leasing.group import refuse_replaced
 from sharequeue.spark.leasing.renewal import LeaseKeeper, in_turn, release_held
 from sharequeue.spark.open_run import OpenRun
@@ -66,11 +73,14 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _LeaseResult:
-    """What is to be acknowledged of a lease: its accepted rows, the outcomes of its records, its other outputs."""
+    """What is to be acknowledged of a lease: its accepted rows, the outcomes of its records, its other outputs, and
+    the raw records that it keeps.
+    """
 
     rows: AcceptedRows
     acknowledgement: Acknowledgement
     others: Sequence[LeaseOutput]
+    kept: KeptRecords | None
 
 
 @dataclass(slots=True, eq=False)
@@ -93,6 +103,8 @@ class Round:
     planned: list[SparkJob] = field(default_factory=list)
     seen: dict[int, SeenOutcomes] = field(default_factory=dict)
     """What the files have, by lease id."""
+    kept: dict[int, OffsetSet] = field(default_factory=dict)
+    """The offsets whose raw records are in files, by lease id."""
     sent: dict[int, Acknowledgement] = field(default_factory=dict)
     """The acknowledgements that were accepted, by lease id."""
     acknowledged: dict[int, Acknowledged] = field(default_factory=dict)
@@ -207,18 +219,30 @@ class Round:
     def _plan(self) -> None:
         """Call the handler once for each Spark job. It may read while it plans."""
         with self._stage("plan"), timestamps_are_named():
+            kept: Kept = {} if self.run.kept is None else self.run.kept.find(self.leases)
             for some in apart(self.leases):
-                sought = partial(self._handled, some, seek=True)
-                self.planned.append(SparkJob(some, self._handled(some), sought))
+                sought = partial(self._handled, some, kept, seek=True)
+                from_log = partial(self._from_log, some, kept)
+                self.planned.append(SparkJob(some, self._handled(some, kept), sought, from_log))
 
-    def _handled(self, leases: Sequence[Lease], *, seek: bool = False) -> DataFrame:
-        """Return the handler's result for the records of these leases."""
-        records = self.run.source.records(leases, seek=seek)
+    def _handled(self, leases: Sequence[Lease], kept: Kept, *, seek: bool = False) -> DataFrame:
+        """Return the handler's result for the records of these leases, with rows for raw records to keep."""
+        files, source = self.run.kept, self.run.source
+        records = (
+            source.records(leases, seek=seek) if files is None else files.records(leases, kept, seek=seek)
+        )
         self.records.append(records)
         offered = Offered(records) if self.order is None else self.order.offered(records, leases)
-        handled = call_handler(self.run.job.handler, offered.records)
+        handled = call_keeping(files, self.run.job.handler, offered.records)
         self.run.columns.check(handled.schema)
         return offered.with_held(self.run.sink.fits(handled))
+
+    def _from_log(self, leases: Sequence[Lease], kept: Kept, error: Exception) -> DataFrame | None:
+        """Return the handler's result for these leases from the log alone if an error comes from kept files."""
+        files = self.run.kept
+        if files is None or not files.found_damaged(error, leases, kept):
+            return None
+        return self._handled(leases, {})
 
     def _write(self) -> EndedJobs:
         """Read, handle and write the records with Spark."""
@@ -280,6 +304,7 @@ class Round:
             all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in found.values()))
             refuse_other_partitions(leases, found)
             found = found if self.cut is None else self.cut.applied(found)
+            self.kept |= kept_in(files.spark, run.files, written.kept)
             wanted = self._to_acknowledge(leases, found)
             if run.failure is None:
                 run.failure = find_first_failure(files.spark, run.files, written.exceptions.values())
@@ -362,7 +387,15 @@ class Round:
         )
         records = of_lease.outcomes.get(AcknowledgeType.ACCEPT, EMPTY).count
         rows = AcceptedRows(lease, written.accepted.get(at), of_lease.accepted_rows, records)
-        return _LeaseResult(rows, wanted, [LeaseOutput(name, exceptions, of_lease.exceptions), *sums])
+        outputs = [LeaseOutput(name, exceptions, of_lease.exceptions), *sums]
+        return _LeaseResult(rows, wanted, outputs, self._kept(at, written, wanted))
+
+    def _kept(self, lease_id: int, written: WrittenFiles, wanted: Acknowledgement) -> KeptRecords | None:
+        """Return the raw records of a lease that are kept: those that its acknowledgement releases."""
+        if lease_id not in self.kept:
+            return None
+        released = wanted.outcomes.get(AcknowledgeType.RELEASE, EMPTY)
+        return KeptRecords(written.kept[lease_id], self.kept[lease_id]).within(released)
 
     def _send_together(self, results: Sequence[_LeaseResult]) -> Refused:
         given = [self._placed(each) for each in results]
@@ -392,7 +425,7 @@ class Round:
         rows, sink = result.rows, self.run.job.sink
         place = self.run.sink.put(rows) or self._in_files(sink, rows.lease, rows.folder)
         output = LeaseOutput(sink, place, rows.count)
-        return to_send(rows.lease, result.acknowledgement, [output, *result.others])
+        return to_send(rows.lease, result.acknowledgement, [output, *result.others], result.kept)
 
     def _in_files(self, sink: str, lease: Lease, folder: str | None) -> str:
         """Return the location in the manifest of rows that stay in their folder, or of a lease without any."""

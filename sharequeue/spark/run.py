@@ -22,8 +22,8 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.dead_letters import WrittenAtEnd, about_letters, write_letters_at_end
-from sharequeue.spark.handler import call_handler
 from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.kept_records import call_keeping
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget, RecordSizes
 from sharequeue.spark.leasing.crashes import words_of_given_up
 from sharequeue.spark.leasing.group import (
@@ -136,7 +136,7 @@ def _try_empty(run: OpenRun) -> None:
     records = no_records(run.source.spark)
     if run.configs.ordered:
         records = hashed(records)
-    handled = call_handler(run.job.handler, records)
+    handled = call_keeping(run.kept, run.job.handler, records)
     run.columns.check(handled.schema)
     run.sink.fits(handled).collect()
     uncache(records)

@@ -1,7 +1,9 @@
 """Remove the files of leases that have ended without output that counts.
 
 A killed run leaves folders whose lease was never acknowledged. Its records are delivered again in another lease, so
-the folders are no longer needed. What a sink has prepared outside the files is removed by its next run.
+the folders are no longer needed. Raw records that were kept for their next delivery are removed when none of them can
+be delivered again, or if the group no longer keeps any. What a sink has prepared outside the files is removed by its
+next run.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from itertools import chain
 from pyspark.sql import SparkSession
 
 from sharequeue.domain.settings import Settings
+from sharequeue.groups.configs import GroupConfigs
 from sharequeue.spark.handler import LEASE
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.output.compaction import sweep_compactions
 from sharequeue.spark.output.files import Files
-from sharequeue.spark.output.folders import SinkNames, is_ours, remove_lease, sink_root
+from sharequeue.spark.output.folders import SinkNames, is_kept, is_ours, lease_in, remove_lease, sink_root
 from sharequeue.spark.output.manifest import ELSEWHERE, PENDING
 from sharequeue.spark.output.owners import refuse_taken
 from sharequeue.spark.table import Removed
@@ -38,7 +41,8 @@ def sweep_outputs(
 ) -> Removed:
     """Remove the output of leases that are no longer held and whose files do not count. Return what was removed.
 
-    These are folders of leases that were never acknowledged, and folders of leases whose rows count elsewhere. After
+    These are folders of leases that were never acknowledged, folders of leases whose rows count elsewhere, and kept
+    records that no lease reads any more. After
     the grace period, these are also the folders that compactions and publications have replaced, and the new folders
     of those that were killed before they counted. Folders of another state database are not touched. With `dry_run`
     nothing is removed. Raises SinkTaken if another group or state database owns the sink, and OutputNotReachable if
@@ -48,14 +52,23 @@ def sweep_outputs(
     files.reach(settings.output)
     refuse_taken(files, settings, state, job.names)
     orphans = _orphans(files, settings, state, job.names)
+    keeps = GroupConfigs.load(state.database, job.group).retry_keep_enable
+    kept = state.kept.removable(job.group, all_rows=not keeps)
     if not dry_run:
         for path in orphans:
             remove_lease(files, path)
+        for row in kept:
+            # The output may have been elsewhere when they were kept.
+            here = row.location.startswith(f"{settings.output}/")
+            remove_lease(files if here else Files(spark, row.location), row.location)
+        # After the files: a sweep that was killed in between finds the rows again.
+        if kept:
+            state.kept.drop(job.group, [row.lease_id for row in kept])
     replaced = [
         sweep_compactions(spark, settings, state, job.group, sink, grace=grace, dry_run=dry_run)
         for sink in job.names.all
     ]
-    return Removed([*orphans, *chain(*replaced)], dry_run=dry_run)
+    return Removed([*orphans, *(row.location for row in kept), *chain(*replaced)], dry_run=dry_run)
 
 
 def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -> list[str]:
@@ -63,9 +76,16 @@ def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -
     # Of any group: a folder may have files of another group, if both gave a sink the same name, or if they wrote the
     # address of the same output in different ways.
     written = (some for folders in found.values() for some in folders.values())
-    held, counted, _ = state.outputs.needed(
-        {abs(each) for ends, numbers in written for each in (*ends, *numbers)}
+    held, counted, kept = state.outputs.needed(
+        {lease_in(each) for ends, numbers in written for each in (*ends, *numbers)}
     )
+
+    def needed(sink: str, number: int) -> bool:
+        lease_id = lease_in(number)
+        if is_kept(number):
+            return lease_id in held or lease_id in kept
+        return lease_id in held or (names.exceptions if number < 0 else sink, lease_id) in counted
+
     counting = {
         row.location.rpartition("/")[0].rpartition("/")[2]
         for sink in names.all
@@ -75,12 +95,7 @@ def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -
     orphans: list[str] = []
     for sink, folders in found.items():
         for folder, (ends, numbers) in folders.items():
-            left = [
-                number
-                for number in numbers
-                if abs(number) not in held
-                and (names.exceptions if number < 0 else sink, abs(number)) not in counted
-            ]
+            left = [number for number in numbers if not needed(sink, number)]
             # A folder without files may count: they were removed, or were written and acknowledged after the listing.
             emptied = not numbers and folder.rpartition("/")[2] in counting
             if len(left) == len(numbers) and not ends & held and not emptied:
@@ -94,7 +109,7 @@ def _written(
     files: Files, settings: Settings, state: State, sink: str
 ) -> dict[str, tuple[set[int], list[int]]]:
     """Return the folders in a sink that this state has written, each with the first and last lease id in its name,
-    and the ids of the leases that have files in it, negative for records that were not accepted.
+    and the numbers of the folders of leases that have files in it.
     """
     root = sink_root(settings, sink)
     ends = {name: is_ours(name, state) for name in files.names(root)}

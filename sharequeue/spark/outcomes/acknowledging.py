@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from sharequeue.domain.errors import ShareError
 from sharequeue.domain.offsets import EMPTY, OffsetSet
-from sharequeue.domain.values import Acknowledged, Lease, LeaseOutput
+from sharequeue.domain.values import Acknowledged, KeptRecords, Lease, LeaseOutput
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.outcomes.outcomes import Acknowledgement
 from sharequeue.state import State
@@ -176,9 +176,14 @@ def rounded(delays: Mapping[int, OffsetSet], most: int = DELAYS) -> dict[int, Of
 
 
 def to_send(
-    lease: Lease, acknowledgement: Acknowledgement, outputs: Sequence[LeaseOutput] = ()
+    lease: Lease,
+    acknowledgement: Acknowledgement,
+    outputs: Sequence[LeaseOutput] = (),
+    kept: KeptRecords | None = None,
 ) -> LeaseAcknowledgement:
-    """Return an acknowledgement as the state takes it, with the outputs that count with it."""
+    """Return an acknowledgement as the state takes it, with the outputs that count with it, and the raw records that
+    are kept of what it releases.
+    """
     delays = {
         datetime.fromtimestamp(second, UTC): offsets
         for second, offsets in sorted(rounded(acknowledgement.delays).items())
@@ -189,4 +194,5 @@ def to_send(
         delays=delays,
         holds=acknowledgement.held,
         keys=acknowledgement.keys,
+        kept=kept,
     )

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from sharequeue.domain.errors import first_line
 from sharequeue.spark.handler import LEASE
+from sharequeue.spark.output.folders import lease_in
 from sharequeue.spark.output.reachable import OutputDamaged, whole_text
 from sharequeue.spark.output.shared_folder import OutputNotShared
 
@@ -119,7 +120,7 @@ def _gone(folders: Sequence[str], whose: str, error: Exception) -> OutputDamaged
 
 def named_folders(folders: Sequence[str]) -> str:
     """Return a text such as: leases 3, 4 in /output/orders/… and 1 more; for one folder or several."""
-    ids = {int(found.group(1)) for folder in folders if (found := _LEASE_OF.search(folder))}
+    ids = {lease_in(int(found.group(1))) for folder in folders if (found := _LEASE_OF.search(folder))}
     named = f"{named_leases(ids)} in " if ids else ""
     more = f" and {len(folders) - 1:,} more" if len(folders) > 1 else ""
     return f"{named}{folders[0]}{more}"

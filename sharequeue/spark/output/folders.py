@@ -2,9 +2,11 @@
 
 Tasks write directly to the final location. Each write has a folder with a unique name:
 `<output>/<sink>/leases=<state's id>-<first>,<last>-<attempt>`. In it is a folder for each lease,
-`sharequeue_lease=<id>`, and one for its released and rejected records, `sharequeue_lease=-<id>`. The partial sums of
-a summary are in such folders of `<output>/<sink>-<summary>`. The id of the state is in the name, so that another
-database neither overwrites nor sweeps the folder. `owners.py` decides to which database and group a sink belongs.
+`sharequeue_lease=<id>`, and one for its released and rejected records, `sharequeue_lease=-<id>`. If the group keeps
+the raw records that it releases, they are in a third one, whose number is the id added to a large one (`KeptAs`). The
+partial sums of a summary are in such folders of `<output>/<sink>-<summary>`. The id of the state is in the name, so
+that another database neither overwrites nor sweeps the folder. `owners.py` decides to which database and group a sink
+belongs.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from uuid import UUID, uuid4
 
 from sharequeue.domain.errors import InvalidRequest
@@ -22,6 +25,30 @@ from sharequeue.spark.output.files import Files
 from sharequeue.state import State
 
 _WRITTEN = re.compile(r"leases=([0-9a-f-]{36})-(\d+)(?:,(\d+))?-[0-9a-f]{12}")
+
+
+class KeptAs(IntEnum):
+    """What is added to a lease's id in the name of its folder of raw records."""
+
+    WITH_HEADERS = 10**18
+    WITHOUT_HEADERS = 2 * 10**18
+    """The job reads no headers: a job that does reads these records from the log."""
+
+
+def lease_in(number: int) -> int:
+    """Return the lease whose files are in the folder with this number."""
+    return abs(number) % KeptAs.WITH_HEADERS
+
+
+def is_kept(number: int) -> bool:
+    """Return whether the folder with this number has raw records."""
+    return number > KeptAs.WITH_HEADERS
+
+
+def has_headers(location: str) -> bool:
+    """Return whether the raw records in a folder have their headers."""
+    number = int(location.rpartition("=")[2])
+    return number < KeptAs.WITHOUT_HEADERS
 
 
 @dataclass(frozen=True, slots=True)

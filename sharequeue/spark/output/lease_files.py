@@ -1,10 +1,10 @@
 """Write the rows of a lease to files, all of them or none.
 
-Accepted rows and exceptions come from one pass over the records. Spark writes them into a folder used by no other
-write (`folders.py`), and nothing is moved afterwards: on an object store a rename is a copy. The files count only
-once the lease's acknowledgement has committed (`manifest.py`). The files of a failed or killed write are swept. If a
-task runs twice, Spark's committer shows the files of one attempt (`session.py` chooses the committer for S3). Every
-sink starts from these files.
+Accepted rows, exceptions and raw records to keep come from one pass over the records. Spark writes them into a folder
+used by no other write (`folders.py`), and nothing is moved afterwards: on an object store a rename is a copy. The
+files count only once the lease's acknowledgement has committed (`manifest.py`). The files of a failed or killed write
+are swept. If a task runs twice, Spark's committer shows the files of one attempt (`session.py` chooses the committer
+for S3). Every sink starts from these files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -23,9 +23,10 @@ from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import Lease
 from sharequeue.spark.handler import ACCEPT, KEPT_AS_GIVEN, LEASE, REJECT, HandlerError
 from sharequeue.spark.output.files import Files, literal
-from sharequeue.spark.output.folders import SinkNames, new_folder, remove_lease
+from sharequeue.spark.output.folders import KeptAs, SinkNames, is_kept, lease_in, new_folder, remove_lease
 from sharequeue.spark.output.reachable import failed_by_store
 from sharequeue.spark.output.shared_folder import Counted, all_read_back
+from sharequeue.spark.raw_records import KEEP
 from sharequeue.state import State
 
 _LEASE_ID, _OFFSET, _REASON = "sharequeue_lease_id", "sharequeue_offset", "sharequeue_reason"
@@ -39,11 +40,13 @@ class WrittenFiles:
     accepted: dict[int, str]
     exceptions: dict[int, str]
     rows: int
-    """Rows in all of them, as counted by the tasks that wrote them."""
+    """Rows in these, as counted by the tasks that wrote them."""
+    kept: dict[int, str] = field(default_factory=dict)
+    """The folders of raw records."""
 
     @property
     def folders(self) -> list[str]:
-        """All folders."""
+        """All folders of rows with an outcome."""
         return [*self.accepted.values(), *self.exceptions.values()]
 
     def with_rewritten(self, leases: Sequence[Lease], files: WrittenFiles) -> WrittenFiles:
@@ -54,7 +57,7 @@ class WrittenFiles:
             for by_lease in (self.accepted, self.exceptions)
         )
         # The number of rows must be the same: reading them back compares it.
-        return WrittenFiles(accepted | files.accepted, exceptions | files.exceptions, self.rows)
+        return WrittenFiles(accepted | files.accepted, exceptions | files.exceptions, self.rows, self.kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class LeaseFiles:
     names: SinkNames
     files: Files
     """The file system of the output, created once because that takes longer than most calls to it."""
+    keep: KeptAs | None = None
+    """How raw records are kept; None if results have none (`raw_records.kept_apart`)."""
 
     def write(self, records: DataFrame, leases: Sequence[Lease]) -> WrittenFiles:
         """Write the handler's result for these leases, all of it or nothing. `durable` flushes it to disk.
@@ -75,13 +80,18 @@ class LeaseFiles:
         """
         lease_ids = [lease.lease_id for lease in leases]
         folder = new_folder(self.settings, self.state, self.names.sink, lease_ids)
-        rows = _write(records, f"if(outcome = '{ACCEPT}', lease_id, -lease_id)", folder)
-        found = _found(self.files, folder, {*lease_ids, *(-lease_id for lease_id in lease_ids)})
-        return WrittenFiles(
-            {lease_id: at for lease_id, at in found.items() if lease_id > 0},
-            {-lease_id: at for lease_id, at in found.items() if lease_id < 0},
-            rows,
-        )
+        number, numbers = f"if(outcome = '{ACCEPT}', lease_id, -lease_id)", {*lease_ids}
+        numbers |= {-lease_id for lease_id in lease_ids}
+        rows = "count(1)"
+        if self.keep is not None:
+            number = f"if(outcome = '{KEEP}', {self.keep.value}L + lease_id, {number})"
+            numbers |= {self.keep + lease_id for lease_id in lease_ids}
+            rows = f"count_if(outcome <> '{KEEP}')"
+        count = _write(records, number, folder, rows)
+        found = _found(self.files, folder, numbers)
+        kept = {lease_in(at): path for at, path in found.items() if is_kept(at)}
+        accepted = {at: path for at, path in found.items() if at > 0 and not is_kept(at)}
+        return WrittenFiles(accepted, {-at: path for at, path in found.items() if at < 0}, count, kept)
 
     def rewrite(
         self,
@@ -100,7 +110,7 @@ class LeaseFiles:
         written = self.write(change(self.spark.read.schema(columns).parquet(*map(literal, folders))), leases)
         for folder in folders:
             remove_lease(self.files, folder)
-        return written
+        return replace(written, kept={i: at for i, at in before.kept.items() if i in ours})
 
     def write_summary(self, name: str, partial: DataFrame, lease_ids: Sequence[int]) -> dict[int, str]:
         """Write partial sums, which have `lease_id`, by lease; return the folders that contain any.
@@ -120,7 +130,7 @@ class LeaseFiles:
     def durable(self, written: WrittenFiles) -> Iterator[None]:
         """Flush the written files to disk while the block reads them; they are flushed when it ends."""
         with ThreadPoolExecutor(1) as pool:
-            flushed = pool.submit(self.files.flush, *written.folders)
+            flushed = pool.submit(self.files.flush, *written.folders, *written.kept.values())
             yield
             flushed.result()
 
@@ -142,9 +152,9 @@ def rejected(rows: DataFrame, refused: Mapping[int, Mapping[int, str]]) -> DataF
     return joined.drop(_LEASE_ID, _OFFSET, _REASON)
 
 
-def _write(records: DataFrame, lease: str, folder: str) -> int:
-    """Write a new folder, partitioned by `lease`, an expression; return how many rows the tasks wrote."""
-    counted = Counted(records.selectExpr("*", f"cast({lease} as bigint) as {LEASE}"))
+def _write(records: DataFrame, lease: str, folder: str, rows: str = "count(1)") -> int:
+    """Write a new folder, partitioned by `lease`, an expression; return how many `rows` the tasks wrote."""
+    counted = Counted(records.selectExpr("*", f"cast({lease} as bigint) as {LEASE}"), rows)
     # Append mode saves the check for an existing folder.
     with failed_by_store(folder):
         counted.records.write.mode("append").partitionBy(LEASE).parquet(folder)
@@ -164,7 +174,7 @@ def _found(files: Files, folder: str, wanted: Set[int]) -> dict[int, str]:
         if lease_id is None or lease_id not in wanted:
             files.remove(folder)
             raise HandlerError(
-                f"the result has rows with lease_id {'null' if lease_id is None else abs(lease_id)}, which this "
+                f"the result has rows with lease_id {'null' if lease_id is None else lease_in(lease_id)}, which this "
                 f"round does not have: {KEPT_AS_GIVEN}"
             )
         found[lease_id] = f"{folder}/{name}"

@@ -29,14 +29,15 @@ class OutputNotShared(PipelineError):
 
 
 class Counted:
-    """A counter of the rows of a DataFrame in the tasks that write it: `rows` is known after the write.
+    """A counter of the rows of a DataFrame in the tasks that write it: `rows` is known after the write. It counts
+    all of them, unless another aggregate is given.
 
     A task that runs twice counts once: the figures are those that Spark accepted for the last stage.
     """
 
-    def __init__(self, records: DataFrame) -> None:
+    def __init__(self, records: DataFrame, rows: str = "count(1)") -> None:
         self._observation = Observation()
-        self.records = records.observe(self._observation, fn.expr("count(1) as rows"))
+        self.records = records.observe(self._observation, fn.expr(f"{rows} as rows"))
 
     @property
     def rows(self) -> int:

@@ -1,0 +1,210 @@
+"""The raw records that a group has kept: where they are, whether their files are intact, and the records from them.
+
+The config `sharequeue.retry.keep.enable` decides whether records are kept and read from there at all. Those of a
+compacted topic are not: the log may have lost a record, or its key a tombstone, since it was kept. Kept files are
+never a second truth. Before anything is read from them, their offsets are compared with those in the state. Files
+that are missing or damaged are forgotten, with a warning, and their records are read from the log in the same round.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from sharequeue.domain.errors import first_line
+from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.values import KeptRow, Lease
+from sharequeue.groups.configs import GroupConfigs
+from sharequeue.spark.handler import Handler, call_handler
+from sharequeue.spark.job_errors import SPARK_ERRORS
+from sharequeue.spark.outcomes.offset_sets import OffsetGroup, offset_sets_in, reduce_to_offset_sets
+from sharequeue.spark.output.damaged import is_damage, named_folders
+from sharequeue.spark.output.files import Files, literal
+from sharequeue.spark.output.folders import KeptAs, has_headers
+from sharequeue.spark.output.reachable import whole_text
+from sharequeue.spark.raw_records import DAMAGED, kept_apart, with_raw
+from sharequeue.spark.reading.kept import divide, records_from
+from sharequeue.spark.reading.source import TopicSource
+
+_log = logging.getLogger(__name__)
+
+_ROW = "topic string, partition int, offset long, lease_id long, error string"
+"""The columns of a kept row that are read, in DDL."""
+
+Kept = Mapping[int, Sequence[KeptRow]]
+"""What is kept of the records of leases, by lease id."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFiles:
+    """The files of raw records of one group, as a run or a lease uses them."""
+
+    group: str
+    source: TopicSource
+    files: Files
+    topics: frozenset[str]
+    """The topics whose records are kept."""
+    may_forget: bool = True
+    """Whether damaged files are forgotten. A program that only leases may run where they cannot be reached."""
+
+    @classmethod
+    def of(
+        cls,
+        source: TopicSource,
+        configs: GroupConfigs,
+        topics: Collection[str],
+        *,
+        may_forget: bool = True,
+    ) -> Self | None:
+        """Return the files of a group; None if it keeps nothing. Raises BrokerNotAvailable and
+        OutputNotReachable.
+
+        A topic whose configs the broker does not show counts as compacted.
+        """
+        if not configs.retry_keep_enable:
+            return None
+        found = source.topics.configs_of(topics)
+        files = Files(source.spark, source.settings.output)
+        some = (topic for topic, of in found.items() if "compact" not in of.get("cleanup.policy", ""))
+        return cls(configs.group_id, source, files, frozenset(some), may_forget)
+
+    @property
+    def keep(self) -> KeptAs:
+        """How records are kept."""
+        return KeptAs.WITH_HEADERS if self.source.headers else KeptAs.WITHOUT_HEADERS
+
+    def find(self, leases: Sequence[Lease]) -> Kept:
+        """Return what of these leases is kept in intact files. Damaged files are forgotten, with a warning."""
+        again = [
+            lease
+            for lease in leases
+            if lease.share_partition.topic in self.topics
+            and any(delivery.delivery_count > 1 for delivery in lease.deliveries)
+        ]
+        found = {
+            at: [row for row in rows if has_headers(row.location) or not self.source.headers]
+            for at, rows in self.source.state.kept.of(again).items()
+        }
+        asked: dict[int, KeptRow] = {}
+        for row in (row for rows in found.values() for row in rows):
+            before = asked.get(row.lease_id)
+            offsets = row.offsets if before is None else before.offsets | row.offsets
+            asked[row.lease_id] = KeptRow(row.lease_id, row.location, offsets)
+        damaged = self._damaged(asked)
+        if damaged:
+            self._forget([asked[at] for at in damaged], next(iter(damaged.values())))
+        return {
+            at: intact
+            for at, rows in found.items()
+            if (intact := [row for row in rows if row.lease_id not in damaged])
+        }
+
+    def records(self, leases: Sequence[Lease], kept: Kept, *, seek: bool = False) -> DataFrame:
+        """Return the records of these leases, from kept files and from the log (`TopicSource.records`)."""
+        pieces, rest = divide(leases, kept)
+        if not pieces:
+            return self.source.records(leases, seek=seek)
+        folders = sorted({piece.row.location for piece in pieces})
+        rows = _rows_in(self.source.spark, folders)
+        records = records_from(rows, pieces, headers=self.source.headers)
+        return records.unionByName(self.source.records(rest, seek=seek)) if rest else records
+
+    def found_damaged(self, error: Exception, leases: Sequence[Lease], kept: Kept) -> bool:
+        """Return whether an error of a job that read these leases comes from kept files. They are then forgotten,
+        with a warning.
+        """
+        pieces, _ = divide(leases, kept)
+        rows = {piece.row.lease_id: piece.row for piece in pieces}
+        text = whole_text(error)
+        changed = [row for row in rows.values() if f"{DAMAGED} {row.lease_id}" in text]
+        missing = [row for row in rows.values() if is_damage(error, [row.location])]
+        if not (changed or missing):
+            return False
+        self._forget(changed or missing, first_line(error))
+        return True
+
+    def _damaged(self, asked: Mapping[int, KeptRow]) -> dict[int, str]:
+        """Return the keepers whose files do not have exactly one row for each of their offsets, with the reason."""
+        if not asked:
+            return {}
+        try:
+            found = _by_keeper(self._offsets(row.location for row in asked.values()))
+        except Exception as error:
+            _log.debug("kept files are read one by one: %s", error)
+            found = {}
+        damaged: dict[int, str] = {}
+        for at, row in asked.items():
+            reason = "records are missing in it, or are there twice"
+            if not _has(found.get(at), row.offsets):
+                # Alone: files of another lease may have failed.
+                try:
+                    if _has(_by_keeper(self._offsets([row.location])).get(at), row.offsets):
+                        continue
+                except Exception as error:
+                    if isinstance(error, SPARK_ERRORS) and not is_damage(error, [row.location]):
+                        raise
+                    reason = first_line(error)
+                damaged[at] = reason
+        return damaged
+
+    def _offsets(self, locations: Iterable[str]) -> Sequence[OffsetGroup]:
+        return _offsets_in(self.source.spark, self.files, sorted(set(locations)))
+
+    def _forget(self, rows: Sequence[KeptRow], reason: str) -> None:
+        if self.may_forget:
+            self.source.state.kept.drop(self.group, [row.lease_id for row in rows])
+        _log.warning(
+            "kept records cannot be read: %s. They are read from the log. Somebody has removed or changed the files. "
+            "The error: %s",
+            named_folders([row.location for row in rows]),
+            reason,
+        )
+
+
+def call_keeping(files: KeptFiles | None, handler: Handler, records: DataFrame) -> DataFrame:
+    """Return a handler's result (`call_handler`), with a row for each raw record that is to be kept."""
+    if files is None:
+        return call_handler(handler, records)
+    return kept_apart(call_handler(handler, with_raw(records, files.topics)))
+
+
+def kept_in(spark: SparkSession, files: Files, folders: Mapping[int, str]) -> dict[int, OffsetSet]:
+    """Return the offsets of the raw records in the folders of leases, by lease id.
+
+    A lease with two raw records for one offset, which a handler with several rows for a record may give, has none.
+    """
+    if not folders:
+        return {}
+    found = _by_keeper(_offsets_in(spark, files, list(folders.values())))
+    return {at: offsets for at, (offsets, rows) in found.items() if rows == offsets.count}
+
+
+def _rows_in(spark: SparkSession, folders: Sequence[str]) -> DataFrame:
+    reader = spark.read.options(ignoreMissingFiles="false", ignoreCorruptFiles="false")
+    return reader.schema(_ROW).parquet(*map(literal, folders))
+
+
+def _offsets_in(spark: SparkSession, files: Files, folders: Sequence[str]) -> Sequence[OffsetGroup]:
+    here = files.here(*folders)
+    if here is not None:
+        try:
+            return offset_sets_in(here, "lease_id")
+        except pa.ArrowInvalid as error:
+            # Spark reads what it wrote, whatever the session's settings: encrypted files, for example.
+            _log.debug("Spark reads kept files: %s", error)
+    return reduce_to_offset_sets(_rows_in(spark, folders), "lease_id")
+
+
+def _by_keeper(groups: Sequence[OffsetGroup]) -> dict[int, tuple[OffsetSet, int]]:
+    return {lease_id: (offsets, rows) for (lease_id,), offsets, rows in groups}
+
+
+def _has(found: tuple[OffsetSet, int] | None, asked: OffsetSet) -> bool:
+    """Return whether files have each of these offsets, and none of their offsets twice."""
+    offsets, rows = found or (EMPTY, 0)
+    return rows == offsets.count and not asked - offsets

@@ -1,0 +1,392 @@
+"""Released records are kept in files, and read from there when they are delivered again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from sharequeue.database import Database
+from sharequeue.domain.offsets import OffsetSet
+from sharequeue.domain.settings import Settings
+from sharequeue.domain.values import Lease
+from sharequeue.groups.configs import GroupConfigs, alter_group_configs
+from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.topics import Topics
+from sharequeue.spark.formats import json as decoded
+from sharequeue.spark.handler import RAW, HandlerError
+from sharequeue.spark.kept_records import KeptFiles
+from sharequeue.spark.output.folders import is_kept
+from sharequeue.spark.output.manifest import read_output
+from sharequeue.spark.reading.source import TopicSource
+from sharequeue.spark.row_handlers import by_row
+from sharequeue.spark.sweep import sweep_outputs
+from sharequeue.state import State
+from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, job_of
+from tests.fixtures.raw_records import NOT_UTF8, RawRecord, produce_raw
+from tests.fixtures.stack import MakeTopic
+from tests.waiting import PATIENCE_S
+
+KEEPS = {"sharequeue_retry_keep_enable": "true"}
+
+
+def odd_later(records: DataFrame) -> DataFrame:
+    """Release records with an odd value at their first delivery, and accept them at their second."""
+    odd = "cast(cast(value as string) as int) % 2 = 1 and delivery_count = 1"
+    return records.selectExpr("*", f"if({odd}, 'release', 'accept') as outcome")
+
+
+def odd_refused(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for `by_row`."""
+    number = int(record["value"])
+    if number % 2 and record["delivery_count"] == 1:
+        raise ValueError("odd")
+    return {"number": number}
+
+
+@pytest.fixture
+def log_reads(monkeypatch: pytest.MonkeyPatch) -> list[list[OffsetSet]]:
+    """Give the offsets of each read of records from the log, by lease."""
+    reads: list[list[OffsetSet]] = []
+    whole = TopicSource.records
+
+    def noted(source: TopicSource, leases: list[Lease], *, seek: bool = False) -> DataFrame:
+        reads.append([lease.offsets for lease in leases])
+        return whole(source, leases, seek=seek)
+
+    monkeypatch.setattr(TopicSource, "records", noted)
+    return reads
+
+
+@pytest.fixture
+def numbers(make_topic: MakeTopic, produce: Produce) -> str:
+    """A topic of two partitions with the values 0 to 19."""
+    topic = make_topic(2)
+    for partition in range(2):
+        produce(topic, partition, range(20))
+    return topic
+
+
+def files_of(settings: Settings, sink: str, *, kept: bool) -> list[Path]:
+    """The Parquet files of a sink that have raw records, or those that have none."""
+    found = (settings.local_output / sink).glob("leases=*/*/*.parquet")
+    return sorted(file for file in found if is_kept(int(file.parent.name.partition("=")[2])) == kept)
+
+
+@pytest.mark.parametrize("how", ["frame", "by row"])
+def test_a_released_record_is_read_from_files_when_it_comes_again(
+    how: str,
+    group: str,
+    numbers: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+    output_settings: Settings,
+    log_reads: list[list[OffsetSet]],
+) -> None:
+    """The second round reads nothing of the log. Accepted rows and exceptions have the same columns as without, the
+    rows and files of what is finished are swept, and the state is right."""
+    handler = odd_later if how == "frame" else by_row(odd_refused, "number int")
+    job = job_of(group, numbers, handler, deliveries_per_run=2)
+    report = run_job(job, assigned(numbers, **KEEPS))
+    assert (report.accepted, report.released, len(report.rounds)) == (40, 20, 2)
+    assert log_reads == [[OffsetSet.of((0, 20)), OffsetSet.of((0, 20))]]
+    rows = read_output(spark, state, group, job.sink)
+    assert sorted(row["offset"] for row in rows.collect()) == sorted([*range(20)] * 2)
+    exceptions = read_output(spark, state, group, job.exceptions_sink)
+    assert RAW not in (*rows.columns, *exceptions.columns)
+    assert {row["outcome"] for row in exceptions.collect()} == {"release"}
+    columns = {tuple(pq.read_schema(file).names) for file in files_of(output_settings, job.sink, kept=False)}
+    assert len(columns) == 1
+    assert files_of(output_settings, job.sink, kept=True)
+    assert state.figures.verify(group) == []
+    swept = sweep_outputs(spark, output_settings, state, job)
+    assert len(swept) == 2
+    assert files_of(output_settings, job.sink, kept=True) == []
+    assert state.kept.removable(group, all_rows=True) == []
+    assert sweep_outputs(spark, output_settings, state, job) == []
+    assert read_output(spark, state, group, job.sink).count() == 40
+
+
+def released(records: DataFrame) -> DataFrame:
+    """Release everything."""
+    return records.withColumn("outcome", fn.lit("release"))
+
+
+def held(state: State, holder: Holder, settings: Settings) -> list[Lease]:
+    """Lease everything of a holder again."""
+    return list(state.acquire(holder.assignment, "holder", None, 10_000, lock_duration_ms=600_000).leases)
+
+
+@pytest.mark.parametrize("headers", [True, False])
+def test_kept_records_are_those_of_the_log(
+    headers: bool,
+    group: str,
+    make_topic: MakeTopic,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+    settings: Settings,
+    output_settings: Settings,
+    topics: Topics,
+) -> None:
+    """Nulls, empty ones, headers in order and with names that are not UTF-8, both kinds of timestamps: column by
+    column, in values and types. A job with headers reads those that were kept without them from the log."""
+    created, appended = make_topic(1), make_topic(1, **{"message.timestamp.type": "LogAppendTime"})
+    producer = Producer(client_config(settings) | {"log_level": 0})
+    some_headers: tuple[Any, ...] = (
+        None,
+        [],
+        [("one", b"1")],
+        [("b", b"1"), ("a", None), ("b", b""), ("é", b"\xff ,:")],
+    )
+    for topic in (created, appended):
+        for given in some_headers:
+            for key, value in ((None, None), (b"", b""), (b"\x00\xff", b"{}"), (b"key", bytes(range(256)))):
+                for timestamp in (0, 1, -62_000_000_000_000, 1_700_000_000_123):
+                    producer.produce(topic, value, key, 0, timestamp=max(timestamp, 0), headers=given)
+    assert producer.flush(PATIENCE_S) == 0
+    early = -62_000_000_000_000
+    produce_raw(settings, created, [RawRecord(b"a", [NOT_UTF8]), RawRecord(b"b", [(b"", b"")], early)])
+    holder = assigned(created, appended, **KEEPS)
+    job = job_of(group, created, released, failed_share=None, headers=headers)
+    job = replace(job, topics=(created, appended))
+    assert run_job(job, holder).released == 2 * 64 + 2
+    leases = held(state, holder, settings)
+    source = TopicSource(output_settings, state, topics, spark, headers=headers)
+    files = KeptFiles.of(source, GroupConfigs.load(state.database, group), [created, appended])
+    assert files is not None
+    kept = files.find(leases)
+    assert sum(row.offsets.count for rows in kept.values() for row in rows) == 130
+    from_files, from_log = files.records(leases, kept), source.records(leases)
+    assert from_files.dtypes == from_log.dtypes
+    assert "kafka" not in from_files._jdf.queryExecution().toString().lower()
+    assert found(from_files) == found(from_log)
+    with_headers = KeptFiles.of(
+        TopicSource(output_settings, state, topics, spark),
+        GroupConfigs.load(state.database, group),
+        [created],
+    )
+    assert with_headers is not None
+    assert bool(with_headers.find(leases)) == headers
+
+
+def found(records: DataFrame) -> list[tuple[Any, ...]]:
+    exact = records.withColumn("timestamp", fn.expr("unix_micros(timestamp)"))
+    return sorted((tuple(row) for row in exact.collect()), key=lambda row: row[:3])
+
+
+def gone(files: list[Path]) -> None:
+    for file in files:
+        shutil.rmtree(file.parent)
+
+
+def truncated(files: list[Path]) -> None:
+    for file in files:
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def fewer(files: list[Path]) -> None:
+    for file in files:
+        pq.write_table(pq.read_table(file).slice(1), file)
+        (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
+
+
+def other(files: list[Path]) -> None:
+    for file in files:
+        pq.write_table(pa.table({"a": [1]}), file)
+        (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
+
+
+def changed(files: list[Path]) -> None:
+    for file in files:
+        table = pq.read_table(file)
+        texts = pa.array([text.replace("-", "x") + "A" for text in table["error"].to_pylist()])
+        pq.write_table(table.set_column(table.schema.get_field_index("error"), "error", texts), file)
+        (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("damage", [gone, truncated, fewer, other, changed], ids=lambda each: each.__name__)
+def test_damaged_files_are_forgotten_and_their_records_read_from_the_log(
+    damage: Any,
+    group: str,
+    numbers: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    output_settings: Settings,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """In the same round, with one warning: no run fails, and no record is lost."""
+    holder = assigned(numbers, **KEEPS)
+    job = job_of(group, numbers, odd_later)
+    assert run_job(job, holder).released == 20
+    files = files_of(output_settings, job.sink, kept=True)
+    damage([file for file in files if file.parent == files[0].parent])
+    with caplog.at_level(logging.WARNING, "sharequeue.spark.kept_records"):
+        report = run_job(job, holder)
+    assert (report.accepted, len(report.rounds)) == (20, 1)
+    (warning,) = [each for each in caplog.records if each.name == "sharequeue.spark.kept_records"]
+    assert "kept records cannot be read" in warning.getMessage()
+    left = state.kept.removable(group, all_rows=True)
+    assert [row.location for row in left] == [str(files[-1].parent)]
+    assert state.figures.verify(group) == []
+
+
+def test_files_that_go_after_the_check_do_not_fail_the_round(
+    group: str,
+    numbers: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    output_settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The job is run again on the log."""
+    holder = assigned(numbers, **KEEPS)
+    job = job_of(group, numbers, odd_later)
+    run_job(job, holder)
+    whole = KeptFiles.records
+
+    def late(files: KeptFiles, leases: list[Lease], kept: Any, *, seek: bool = False) -> DataFrame:
+        records = whole(files, leases, kept, seek=seek)
+        gone([file for file in files_of(output_settings, job.sink, kept=True) if file.exists()])
+        return records
+
+    monkeypatch.setattr(KeptFiles, "records", late)
+    report = run_job(job, holder)
+    assert (report.accepted, len(report.rounds)) == (20, 1)
+
+
+def test_switched_off_nothing_is_read_and_the_sweep_removes_all(
+    group: str,
+    numbers: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+    database: Database,
+    output_settings: Settings,
+    log_reads: list[list[OffsetSet]],
+) -> None:
+    """What must not be kept elsewhere goes, also that of records that are still open; a dry run only names it."""
+    holder = assigned(numbers, **KEEPS)
+    job = job_of(group, numbers, odd_later)
+    run_job(job, holder)
+    assert sweep_outputs(spark, output_settings, state, job) == []
+    alter_group_configs(database, group, {"sharequeue.retry.keep.enable": "false"})
+    named = sweep_outputs(spark, output_settings, state, job, dry_run=True)
+    assert len(named) == 2
+    assert files_of(output_settings, job.sink, kept=True)
+    assert sorted(sweep_outputs(spark, output_settings, state, job)) == sorted(named)
+    assert files_of(output_settings, job.sink, kept=True) == []
+    assert run_job(job, holder).accepted == 20
+    odd = OffsetSet.from_offsets(range(1, 20, 2))
+    assert log_reads[1:] == [[odd, odd]]
+
+
+def test_a_compacted_topic_keeps_nothing(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    output_settings: Settings,
+) -> None:
+    """Its log may have lost a record since."""
+    topic = make_topic(1, **{"cleanup.policy": "compact"})
+    produce(topic, 0, range(20))
+    job = job_of(group, topic, odd_later, deliveries_per_run=2)
+    assert run_job(job, assigned(topic, **KEEPS)).accepted == 20
+    assert files_of(output_settings, job.sink, kept=True) == []
+    assert state.kept.removable(group, all_rows=True) == []
+
+
+def test_only_the_raw_record_of_a_row_is_kept(
+    group: str,
+    numbers: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+) -> None:
+    """Not that of another record, none without the column, and none of a lease with several rows for one record. A
+    column that was changed is the handler's mistake."""
+    holder = assigned(numbers, **KEEPS)
+
+    def of_another(records: DataFrame) -> DataFrame:
+        return released(records).withColumn(RAW, fn.expr(f"named_struct({OTHER})"))
+
+    def without(records: DataFrame) -> DataFrame:
+        return released(records).drop(RAW)
+
+    def twice(records: DataFrame) -> DataFrame:
+        return released(records).selectExpr("*", "explode(array(1, 2)) as number")
+
+    for handler in (of_another, without, twice):
+        job = job_of(group, numbers, handler, failed_share=None)
+        assert run_job(job, holder, max_rounds=1).released == 40
+        assert state.kept.removable(group, all_rows=True) == []
+    with pytest.raises(HandlerError, match="sharequeue_raw` is of type int"):
+        run_job(job_of(group, numbers, lambda each: released(each).withColumn(RAW, fn.lit(1))), holder)
+
+
+OTHER = ", ".join(
+    f"'{name}', {'offset + 1' if name == 'offset' else f'{RAW}.{name}'}"
+    for name in ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
+)
+
+
+def test_by_row_keeps_what_was_read_whatever_was_made_of_it(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+    topics: Topics,
+    output_settings: Settings,
+) -> None:
+    """The bytes of a decoded value are kept. A value that was replaced by other bytes is not."""
+    topic = make_topic(1)
+    produce(topic, 0, (json.dumps({"number": number}) for number in range(4)))
+
+    def refuse(record: Mapping[str, Any]) -> None:
+        assert RAW not in record
+        assert not [name for name in record if name.startswith("sharequeue")]
+        raise ValueError("no")
+
+    holder = assigned(topic, **KEEPS)
+
+    def parsed(records: DataFrame) -> DataFrame:
+        return by_row(refuse, "number int")(decoded(records, "number int"))
+
+    assert run_job(job_of(group, topic, parsed, failed_share=None), holder).released == 4
+    leases = held(state, holder, output_settings)
+    source = TopicSource(output_settings, state, topics, spark)
+    files = KeptFiles.of(source, GroupConfigs.load(state.database, group), [topic])
+    assert files is not None
+    kept = files.find(leases)
+    assert found(files.records(leases, kept)) == found(source.records(leases))
+    assert sum(row.offsets.count for rows in kept.values() for row in rows) == 4
+    state.release(leases, refund=True)
+    before = {row.lease_id for row in state.kept.removable(group, all_rows=True)}
+
+    def replaced(records: DataFrame) -> DataFrame:
+        return by_row(refuse, "number int")(records.withColumn("value", fn.expr("substring(value, 2)")))
+
+    assert run_job(job_of(group, topic, replaced, failed_share=None), holder).released == 4
+    assert {row.lease_id for row in state.kept.removable(group, all_rows=True)} == before
