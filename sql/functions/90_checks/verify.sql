@@ -72,7 +72,9 @@ language sql stable set search_path = pg_catalog as $$
         union all
         select c.share_partition_id, 'a circuit breaker has impossible values' from sharequeue.circuit_breakers c
         join checked using (share_partition_id)
-        where c.state not in ('closed', 'open', 'probing') or (c.state = 'probing') = isempty(c.probe)
+        -- A probe of gaps and held records only is over, and waits for the next one.
+        where c.state not in ('closed', 'open', 'probing')
+            or isempty(c.probe) <> (c.state <> 'probing' or c.probe_records = 0)
             or (c.state <> 'closed') <> (c.retry_at is not null) or c.failed > c.records or c.failed < 0
         union all
         select l.share_partition_id, 'a lease holds no record' from sharequeue.leases l

@@ -234,6 +234,7 @@ def test_a_probe_is_judged_by_what_succeeded_or_failed(state: State, at: SharePa
     acknowledge(take(state, at), 0, RELEASE)
     pass_time(state.database, 61)
     acknowledge(take(state, at), 3)
+    assert state.figures.verify() == []
     probe = take(state, at)
     assert probe.offsets.count == 3
     acknowledge(probe, 1)
