@@ -10,7 +10,7 @@ NOT_LIVE = """
 select format('%s %s-%s: blocked by %s (%s) until %s, at %s; it can %sbe leased from', sp.group_id, sp.topic,
     sp.partition, coalesce(b.blocked_by, 'nothing'), b.blocked_reason, b.blocked_until, seen.at,
     case when can.lease then '' else 'not ' end)
-from (select sharequeue.clock() as at) as seen
+from (select sharequeue.clock() as at, sharequeue_internal.no_time() as no_time) as seen
 cross join sharequeue.share_partitions sp
 join sharequeue.group_settings g using (group_id)
 left join sharequeue.circuit_breakers c using (share_partition_id)
@@ -34,12 +34,20 @@ cross join lateral (
     from (select coalesce(range_agg(int8range(k."offset", k."offset" + 1)), '{}') as offsets
         from sharequeue.open_key_records k where k.share_partition_id = sp.share_partition_id) as known
     cross join (
-        select f.state, coalesce(f.not_before <= seen.at, true) as free, o.whole,
-            o.whole * int8multirange(int8range(sp.spso, null)) as offsets
+        select f.state, coalesce(own.until <= seen.at, true) as free, own.whole,
+            own.whole * int8multirange(int8range(sp.spso, null)) as offsets
         from sharequeue.in_flight_batches f
         cross join lateral (
             select sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) as whole
-        ) as o
+        ) as b
+        -- Held records have their own times again when order by key is off.
+        cross join lateral (
+            select f.not_before, b.whole where g.ordered or f.not_before is distinct from seen.no_time
+            union all
+            select k.until, int8multirange(int8range(k."offset", k."offset" + 1)) from sharequeue.open_key_records k
+            where not g.ordered and f.not_before = seen.no_time
+                and k.share_partition_id = sp.share_partition_id and b.whole @> k."offset"
+        ) as own (until, whole)
         where f.share_partition_id = sp.share_partition_id
     ) as p
 ) as w

@@ -23,22 +23,13 @@ begin
     if blocked_by is not null then
         return;
     end if;
-    select min(lower(o.offsets)) as head,
-        min(lower(o.offsets)) filter (where b.state = 0 and coalesce(b.not_before <= v_at, true)) as ready_from,
-        coalesce(sum(sharequeue.records(o.offsets)) filter (where b.state = 0 and b.not_before > v_at), 0)::bigint as waiting
-    into v_window
-    from sharequeue.in_flight_batches b
-    cross join lateral (select sharequeue_internal.offsets_from(
-        sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets), p_sp.spso) as offsets) as o
-    where b.share_partition_id = p_sp.share_partition_id and b.state in (0, 1, 3);
+    select min(lower(b.offsets)) as head,
+        min(lower(b.offsets)) filter (where b.state = 0 and coalesce(b.not_before <= v_at, true)) as ready_from,
+        coalesce(sum(sharequeue.records(b.offsets)) filter (where b.state = 0 and b.not_before > v_at), 0)::bigint as waiting
+    into v_window from sharequeue_internal.unfinished(p_sp, p_settings) as b;
     -- An acquire that finds nothing moves SPSO past finished records if that is due.
     v_full := sharequeue_internal.window_room(
         p_sp, p_settings, case when p_sp.advance_due then v_window.head else p_sp.spso end, v_window.waiting) <= 0;
-    if not p_settings.ordered and p_sp.open_key_records > 0
-            and not isempty(sharequeue_internal.held_by_keys(p_sp.share_partition_id)) then
-        -- The next acquire frees them.
-        return;
-    end if;
     if (p_sp.redeliverable and v_window.ready_from < v_read_end) or (v_read_end > p_sp.speo and not v_full)
             or exists (select from sharequeue.leases l
                 where l.share_partition_id = p_sp.share_partition_id and l.expires_at <= v_at) then
@@ -54,11 +45,9 @@ begin
     end if;
     -- The head of a full window, or the record that can be leased first.
     v_full := v_read_end > p_sp.speo;
-    select w.*, lower(p.offsets) as at_offset into v_part
-    from sharequeue.in_flight_batches b
-    left join sharequeue.leases l using (share_partition_id, lease_id)
-    cross join lateral (select sharequeue_internal.offsets_from(
-        sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets), p_sp.spso) as offsets) as p
+    select w.*, lower(b.offsets) as at_offset into v_part
+    from sharequeue_internal.unfinished(p_sp, p_settings) as b
+    left join sharequeue.leases l on l.share_partition_id = p_sp.share_partition_id and l.lease_id = b.lease_id
     cross join lateral (
         select 'leased' as name, 'leased by ' || l.member_id as words, l.expires_at as until where b.state = 1
         union all
@@ -71,13 +60,12 @@ begin
         select 'dead_letters', coalesce(p_letters, 'being written to the dead-letter topic'), null where b.state = 3
         union all
         select 'truncated', format('the log ends at %s, below delivered records', p_sp.log_end), null
-        where b.state = 0 and coalesce(b.not_before <= v_at, true) and lower(p.offsets) >= p_sp.log_end
+        where b.state = 0 and coalesce(b.not_before <= v_at, true) and lower(b.offsets) >= p_sp.log_end
         union all
         select 'transaction', 'an open transaction: records from the last stable offset on cannot be read yet', null
-        where b.state = 0 and coalesce(b.not_before <= v_at, true) and lower(p.offsets) between v_read_end and p_sp.log_end - 1
+        where b.state = 0 and coalesce(b.not_before <= v_at, true) and lower(b.offsets) between v_read_end and p_sp.log_end - 1
     ) as w
-    where b.share_partition_id = p_sp.share_partition_id and b.state in (0, 1, 3) and not isempty(p.offsets)
-        and (not v_full or lower(p.offsets) = v_window.head)
+    where not isempty(b.offsets) and (not v_full or lower(b.offsets) = v_window.head)
     order by w.until nulls last, at_offset limit 1;
     if not found then
         select 'unknown', 'nothing can be leased, for an unknown reason: run `sharequeue verify`', null, p_sp.spso
@@ -178,4 +166,24 @@ begin
     where f.share_partition_id = v_id and f.state in (0, 3)
         and sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) @> blocked_offset;
 end
+$$;
+
+-- Returns what is in flight and unfinished, from SPSO on, as the next acquire finds it: if order by key was switched off, that
+-- frees held records, and they have their own times again (forget_order).
+create or replace function sharequeue_internal.unfinished(
+    p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings
+) returns table (state smallint, lease_id bigint, not_before timestamptz, offsets int8multirange)
+language sql stable as $$
+    select b.state, b.lease_id, b.not_before, sharequeue_internal.offsets_from(
+        sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets), p_sp.spso)
+    from sharequeue.in_flight_batches b
+    where b.share_partition_id = p_sp.share_partition_id and b.state in (0, 1, 3)
+        and (p_settings.ordered or b.not_before is distinct from sharequeue_internal.no_time())
+    union all
+    select 0::smallint, null, o.until,
+        sharequeue_internal.offsets_from(range_agg(int8range(o."offset", o."offset" + 1)), p_sp.spso)
+    from sharequeue.open_key_records o
+    where not p_settings.ordered and p_sp.open_key_records > 0 and o.share_partition_id = p_sp.share_partition_id
+        and (select sharequeue_internal.held_by_keys(p_sp.share_partition_id)) @> o."offset"
+    group by o.until
 $$;

@@ -399,6 +399,27 @@ def test_order_that_is_switched_off_loses_nothing(state: State, at: SharePartiti
     sound(state)
 
 
+def test_a_held_record_has_its_own_time_again_when_order_is_switched_off(
+    state: State, at: SharePartition
+) -> None:
+    """What it waits for then is that time, and the reason says so before the next acquire and after it."""
+    lease = take(state, at, 1000)
+    assert lease is not None
+    done = lease.offsets - some(0, 1)
+    acknowledge(state, lease, accept=done, release=some(0, 1), keys={K: some(0, 1)})
+    assert take(state, at) is None
+    configure(state, order="none")
+    assert blocked(state) == ("waiting", 0)
+    assert take(state, at) is None
+    assert blocked(state) == ("waiting", 0)
+    pass_time(state.database, BACKOFF.total_seconds() + 1)
+    assert blocked(state) == (None, None)
+    again = take(state, at)
+    assert again is not None
+    assert again.offsets == some(0, 1)
+    sound(state)
+
+
 def test_no_new_records_are_leased_while_too_many_keys_are_open(state: State, at: SharePartition) -> None:
     """At the limit of open keys redelivery goes on, and the reason is named."""
     configure(state, keys="2")
