@@ -137,6 +137,12 @@ class History:
             "sweep", lambda: self.memory.sweep().records, lambda: self.sql.call("sweep", 1000)[0]["records"]
         )
 
+    def configure(self, group_id: str, change: dict[str, str]) -> None:
+        """Configs of a group change; what lapsed before ends by the old ones."""
+        self.settle()
+        self.memory.configure(group_id, change)
+        self.sql.configure(group_id, change)
+
     def send(
         self, name: str, memory: Callable[[], object], sql: Callable[[], object], *about: object
     ) -> object:

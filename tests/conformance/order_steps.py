@@ -13,11 +13,11 @@ from uuid import UUID
 
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.values import SharePartition
-from tests.conformance.history import DID, History, did, error, said
+from tests.conformance.history import DID, ORDER, History, did, error, said
 from tests.conformance.sql_side import json_of, place, refusal
 from tests.conformance.tally import Different, Held
 from tests.oracle import AcknowledgementBatch
-from tests.oracle.order import OPEN
+from tests.oracle.order import OPEN, known_open
 from tests.ordered import ACCEPT, GAP, HOLD, obey, reported
 
 Keys = dict[UUID | None, OffsetSet]
@@ -152,6 +152,17 @@ class OrderSteps:
         still -= self.history.mistaken.get(at, set())
         there = [o for o in done if sent[o] == ACCEPT and o >= found.spso and o in found.records and key(o)]
         return [(o, earlier) for o in there for earlier in still if earlier < o and key(earlier) == key(o)]
+
+    def switch(self) -> None:
+        """Order is switched off while keys are open, for the next acquire to forget them; or on again."""
+        off = [group for group in self.history.groups if self.memory.config(group, ORDER) == "none"]
+        there = self.history.there()
+        known = [at.group_id for at in there if known_open(self.memory.share_partition(at))]
+        if off:
+            self.history.configure(self.random.choice(off), {ORDER: "key"})
+        elif known:
+            self.history.configure(self.random.choice(known), {ORDER: "none"})
+            self.tally.met["an open key of an order that is off"] += 1
 
     def let_keys_go(self) -> None:
         """Dead letters were redriven or discarded."""

@@ -299,10 +299,7 @@ class MemberSteps:
                     *(ORDERS * 3 if self.history.ordered else ()),
                 )
             )
-            change = {name: self.random.choice(values)}
-            self.history.settle()
-            self.memory.configure(at.group_id, change)
-            self.sql.configure(at.group_id, change)
+            self.history.configure(at.group_id, {name: self.random.choice(values)})
         elif what < 0.75:
             start = self.random.randint(self.history.starts[at], self.history.ends[at])
             self.memory.alter_offsets(at.group_id, {(at.topic, at.partition): start})
