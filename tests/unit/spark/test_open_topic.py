@@ -18,7 +18,7 @@ from sharequeue.spark.sinks.kafka import topic as topic_module
 from sharequeue.spark.sinks.kafka.refusals import Refusals
 from sharequeue.spark.sinks.kafka.sending import REFUSED, Names, TransferToSend
 from sharequeue.spark.sinks.kafka.target import latest_ms, refuse_validated
-from sharequeue.spark.sinks.kafka.topic import _OpenTopic, rows_named
+from sharequeue.spark.sinks.kafka.topic import _OpenTopic, described, rows_named
 from sharequeue.spark.sinks.transfers import TransferHeld
 
 Place = tuple[str, int]
@@ -86,7 +86,7 @@ def opened(broker: Broker, sink: KafkaTopic) -> _OpenTopic:
         topics=given,
         names=Names("g", "s", "state"),
         most_waiting=10,
-        target=sink.target(given),
+        target=described(sink, given),
         remark=None,
         refusals=Refusals(sink.topic, Names("g", "s", "state")),
     )
@@ -170,13 +170,13 @@ def test_a_topic_that_is_gone_names_the_rows_that_wait_for_it(broker: Broker) ->
         pytest.raises(SinkRefused, match=r"there is no topic t: create it first\.$"),
         rows_named(context, "t"),
     ):
-        KafkaTopic("t").target(given)
+        described(KafkaTopic("t"), given)
     broker.rows = {("source", 0): 4, ("source", 1): 6}
     with (
         pytest.raises(SinkRefused, match=r"create it first\. 10 accepted rows wait for t"),
         rows_named(context, "t"),
     ):
-        KafkaTopic("t").target(given)
+        described(KafkaTopic("t"), given)
 
 
 def reason(broker: Broker, code: int) -> str:

@@ -152,7 +152,7 @@ class KafkaTopic(Sink):
         with Topics(context.settings) as topics:
             with rows_named(context, self.topic):
                 refuse_own(self, context, configs)
-                target = self.target(topics)
+                target = described(self, topics)
             names = Names(
                 context.names.group, context.names.sink, str(context.state.outputs.identity().origin_id)
             )
@@ -177,11 +177,6 @@ class KafkaTopic(Sink):
         """Return the topic."""
         return Stored("kafka", table=self.topic)
 
-    def target(self, topics: Topics) -> TargetTopic:
-        """Return the topic as the broker describes it. Raises what `target_of` raises."""
-        timed = self.timestamp is not None
-        return target_of(topics, self.topic, self._subjects(), keyed=self.key is not None, timed=timed)
-
     def _schemas(self, settings: Settings) -> Mapping[str, RecordSchema]:
         """Return the schemas of key and value, as the registry has them now."""
         if self.key_subject is not None and self.key is None:
@@ -190,12 +185,19 @@ class KafkaTopic(Sink):
             )
         return {
             part: read_schema(settings, subject, self.topic, part)
-            for part, subject in self._subjects().items()
+            for part, subject in _subjects(self).items()
             if subject is not None
         }
 
-    def _subjects(self) -> Mapping[str, str | None]:
-        return {"key": self.key_subject, "value": self.value_subject}
+
+def _subjects(sink: KafkaTopic) -> Mapping[str, str | None]:
+    return {"key": sink.key_subject, "value": sink.value_subject}
+
+
+def described(sink: KafkaTopic, topics: Topics) -> TargetTopic:
+    """Return the topic of a sink as the broker describes it. Raises what `target_of` raises."""
+    timed = sink.timestamp is not None
+    return target_of(topics, sink.topic, _subjects(sink), keyed=sink.key is not None, timed=timed)
 
 
 @contextmanager
@@ -253,7 +255,7 @@ class _OpenTopic(OpenTransfers):
         """Return that too many rows wait for the topic. Raise SinkRefused if it can take no results any more."""
         # In each round, because others may change a topic. While it is gone, the rows wait for it.
         with suppress(TargetUnknown, BrokerNotAvailable):
-            self.target = self.sink.target(self.topics)
+            self.target = described(self.sink, self.topics)
         names = self.context.names
         waiting = sum(self.context.state.outputs.waiting(names.group, names.sink).values())
         if not waiting or waiting < self.most_waiting:
@@ -310,7 +312,7 @@ class _OpenTopic(OpenTransfers):
         """
         before = self.target.most_bytes
         with suppress(SinkRefused, BrokerNotAvailable):
-            self.target = self.sink.target(self.topics)
+            self.target = described(self.sink, self.topics)
         return self.target.most_bytes != before
 
     def _sending(self, number: int) -> TransferToSend:
