@@ -15,7 +15,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from pipelines.flights.records import TOPIC
 from sharequeue.spark import Summary, pipeline
 from sharequeue.spark.formats import json
-from sharequeue.spark.handler import ACCEPT, REJECT, RELEASE
+from sharequeue.spark.handler import ACCEPT, RAW, REJECT, RELEASE
 
 GROUP = "flight-delays"
 CANCELLED = "cancelled: no departure time"
@@ -70,6 +70,8 @@ DELAYS = Summary("delays", delays_by_carrier_and_day)
 )
 def flight_delays(records: DataFrame) -> DataFrame:
     """Parse and validate the flights, and set an outcome for each."""
+    # A flight that waits for its arrival report is kept with it, if the group keeps records.
+    raw = [name for name in (RAW,) if name in records.columns]
     flights = json(records, FLIGHT).select(
         "topic",
         "partition",
@@ -78,6 +80,7 @@ def flight_delays(records: DataFrame) -> DataFrame:
         "delivery_count",
         "timestamp",
         "value.*",
+        *raw,
         fn.coalesce("error", _absent()).alias("reason"),
     )
     outcome = (
