@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.domain.errors import first_line
 from sharequeue.domain.offsets import EMPTY, OffsetSet
+from sharequeue.domain.settings import Settings
 from sharequeue.domain.values import KeptRow, Lease
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.spark.handler import Handler, call_handler
@@ -25,11 +26,12 @@ from sharequeue.spark.job_errors import SPARK_ERRORS
 from sharequeue.spark.outcomes.offset_sets import OffsetGroup, offset_sets_in, reduce_to_offset_sets
 from sharequeue.spark.output.damaged import is_damage, named_folders
 from sharequeue.spark.output.files import Files, literal
-from sharequeue.spark.output.folders import KeptAs, has_headers
+from sharequeue.spark.output.folders import KeptAs, has_headers, remove_lease
 from sharequeue.spark.output.reachable import whole_text
 from sharequeue.spark.raw_records import DAMAGED, kept_apart, with_raw
 from sharequeue.spark.reading.kept import divide, records_from
 from sharequeue.spark.reading.source import TopicSource
+from sharequeue.state import State
 
 _log = logging.getLogger(__name__)
 
@@ -164,6 +166,31 @@ class KeptFiles:
             named_folders([row.location for row in rows]),
             reason,
         )
+
+
+def sweep_kept(
+    spark: SparkSession,
+    settings: Settings,
+    state: State,
+    configs: GroupConfigs,
+    *,
+    files: Files | None = None,
+    dry_run: bool = False,
+) -> list[str]:
+    """Remove the kept records of a group that no lease needs any more, or all if it keeps none; return their folders.
+
+    `files` is the file system of the output, if the caller has it. With `dry_run` nothing is removed.
+    """
+    rows = state.kept.removable(configs.group_id, all_rows=not configs.retry_keep_enable)
+    if rows and not dry_run:
+        output = files or Files(spark, settings.output)
+        for row in rows:
+            # The output may have been elsewhere when they were kept.
+            here = row.location.startswith(f"{settings.output}/")
+            remove_lease(output if here else Files(spark, row.location), row.location)
+        # After the files: if this is killed in between, the next one finds the rows again.
+        state.kept.drop(configs.group_id, [row.lease_id for row in rows])
+    return [row.location for row in rows]
 
 
 def call_keeping(files: KeptFiles | None, handler: Handler, records: DataFrame) -> DataFrame:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Set
 
 from pyspark.sql import SparkSession
 
+from sharequeue.domain.errors import first_line
 from sharequeue.domain.names import finite, whole_number
 from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import GroupConfigs
@@ -23,7 +24,7 @@ from sharequeue.kafka.reading import RecordReader
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.dead_letters import WrittenAtEnd, about_letters, write_letters_at_end
 from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.kept_records import call_keeping
+from sharequeue.spark.kept_records import call_keeping, sweep_kept
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget, RecordSizes
 from sharequeue.spark.leasing.crashes import words_of_given_up
 from sharequeue.spark.leasing.group import (
@@ -128,7 +129,20 @@ def _rounds(run: OpenRun, join: Callable[[], None]) -> tuple[Rounds, bool]:
         run.asked_at += waited
         run.began_at += waited
         rounds = Rounds(run, keeper, jobs)
-        return rounds, rounds.work()
+        ended = rounds.work()
+        _sweep_kept(run)
+        return rounds, ended
+
+
+def _sweep_kept(run: OpenRun) -> None:
+    """Remove the kept records that no lease needs any more. The work of the run is done: an error is a warning."""
+    source = run.source
+    try:
+        sweep_kept(source.spark, source.settings, source.state, run.configs, files=run.files)
+    except Exception as error:
+        _log.warning(
+            "kept records were not removed; the next run or sweep removes them: %s", first_line(error)
+        )
 
 
 def _try_empty(run: OpenRun) -> None:

@@ -18,6 +18,7 @@ from sharequeue.domain.settings import Settings
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.spark.handler import LEASE
 from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.kept_records import sweep_kept
 from sharequeue.spark.output.compaction import sweep_compactions
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import SinkNames, is_kept, is_ours, lease_in, remove_lease, sink_root
@@ -52,23 +53,16 @@ def sweep_outputs(
     files.reach(settings.output)
     refuse_taken(files, settings, state, job.names)
     orphans = _orphans(files, settings, state, job.names)
-    keeps = GroupConfigs.load(state.database, job.group).retry_keep_enable
-    kept = state.kept.removable(job.group, all_rows=not keeps)
     if not dry_run:
         for path in orphans:
             remove_lease(files, path)
-        for row in kept:
-            # The output may have been elsewhere when they were kept.
-            here = row.location.startswith(f"{settings.output}/")
-            remove_lease(files if here else Files(spark, row.location), row.location)
-        # After the files: a sweep that was killed in between finds the rows again.
-        if kept:
-            state.kept.drop(job.group, [row.lease_id for row in kept])
+    configs = GroupConfigs.load(state.database, job.group)
+    kept = sweep_kept(spark, settings, state, configs, files=files, dry_run=dry_run)
     replaced = [
         sweep_compactions(spark, settings, state, job.group, sink, grace=grace, dry_run=dry_run)
         for sink in job.names.all
     ]
-    return Removed([*orphans, *(row.location for row in kept), *chain(*replaced)], dry_run=dry_run)
+    return Removed([*orphans, *kept, *chain(*replaced)], dry_run=dry_run)
 
 
 def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import sqlalchemy as sa
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
@@ -27,13 +28,16 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.spark.formats import json as decoded
 from sharequeue.spark.handler import RAW, HandlerError
 from sharequeue.spark.kept_records import KeptFiles
-from sharequeue.spark.output.folders import is_kept
+from sharequeue.spark.output.folders import is_kept, lease_in
 from sharequeue.spark.output.manifest import read_output
+from sharequeue.spark.progress import Progress
 from sharequeue.spark.reading.source import TopicSource
 from sharequeue.spark.row_handlers import by_row
+from sharequeue.spark.sinks.postgres.sink import PostgresTable
 from sharequeue.spark.sweep import sweep_outputs
 from sharequeue.state import State
-from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, job_of
+from sharequeue.state.kept import Kept
+from tests.fixtures.pipelines import Assigned, Holder, MakeTable, Produce, RunJob, job_of, offsets_in
 from tests.fixtures.raw_records import NOT_UTF8, RawRecord, produce_raw
 from tests.fixtures.stack import MakeTopic
 from tests.waiting import PATIENCE_S
@@ -97,10 +101,16 @@ def test_a_released_record_is_read_from_files_when_it_comes_again(
     log_reads: list[list[OffsetSet]],
 ) -> None:
     """The second round reads nothing of the log. Accepted rows and exceptions have the same columns as without, the
-    rows and files of what is finished are swept, and the state is right."""
+    run removes what was kept of finished records, and the state is right."""
+    seen: list[Path] = []
     handler = odd_later if how == "frame" else by_row(odd_refused, "number int")
     job = job_of(group, numbers, handler, deliveries_per_run=2)
-    report = run_job(job, assigned(numbers, **KEEPS))
+
+    def look(progress: Progress) -> None:
+        if (progress.round, progress.stage) == (2, "write"):
+            seen.extend(files_of(output_settings, job.sink, kept=True))
+
+    report = run_job(job, assigned(numbers, **KEEPS), progress=look)
     assert (report.accepted, report.released, len(report.rounds)) == (40, 20, 2)
     assert log_reads == [[OffsetSet.of((0, 20)), OffsetSet.of((0, 20))]]
     rows = read_output(spark, state, group, job.sink)
@@ -110,14 +120,57 @@ def test_a_released_record_is_read_from_files_when_it_comes_again(
     assert {row["outcome"] for row in exceptions.collect()} == {"release"}
     columns = {tuple(pq.read_schema(file).names) for file in files_of(output_settings, job.sink, kept=False)}
     assert len(columns) == 1
-    assert files_of(output_settings, job.sink, kept=True)
+    assert len({file.parent for file in seen}) == 2
     assert state.figures.verify(group) == []
-    swept = sweep_outputs(spark, output_settings, state, job)
-    assert len(swept) == 2
     assert files_of(output_settings, job.sink, kept=True) == []
     assert state.kept.removable(group, all_rows=True) == []
     assert sweep_outputs(spark, output_settings, state, job) == []
     assert read_output(spark, state, group, job.sink).count() == 40
+
+
+def test_a_table_gets_no_column_more(
+    group: str,
+    numbers: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    make_table: MakeTable,
+    database: Database,
+    log_reads: list[list[OffsetSet]],
+) -> None:
+    """With a sink that refuses columns that its table lacks; its accepted rows go, and kept ones stay in files."""
+    table = make_table('"partition" int, "offset" bigint, value bytea, "timestamp" timestamptz')
+
+    def handler(records: DataFrame) -> DataFrame:
+        return odd_later(records).drop("key", "headers", "timestamp_type")
+
+    job = job_of(group, numbers, handler, destination=PostgresTable(table), deliveries_per_run=2)
+    assert run_job(job, assigned(numbers, **KEEPS)).accepted == 40
+    assert len(log_reads) == 1
+    (row,) = database.rows(sa.text(f'select count(distinct (partition, "offset")) as n from {table}'))  # noqa: S608
+    assert row["n"] == 40
+
+
+def test_keys_in_order_are_kept_too(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+    log_reads: list[list[OffsetSet]],
+) -> None:
+    """Of a key that waits, its first record is kept; those behind it are held, and are read from the log."""
+    topic = make_topic(1)
+    produce(topic, 0, [0, 1, 2, 1, 3, 5])  # the key is made of the value
+    job = job_of(group, topic, by_row(odd_refused, "number int"), deliveries_per_run=2)
+    holder = assigned(topic, **KEEPS, sharequeue_order="key")
+    assert run_job(job, holder, max_rounds=1).released == 3
+    (row,) = state.kept.removable(group, all_rows=True)
+    assert list(row.offsets.iter_offsets()) == [1, 4, 5]
+    run_job(job, holder)
+    assert offsets_in(read_output(spark, state, group, job.sink)) == [(0, offset) for offset in range(6)]
+    assert log_reads[1] == [OffsetSet.of((3, 4))]
 
 
 def released(records: DataFrame) -> DataFrame:
@@ -229,6 +282,7 @@ def test_damaged_files_are_forgotten_and_their_records_read_from_the_log(
     state: State,
     output_settings: Settings,
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In the same round, with one warning: no run fails, and no record is lost."""
     holder = assigned(numbers, **KEEPS)
@@ -236,13 +290,20 @@ def test_damaged_files_are_forgotten_and_their_records_read_from_the_log(
     assert run_job(job, holder).released == 20
     files = files_of(output_settings, job.sink, kept=True)
     damage([file for file in files if file.parent == files[0].parent])
+    dropped: list[list[int]] = []
+    drop = Kept.drop
+
+    def noted(kept: Kept, group_id: str, lease_ids: list[int]) -> int:
+        dropped.append(list(lease_ids))
+        return drop(kept, group_id, lease_ids)
+
+    monkeypatch.setattr(Kept, "drop", noted)
     with caplog.at_level(logging.WARNING, "sharequeue.spark.kept_records"):
         report = run_job(job, holder)
     assert (report.accepted, len(report.rounds)) == (20, 1)
     (warning,) = [each for each in caplog.records if each.name == "sharequeue.spark.kept_records"]
     assert "kept records cannot be read" in warning.getMessage()
-    left = state.kept.removable(group, all_rows=True)
-    assert [row.location for row in left] == [str(files[-1].parent)]
+    assert dropped[0] == [lease_in(int(files[0].parent.name.partition("=")[2]))]
     assert state.figures.verify(group) == []
 
 
