@@ -168,7 +168,8 @@ _GROUP = (
         "sharequeue.retry.keep.enable",
         "boolean",
         False,
-        "Whether batch runs keep the raw records that they release in files, and read them from there again.",
+        "Whether batch runs keep the raw records that they release in files, and read them from there again. Without "
+        "it, the next run or sweep removes the files.",
     ),
     ConfigKey(
         "sharequeue.order",
