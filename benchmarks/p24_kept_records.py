@@ -61,8 +61,18 @@ def a_round(settings: Settings, spark: SparkSession, holder: Holder, step: int, 
     with Database.open(settings) as database, Topics(settings) as topics:
         state = State(database)
         state.figures.describe(job.group)  # connect first, as a job does before its first lease
-        given = {"membership": holder, "state": state, "topics": topics, "spark": spark}
-        return seconds(lambda: run_rounds(settings, job, **given, max_rounds=1, max_records=records))
+        return seconds(
+            lambda: run_rounds(
+                settings,
+                job,
+                membership=holder,
+                state=state,
+                topics=topics,
+                spark=spark,
+                max_rounds=1,
+                max_records=records,
+            )
+        )
 
 
 def released_before(
@@ -99,13 +109,19 @@ def kept_pass(records: int = 2_000_000, rounds: int = 5) -> Iterator[Table]:
                 ranges = dict.fromkeys(range(PARTITIONS), (0, records // PARTITIONS))
                 return seconds(lambda: read(records, connector(settings, spark, TOPIC, ranges)))
 
+            files = {
+                step: KeptFiles.of(source, GroupConfigs.load(database, group), [TOPIC])
+                for step, (group, _) in groups.items()
+            }
+
             def again(step: int) -> None:
-                group, leases = groups[step]
-                files = KeptFiles.of(source, GroupConfigs.load(database, group), [TOPIC])
-                assert files is not None
-                kept = files.find(leases)
-                assert sum(row.offsets.count for rows in kept.values() for row in rows) == records // step
-                read(records // step, files.records(leases, kept))
+                at, (_, leases) = files[step], groups[step]
+                assert at is not None
+                kept = at.find(leases)
+                assert (
+                    sum(row.offsets.count for rows in kept.rows.values() for row in rows) == records // step
+                )
+                read(records // step, at.records(leases, kept))
 
             def from_log(step: int) -> None:
                 read(records // step, source.records(groups[step][1]))

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.domain.errors import first_line
@@ -38,8 +39,18 @@ _log = logging.getLogger(__name__)
 _ROW = "topic string, partition int, offset long, lease_id long, error string"
 """The columns of a kept row that are read, in DDL."""
 
-Kept = Mapping[int, Sequence[KeptRow]]
-"""What is kept of the records of leases, by lease id."""
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept of the records of leases, in intact files."""
+
+    rows: Mapping[int, Sequence[KeptRow]] = field(default_factory=dict)
+    """By lease id."""
+    in_files: Mapping[int, OffsetSet] = field(default_factory=dict)
+    """The offsets in the files of each lease that has kept records."""
+
+
+NOTHING_KEPT = Kept()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,30 +108,36 @@ class KeptFiles:
             before = asked.get(row.lease_id)
             offsets = row.offsets if before is None else before.offsets | row.offsets
             asked[row.lease_id] = KeptRow(row.lease_id, row.location, offsets)
-        damaged = self._damaged(asked)
+        in_files, damaged = self._checked(asked)
         if damaged:
             self._forget([asked[at] for at in damaged], next(iter(damaged.values())))
-        return {
-            at: intact
+        intact = {
+            at: some
             for at, rows in found.items()
-            if (intact := [row for row in rows if row.lease_id not in damaged])
+            if (some := [row for row in rows if row.lease_id in in_files])
         }
+        return Kept(intact, in_files)
 
     def records(self, leases: Sequence[Lease], kept: Kept, *, seek: bool = False) -> DataFrame:
         """Return the records of these leases, from kept files and from the log (`TopicSource.records`)."""
-        pieces, rest = divide(leases, kept)
+        pieces, rest = divide(leases, kept.rows)
         if not pieces:
             return self.source.records(leases, seek=seek)
         folders = sorted({piece.row.location for piece in pieces})
-        rows = _rows_in(self.source.spark, folders)
-        records = records_from(rows, pieces, headers=self.source.headers)
+        try:
+            rows = _rows_in(self.source.spark, folders)
+        except AnalysisException as error:  # a folder has gone since
+            if not self.found_damaged(error, leases, kept):
+                raise
+            return self.source.records(leases, seek=seek)
+        records = records_from(rows, pieces, kept.in_files, headers=self.source.headers)
         return records.unionByName(self.source.records(rest, seek=seek)) if rest else records
 
     def found_damaged(self, error: Exception, leases: Sequence[Lease], kept: Kept) -> bool:
         """Return whether an error of a job that read these leases comes from kept files. They are then forgotten,
         with a warning.
         """
-        pieces, _ = divide(leases, kept)
+        pieces, _ = divide(leases, kept.rows)
         rows = {piece.row.lease_id: piece.row for piece in pieces}
         text = whole_text(error)
         changed = [row for row in rows.values() if f"{DAMAGED} {row.lease_id}" in text]
@@ -130,29 +147,34 @@ class KeptFiles:
         self._forget(changed or missing, first_line(error))
         return True
 
-    def _damaged(self, asked: Mapping[int, KeptRow]) -> dict[int, str]:
-        """Return the keepers whose files do not have exactly one row for each of their offsets, with the reason."""
+    def _checked(self, asked: Mapping[int, KeptRow]) -> tuple[dict[int, OffsetSet], dict[int, str]]:
+        """Return the offsets in the files of each keeper, if they have one row for each of those asked for; and the
+        keepers of other files, with the reason.
+        """
+        in_files: dict[int, OffsetSet] = {}
+        damaged: dict[int, str] = {}
         if not asked:
-            return {}
+            return in_files, damaged
         try:
             found = _by_keeper(self._offsets(row.location for row in asked.values()))
         except Exception as error:
             _log.debug("kept files are read one by one: %s", error)
             found = {}
-        damaged: dict[int, str] = {}
         for at, row in asked.items():
             reason = "records are missing in it, or are there twice"
             if not _has(found.get(at), row.offsets):
                 # Alone: files of another lease may have failed.
                 try:
-                    if _has(_by_keeper(self._offsets([row.location])).get(at), row.offsets):
-                        continue
+                    found |= _by_keeper(self._offsets([row.location]))
                 except Exception as error:
                     if isinstance(error, SPARK_ERRORS) and not is_damage(error, [row.location]):
                         raise
                     reason = first_line(error)
+            if _has(found.get(at), row.offsets):
+                in_files[at] = found[at][0]
+            else:
                 damaged[at] = reason
-        return damaged
+        return in_files, damaged
 
     def _offsets(self, locations: Iterable[str]) -> Sequence[OffsetGroup]:
         return _offsets_in(self.source.spark, self.files, sorted(set(locations)))

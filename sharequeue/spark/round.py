@@ -33,7 +33,7 @@ from sharequeue.domain.values import (
 )
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.spark.isolated_jobs import EndedJobs, IsolatedJobs, SparkJob, apart, parts_each
-from sharequeue.spark.kept_records import Kept, call_keeping, kept_in
+from sharequeue.spark.kept_records import NOTHING_KEPT, Kept, call_keeping, kept_in
 from sharequeue.spark.leasing.group import refuse_replaced
 from sharequeue.spark.leasing.renewal import LeaseKeeper, in_turn, release_held
 from sharequeue.spark.open_run import OpenRun
@@ -219,7 +219,7 @@ class Round:
     def _plan(self) -> None:
         """Call the handler once for each Spark job. It may read while it plans."""
         with self._stage("plan"), timestamps_are_named():
-            kept: Kept = {} if self.run.kept is None else self.run.kept.find(self.leases)
+            kept = NOTHING_KEPT if self.run.kept is None else self.run.kept.find(self.leases)
             for some in apart(self.leases):
                 sought = partial(self._handled, some, kept, seek=True)
                 from_log = partial(self._from_log, some, kept)
@@ -242,7 +242,7 @@ class Round:
         files = self.run.kept
         if files is None or not files.found_damaged(error, leases, kept):
             return None
-        return self._handled(leases, {})
+        return self._handled(leases, NOTHING_KEPT)
 
     def _write(self) -> EndedJobs:
         """Read, handle and write the records with Spark."""

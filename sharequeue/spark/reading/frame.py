@@ -241,20 +241,20 @@ def _by_topic(values: Mapping[TopicPartition, int], kind: str) -> str:
     for (topic, partition), value in values.items():
         topics.setdefault(topic, {})[str(partition)] = value
     if len(topics) == 1:
-        return _mapped(topics.popitem()[1], "partition", kind)
+        return mapped(topics.popitem()[1], "partition", kind)
     cases = (
-        f"when '{topic}' then {_mapped(of_topic, 'partition', kind)}" for topic, of_topic in topics.items()
+        f"when '{topic}' then {mapped(of_topic, 'partition', kind)}" for topic, of_topic in topics.items()
     )
     return f"case topic {' '.join(cases)} end"
 
 
-def _mapped(values: Mapping[str, int], key: str, kind: str) -> str:
-    """Return an SQL expression for the value of a key, null for other keys.
+def mapped(values: Mapping[str, int], key: str, kind: str, suffix: str = "") -> str:
+    """Return an SQL expression for the value of a key, null for other keys; `suffix` is that of the keys' literals.
 
     A number in an expression becomes part of the code that Spark generates, and each round has other lease ids, so
     Spark would compile every stage again in every round. A map is passed to the generated code, which stays the same.
     """
-    entries = ", ".join(f"{each}, cast({value} as {kind})" for each, value in values.items())
+    entries = ", ".join(f"{each}{suffix}, cast({value} as {kind})" for each, value in values.items())
     return f"map({entries})[{key}]"
 
 
@@ -278,8 +278,8 @@ def _few(scan: Scan, pieces: Sequence[Leased]) -> dict[tuple[int, int], Leased] 
 def _looked_up(records: DataFrame, few: Mapping[tuple[int, int], Leased]) -> DataFrame:
     key = _bucket_key("offset", "partition")
     keys = {at: _bucket_key(f"{at[1]}L", str(at[0])) for at in few}
-    counts = _mapped({keys[at]: piece.delivery_count for at, piece in few.items()}, key, "int")
-    ids = _mapped({keys[at]: piece.lease_id for at, piece in few.items()}, key, "bigint")
+    counts = mapped({keys[at]: piece.delivery_count for at, piece in few.items()}, key, "int")
+    ids = mapped({keys[at]: piece.lease_id for at, piece in few.items()}, key, "bigint")
     labelled = records.selectExpr("*", f"{counts} as delivery_count", f"{ids} as lease_id")
     return labelled.filter("lease_id is not null")
 

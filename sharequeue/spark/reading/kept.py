@@ -17,7 +17,10 @@ from pyspark.sql import DataFrame
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.values import KeptRow, Lease
 from sharequeue.spark.raw_records import from_text
-from sharequeue.spark.reading.frame import in_runs
+from sharequeue.spark.reading.frame import in_runs, mapped
+
+MOST_LOOKED_UP = 100
+"""The most folders whose rows are looked up in a map, one after the other; more use the join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +59,27 @@ def divide(
     return files, log
 
 
-def records_from(rows: DataFrame, pieces: Sequence[FromFiles], *, headers: bool) -> DataFrame:
-    """Return the records of these pieces, in the columns of leased records, from rows of their folders."""
-    found = in_runs(rows.sparkSession, rows, _runs(pieces), "lease_id")
-    # The lease that has kept a record, until its own takes the place.
-    return from_text(
-        found, "r_delivery_count as delivery_count", "r_new_lease_id as lease_id", headers=headers
+def records_from(
+    rows: DataFrame, pieces: Sequence[FromFiles], in_files: Mapping[int, OffsetSet], *, headers: bool
+) -> DataFrame:
+    """Return the records of these pieces, in the columns of leased records, from rows of their folders, whose
+    offsets are `in_files`, by the lease that has kept them.
+
+    If each piece has all rows of its folder, as after one release and one lease, its lease and its delivery count are
+    looked up in a map. Otherwise they come from a join, which takes another Spark job.
+    """
+    owners = {piece.row.lease_id: piece for piece in pieces}
+    whole = len(owners) == len(pieces) <= MOST_LOOKED_UP and all(
+        piece.offsets == in_files[at] for at, piece in owners.items()
     )
+    if not whole:
+        joined = in_runs(rows.sparkSession, rows, _runs(pieces), "lease_id")
+        # The lease that has kept a record, until its own takes the place.
+        labels = ("r_delivery_count as delivery_count", "r_new_lease_id as lease_id")
+        return from_text(joined, *labels, headers=headers)
+    counts = mapped({str(at): piece.delivery_count for at, piece in owners.items()}, "lease_id", "int", "L")
+    ids = mapped({str(at): piece.lease_id for at, piece in owners.items()}, "lease_id", "bigint", "L")
+    return from_text(rows, f"{counts} as delivery_count", f"{ids} as lease_id", headers=headers)
 
 
 def _runs(pieces: Sequence[FromFiles]) -> pa.Table:

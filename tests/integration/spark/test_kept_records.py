@@ -21,13 +21,14 @@ from pyspark.sql import functions as fn
 from sharequeue.database import Database
 from sharequeue.domain.offsets import OffsetSet
 from sharequeue.domain.settings import Settings
-from sharequeue.domain.values import Lease
+from sharequeue.domain.values import Delivery, Lease
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.spark.formats import json as decoded
 from sharequeue.spark.handler import RAW, HandlerError
 from sharequeue.spark.kept_records import KeptFiles
+from sharequeue.spark.leased_records import Unacknowledged, lease
 from sharequeue.spark.output.folders import is_kept, lease_in
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.progress import Progress
@@ -223,8 +224,13 @@ def test_kept_records_are_those_of_the_log(
     files = KeptFiles.of(source, GroupConfigs.load(state.database, group), [created, appended])
     assert files is not None
     kept = files.find(leases)
-    assert sum(row.offsets.count for rows in kept.values() for row in rows) == 130
+    assert sum(row.offsets.count for rows in kept.rows.values() for row in rows) == 130
     from_files, from_log = files.records(leases, kept), source.records(leases)
+    some = [
+        replace(each, deliveries=(Delivery(2, OffsetSet.of((0, 30))), Delivery(3, OffsetSet.of((30, 64)))))
+        for each in leases
+    ]
+    assert found(files.records(some, kept)) == found(source.records(some))
     assert from_files.dtypes == from_log.dtypes
     assert "kafka" not in from_files._jdf.queryExecution().toString().lower()
     assert found(from_files) == found(from_log)
@@ -234,7 +240,7 @@ def test_kept_records_are_those_of_the_log(
         [created],
     )
     assert with_headers is not None
-    assert bool(with_headers.find(leases)) == headers
+    assert bool(with_headers.find(leases).rows) == headers
 
 
 def found(records: DataFrame) -> list[tuple[Any, ...]]:
@@ -244,7 +250,7 @@ def found(records: DataFrame) -> list[tuple[Any, ...]]:
 
 def gone(files: list[Path]) -> None:
     for file in files:
-        shutil.rmtree(file.parent)
+        shutil.rmtree(file.parent, ignore_errors=True)
 
 
 def truncated(files: list[Path]) -> None:
@@ -307,7 +313,9 @@ def test_damaged_files_are_forgotten_and_their_records_read_from_the_log(
     assert state.figures.verify(group) == []
 
 
+@pytest.mark.parametrize("when", ["before the plan", "after it"])
 def test_files_that_go_after_the_check_do_not_fail_the_round(
+    when: str,
     group: str,
     numbers: str,
     assigned: Assigned,
@@ -315,20 +323,48 @@ def test_files_that_go_after_the_check_do_not_fail_the_round(
     output_settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The job is run again on the log."""
+    """The log is read in their place, and the job is run again if it had begun."""
     holder = assigned(numbers, **KEEPS)
     job = job_of(group, numbers, odd_later)
     run_job(job, holder)
     whole = KeptFiles.records
 
     def late(files: KeptFiles, leases: list[Lease], kept: Any, *, seek: bool = False) -> DataFrame:
+        left = files_of(output_settings, job.sink, kept=True)
+        if when == "before the plan":
+            gone(left)
         records = whole(files, leases, kept, seek=seek)
-        gone([file for file in files_of(output_settings, job.sink, kept=True) if file.exists()])
+        if when == "after it":
+            gone(left)
         return records
 
     monkeypatch.setattr(KeptFiles, "records", late)
     report = run_job(job, holder)
     assert (report.accepted, len(report.rounds)) == (20, 1)
+
+
+def test_a_lease_reads_kept_records(
+    group: str,
+    numbers: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+    output_settings: Settings,
+    log_reads: list[list[OffsetSet]],
+) -> None:
+    """It forgets none: it may run where the files cannot be reached, and then reads the log."""
+    holder = assigned(numbers, **KEEPS)
+    job = job_of(group, numbers, odd_later)
+    run_job(job, holder)
+    at = {"spark": spark, "state": state, "membership": holder}
+    with pytest.warns(Unacknowledged), lease(group, [numbers], settings=output_settings, **at) as leased:  # type: ignore[arg-type]
+        assert sorted(int(row["value"]) for row in leased.records.collect()) == sorted([*range(1, 20, 2)] * 2)
+        assert len(log_reads) == 1
+        gone(files_of(output_settings, job.sink, kept=True))
+        assert leased.records.count() == 20
+        assert len(log_reads) == 2
+    assert len(state.kept.removable(group, all_rows=True)) == 2
 
 
 def test_switched_off_nothing_is_read_and_the_sweep_removes_all(
@@ -442,7 +478,7 @@ def test_by_row_keeps_what_was_read_whatever_was_made_of_it(
     assert files is not None
     kept = files.find(leases)
     assert found(files.records(leases, kept)) == found(source.records(leases))
-    assert sum(row.offsets.count for rows in kept.values() for row in rows) == 4
+    assert sum(row.offsets.count for rows in kept.rows.values() for row in rows) == 4
     state.release(leases, refund=True)
     before = {row.lease_id for row in state.kept.removable(group, all_rows=True)}
 
