@@ -357,13 +357,16 @@ def test_a_lease_reads_kept_records(
     holder = assigned(numbers, **KEEPS)
     job = job_of(group, numbers, odd_later)
     run_job(job, holder)
-    at = {"spark": spark, "state": state, "membership": holder}
-    with pytest.warns(Unacknowledged), lease(group, [numbers], settings=output_settings, **at) as leased:  # type: ignore[arg-type]
-        assert sorted(int(row["value"]) for row in leased.records.collect()) == sorted([*range(1, 20, 2)] * 2)
-        assert len(log_reads) == 1
-        gone(files_of(output_settings, job.sink, kept=True))
-        assert leased.records.count() == 20
-        assert len(log_reads) == 2
+    leased = lease(
+        group, [numbers], settings=output_settings, spark=spark, state=state, membership=holder
+    ).open()
+    assert sorted(int(row["value"]) for row in leased.records.collect()) == sorted([*range(1, 20, 2)] * 2)
+    assert len(log_reads) == 1
+    gone(files_of(output_settings, job.sink, kept=True))
+    assert leased.records.count() == 20
+    assert len(log_reads) == 2
+    with pytest.warns(Unacknowledged):
+        leased.close()
     assert len(state.kept.removable(group, all_rows=True)) == 2
 
 
