@@ -41,7 +41,7 @@ _ROW = "topic string, partition int, offset long, lease_id long, error string"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptReads:
     """What is kept of the records of leases, in intact files."""
 
     rows: Mapping[int, Sequence[KeptRow]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Kept:
     """The offsets in the files of each lease that has kept records."""
 
 
-NOTHING_KEPT = Kept()
+NOTHING_KEPT = KeptReads()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class KeptFiles:
         """How records are kept."""
         return KeptAs.WITH_HEADERS if self.source.headers else KeptAs.WITHOUT_HEADERS
 
-    def find(self, leases: Sequence[Lease]) -> Kept:
+    def find(self, leases: Sequence[Lease]) -> KeptReads:
         """Return what of these leases is kept in intact files. Damaged files are forgotten, with a warning."""
         again = [
             lease
@@ -116,9 +116,9 @@ class KeptFiles:
             for at, rows in found.items()
             if (some := [row for row in rows if row.lease_id in in_files])
         }
-        return Kept(intact, in_files)
+        return KeptReads(intact, in_files)
 
-    def records(self, leases: Sequence[Lease], kept: Kept, *, seek: bool = False) -> DataFrame:
+    def records(self, leases: Sequence[Lease], kept: KeptReads, *, seek: bool = False) -> DataFrame:
         """Return the records of these leases, from kept files and from the log (`TopicSource.records`)."""
         pieces, rest = divide(leases, kept.rows)
         if not pieces:
@@ -133,7 +133,7 @@ class KeptFiles:
         records = records_from(rows, pieces, kept.in_files, headers=self.source.headers)
         return records.unionByName(self.source.records(rest, seek=seek)) if rest else records
 
-    def found_damaged(self, error: Exception, leases: Sequence[Lease], kept: Kept) -> bool:
+    def found_damaged(self, error: Exception, leases: Sequence[Lease], kept: KeptReads) -> bool:
         """Return whether an error of a job that read these leases comes from kept files. They are then forgotten,
         with a warning.
         """

@@ -33,7 +33,7 @@ from sharequeue.domain.values import (
 )
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.spark.isolated_jobs import EndedJobs, IsolatedJobs, SparkJob, apart, parts_each
-from sharequeue.spark.kept_records import NOTHING_KEPT, Kept, call_keeping, kept_in
+from sharequeue.spark.kept_records import NOTHING_KEPT, KeptReads, call_keeping, kept_in
 from sharequeue.spark.leasing.group import refuse_replaced
 from sharequeue.spark.leasing.renewal import LeaseKeeper, in_turn, release_held
 from sharequeue.spark.open_run import OpenRun
@@ -225,7 +225,7 @@ class Round:
                 from_log = partial(self._from_log, some, kept)
                 self.planned.append(SparkJob(some, self._handled(some, kept), sought, from_log))
 
-    def _handled(self, leases: Sequence[Lease], kept: Kept, *, seek: bool = False) -> DataFrame:
+    def _handled(self, leases: Sequence[Lease], kept: KeptReads, *, seek: bool = False) -> DataFrame:
         """Return the handler's result for the records of these leases, with rows for raw records to keep."""
         files, source = self.run.kept, self.run.source
         records = (
@@ -237,7 +237,7 @@ class Round:
         self.run.columns.check(handled.schema)
         return offered.with_held(self.run.sink.fits(handled))
 
-    def _from_log(self, leases: Sequence[Lease], kept: Kept, error: Exception) -> DataFrame | None:
+    def _from_log(self, leases: Sequence[Lease], kept: KeptReads, error: Exception) -> DataFrame | None:
         """Return the handler's result for these leases from the log alone if an error comes from kept files."""
         files = self.run.kept
         if files is None or not files.found_damaged(error, leases, kept):
