@@ -241,7 +241,7 @@ def held_back(
 
 
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("kind", ["files", "postgres", "delta"])
+@pytest.mark.parametrize("kind", ["files", "postgres", "delta", "iceberg"])
 def test_no_record_overtakes_another_of_its_key(
     stack_home: Path, tmp_path: Path, told: list[str], kind: Kind
 ) -> None:

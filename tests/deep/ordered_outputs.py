@@ -4,6 +4,9 @@ them readable; and somebody who reads while the rows come."""
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import uuid
 from collections import Counter
@@ -13,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlparse
 
+import fastavro
 import pyarrow.parquet as pq
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
@@ -25,7 +29,9 @@ from sharequeue.state import State
 from tests.fixtures.stack import say
 from tests.ordered_journal import History
 
-Kind = Literal["files", "postgres", "delta"]
+Kind = Literal["files", "postgres", "delta", "iceberg"]
+_ADDED = 1
+"""The status of a file in a manifest of Iceberg that its snapshot has added."""
 _COLUMNS = ("partition", "offset", "number", "of_key", "lease_id")
 _CREATE = sa.text(
     'create table if not exists public.ordered_rows (topic text, "partition" integer, "offset" bigint,'
@@ -88,12 +94,15 @@ class Output:
             optional_jars.ensure(settings, ["delta"], say)
             self._create_delta()
             return {"ORDERED_TABLE": f"delta:{self.table}", "SHAREQUEUE_SPARK_JARS": "delta"}
+        if self.kind == "iceberg":
+            optional_jars.ensure(settings, ["iceberg"], say)
+            return {"ORDERED_TABLE": "iceberg:lake.db.ordered", **self._create_iceberg(settings)}
         return {}
 
     @property
     def table(self) -> Path:
-        """The folder of the Delta table."""
-        return self.folder / "table"
+        """The folder of the table of a lakehouse."""
+        return self.folder / ("table" if self.kind == "delta" else "warehouse/db/ordered")
 
     def pending(self) -> int:
         """Return how many outputs wait for their transfer into a table of a lakehouse."""
@@ -107,6 +116,8 @@ class Output:
             found = [(*row, row[-1]) for row in self._files()]
         elif self.kind == "delta":
             found = list(self._delta())
+        elif self.kind == "iceberg":
+            found = list(self._iceberg())
         else:
             found = []
             for row in self.database.rows(_ROWS):
@@ -166,6 +177,49 @@ class Output:
                     path = self.table / unquote(urlparse(action["add"]["path"]).path)
                     yield from ((*row, int(log.stem)) for row in _of_file(path))
 
+    def _iceberg(self) -> Iterator[tuple[Any, ...]]:
+        """Read the files that each snapshot has added, in the order in which the snapshots became current."""
+        metadata = self.table / "metadata"
+        version = (metadata / "version-hint.text").read_text().strip()
+        table = json.loads((metadata / f"v{version}.metadata.json").read_text())
+        snapshots = {each["snapshot-id"]: each for each in table["snapshots"]}
+        files = 0
+        for number, at in enumerate(each["snapshot-id"] for each in table["snapshot-log"]):
+            for manifest in _avro(snapshots[at]["manifest-list"]):
+                if manifest["added_snapshot_id"] != at:
+                    continue
+                for entry in _avro(manifest["manifest_path"]):
+                    assert entry["status"] == _ADDED
+                    files += 1
+                    file = _path(entry["data_file"]["file_path"])
+                    yield from ((*row, number) for row in _of_file(file))
+        current = snapshots[table["current-snapshot-id"]]
+        assert files == int(current["summary"]["total-data-files"])
+
+    def _create_iceberg(self, settings: Settings) -> dict[str, str]:
+        """Make the table, in a process of its own, and return what a session needs to find it."""
+        folder = self.folder / "spark"
+        folder.mkdir()
+        conf = {
+            "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.catalog.lake.type": "hadoop",
+            "spark.sql.catalog.lake.warehouse": str(self.folder / "warehouse"),
+        }
+        (folder / "spark-defaults.conf").write_text("".join(f"{name} {of}\n" for name, of in conf.items()))
+        environment = {"SHAREQUEUE_SPARK_JARS": "iceberg", "SPARK_CONF_DIR": str(folder)}
+        columns = ", ".join(f"`{name}` {kind}" for name, kind in _SCHEMA.items()).replace(" long", " bigint")
+        create = (
+            f"create table lake.db.ordered ({columns}) using iceberg"
+            " tblproperties ('write.wap.enabled'='true')"
+        )
+        program = (
+            "from sharequeue.domain.settings import Settings; from sharequeue.spark.session import spark_session;"
+            f' spark_session(Settings.load(), "made").sql("{create}")'
+        )
+        home = {"SHAREQUEUE_HOME": str(settings.home), "SHAREQUEUE_JARS": str(settings.jars)}
+        subprocess.run([sys.executable, "-c", program], env=os.environ | home | environment, check=True)
+        return environment
+
     def _create_delta(self) -> None:
         """Write the first version of the table: no session of Spark is needed."""
         fields = [
@@ -187,6 +241,15 @@ class Output:
         log = self.table / "_delta_log"
         log.mkdir(parents=True)
         (log / f"{0:020}.json").write_text("".join(json.dumps(each) + "\n" for each in actions))
+
+
+def _path(location: str) -> Path:
+    return Path(unquote(urlparse(location).path))
+
+
+def _avro(location: str) -> list[Any]:
+    with _path(location).open("rb") as file:
+        return list(fastavro.reader(file))
 
 
 def _of_file(file: Path) -> Iterator[tuple[Any, ...]]:

@@ -3,8 +3,8 @@
 `python -m tests.deep.ordered_worker <config> <topic> <ledger> <repaired>` is the consumer; it writes a line for the
 records that it is handed and for those that a commit has confirmed. A record says itself what becomes of it: how
 often it fails, whether it is rejected, whether it kills its process. What is rejected is accepted once the file
-`repaired` is there. The environment names the group, and a table as `postgres:<name>` or `delta:<path>` where rows do
-not stay in files.
+`repaired` is there. The environment names the group, and a table as
+`postgres:<name>`, `delta:<path>` or `iceberg:<name>` where rows do not stay in files.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sharequeue.spark import DeltaTable, PostgresTable, Reject, Release, by_row, pipeline
+from sharequeue.spark import DeltaTable, IcebergTable, PostgresTable, Reject, Release, by_row, pipeline
 from sharequeue.spark import session as session_module
 
+TABLES = {"postgres": PostgresTable, "delta": DeltaTable, "iceberg": IcebergTable}
 NAME = os.environ.get("ORDERED_NAME", "ordered")
 _KIND, _, _TABLE = os.environ.get("ORDERED_TABLE", "").partition(":")
 REPAIRED = Path(os.environ.get("ORDERED_REPAIRED", "repaired"))
@@ -55,7 +56,9 @@ work = pipeline(
     topics=[NAME],
     sink=NAME,
     deliveries_per_run=20,
-    destination={"postgres": PostgresTable, "delta": DeltaTable}[_KIND](_TABLE) if _KIND else None,
+    destination={"postgres": PostgresTable, "delta": DeltaTable, "iceberg": IcebergTable}[_KIND](_TABLE)
+    if _KIND
+    else None,
 )(by_row(row, "number int, of_key binary"))
 
 
